@@ -1,0 +1,1 @@
+"""One bottleneck, one file."""

@@ -1,0 +1,1 @@
+"""Says why a PyTorch training step is slow, on which line, and what to change."""

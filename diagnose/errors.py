@@ -1,0 +1,56 @@
+"""Every error a user can meet, each one sentence with a remedy.
+
+    DiagnoseError            exit 1   anything below
+    ├── UsageError           exit 2   the command line or arguments make no sense
+    ├── InputError           exit 4   the trace or capture cannot be read
+    │   └── NotATraceError   exit 4   the file is readable but is not a Kineto trace
+    ├── CaptureError         exit 5   the script ran but no step could be captured
+    └── OutputError          exit 6   the result cannot be written where asked
+
+Exit code 3 is reserved for a failed gate. A traced script's own exit code passes through unchanged.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CaptureError",
+    "DiagnoseError",
+    "InputError",
+    "NotATraceError",
+    "OutputError",
+    "UsageError",
+]
+
+
+class DiagnoseError(Exception):
+    """Base of all errors raised on purpose; the command prints its text and exits with ``exit_code``."""
+
+    exit_code = 1
+
+
+class UsageError(DiagnoseError):
+    """The request itself makes no sense."""
+
+    exit_code = 2
+
+
+class InputError(DiagnoseError):
+    """A trace or capture folder cannot be read."""
+
+    exit_code = 4
+
+
+class NotATraceError(InputError):
+    """The file is readable, but it is not a trace of torch.profiler."""
+
+
+class CaptureError(DiagnoseError):
+    """The script ran, but no step of it could be captured."""
+
+    exit_code = 5
+
+
+class OutputError(DiagnoseError):
+    """A result cannot be written where it was asked for."""
+
+    exit_code = 6

@@ -1,0 +1,237 @@
+"""What the stages hand on: findings, prescriptions, trials, and the diagnosis that holds them.
+
+Times are nanoseconds (reports show milliseconds); shares are fractions of the step, 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from diagnose.trace import Note
+
+__all__ = [
+    "Confidence",
+    "Diagnosis",
+    "Example",
+    "Facts",
+    "Finding",
+    "Gap",
+    "HostOperator",
+    "Partition",
+    "Picture",
+    "Prescription",
+    "Queue",
+    "RankSummary",
+    "Source",
+    "Span",
+    "Trial",
+    "Verdict",
+    "Where",
+]
+
+Verdict: TypeAlias = Literal["cpu-bound", "kernel-bound", "gaps", "no-gpu"]
+Confidence: TypeAlias = Literal["high", "medium", "low"]
+Facts: TypeAlias = Mapping[str, object]
+
+_NO_FACTS: Facts = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The place in the user's program; each field None where the trace does not say."""
+
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    op: str | None = None  # the outermost operator or annotation, such as aten::item
+    stack: tuple[str, ...] = ()  # innermost first, "file(line): function" or an op's name
+    code: str | None = None  # the text of the line, where the source could be read
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One occurrence of a finding, with what stood around it."""
+
+    step: int
+    start_ns: int  # from the beginning of its step
+    lost_ns: int
+    before: str  # the device task before, or ""
+    after: str  # the device task after, or ""
+    host: str  # what the launching thread did meanwhile
+    where: Where = Where()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that holds the step back."""
+
+    rule: str
+    title: str
+    lost_ns: float  # per step
+    count: int = 0  # occurrences over all steps
+    total_ns: int = 0  # over all steps
+    median_ns: int = 0  # of one occurrence
+    evidence: tuple[str, ...] = ()  # sentences, each with the number it rests on
+    examples: tuple[Example, ...] = ()  # the largest, at most three
+    where: tuple[Where, ...] = ()  # the places, the costliest first
+    confidence: Confidence = "high"
+    facts: Facts = _NO_FACTS  # what prescriptions are shaped by
+
+
+@dataclass(frozen=True, slots=True)
+class Prescription:
+    """One concrete change."""
+
+    rule: str
+    id: str
+    title: str  # imperative
+    before: str  # code as it stands, or ""
+    after: str  # code to paste
+    saves_ns: tuple[float, float]  # least and most, per step
+    predicted_step_ns: float | None  # None where nothing could be predicted
+    safety: str  # "same numbers", or "may change the numbers: ..." with how to check
+    needs: str = ""
+    remedy: str = ""  # dotted name of the module that does it, or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A prescription that was run."""
+
+    id: str
+    baseline_ms: tuple[float, ...]
+    step_ms: tuple[float, ...]
+    speed_up: float
+    interval: tuple[float, float]
+    numerics: Literal["identical", "within", "drifted", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The device's queue over the steady steps; depth counts launched and unfinished tasks."""
+
+    busy_share: float
+    idle_share: float
+    depth_p50: float  # weighted by time
+    depth_p90: float
+    empty_share: float  # share of the step with no task launched and unfinished
+    launches_per_step: float
+    late_share: float  # share of tasks that started less than 10 µs after their launch: the host had no lead
+    delay_p50_ns: int  # median launch delay
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Shares of the step that sum to 1."""
+
+    compute: float
+    exposed_communication: float
+    exposed_copy: float
+    idle: float
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A bar on the timeline of one step; times are ns from the step's start."""
+
+    lane: str  # "GPU 0 stream 7", "host 4711"
+    start_ns: int
+    end_ns: int
+    name: str
+    category: str  # compute, communication, copy, operator, annotation, runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A coloured piece of idle on the timeline; the pieces of one step do not overlap."""
+
+    start_ns: int
+    end_ns: int
+    cause: str  # a rule's id
+    detail: str  # what the launching thread did
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What the charts draw: one representative step (the one nearest to the median)."""
+
+    step: int
+    step_ns: int
+    spans: tuple[Span, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    depth: tuple[tuple[int, int], ...] = ()  # (ns from the step's start, queue depth): a step function
+    num_spans_left_out: int = 0  # spans too short to draw that were dropped
+
+
+@dataclass(frozen=True, slots=True)
+class HostOperator:
+    """One operator on the host, summed over the steady steps; most expensive first."""
+
+    name: str
+    calls_per_step: float
+    self_ns: float  # per step
+    total_ns: float  # per step, children included
+    shapes: str = ""  # the commonest input shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a diagnosis comes from."""
+
+    path: str
+    command: str = ""
+    torch: str = ""
+    devices: tuple[str, ...] = ()
+    world_size: int = 1
+    found_steps_by: str = ""  # profiler marks, optimizer, dataloader, forward, marker, none
+    unprofiled_step_ns: tuple[int, ...] = ()
+    settled_after: int | None = None  # steps until step times were steady
+    samples: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))  # NVML medians and the like
+
+
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """One rank's numbers."""
+
+    rank: int
+    verdict: Verdict
+    dominant: str | None
+    step_ns: float
+    partition: Partition
+    idle_by_cause: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The whole answer. ``findings`` and ``prescriptions`` are ordered, the most valuable first.
+
+    ``dominant`` is the rule of the largest finding, None where nothing is worth naming.
+    ``idle_by_cause`` holds shares of the step and sums to ``partition.idle``.
+    """
+
+    verdict: Verdict
+    headline: str  # one sentence
+    dominant: str | None
+    step_ns: float  # median
+    step_times_ns: tuple[int, ...]
+    queue: Queue | None  # None without a GPU in the trace
+    partition: Partition | None
+    idle_by_cause: Mapping[str, float]
+    findings: tuple[Finding, ...]
+    prescriptions: tuple[Prescription, ...]
+    trust: tuple[Note, ...]
+    source: Source
+    ranks: tuple[RankSummary, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    operators: tuple[HostOperator, ...] = ()
+    picture: Picture | None = None
+    replay_error: float | None = None  # set once savings are replayed
+    profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steady steps behind the numbers."""
+        return len(self.step_times_ns)

@@ -1,0 +1,1 @@
+"""One remedy, one file."""

@@ -1,0 +1,1 @@
+"""A Diagnosis in, a string out."""
