@@ -77,9 +77,7 @@ class CaptureInfo:
                 f"{source} is not a capture description: it has no schema_version. Trace the script again."
             )
         if version > CAPTURE_SCHEMA:
-            raise InputError(
-                f"{source} was written by a newer diagnose (schema {version}); upgrade diagnose to read it."
-            )
+            raise InputError(f"{source} was written by a newer diagnose (schema {version}); please upgrade.")
         known = {f.name for f in fields(cls)}
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
         return cls(**values)  # type: ignore[arg-type]  # a JSON file cannot be typed further; fields default

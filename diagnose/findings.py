@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from diagnose.trace import Note
@@ -35,8 +34,6 @@ __all__ = [
 Verdict: TypeAlias = Literal["cpu-bound", "kernel-bound", "gaps", "no-gpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 Facts: TypeAlias = Mapping[str, object]
-
-_NO_FACTS: Facts = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ class Finding:
     examples: tuple[Example, ...] = ()  # the largest, at most three
     where: tuple[Where, ...] = ()  # the places, the costliest first
     confidence: Confidence = "high"
-    facts: Facts = _NO_FACTS  # what prescriptions are shaped by
+    facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +186,7 @@ class Source:
     found_steps_by: str = ""  # profiler marks, optimizer, dataloader, forward, marker, none
     unprofiled_step_ns: tuple[int, ...] = ()
     settled_after: int | None = None  # steps until step times were steady
-    samples: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))  # NVML medians and the like
+    samples: Mapping[str, object] = field(default_factory=dict)  # NVML medians and the like
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -113,5 +112,5 @@ class Trace:
     path: str = ""
     raw_bytes: int = 0  # size of the JSON text, decompressed
     cut: bool = False
-    metadata: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    metadata: Mapping[str, object] = field(default_factory=dict)
     trust: tuple[Note, ...] = ()
