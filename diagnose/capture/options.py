@@ -1,0 +1,51 @@
+"""What a capture may do and how much: the options of ``diagnose trace`` as one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from diagnose.errors import UsageError
+
+__all__ = ["STEP_SOURCES", "CaptureOptions", "StepOn"]
+
+StepOn: TypeAlias = Literal["auto", "optimizer", "dataloader", "forward", "marker"]
+STEP_SOURCES: tuple[StepOn, ...] = ("auto", "optimizer", "dataloader", "forward", "marker")
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureOptions:
+    """How to capture; every bound is soft towards usefulness: a window that began gets at least one whole step.
+
+    Raises:
+        UsageError: a value that makes no sense.
+    """
+
+    output: Path  # the capture folder, made by the capture
+    steps: int = 10  # steps of the light window and without profiling; the attribution window takes at most half
+    skip: int | None = None  # most steps to wait for steadiness; None: 100, with several ranks exactly 20
+    step_on: StepOn = "auto"
+    max_seconds: float = 300.0  # from the first step to the last; not applied with several ranks
+    max_mb: float = 500.0  # raw JSON of both windows together; not applied with several ranks
+    keep_going: bool = False  # let the script finish once everything is captured
+    quiet: bool = False
+    force: bool = False  # replace an earlier capture in ``output``
+    sampler: bool = True
+    sampler_ms: float = 5.0
+    nvml: bool = True
+    nvml_ms: float = 100.0
+
+    def __post_init__(self) -> None:
+        """Refuse values that no capture can honour."""
+        if self.steps < 1:
+            raise UsageError(f"--steps must be at least 1, not {self.steps}.")
+        if self.skip is not None and self.skip < 0:
+            raise UsageError(f"--skip cannot be negative ({self.skip}); 0 starts at the first step.")
+        if self.step_on not in STEP_SOURCES:
+            raise UsageError(f"--step-on knows {', '.join(STEP_SOURCES)}, not {self.step_on!r}.")
+        for name, value in (("max-seconds", self.max_seconds), ("max-mb", self.max_mb)):
+            if not value > 0:
+                raise UsageError(f"--{name} must be above zero, not {value}.")
+        if not self.sampler_ms > 0 or not self.nvml_ms > 0:
+            raise UsageError("The sampling periods must be above zero milliseconds.")

@@ -1,0 +1,24 @@
+"""The explicit step marker: call ``diagnose.step()`` once per training step where steps are not found by themselves.
+
+Outside a trace it does nothing and costs one comparison, so it can stay in the script. It never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["set_listener", "step"]
+
+_listener: Callable[[], None] | None = None
+
+
+def step() -> None:
+    """Mark the end of a step; a no-op outside ``diagnose trace``."""
+    if _listener is not None:
+        _listener()
+
+
+def set_listener(listener: Callable[[], None] | None) -> None:
+    """Let ``listener`` hear every mark, or nobody with None."""
+    global _listener  # noqa: PLW0603  # one listener per process, as there is one capture per process
+    _listener = listener
