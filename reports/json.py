@@ -1,0 +1,216 @@
+"""The diagnosis for other programs: the JSON contract of schema version 1, described by ``diagnosis.schema.json``.
+
+Times are ms (six decimals, so whole nanoseconds), shares are fractions of the step. A number that was not measured, or
+that is not finite, is null. Shares keep nine decimals: the partition still sums to 1, the causes to its idle share.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from importlib import metadata, resources
+from statistics import median
+from typing import TypeAlias, TypeVar
+
+from diagnose.findings import (
+    Diagnosis,
+    Example,
+    Finding,
+    HostOperator,
+    Prescription,
+    Queue,
+    RankSummary,
+    Source,
+    Trial,
+    Where,
+)
+
+__all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
+
+SCHEMA_VERSION = 1
+
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+_T = TypeVar("_T")
+
+
+def render(d: Diagnosis) -> str:
+    """Return the diagnosis as JSON text, pure ASCII, so that no byte of it can steer a terminal."""
+    return json.dumps(to_dict(d), indent=2, ensure_ascii=True, allow_nan=False)
+
+
+def schema() -> dict[str, Json]:
+    """Return the JSON schema (draft 2020-12) that every rendered diagnosis follows."""
+    text = resources.files("diagnose.reports").joinpath("diagnosis.schema.json").read_text(encoding="utf-8")
+    loaded: dict[str, Json] = json.loads(text)
+    return loaded
+
+
+def to_dict(d: Diagnosis) -> dict[str, Json]:
+    """Return the diagnosis as plain dicts, lists, strings and finite numbers."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tool": {"name": "diagnose", "version": _version()},
+        "source": _source(d.source),
+        "verdict": d.verdict,
+        "headline": _text(d.headline),
+        "dominant": d.dominant,
+        "step_ms": _ms(d.step_ns),
+        "steps": d.steps,
+        "step_times_ms": _each(_ms, d.step_times_ns),
+        "queue": None if d.queue is None else _queue(d.queue),
+        "partition": None if d.partition is None else _shares(asdict(d.partition)),
+        "idle_by_cause": _shares(d.idle_by_cause),
+        "findings": [_finding(f, d.step_ns) for f in d.findings],
+        "prescriptions": _each(_prescription, d.prescriptions),
+        "operators": _each(_operator, d.operators),
+        "replay": {"error_share": _share(d.replay_error)},
+        "profiler_overhead": _share(d.profiler_overhead),
+        "trust": [{"text": _text(note.text), "rule": note.rule} for note in d.trust],
+        "ranks": _each(_rank, d.ranks),
+        "trials": _each(_trial, d.trials),
+    }
+
+
+def _version() -> str:
+    try:
+        return metadata.version("diagnose")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _source(s: Source) -> dict[str, Json]:
+    return {
+        "path": _text(s.path),
+        "command": _text(s.command),
+        "torch": _text(s.torch),
+        "devices": _each(_text, s.devices),
+        "world_size": s.world_size,
+        "found_steps_by": _text(s.found_steps_by),
+        "unprofiled_step_ms": _each(_ms, s.unprofiled_step_ns),
+        "settled_after": s.settled_after,
+        "samples": _plain(s.samples),
+    }
+
+
+def _queue(q: Queue) -> dict[str, Json]:
+    shares = _shares({k: getattr(q, k) for k in ("busy_share", "idle_share", "empty_share", "late_share")})
+    depths = {k: _share(getattr(q, k)) for k in ("depth_p50", "depth_p90", "launches_per_step")}
+    return {**shares, **depths, "delay_p50_ms": _ms(q.delay_p50_ns)}
+
+
+def _finding(f: Finding, step_ns: float) -> dict[str, Json]:
+    return {
+        "rule": f.rule,
+        "title": _text(f.title),
+        "lost_ms": _ms(f.lost_ns),
+        "lost_share": _share(f.lost_ns / step_ns) if step_ns > 0 else None,
+        "confidence": f.confidence,
+        "count": f.count,
+        "total_ms": _ms(f.total_ns),
+        "median_ms": _ms(f.median_ns),
+        "evidence": _each(_text, f.evidence),
+        "where": _each(_where, f.where),
+        "examples": _each(_example, f.examples),
+        "facts": _plain(f.facts),
+    }
+
+
+def _where(w: Where) -> dict[str, Json]:
+    fields: dict[str, Json] = {"file": w.file, "line": w.line, "op": w.op, "function": w.function, "code": w.code}
+    return {**{k: _plain(v) for k, v in fields.items()}, "stack": _each(_text, w.stack)}
+
+
+def _example(e: Example) -> dict[str, Json]:
+    return {
+        "step": e.step,
+        "start_ms": _ms(e.start_ns),
+        "lost_ms": _ms(e.lost_ns),
+        "before": _text(e.before),
+        "after": _text(e.after),
+        "host": _text(e.host),
+        "where": _where(e.where),
+    }
+
+
+def _prescription(p: Prescription) -> dict[str, Json]:
+    texts = {k: _text(getattr(p, k)) for k in ("title", "before", "after", "safety", "needs", "remedy")}
+    return {
+        "rule": p.rule,
+        "id": p.id,
+        **texts,
+        "saves_ms": _each(_ms, p.saves_ns),
+        "predicted_step_ms": None if p.predicted_step_ns is None else _ms(p.predicted_step_ns),
+    }
+
+
+def _operator(o: HostOperator) -> dict[str, Json]:
+    return {
+        "name": _text(o.name),
+        "calls_per_step": _share(o.calls_per_step),
+        "self_ms": _ms(o.self_ns),
+        "total_ms": _ms(o.total_ns),
+        "shapes": _text(o.shapes),
+    }
+
+
+def _rank(r: RankSummary) -> dict[str, Json]:
+    return {
+        "rank": r.rank,
+        "verdict": r.verdict,
+        "dominant": r.dominant,
+        "step_ms": _ms(r.step_ns),
+        "partition": _shares(asdict(r.partition)),
+        "idle_by_cause": _shares(r.idle_by_cause),
+    }
+
+
+def _trial(t: Trial) -> dict[str, Json]:
+    return {
+        "id": t.id,
+        "baseline_ms": _share(median(t.baseline_ms)) if t.baseline_ms else None,
+        "step_ms": _share(median(t.step_ms)) if t.step_ms else None,
+        "baseline_samples_ms": _each(_share, t.baseline_ms),
+        "step_samples_ms": _each(_share, t.step_ms),
+        "speed_up": _share(t.speed_up),
+        "interval": _each(_share, t.interval),
+        "numerics": t.numerics,
+    }
+
+
+def _each(convert: Callable[[_T], Json], values: Iterable[_T]) -> list[Json]:
+    return [convert(value) for value in values]
+
+
+def _shares(shares: Mapping[str, float]) -> dict[str, Json]:
+    return {name: _share(value) for name, value in shares.items()}
+
+
+def _share(value: float | None) -> float | None:
+    return round(float(value), 9) if value is not None and math.isfinite(value) else None
+
+
+def _ms(ns: float) -> float | None:
+    return round(ns / 1e6, 6) if math.isfinite(ns) else None
+
+
+def _text(text: str) -> str:
+    """Keep a string as it is, except half a surrogate pair, which no strict reader accepts."""
+    return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
+
+
+def _plain(value: object) -> Json:
+    """Return what an analyzer or a sampler put into a mapping as JSON values; what has no such form becomes text."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return _share(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return {_text(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    item = getattr(value, "item", None)  # a number of numpy or torch
+    return _plain(item()) if callable(item) and getattr(value, "ndim", None) == 0 else _text(str(value))

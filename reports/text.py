@@ -1,0 +1,137 @@
+"""The diagnosis for a terminal: the answer first, then the picture, then findings with their line and fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from diagnose.findings import Diagnosis, RankSummary, Trial
+from diagnose.reports import text_findings, text_picture
+from diagnose.reports.words import clean, duration, path_tail, percent, plural
+
+__all__ = ["render"]
+
+_MIN_WIDTH = 60  # narrower than this the columns of numbers no longer fit
+_MAX_NOTES = 8
+_MAX_RANKS = 16
+_VERDICT_STYLES = {"cpu-bound": "bold red", "gaps": "bold yellow", "kernel-bound": "bold green", "no-gpu": "bold cyan"}
+
+
+def render(d: Diagnosis, *, width: int = 100, colour: bool = False) -> str:
+    """Return the report as lines of at most ``width`` columns (at least 60), with ANSI colours where asked for."""
+    out = StringIO()
+    console = Console(
+        file=out,
+        width=max(width, _MIN_WIDTH),
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        legacy_windows=False,
+        force_interactive=False,
+        force_jupyter=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=False,
+    )
+    for part in _parts(d, console.width):
+        console.print(part, overflow="fold")
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
+    yield _headline(d)
+    yield Text(" · ".join(_facts(d)), style="dim")
+    if d.picture is not None and d.partition is not None and d.picture.step_ns > 0:
+        yield _title("Queue", f"step {d.picture.step}, {duration(d.picture.step_ns)}")
+        yield text_picture.queue(d.picture, d.queue, d.idle_by_cause, width)
+    if d.partition is not None:
+        yield _title("Where the step goes")
+        yield text_picture.partition(d.partition, width)
+        if d.idle_by_cause:
+            yield _title("Idle by cause")
+            yield text_picture.causes(d.idle_by_cause, d.step_ns, width)
+    elif d.operators:
+        yield _title("Host operators by self time")
+        yield text_findings.operators(d.operators, d.step_ns, width)
+    yield from text_findings.findings(d, width)
+    if d.trials:
+        yield _title("Trials")
+        yield from (_trial(trial) for trial in d.trials)
+    if len(d.ranks) > 1:
+        yield _title("Ranks")
+        yield _ranks(d.ranks)
+    if d.trust:
+        yield _title("What this trace cannot tell")
+        yield from _notes(d)
+
+
+def _headline(d: Diagnosis) -> Text:
+    return Text.assemble((d.verdict, _VERDICT_STYLES.get(d.verdict, "bold")), "  ", (clean(d.headline), "bold"))
+
+
+def _title(title: str, aside: str = "") -> RenderableType:
+    return Padding(Text.assemble((title, "bold"), (f"  {aside}" if aside else "", "dim")), (1, 0, 0, 0))
+
+
+def _facts(d: Diagnosis) -> Iterator[str]:
+    yield f"step {duration(d.step_ns)}" + (f", median of {d.steps}" if d.steps > 1 else "")
+    if d.profiler_overhead is not None:
+        yield f"{percent(d.profiler_overhead)} longer than unprofiled"
+    if d.replay_error is not None:
+        yield f"replay error {percent(d.replay_error)}"
+    names = [clean(name) for name in d.source.devices]
+    if names:
+        yield f"{len(names)} × {names[0]}" if len(names) > 1 and len(set(names)) == 1 else ", ".join(names)
+    if d.source.world_size > 1:
+        yield plural(d.source.world_size, "rank")
+    if d.source.torch:
+        yield f"torch {clean(d.source.torch)}"
+    yield clean(path_tail(d.source.command or d.source.path, 60))
+
+
+def _trial(trial: Trial) -> RenderableType:
+    low, high = trial.interval
+    style = "green" if low > 1 else "red" if high < 1 else "yellow"
+    line = Text.assemble(
+        (f"{trial.speed_up:.2f} × ", style),
+        (f"({low:.2f} to {high:.2f})  ", "dim"),
+        clean(trial.id),
+        (f"  numbers: {trial.numerics}", "dim"),
+    )
+    return Padding(line, (0, 0, 0, 2))
+
+
+def _ranks(ranks: tuple[RankSummary, ...]) -> Table:
+    """One line a rank; of more ranks than fit, the slowest are shown."""
+    slowest = sorted(ranks, key=lambda r: -r.step_ns)[:_MAX_RANKS]
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(justify="right")
+    grid.add_column(justify="right", no_wrap=True)
+    for rank in sorted(slowest, key=lambda r: r.rank):
+        idle = f"idle {percent(rank.partition.idle)}"
+        exposed = f"communication {percent(rank.partition.exposed_communication)}"
+        grid.add_row(f"  {rank.rank}", duration(rank.step_ns), rank.verdict, clean(rank.dominant or "–"), idle, exposed)
+    if len(ranks) > len(slowest):
+        grid.add_row("  …", "", f"{len(ranks) - len(slowest)} faster")
+    return grid
+
+
+def _notes(d: Diagnosis) -> Iterator[RenderableType]:
+    for note in d.trust[:_MAX_NOTES]:
+        yield _bullet((f"{note.rule}: " if note.rule else "") + clean(note.text))
+    if len(d.trust) > _MAX_NOTES:
+        yield _bullet(f"and {plural(len(d.trust) - _MAX_NOTES, 'more note')} in the JSON and HTML reports")
+
+
+def _bullet(text: str) -> Table:
+    grid = Table.grid()
+    grid.add_column(width=4)
+    grid.add_column(overflow="fold")
+    grid.add_row("  -", Text(text))
+    return grid

@@ -1,0 +1,105 @@
+"""Findings with their line and their fix, and the host's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from diagnose.findings import Diagnosis, Finding, HostOperator, Prescription, Where
+from diagnose.reports.bars import bar
+from diagnose.reports.names import middle
+from diagnose.reports.words import clean, duration, percent, place, plural, saving
+
+__all__ = ["findings", "operators"]
+
+_MAX_FINDINGS = 5
+_MAX_CODE_LINES = 6
+_MAX_OPERATORS = 8
+_CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
+
+
+def findings(d: Diagnosis, width: int) -> Iterator[RenderableType]:
+    """Yield at most five findings; a diagnosis without any says so."""
+    if not d.findings:
+        yield Padding(
+            Text("Nothing to fix: no rule found time worth winning back in these steps.", "bold green"), (1, 0, 0, 0)
+        )
+        return
+    yield Padding(Text("Findings, the costliest first", "bold"), (1, 0, 0, 0))
+    fixes: dict[str, Prescription] = {}
+    for prescription in d.prescriptions:
+        fixes.setdefault(prescription.rule, prescription)
+    for number, finding in enumerate(d.findings[:_MAX_FINDINGS], 1):
+        yield _finding(number, finding, fixes.get(finding.rule), d.step_ns, width)
+    left = len(d.findings) - _MAX_FINDINGS
+    if left > 0:
+        yield Text(f"  and {plural(left, 'smaller finding')} in the JSON and HTML reports", style="dim")
+
+
+def _finding(number: int, finding: Finding, fix: Prescription | None, step_ns: float, width: int) -> RenderableType:
+    parts: list[RenderableType] = [_first_line(finding, step_ns), Text(clean(finding.title))]
+    if finding.where:
+        parts.extend(_where(finding.where, width))
+    elif finding.evidence:
+        parts.append(Text(clean(finding.evidence[0]), style="dim"))
+    if fix is not None:
+        parts.extend(_fix(fix, width))
+    grid = Table.grid()
+    grid.add_column(width=4)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(f"  {number}", style="bold"), Group(*parts))
+    return grid
+
+
+def _first_line(finding: Finding, step_ns: float) -> Text:
+    share = f" ({percent(finding.lost_ns / step_ns)})" if step_ns > 0 else ""
+    return Text.assemble(
+        (finding.rule, "bold"),
+        "  ",
+        (f"{duration(finding.lost_ns)}{share}", "bold red"),
+        (" of each step", "dim"),
+        (f", {finding.confidence} confidence" if finding.confidence != "high" else "", _CONFIDENCE_STYLES["medium"]),
+    )
+
+
+def _where(places: tuple[Where, ...], width: int) -> Iterator[Text]:
+    first = places[0]
+    more = f"  and {plural(len(places) - 1, 'more place')}" if len(places) > 1 else ""
+    text = clean(place(first, limit=width // 2))
+    if text:
+        yield Text.assemble(("at  ", "dim"), (text, "cyan"), (more, "dim"))
+    if first.code:
+        yield Text(f"    {middle(clean(first.code).strip().replace(chr(10), ' '), width - 12)}")
+
+
+def _fix(fix: Prescription, width: int) -> Iterator[RenderableType]:
+    gain = saving(fix)
+    yield Text.assemble(("fix ", "dim"), (clean(fix.title), "green"), (f"  {gain}" if gain else "", "dim"))
+    if fix.safety and fix.safety != "same numbers":
+        yield Padding(Text(clean(fix.safety), style="yellow"), (0, 0, 0, 4))
+    lines = clean(fix.after).rstrip().splitlines()
+    for line in lines[:_MAX_CODE_LINES]:
+        yield Text.assemble(("    │ ", "dim"), middle(line, width - 12))
+    if len(lines) > _MAX_CODE_LINES:
+        yield Text(f"    │ … {plural(len(lines) - _MAX_CODE_LINES, 'more line')}", style="dim")
+
+
+def operators(operators: tuple[HostOperator, ...], step_ns: float, width: int) -> Table:
+    """Return the host's most expensive operators, one line each."""
+    shown = operators[:_MAX_OPERATORS]
+    top = max((op.self_ns for op in shown), default=0.0) or 1.0
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    for _ in range(3):
+        grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(no_wrap=True)
+    for op in shown:
+        share = percent(op.self_ns / step_ns) if step_ns > 0 else "–"
+        name = "  " + middle(clean(op.name).replace("\n", " "), max(14, min(46, width - 50)))
+        picture = Text(bar(op.self_ns / top, 10), style="cyan")
+        grid.add_row(Text(name), f"{op.calls_per_step:,.0f} ×", duration(op.self_ns), share, picture)
+    return grid

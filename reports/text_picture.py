@@ -1,0 +1,112 @@
+"""The queue, the partition and the causes as pictures of one to a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from diagnose.findings import Partition, Picture, Queue
+from diagnose.reports.bars import bar, cells, depth_columns, idle_columns, shades, sparkline
+from diagnose.reports.causes import meaning
+from diagnose.reports.words import clean, duration, percent, summed
+
+__all__ = ["causes", "partition", "queue"]
+
+_LABELS = 9  # width of the names at the left of the queue's rows
+_MAX_CAUSES = 6
+_BAR = 10
+_JOINED = "\u00a0"  # keeps a legend's entry on one line
+_WIDTH_FOR_WORDS = 90  # below it, what a cause means no longer fits beside its numbers
+_NAMED_SHARE = 0.25  # of a column: less idle than this is shown by its shade alone
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_STYLES = ("red", "yellow", "magenta", "cyan", "green", "blue")
+_PARTS = {
+    "compute": ("█", "green", "compute"),
+    "exposed_communication": ("▓", "cyan", "exposed communication"),
+    "exposed_copy": ("▒", "yellow", "exposed copies"),
+    "idle": ("░", "red", "idle"),
+}
+
+
+def queue(picture: Picture, queue: Queue | None, idle_by_cause: Mapping[str, float], width: int) -> RenderableType:
+    """Return the step from left to right: depth of the queue, busy device, and the cause of what is idle."""
+    columns = width - _LABELS - 4
+    keys = _keys({gap.cause: 0.0 for gap in picture.gaps} | dict(idle_by_cause))
+    idle = idle_columns(picture.gaps, picture.step_ns, columns)
+    rows: list[RenderableType] = []
+    if picture.depth:
+        line = sparkline(depth_columns(picture.depth, picture.step_ns, columns))
+        rows.append(Text.assemble(("  depth".ljust(_LABELS + 2), "dim"), (line, "blue")))
+    busy = [1 - sum(column.values()) for column in idle]
+    rows.append(Text.assemble(("  device".ljust(_LABELS + 2), "dim"), (shades(busy), "green")))
+    if any(idle):
+        rows.append(_cause_row(idle, keys))
+    if queue is not None:
+        rows.append(Padding(Text(_depth_words(queue), style="dim"), (0, 0, 0, 2)))
+    return Group(*rows)
+
+
+def _cause_row(idle: list[dict[str, float]], keys: dict[str, tuple[str, str]]) -> Text:
+    row = Text("  cause".ljust(_LABELS + 2), style="dim")
+    for column in idle:
+        cause = max(column, key=lambda name: column[name], default="")
+        letter, style = keys.get(cause, ("?", "dim"))
+        row.append(*((letter, style) if sum(column.values()) >= _NAMED_SHARE else (" ", "")))
+    return row
+
+
+def _keys(idle_by_cause: Mapping[str, float]) -> dict[str, tuple[str, str]]:
+    """Return a letter and a style for each cause, the largest first."""
+    ranked = sorted(idle_by_cause, key=lambda cause: (-idle_by_cause[cause], cause))
+    return {
+        cause: (_LETTERS[i] if i < len(_LETTERS) else "?", _STYLES[i] if i < len(_STYLES) else "dim")
+        for i, cause in enumerate(ranked)
+    }
+
+
+def _depth_words(queue: Queue) -> str:
+    return (
+        f"depth {queue.depth_p50:,.0f} at the median, {queue.depth_p90:,.0f} at the 90th percentile; "
+        f"empty {percent(queue.empty_share)}; {queue.launches_per_step:,.0f} launches a step, "
+        f"{percent(queue.late_share)} of tasks started as soon as launched"
+    )
+
+
+def partition(partition: Partition, width: int) -> RenderableType:
+    """Return the step as one bar with a legend."""
+    names = [field.name for field in fields(partition)]
+    shares = [getattr(partition, name) for name in names]
+    line, legend = Text(), Text()
+    for name, share, count in zip(names, shares, cells(shares, width - 4), strict=True):
+        mark, style, words = _PARTS[name]
+        line.append(mark * count, style)
+        if share > 0:
+            legend.append(mark, style)
+            legend.append(f" {words} {percent(share)}".replace(" ", _JOINED))
+            legend.append("   ")
+    return Padding(Group(line, legend), (0, 0, 0, 2))
+
+
+def causes(idle_by_cause: Mapping[str, float], step_ns: float, width: int) -> RenderableType:
+    """Return one line a cause: its letter in the picture, its share of the step, and a bar."""
+    keys = _keys(idle_by_cause)
+    rows = summed(dict(idle_by_cause), _MAX_CAUSES)
+    top = max((share for _, share in rows), default=0.0)
+    grid = Table.grid(padding=(0, 2))
+    for justify in ("left", "left", "right", "right"):
+        grid.add_column(justify=justify, no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    for cause, share in rows:
+        letter, style = keys.get(cause, (" ", "dim"))
+        words = Text(meaning(cause) if width >= _WIDTH_FOR_WORDS else "", style="dim")
+        picture = Text(bar(share / top, _BAR).ljust(_BAR), style=style)
+        grid.add_row(
+            Text(f"  {letter}", style), Text(clean(cause)), percent(share), duration(share * step_ns), picture, words
+        )
+    return grid

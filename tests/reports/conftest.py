@@ -1,0 +1,290 @@
+"""Diagnoses made by hand, one for each form a report can take; numbers a reader can add up."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from diagnose.findings import (
+    Diagnosis,
+    Example,
+    Finding,
+    Gap,
+    HostOperator,
+    Partition,
+    Picture,
+    Prescription,
+    Queue,
+    RankSummary,
+    Source,
+    Span,
+    Trial,
+    Where,
+)
+from diagnose.trace import Note
+
+MS = 1_000_000
+KERNEL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>>"
+    "(int, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>)"
+)
+HOSTILE = "</script><img src=x onerror=alert(1)>[red]\x1b[31m\u2028\u202e{{ 7*7 }}'\"&\udc80"
+
+ITEM = Where("/home/ada/project/train.py", 42, "train_step", "aten::item", ("train.py(42): train_step",), "loss.item()")
+LOADER = Where("/home/ada/project/train.py", 31, "main", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
+
+TITLES = {
+    "data-stall": "The step waits for its batch, loaded in the main process",
+    "host-sync": "loss.item() makes the host wait for the device every step",
+    "launch-bound": "Operators are issued slower than the device runs them",
+    "exposed-copy": "Pageable copies hold the first layer back",
+    "python-stall": "Python code runs between the operators",
+    "kernel-latency": "The usual pause between two queued kernels",
+}
+
+
+def finding(rule: str, lost_ms: float, where: Where, host: str) -> Finding:
+    example = Example(3, 2 * MS, int(lost_ms * MS), KERNEL, "Memcpy HtoD (Pageable -> Device)", host, where)
+    return Finding(
+        rule=rule,
+        title=TITLES[rule],
+        lost_ns=lost_ms * MS,
+        count=20,
+        total_ns=int(lost_ms * MS) * 10,
+        median_ns=int(lost_ms * MS / 2),
+        evidence=(f"20 of 20 gaps of this kind lie inside {host}", f"{lost_ms} ms of each step"),
+        examples=(example, replace(example, step=4, start_ns=5 * MS)),
+        where=(where, LOADER),
+        facts={"num_workers": 0, "batch_size": 64},
+    )
+
+
+def prescription(rule: str, least_ms: float, most_ms: float) -> Prescription:
+    return Prescription(
+        rule=rule,
+        id=f"{rule}-fix",
+        title="Load batches in worker processes",
+        before="loader = DataLoader(dataset, batch_size=64, shuffle=True)",
+        after="loader = DataLoader(\n    dataset,\n    batch_size=64,\n    shuffle=True,\n    num_workers=4,\n"
+        "    persistent_workers=True,\n    pin_memory=True,\n)",
+        saves_ns=(least_ms * MS, most_ms * MS),
+        predicted_step_ns=(20 - most_ms) * MS,
+        safety="may change the numbers: augmentation draws from one generator a worker; compare the loss of two epochs",
+        needs="four free cores",
+        remedy="diagnose.kernels.workers",
+    )
+
+
+SOURCE = Source(
+    path="/home/ada/captures/run-7",
+    command="train.py --epochs 1",
+    torch="2.13.0",
+    devices=("NVIDIA H100 80GB HBM3",),
+    found_steps_by="optimizer",
+    unprofiled_step_ns=tuple(18 * MS + i * 50_000 for i in range(30)),
+    settled_after=4,
+    samples={"utilisation": 0.46, "sm_clock_mhz": 1980},
+)
+
+GAP_CAUSES = {
+    "data-stall": 0.30,
+    "host-sync": 0.12,
+    "launch-bound": 0.06,
+    "exposed-copy": 0.03,
+    "python-stall": 0.02,
+    "kernel-latency": 0.01,
+}
+
+
+def picture(step_ns: int = 20 * MS, num_kernels: int = 40) -> Picture:
+    """A step that loads for 6 ms, computes with small gaps, and ends in a sync of 2.4 ms; causes as in GAP_CAUSES."""
+    busy_from, busy_to = 6 * MS, step_ns - int(2.4 * MS)
+    slot = (busy_to - busy_from) // num_kernels
+    causes = ("launch-bound", "launch-bound", "exposed-copy", "python-stall", "launch-bound", "kernel-latency")
+    spans, gaps = [], [Gap(0, busy_from, "data-stall", "enumerate(DataLoader).__next__")]
+    depth = [(0, 0)]
+    for i in range(num_kernels):
+        start = busy_from + i * slot
+        end = start + int(slot * 0.8)
+        category = ("compute", "compute", "compute", "communication", "compute", "copy")[i % 6]
+        spans.append(Span(f"GPU 0 stream {20 if category == 'communication' else 7}", start, end, KERNEL, category))
+        gaps.append(Gap(end, start + slot, causes[i % 6], "aten::add_"))
+        depth += [(start, 1 + (i * 7) % 30), (end, i % 3)]
+    gaps.append(Gap(busy_to, step_ns, "host-sync", "aten::item · cudaStreamSynchronize"))
+    depth.append((busy_to, 0))
+    for name, start, end, category in (
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0.0, 5.8, "annotation"),
+        ("aten::linear", 6.0, 9.0, "operator"),
+        ("aten::addmm", 6.2, 8.8, "operator"),
+        ("cudaLaunchKernel", 6.4, 6.6, "runtime"),
+        ("Optimizer.step#AdamW.step", 12.0, 17.0, "annotation"),
+        ("aten::item", 17.4, 20.0, "operator"),
+        ("cudaStreamSynchronize", 17.6, 19.9, "runtime"),
+    ):
+        spans.append(Span("host 4711", int(start * MS), int(end * MS), name, category))
+    return Picture(3, step_ns, tuple(spans), tuple(gaps), tuple(depth), num_spans_left_out=17)
+
+
+def gaps() -> Diagnosis:
+    return Diagnosis(
+        verdict="gaps",
+        headline="The GPU is idle 54 % of each step, mostly waiting for data loaded in the main process (train.py:31).",
+        dominant="data-stall",
+        step_ns=20 * MS,
+        step_times_ns=tuple(20 * MS + (i % 5 - 2) * 100_000 for i in range(10)),
+        queue=Queue(0.46, 0.54, 11, 28, 0.51, 640, 0.12, 45_000),
+        partition=Partition(0.38, 0.05, 0.03, 0.54),
+        idle_by_cause=GAP_CAUSES,
+        findings=tuple(
+            finding(rule, 20 * share, LOADER if rule == "data-stall" else ITEM, "aten::item · cudaStreamSynchronize")
+            for rule, share in GAP_CAUSES.items()
+        ),
+        prescriptions=(prescription("data-stall", 4.0, 5.8), prescription("host-sync", 0, 2.2)),
+        trust=(
+            Note("Stacks were not recorded in the light window."),
+            Note("12 of 6400 launches have no task.", "lost-records"),
+        ),
+        source=SOURCE,
+        operators=(HostOperator("aten::addmm", 24, 1.9 * MS, 2.4 * MS, "[[64, 1024], [1024, 4096]]"),),
+        picture=picture(),
+        replay_error=0.021,
+        profiler_overhead=0.08,
+    )
+
+
+def healthy() -> Diagnosis:
+    return replace(
+        gaps(),
+        verdict="kernel-bound",
+        headline="The GPU is busy 98.8 % of each step: nothing holds it back.",
+        dominant=None,
+        queue=Queue(0.988, 0.012, 310, 420, 0.001, 640, 0.01, 9 * MS),
+        partition=Partition(0.968, 0.02, 0.0, 0.012),
+        idle_by_cause={"kernel-latency": 0.012},
+        findings=(),
+        prescriptions=(),
+        trust=(),
+        picture=Picture(5, 20 * MS, (Span("GPU 0 stream 7", 0, 19 * MS, "sm90_gemm", "compute"),), (), ((0, 300),)),
+    )
+
+
+def cpu_bound() -> Diagnosis:
+    return replace(
+        gaps(),
+        verdict="cpu-bound",
+        headline="The CPU cannot issue work fast enough: the queue is empty 81 % of each step.",
+        dominant="launch-bound",
+        queue=Queue(0.19, 0.81, 0, 2, 0.81, 4100, 0.93, 4_000),
+        partition=Partition(0.19, 0, 0, 0.81),
+        idle_by_cause={"launch-bound": 0.70, "python-stall": 0.11},
+        findings=(finding("launch-bound", 14, ITEM, "aten::add_"),),
+        prescriptions=(prescription("launch-bound", 9, 12),),
+    )
+
+
+def no_gpu() -> Diagnosis:
+    names = ("aten::mkldnn_convolution", "aten::native_batch_norm", "aten::max_pool2d_with_indices", "aten::add_")
+    return replace(
+        gaps(),
+        verdict="no-gpu",
+        headline="No device in this trace; the step spends 38 % of its time loading data.",
+        dominant="data-stall",
+        queue=None,
+        partition=None,
+        idle_by_cause={},
+        findings=(finding("data-stall", 7.6, LOADER, "enumerate(DataLoader).__next__"),),
+        prescriptions=(prescription("data-stall", 5, 7),),
+        operators=tuple(
+            HostOperator(name, 20 / (i + 1), (4 - i) * MS, (5 - i) * MS, "[[64, 64, 56, 56]]")
+            for i, name in enumerate(names)
+        ),
+        picture=Picture(2, 20 * MS, (Span("host 1", 0, 9 * MS, "aten::conv2d", "operator"),)),
+        source=replace(SOURCE, devices=()),
+    )
+
+
+def ranks() -> Diagnosis:
+    summaries = tuple(
+        RankSummary(r, "gaps", "data-stall", (18 + r) * MS, Partition(0.4, 0.1, 0.0, 0.5), {"data-stall": 0.5})
+        for r in range(4)
+    )
+    return replace(
+        gaps(), ranks=summaries, source=replace(SOURCE, world_size=4, devices=("NVIDIA H100 80GB HBM3",) * 4)
+    )
+
+
+def trials() -> Diagnosis:
+    fast = Trial("data-stall-fix", (20.0, 20.4, 19.9), (14.1, 14.3, 14.0), 1.42, (1.38, 1.46), "identical")
+    slow = Trial("host-sync-fix", (20.0, 20.2), (20.4, 20.6), 0.98, (0.95, 0.99), "drifted")
+    return replace(gaps(), trials=(fast, slow))
+
+
+def hostile() -> Diagnosis:
+    """Every string that a user, a path, a kernel or a source line can put into a report is HOSTILE."""
+    where = Where(HOSTILE, 1, HOSTILE, HOSTILE, (HOSTILE,), HOSTILE)
+    found = Finding(
+        "host-sync", HOSTILE, 2.0 * MS, 3, 6 * MS, 2 * MS, (HOSTILE,),
+        (Example(3, 0, 2 * MS, HOSTILE, HOSTILE, HOSTILE, where),), (where,), "low", {HOSTILE: HOSTILE},
+    )  # fmt: skip
+    fix = Prescription("host-sync", HOSTILE, HOSTILE, HOSTILE, HOSTILE, (0, MS), None, HOSTILE, HOSTILE, HOSTILE)
+    shown = Picture(
+        3, 20 * MS, (Span(HOSTILE, 0, MS, HOSTILE, HOSTILE),), (Gap(MS, 3 * MS, "host-sync", HOSTILE),), ((0, 1),)
+    )
+    return replace(
+        gaps(),
+        headline=HOSTILE,
+        findings=(found,),
+        prescriptions=(fix,),
+        trust=(Note(HOSTILE),),
+        source=Source(HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), 1, HOSTILE, samples={HOSTILE: HOSTILE}),
+        operators=(HostOperator(HOSTILE, 1, MS, MS, HOSTILE),),
+        trials=(Trial(HOSTILE, (1.0,), (1.0,), 1.0, (1.0, 1.0), "unknown"),),
+        picture=shown,
+    )
+
+
+def bare() -> Diagnosis:
+    """The least that a diagnosis can hold: one step, no marks, nothing else known; some numbers are not finite."""
+    return Diagnosis(
+        verdict="cpu-bound",
+        headline="The queue is empty most of the time.",
+        dominant=None,
+        step_ns=0.0,
+        step_times_ns=(),
+        queue=Queue(0, 1, 0, 0, 1, float("nan"), 0, 0),
+        partition=Partition(0, 0, 0, 1),
+        idle_by_cause={"unexplained-host": 1.0},
+        findings=(Finding("unexplained-host", "The host was late", float("inf"), facts={"nan": float("nan")}),),
+        prescriptions=(
+            Prescription("unexplained-host", "look", "Look", "", "", (float("nan"), 0), None, "same numbers"),
+        ),
+        trust=(),
+        source=Source("trace.json"),
+        picture=Picture(0, 0),
+        replay_error=float("nan"),
+    )
+
+
+FORMS: Mapping[str, Diagnosis] = {
+    make.__name__: make() for make in (gaps, healthy, cpu_bound, no_gpu, ranks, trials, hostile, bare)
+}
+
+
+@pytest.fixture
+def forms() -> Mapping[str, Diagnosis]:
+    return FORMS
+
+
+@pytest.fixture(params=FORMS)
+def any_form(request: pytest.FixtureRequest) -> Diagnosis:
+    return FORMS[request.param]
+
+
+@pytest.fixture
+def kernel_name() -> str:
+    return KERNEL
+
+
+@pytest.fixture
+def hostile_text() -> str:
+    return HOSTILE

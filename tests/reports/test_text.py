@@ -1,0 +1,101 @@
+"""The terminal report: what it says, how wide it is, and that nothing in it steers a terminal."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from diagnose.findings import Prescription
+from diagnose.reports.text import render
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.mark.parametrize("width", [60, 77, 100, 140])
+def test_every_line_fits(any_form, width):
+    lines = render(any_form, width=width).splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_narrower_than_sixty_columns_is_laid_out_for_sixty(forms):
+    assert render(forms["gaps"], width=10) == render(forms["gaps"], width=60)
+
+
+def test_the_answer_comes_first(any_form):
+    assert render(any_form).startswith(any_form.verdict + "  ")
+
+
+def test_findings_are_ranked_with_line_and_fix(forms):
+    text = render(forms["gaps"])
+    rules = re.findall(r"^  (\d) ([a-z-]+)  ", text, re.MULTILINE)
+    assert rules == [
+        ("1", "data-stall"), ("2", "host-sync"), ("3", "launch-bound"), ("4", "exposed-copy"), ("5", "python-stall"),
+    ]  # fmt: skip
+    assert "6.00 ms (30.0 %) of each step" in text
+    assert "/home/ada/project/train.py:42 in train_step" in text
+    assert "fix Load batches in worker processes  saves 4.00 ms to 5.80 ms a step" in text
+    assert "│     num_workers=4," in text
+    assert "and 1 smaller finding in the JSON and HTML reports" in text
+
+
+def test_only_the_first_prescription_of_a_rule_is_shown(forms):
+    second = Prescription("data-stall", "second", "Cache the decoded samples", "", "", (0, 1e6), None, "same numbers")
+    d = replace(forms["gaps"], prescriptions=(*forms["gaps"].prescriptions, second))
+    assert "Cache the decoded samples" not in render(d)
+
+
+def test_the_partition_bar_has_cells_in_proportion(forms):
+    line = next(line for line in render(forms["gaps"], width=104).splitlines() if "▒░" in line and "▓▒" in line)
+    assert [line.count(mark) for mark in "█▓▒░"] == [38, 5, 3, 54]
+
+
+def test_the_picture_marks_each_gap_with_its_cause(forms):
+    lines = render(forms["gaps"]).splitlines()
+    row = next(line for line in lines if line.startswith("  cause"))[11:]
+    assert row.startswith("a" * 26)  # 30 % of 87 columns
+    assert row.endswith("b" * 10)
+    assert any(re.match(r"  a  data-stall +30\.0 %", line) for line in lines)
+    assert any(re.match(r"  b  host-sync +12\.0 %", line) for line in lines)
+
+
+def test_a_healthy_trace_is_told_so(forms):
+    text = render(forms["healthy"])
+    assert "Nothing to fix" in text
+    assert "Findings" not in text
+
+
+def test_without_a_gpu_the_operators_take_the_place_of_the_queue(forms):
+    text = render(forms["no_gpu"])
+    assert "Host operators by self time" in text
+    assert re.search(r"aten::mkldnn_convolution +20 × +4\.00 ms +20\.0 %", text)
+    assert "Queue" not in text
+    assert "Where the step goes" not in text
+
+
+def test_several_ranks_take_one_line_each(forms):
+    text = render(forms["ranks"])
+    assert len(re.findall(r"^  [0-3]  \d\d\.\d ms  gaps  data-stall", text, re.MULTILINE)) == 4
+    assert "4 × NVIDIA H100 80GB HBM3" in " ".join(text.split())
+
+
+def test_trials_show_their_interval(forms):
+    assert "1.42 × (1.38 to 1.46)  data-stall-fix  numbers: identical" in render(forms["trials"])
+
+
+def test_colour_only_where_asked_for(forms):
+    assert "\x1b" not in render(forms["gaps"])
+    coloured = render(forms["gaps"], colour=True)
+    assert "\x1b[" in coloured
+    assert ANSI.sub("", coloured).splitlines()[0].rstrip() == render(forms["gaps"]).splitlines()[0]
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_hostile_strings_are_printed_as_they_read(forms, colour):
+    text = render(forms["hostile"], colour=colour)
+    rest = ANSI.sub("", text)
+    assert "[red]" in rest
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", rest)
+    assert "\x1b[31m{{" not in text  # an escape sequence that a string brought along
+    text.encode("utf-8")
