@@ -1,0 +1,139 @@
+"""What the page's two charts draw, as plain data: the timeline of one step, and the times of all steps.
+
+Texts that Plotly draws are escaped, since it reads a few HTML tags in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TypeAlias
+
+from diagnose.findings import Diagnosis, Gap, Picture, Span
+from diagnose.reports.causes import CATEGORIES, colour
+from diagnose.reports.names import middle, shorten
+from diagnose.reports.words import clean
+
+__all__ = ["Data", "chart_data", "levels"]
+
+Data: TypeAlias = dict[str, object]
+
+_MAX_LEVELS = 8  # rows of one lane; what nests deeper is drawn over the last of them
+_NAME = 70  # characters of a name in a hover label
+_DEVICE = frozenset({"compute", "communication", "copy"})
+
+
+def chart_data(d: Diagnosis) -> Data:
+    """Return the data of both charts; a chart without anything to draw is None. Times are ms."""
+    drawn = d.picture is not None and d.picture.step_ns > 0 and (d.picture.spans or d.picture.gaps or d.picture.depth)
+    return {"timeline": _timeline(d.picture) if drawn and d.picture else None, "steps": _steps(d)}
+
+
+def _steps(d: Diagnosis) -> Data | None:
+    if len(d.step_times_ns) + len(d.source.unprofiled_step_ns) < 2:
+        return None
+    return {"profiled": _ms(d.step_times_ns), "unprofiled": _ms(d.source.unprofiled_step_ns)}
+
+
+def _timeline(picture: Picture) -> Data:
+    lanes, rows = _lanes(picture.spans)
+    names = _Pool()
+    drawn: dict[str, list[tuple[float, ...]]] = {}
+    for span, row in zip(picture.spans, rows, strict=True):
+        name = names.row(span.name, span.category)
+        drawn.setdefault(span.category, []).append((row, *_interval(span), name))
+    return {
+        "step": picture.step,
+        "step_ms": picture.step_ns / 1e6,
+        "lanes": lanes,
+        "spans": [
+            {"category": _label(category), "colour": CATEGORIES.get(category, CATEGORIES["operator"]), "items": items}
+            for category, items in sorted(drawn.items(), key=lambda item: _order(item[0]))
+        ],
+        "gaps": _gaps(picture.gaps, names),
+        "names": names.texts,
+        "depth": {"x": _ms(x for x, _ in picture.depth), "y": [depth for _, depth in picture.depth]},
+    }
+
+
+class _Pool:
+    """Names that many spans share: each kept once, as (escaped and short, in full)."""
+
+    def __init__(self) -> None:
+        self.texts: list[tuple[str, str]] = []
+        self._rows: dict[str, int] = {}
+
+    def row(self, name: str, category: str = "") -> int:
+        if name not in self._rows:
+            short = shorten(clean(name), _NAME) if category in _DEVICE else middle(clean(name), _NAME)
+            self._rows[name] = len(self.texts)
+            self.texts.append((escape(short.replace("\n", " "), quote=False), clean(name)))
+        return self._rows[name]
+
+
+def _gaps(gaps: Sequence[Gap], names: _Pool) -> list[Data]:
+    """Return the gaps by cause, the cause with the most idle time first."""
+    found: dict[str, list[Gap]] = {}
+    for gap in gaps:
+        found.setdefault(gap.cause, []).append(gap)
+    ranked = sorted(found, key=lambda cause: -sum(gap.end_ns - gap.start_ns for gap in found[cause]))
+    return [
+        {
+            "cause": _label(cause),
+            "colour": colour(cause),
+            "items": [(*_interval(gap), names.row(gap.detail)) for gap in found[cause]],
+        }
+        for cause in ranked
+    ]
+
+
+def _lanes(spans: Sequence[Span]) -> tuple[list[Data], list[int]]:
+    """Return the lanes, devices before the host, and for each span its row; nested spans get rows of their own."""
+    members: dict[str, list[int]] = {}
+    for index, span in enumerate(spans):
+        members.setdefault(span.lane, []).append(index)
+    on_device = {lane: any(spans[i].category in _DEVICE for i in found) for lane, found in members.items()}
+    lanes: list[Data] = []
+    rows = [0] * len(spans)
+    used = 0
+    for lane in sorted(members, key=lambda name: (not on_device[name], name)):
+        nesting = levels([(spans[i].start_ns, spans[i].end_ns) for i in members[lane]])
+        for index, level in zip(members[lane], nesting, strict=True):
+            rows[index] = used + level
+        lanes.append({"label": _label(lane), "row": used, "rows": max(nesting) + 1, "device": on_device[lane]})
+        used += max(nesting) + 1
+    return lanes, rows
+
+
+def levels(intervals: Sequence[tuple[int, int]]) -> list[int]:
+    """Return for each interval the first row in which it overlaps nothing before it; at most eight rows."""
+    found = [0] * len(intervals)
+    ends: list[int] = []
+    for index in sorted(range(len(intervals)), key=lambda i: (intervals[i][0], -intervals[i][1])):
+        start, end = intervals[index]
+        level = next((row for row, busy_until in enumerate(ends) if busy_until <= start), len(ends))
+        if level == len(ends) < _MAX_LEVELS:
+            ends.append(end)
+        level = min(level, _MAX_LEVELS - 1)
+        ends[level] = max(ends[level], end)
+        found[index] = level
+    return found
+
+
+def _interval(piece: Span | Gap) -> tuple[float, float]:
+    """Return start and length."""
+    return piece.start_ns / 1e6, (piece.end_ns - piece.start_ns) / 1e6
+
+
+def _order(category: str) -> int:
+    """Annotations lie under operators and those under runtime calls."""
+    order: Mapping[str, int] = {"annotation": 1, "operator": 2, "runtime": 3}
+    return order.get(category, 0)
+
+
+def _label(text: str) -> str:
+    return escape(middle(clean(text).replace("\n", " "), 40), quote=False)
+
+
+def _ms(times: Iterable[int]) -> list[float]:
+    return [time / 1e6 for time in times]

@@ -1,0 +1,108 @@
+"""The diagnosis as one HTML file that needs nothing else: no network, no other file, scripts and styles inside it.
+
+Everything is escaped by the templates; the page's content security policy lets only the scripts run whose hashes it
+names and lets nothing be loaded, so that a string which were to slip through could still do nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from dataclasses import asdict
+from hashlib import sha256
+from importlib import resources
+from typing import Final
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from diagnose.findings import Diagnosis, Prescription
+from diagnose.reports import words
+from diagnose.reports.causes import PARTS, colour, meaning
+from diagnose.reports.charts import chart_data
+from diagnose.reports.names import middle, shorten
+
+__all__ = ["render"]
+
+_IN_SCRIPT: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def render(d: Diagnosis) -> str:
+    """Return the page."""
+    from plotly.offline import get_plotlyjs
+
+    scripts = [_script(get_plotlyjs()), _script(_resource("report.js"))]
+    page = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            d=d,
+            data=Markup(json.dumps(chart_data(d), separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPT)),
+            style=Markup(_resource("report.css")),
+            scripts=[Markup(script) for script in scripts],
+            hashes=Markup(" ".join(map(_hash, scripts))),
+            parts=_parts(d),
+            fixes=_by_rule(d),
+            total_lost=max((f.lost_ns for f in d.findings), default=0.0),
+        )
+    )
+    return page + "\n"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_resource),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "duration": words.duration,
+        "percent": words.percent,
+        "place": words.place,
+        "plural": words.plural,
+        "saving": words.saving,
+        "shorten": lambda name: shorten(words.clean(name)),
+        "middle": lambda text, limit: middle(words.clean(text), limit),
+        "colour": colour,
+        "meaning": meaning,
+    }
+    return environment
+
+
+def _finalize(value: object) -> object:
+    """Take control characters out of every text, on its way into the page."""
+    return words.clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _resource(name: str) -> str:
+    return resources.files("diagnose.reports").joinpath("templates").joinpath(name).read_text(encoding="utf-8")
+
+
+def _script(text: str) -> str:
+    """Return a script as it can stand in a page, with the line ends that a browser hashes."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _hash(script: str) -> str:
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
+
+
+def _parts(d: Diagnosis) -> list[tuple[str, str, str, float]]:
+    """Return the step's parts as (name, colour, meaning, share): the partition, its idle part cut by cause."""
+    if d.partition is None:
+        return []
+    shares = asdict(d.partition)
+    parts = [(name.replace("_", " "), *look, shares[name]) for name, look in PARTS.items() if name != "idle"]
+    causes = sorted(d.idle_by_cause.items(), key=lambda item: -item[1])
+    idle = [(cause, colour(cause), meaning(cause), share) for cause, share in causes]
+    return [part for part in (*parts, *(idle or [("idle", *PARTS["idle"], shares["idle"])])) if part[3] > 0]
+
+
+def _by_rule(d: Diagnosis) -> dict[str, list[Prescription]]:
+    found: dict[str, list[Prescription]] = {}
+    for prescription in d.prescriptions:
+        found.setdefault(prescription.rule, []).append(prescription)
+    return found

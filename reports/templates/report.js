@@ -1,0 +1,148 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const ROW = 22, DEPTH = 110, GRID = "rgba(128, 136, 148, 0.22)", TEXT = "#808894";
+  const TOUCH = matchMedia("(pointer: coarse)").matches;
+  const LANE_WIDTH = () => (innerWidth < 640 ? 12 : 24);
+  const hover = { bgcolor: "#20262e", bordercolor: "#20262e", font: { color: "#ffffff", size: 12 } };
+  const config = {
+    responsive: true, displaylogo: false, doubleClick: "reset",
+    modeBarButtons: [["zoomIn2d", "zoomOut2d", "pan2d", "zoom2d", "resetScale2d", "toImage"]],
+  };
+  const base = {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: TEXT, size: 12, family: "inherit" },
+    hoverlabel: hover, hovermode: "closest", modebar: { bgcolor: "rgba(0,0,0,0)", color: "#98a1ae", activecolor: "#5b7fa6" },
+  };
+  const time = (ms) => ms >= 1000 ? `${(ms / 1000).toFixed(2)} s` : ms >= 1 ? `${ms.toFixed(2)} ms` : `${(ms * 1000).toFixed(1)} µs`;
+
+  function bars(items, colour, name, names, row, width) {
+    return {
+      type: "bar", orientation: "h", yaxis: "y2", name, showlegend: false, width,
+      base: items.map((item) => item[0]), x: items.map((item) => item[1]), y: row,
+      marker: { color: colour, line: { width: 0 } },
+      customdata: items.map((item) => [names[item[2]][0], time(item[1]), time(item[0]), item[2]]),
+      hovertemplate: `<b>${name}</b> %{customdata[1]}, from %{customdata[2]}<br>%{customdata[0]}<extra></extra>`,
+    };
+  }
+
+  function timelineTraces(t) {
+    const device = t.lanes.filter((lane) => lane.device);
+    const rows = Math.max(1, device.reduce((sum, lane) => sum + lane.rows, 0));
+    const gaps = t.gaps.map((gap) =>
+      bars(gap.items, gap.colour, gap.cause, t.names, gap.items.map(() => (rows - 1) / 2), rows - 0.1));
+    const spans = t.spans.map((group) =>
+      bars(group.items.map((item) => item.slice(1)), group.colour, group.category, t.names, group.items.map((item) => item[0]), 0.82));
+    const depth = {
+      type: "scatter", mode: "lines", x: t.depth.x.concat(t.step_ms), y: t.depth.y.concat(t.depth.y.slice(-1)), yaxis: "y",
+      line: { shape: "hv", width: 1.2, color: "#5b7fa6" }, fill: "tozeroy", fillcolor: "rgba(91,127,166,0.22)", showlegend: false,
+      hovertemplate: "queue depth <b>%{y}</b> at %{x:.3f} ms<extra></extra>",
+    };
+    return (t.depth.x.length ? [depth] : []).concat(gaps, spans);
+  }
+
+  function timelineLayout(t) {
+    const count = Math.max(1, ...t.lanes.map((lane) => lane.row + lane.rows));
+    const depth = t.depth.x.length ? DEPTH : 0, space = depth ? 26 : 0, below = 46, above = 30;
+    const lanes = count * ROW + 12, inner = depth + space + lanes;
+    const label = (text) => text.length > LANE_WIDTH() ? text.slice(0, LANE_WIDTH() - 1) + "…" : text;
+    return Object.assign({}, base, {
+      height: inner + below + above, margin: { l: innerWidth < 640 ? 84 : 132, r: 14, t: above, b: below }, barmode: "overlay",
+      dragmode: TOUCH ? false : "zoom",
+      xaxis: { range: [0, t.step_ms], anchor: "y2", title: { text: "ms from the start of the step", standoff: 8 }, gridcolor: GRID, zeroline: false },
+      yaxis: {
+        domain: [(lanes + space) / inner, 1], fixedrange: true, rangemode: "tozero", nticks: 4, gridcolor: GRID, zeroline: false,
+        title: { text: "queue depth", font: { size: 12 } }, visible: depth > 0,
+      },
+      yaxis2: {
+        domain: [0, lanes / inner], fixedrange: true, range: [count - 0.4, -0.6], showgrid: false, zeroline: false,
+        tickvals: t.lanes.map((lane) => lane.row + (lane.rows - 1) / 2), ticktext: t.lanes.map((lane) => label(lane.label)),
+      },
+      shapes: t.lanes.slice(1).map((lane) => ({
+        type: "line", xref: "paper", x0: 0, x1: 1, yref: "y2", y0: lane.row - 0.5, y1: lane.row - 0.5, line: { color: GRID, width: 1 },
+      })),
+    });
+  }
+
+  function zoom(from, to) {
+    const t = data.timeline, pad = Math.max((to - from) * 0.6, t.step_ms / 1e4);
+    Plotly.relayout("timeline", { "xaxis.range": [Math.max(0, from - pad), Math.min(t.step_ms, to + pad)] });
+    document.getElementById("timeline").scrollIntoView({ block: "nearest" });
+  }
+
+  function chip(text, colour, action) {
+    const button = document.createElement("button");
+    button.type = "button";
+    if (colour) {
+      const mark = document.createElement("i");
+      mark.style.background = colour;
+      button.append(mark);
+    }
+    button.append(text);
+    button.addEventListener("click", action);
+    document.getElementById("chips").append(button);
+  }
+
+  function chips(t) {
+    if (!t.gaps.length) return;
+    chip("whole step", "", () => Plotly.relayout("timeline", { "xaxis.range": [0, t.step_ms] }));
+    for (const gap of t.gaps) {
+      const largest = gap.items.reduce((a, b) => (b[1] > a[1] ? b : a));
+      chip(gap.cause, gap.colour, () => zoom(largest[0], largest[0] + largest[1]));
+    }
+  }
+
+  function drawTimeline(t) {
+    const place = document.getElementById("timeline");
+    Plotly.newPlot(place, timelineTraces(t), timelineLayout(t), config);
+    chips(t);
+    place.on("plotly_click", ({ points }) => {
+      const custom = points[0].customdata;
+      if (custom) document.getElementById("detail").textContent = `${custom[1]}  ${t.names[custom[3]][1]}`;
+    });
+    for (const button of document.querySelectorAll("button.show")) {
+      button.addEventListener("click", () => zoom(Number(button.dataset.from), Number(button.dataset.to)));
+    }
+  }
+
+  function drawSteps(s) {
+    const series = (name, y, colour) => ({
+      type: "scatter", mode: y.length > 60 ? "lines" : "lines+markers", name, y, x: y.map((_, i) => i + 1),
+      line: { color: colour, width: 1.4 }, marker: { size: 5 }, hovertemplate: `${name} step %{x}: <b>%{y:.3f} ms</b><extra></extra>`,
+    });
+    const all = [series("profiled", s.profiled, "#5b7fa6"), series("not profiled", s.unprofiled, "#2fa36b")];
+    Plotly.newPlot("steps", all.filter((one) => one.y.length), Object.assign({}, base, {
+      height: 240, margin: { l: 56, r: 14, t: 26, b: 42 }, showlegend: true, legend: { orientation: "h", x: 0, y: 1.16 },
+      dragmode: TOUCH ? false : "zoom", xaxis: { title: { text: "step" }, gridcolor: GRID, zeroline: false },
+      yaxis: { title: { text: "ms" }, rangemode: "tozero", gridcolor: GRID, zeroline: false },
+    }), config);
+  }
+
+  function select(node) {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    getSelection().removeAllRanges();
+    getSelection().addRange(range);
+  }
+
+  async function copy(button) {
+    const code = button.closest("figure").querySelector("code");
+    let done = false;
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      done = true;
+    } catch {
+      select(code);
+      done = document.execCommand("copy");
+    }
+    button.textContent = done ? "Copied" : "Selected";
+    setTimeout(() => { button.textContent = "Copy"; }, 1600);
+  }
+
+  for (const button of document.querySelectorAll("button.copy")) button.addEventListener("click", () => copy(button));
+  if (data.timeline) drawTimeline(data.timeline);
+  if (data.steps) drawSteps(data.steps);
+
+  const charts = () => document.querySelectorAll(".chart.js-plotly-plot");
+  addEventListener("beforeprint", () => charts().forEach((chart) => Plotly.relayout(chart, { width: 690, autosize: false })));
+  addEventListener("afterprint", () => charts().forEach((chart) => Plotly.relayout(chart, { width: null, autosize: true })));
+})();
