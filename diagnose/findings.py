@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Literal, TypeAlias
 
 from diagnose.trace import Note
@@ -197,7 +198,7 @@ class RankSummary:
     verdict: Verdict
     dominant: str | None
     step_ns: float
-    partition: Partition
+    partition: Partition | None
     idle_by_cause: Mapping[str, float]
 
 
@@ -232,3 +233,37 @@ class Diagnosis:
     def steps(self) -> int:
         """Return the number of steady steps behind the numbers."""
         return len(self.step_times_ns)
+
+    def to_html(self, path: str | PathLike[str] | None = None) -> str:
+        """Return the HTML report; with ``path`` also write it there, replacing what was there.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        from diagnose.reports import html
+
+        text = html.render(self)
+        if path is not None:
+            from diagnose.output import replace_file
+
+            replace_file(path, text)
+        return text
+
+    def to_json(self) -> str:
+        """Return the JSON diagnosis of schema version 1."""
+        from diagnose.reports import json
+
+        return json.render(self)
+
+    def print(self) -> None:
+        """Print the text report to standard output."""
+        from diagnose.answering import terminal_text
+
+        print(terminal_text(self))
+
+    def _repr_html_(self) -> str:
+        """Return the report for a notebook: in a frame, so that neither page styles the other."""
+        from html import escape
+
+        frame = '<iframe srcdoc="{}" style="width: 100%; height: 800px; border: 0"></iframe>'
+        return frame.format(escape(self.to_html()))

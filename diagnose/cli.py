@@ -1,0 +1,131 @@
+"""The command: gathers what was asked for, calls one function, and turns every error into a sentence and an exit code.
+
+Nothing heavy is imported here: ``diagnose --help`` has to answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from diagnose.errors import DiagnoseError
+
+__all__ = ["INTERNAL_ERROR", "INTERRUPTED", "cli", "main", "run"]
+
+INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: a fault of diagnose itself, never of the input
+INTERRUPTED = 130  # as a shell shows SIGINT
+DEBUG = "DIAGNOSE_DEBUG"
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _outputs(command: _Command) -> _Command:
+    """Give a command the options that say where the answer goes."""
+    options = (
+        click.option("--json", "as_json", is_flag=True, help="Print only the JSON diagnosis to standard output."),
+        click.option("--html", metavar="FILE", help="Write the HTML report to FILE."),
+        click.option("-o", "--output", metavar="FILE", help="Write what the suffix says: .html, .json or .txt."),
+        click.option("--force", is_flag=True, help="Overwrite files that exist already."),
+        click.option("--quiet", is_flag=True, help="Show no progress."),
+        click.option("--open", "open_browser", is_flag=True, help="Open the HTML report in the browser."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="diagnose", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Say why a PyTorch training step is slow, on which line, and what to change."""
+
+
+@cli.command(context_settings={"allow_interspersed_args": False})
+@click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as in python -m.")
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Steady steps to record in each window.")
+@click.option("--skip", type=click.IntRange(min=0), metavar="N", help="Wait at most N steps for step times to settle.")
+@click.option(
+    "--step-on",
+    type=click.Choice(["auto", "optimizer", "dataloader", "forward", "marker"]),
+    help="What ends a step; marker: diagnose.step() in the script.  [default: auto]",
+)
+@click.option(
+    "--max-seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Record at most S seconds."
+)
+@click.option("--max-mb", type=click.FloatRange(min=0, min_open=True), metavar="MB", help="Record at most MB of trace.")
+@click.option("--keep-going", is_flag=True, help="Let the script run to its end instead of stopping it once recorded.")
+@click.option("--capture", "folder", metavar="FOLDER", help="Where the capture goes.  [default: diagnose-capture-TIME]")
+@_outputs
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def trace(**asked: Any) -> int:  # noqa: ANN401  # what click read, typed by TraceRequest
+    """Run SCRIPT as Python would, record a few steady steps, and diagnose them.
+
+    Everything after SCRIPT belongs to the script:
+
+        diagnose trace train.py --epochs 3
+        diagnose trace --steps 10 -m package.train --epochs 3
+        torchrun --nproc-per-node 8 -m diagnose trace train.py
+    """
+    from diagnose.tracing import TraceRequest, trace_and_answer
+
+    return trace_and_answer(TraceRequest(**asked))
+
+
+@cli.command()
+@_outputs
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # what click read, typed by Request
+    """Diagnose traces that exist already: capture folders, or files and folders of torch.profiler.
+
+    Several PATHs, or a folder of several files, are the ranks of one run.
+    """
+    from diagnose.answering import Request, answer, examine_paths, prepare
+
+    request = Request(**asked)
+    files = prepare(request)
+    answer(examine_paths(paths, request.progress), request, files)
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code; no exception but SystemExit leaves this function."""
+    try:
+        return int(
+            cli.main(args=None if argv is None else list(argv), prog_name="diagnose", standalone_mode=False) or 0
+        )
+    except click.exceptions.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except DiagnoseError as error:
+        _complain(str(error), error)
+        return error.exit_code
+    except Exception as error:  # the promise is a sentence, whatever went wrong
+        _complain(_own_fault(error), error)
+        return INTERNAL_ERROR
+
+
+def main() -> NoReturn:
+    """Run the command and leave the process."""
+    sys.exit(run())
+
+
+def _complain(sentence: str, error: BaseException) -> None:
+    if os.environ.get(DEBUG):
+        import traceback
+
+        traceback.print_exception(error)
+    click.echo(f"diagnose: error: {sentence}", err=True)
+
+
+def _own_fault(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return (
+        f"a fault in diagnose itself: {type(error).__name__}{': ' if text else ''}{text}. "
+        f"Please report it with what the same command prints under {DEBUG}=1."
+    )

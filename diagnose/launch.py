@@ -1,0 +1,69 @@
+"""Runs the traced script in a process of its own and waits for it.
+
+The process apart is what lets a script be killed, call ``os._exit`` or hold every byte of GPU memory without taking the
+diagnosis down with it; and the command itself never has to import torch.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import cast
+
+__all__ = ["exit_code", "python_command", "supervise"]
+
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+STDERR = 2
+
+# Neither `-m` nor a path: both would put a folder in front of sys.path that the script's own imports must not see.
+BOOTSTRAP = "import sys; sys.path.pop(0); from diagnose.child import main; main()"
+
+
+def python_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command line that runs the child with this interpreter's own switches (-O, -X dev, …)."""
+    flags = cast("list[str]", subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]  # as in multiprocessing
+    return [sys.executable, *flags, "-c", BOOTSTRAP, *arguments]
+
+
+def supervise(command: Sequence[str], *, stdout_to_stderr: bool) -> int:
+    """Run ``command`` on the caller's own terminal and return its return code; negative: the signal that ended it.
+
+    A Ctrl-C on the terminal reaches the child by itself, so this process only waits for what the child does with it;
+    signals that were sent to this process alone are passed on.
+    """
+    child = subprocess.Popen(command, stdout=STDERR if stdout_to_stderr else None)
+    with _signals_to(child):
+        return child.wait()
+
+
+def exit_code(returncode: int) -> int:
+    """Return a return code as a shell would show it: 128 and the number of the signal for a killed process."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+@contextmanager
+def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    def forward(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a handler
+        if number != signal.SIGINT or not _in_foreground():
+            child.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, *FORWARDED)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    """Return whether this process group holds the terminal: then the terminal signals every process of it."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:  # noqa: PTH123  # unbuffered on purpose
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False

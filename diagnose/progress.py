@@ -1,0 +1,49 @@
+"""Says on standard error what diagnose is doing: a spinner on a terminal, plain lines elsewhere, nothing when quiet.
+
+While the user's script runs only whole lines are written (`say`): a live display would fight with the script's own
+progress bars. The spinner (`phase`) belongs to the stages after it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TextIO
+
+__all__ = ["PREFIX", "Progress"]
+
+PREFIX = "diagnose: "  # tells our lines from the script's
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where progress goes; ``stream`` None means wherever ``sys.stderr`` points at that moment."""
+
+    quiet: bool = False
+    stream: TextIO | None = None
+
+    def say(self, text: str) -> None:
+        """Write one line. A standard error that is closed or full is no reason to stop."""
+        if self.quiet:
+            return
+        stream = self.stream or sys.stderr
+        try:
+            print(f"{PREFIX}{text}", file=stream, flush=True)
+        except (OSError, ValueError):
+            return
+
+    @contextmanager
+    def phase(self, text: str) -> Iterator[None]:
+        """Show that ``text`` is going on until the block ends."""
+        stream = self.stream or sys.stderr
+        if self.quiet or not stream.isatty():
+            self.say(text)
+            yield
+            return
+        from rich.console import Console
+        from rich.text import Text
+
+        with Console(file=stream).status(Text(text)):
+            yield
