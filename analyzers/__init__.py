@@ -1,1 +1,101 @@
-"""One bottleneck, one file."""
+"""One bottleneck, one file: what it looks for is the file's docstring, its id is the file's name.
+
+``find(t)`` returns findings, ``prescribe(finding, step_ns)`` what to change. Rules that account for idle time also
+have ``claim(t, left)``, which returns the stretches that they explain; they are asked in the order of IDLE_RULES, and the
+first that claims a nanosecond keeps it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from diagnose.analyzers import (
+    allocator_stall,
+    buffer_broadcast,
+    data_stall,
+    device_contention,
+    exposed_communication,
+    exposed_copy,
+    full_precision_matmul,
+    gc_pause,
+    host_collective,
+    host_sync,
+    kernel_latency,
+    launch_bound,
+    lost_records,
+    off_cpu,
+    profiler_overhead,
+    python_stall,
+    recompilation,
+    stream_dependency,
+    unexplained_device,
+    unexplained_host,
+    unfused_optimizer,
+    warm_up,
+)
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import Intervals
+from diagnose.tables import Tables
+
+__all__ = ["BUSY_RULES", "IDLE_RULES", "REST", "TRUST_RULES", "Analyzer", "IdleAnalyzer"]
+
+
+class Analyzer(Protocol):
+    """What every file of this folder offers."""
+
+    RULE: str
+
+    def find(self, t: Tables, /) -> list[Finding]:
+        """Return what holds the step back, if this rule sees it."""
+
+    def prescribe(self, finding: Finding, step_ns: float, /) -> list[Prescription]:
+        """Return the changes that cure a finding of this rule."""
+
+
+class IdleAnalyzer(Analyzer, Protocol):
+    """A rule that accounts for idle time."""
+
+    def claim(self, t: Tables, left: Intervals, /) -> Intervals:
+        """Return the stretches of the idle time ``left`` that this rule explains."""
+
+
+# Trust first, then the host's causes from the most exact to the most general, then the device's.
+IDLE_RULES: tuple[IdleAnalyzer, ...] = (
+    profiler_overhead,
+    lost_records,
+    warm_up,
+    gc_pause,
+    recompilation,
+    allocator_stall,
+    data_stall,
+    host_collective,
+    exposed_copy,
+    host_sync,
+    off_cpu,
+    python_stall,
+    unfused_optimizer,
+    launch_bound,
+    exposed_communication,
+    stream_dependency,
+    kernel_latency,
+    device_contention,
+    unexplained_device,
+)
+REST: Analyzer = unexplained_host
+BUSY_RULES: tuple[Analyzer, ...] = (buffer_broadcast, full_precision_matmul)
+# What these explain is not there in a steady, complete recording: no claim about the script rests on it.
+TRUST_RULES = frozenset({"profiler-overhead", "lost-records", "warm-up"})
+# What divides the training thread's time where there is no device; the rest is operators at work.
+HOST_RULES: tuple[IdleAnalyzer, ...] = (
+    warm_up,
+    gc_pause,
+    recompilation,
+    data_stall,
+    host_collective,
+    exposed_communication,
+    off_cpu,
+    python_stall,
+    unfused_optimizer,
+    launch_bound,
+)
+WORK = "operators"

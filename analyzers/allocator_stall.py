@@ -1,0 +1,63 @@
+"""Memory is taken from the driver in every step.
+
+What it looks for
+    Gaps of which at least 30 % pass inside `cudaMalloc`, `cudaFree`, `cuMemCreate`, `cuMemMap`, `cudaHostAlloc` or
+    their HIP twins, in half of the steps or more.
+
+Why it costs
+    These calls take from 0.1 ms to seconds and `cudaFree` waits for the device. PyTorch's caching allocator makes
+    them only when its cache does not fit: near the memory limit (freed and taken again), or with sizes that keep changing.
+
+What to do
+    Expandable segments let the cache grow without new blocks; `empty_cache()` in the loop must go.
+
+How sure
+    High that the calls take the time; medium why the cache misses unless memory events were recorded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import EMPTY, Intervals, covered, intersect
+from diagnose.occurrences import Idle, calls_inside, idle_finding, removable
+from diagnose.tables import Tables
+from diagnose.tables.calls import allocations
+
+RULE = "allocator-stall"
+MIN_SHARE_OF_GAP = 0.3
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim what allocation calls cover of gaps that they explain."""
+    rows = allocations(t)
+    if not len(rows):
+        return EMPTY
+    calls, gaps = t.covering(rows), t.gaps
+    share = covered(calls, gaps.start, gaps.end) / np.maximum(gaps.end - gaps.start, 1)
+    return intersect(intersect(left, calls), gaps.host_part(share >= MIN_SHARE_OF_GAP))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time of driver allocations with the calls that took it."""
+    title = "The allocator asks the driver for memory in steady steps"
+    return idle_finding(t, Idle(RULE, title, evidence=calls_inside))
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Let segments grow."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="expandable-segments",
+            title="Let the allocator's segments grow instead of freeing and taking them again",
+            before="torch.cuda.empty_cache()   # in the loop: remove it",
+            after="PYTORCH_ALLOC_CONF=expandable_segments:True python train.py\n"
+            "# torch before 2.9: PYTORCH_CUDA_ALLOC_CONF",
+            least=0.3,
+            safety="same numbers",
+            needs="Linux and a driver with virtual memory management",
+        )
+    ]

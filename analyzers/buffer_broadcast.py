@@ -1,0 +1,75 @@
+"""DistributedDataParallel broadcasts the model's buffers before every forward.
+
+What it looks for
+    Broadcasts on the device inside `DistributedDataParallel.forward`.
+
+Why it costs
+    Rank 0 sends its buffers (batch-norm statistics) to all others in each step, and the forward waits for them.
+
+What to do
+    `broadcast_buffers=False` where ranks may keep their own statistics, or SyncBatchNorm where they must agree.
+
+How sure
+    High: the broadcast is launched inside DDP's forward.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from diagnose.findings import Finding, Prescription, Where
+from diagnose.intervals import covered, intersect, total, union
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+from diagnose.trace import Kind
+
+RULE = "buffer-broadcast"
+MIN_SHARE = 0.002
+_FORWARD = re.compile(r"^DistributedDataParallel\.forward")
+_BROADCAST = re.compile(r"broadcast", re.IGNORECASE)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the exposed time of broadcasts that DDP's forward launches."""
+    forward = t.covering(t.calls(_FORWARD, Kind.ANNOTATION, Kind.OP))
+    tasks, events = t.tasks, t.trace.events
+    mine = tasks.is_collective & (tasks.launch >= 0)
+    if not mine.any() or not len(forward.start):
+        return []
+    named = np.array([bool(_BROADCAST.search(t.name(row))) for row in tasks.row[mine].tolist()], bool)
+    called = events.start[tasks.launch[mine]]
+    named &= covered(forward, called, called + 1) > 0
+    start, end = tasks.start[mine][named], tasks.end[mine][named]
+    alone = total(intersect(union((start, end)), t.occupancy.exposed_communication))
+    if alone / t.steps.num < MIN_SHARE * t.steps.step_ns:
+        return []
+    return [
+        Finding(
+            rule=RULE,
+            title="DistributedDataParallel broadcasts buffers in every forward",
+            lost_ns=alone / t.steps.num,
+            count=len(start),
+            total_ns=alone,
+            median_ns=int(np.median(end - start)),
+            evidence=(f"{len(start) / t.steps.num:.1f} broadcasts a step inside DistributedDataParallel.forward.",),
+            where=(Where(op="DistributedDataParallel.forward"),),
+        )
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Switch the broadcast off."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="no-buffer-broadcast",
+            title="Do not broadcast buffers in every forward",
+            before="DistributedDataParallel(model, …)",
+            after="DistributedDataParallel(model, …, broadcast_buffers=False)",
+            least=0.7,
+            safety="may change the numbers: each rank keeps its own batch-norm statistics; evaluate with rank 0's",
+        )
+    ]

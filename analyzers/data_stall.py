@@ -1,0 +1,60 @@
+"""The device waits for the next batch.
+
+What it looks for
+    Gaps of which the DataLoader's `__next__` covers at least half, or in which it takes at least a millisecond.
+
+Why it costs
+    Nothing is queued while the training thread prepares a batch (no workers) or waits for one (workers too slow).
+
+What to do
+    No workers: load in worker processes. Workers already there: more of them, or a cheaper sample; keep them alive
+    between epochs, and move the batch to the device ahead of time.
+
+How sure
+    High: the loader marks its own time, and its name says whether one process or several load.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import EMPTY, Intervals, covered, intersect, longer_than
+from diagnose.loading import loading_evidence, loading_facts, loading_prescriptions
+from diagnose.occurrences import Idle, idle_finding
+from diagnose.tables import Tables
+from diagnose.tables.names import LOADER_NEXT
+from diagnose.trace import Kind
+
+RULE = "data-stall"
+MIN_SHARE_OF_GAP = 0.5
+MIN_NS = 1_000_000  # a millisecond of loading is a stall whatever else the gap holds
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim idle inside the loader, in gaps that it explains."""
+    rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
+    if not len(rows):
+        return EMPTY
+    loading = intersect(t.covering(rows), t.gaps.host_part())
+    gaps = t.gaps
+    inside = covered(loading, gaps.start, gaps.end)
+    whole = inside >= MIN_SHARE_OF_GAP * (gaps.end - gaps.start)
+    explained = intersect(loading, gaps.host_part(whole | (inside >= MIN_NS)))
+    return intersect(left, longer_than(explained, 1))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time of loading with the loader's arguments."""
+    facts = loading_facts(t)
+    title = (
+        "The device waits for the DataLoader, which loads in the training process"
+        if facts["single_process"]
+        else "The device waits for the DataLoader's workers"
+    )
+    return idle_finding(
+        t, Idle(RULE, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
+    )
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Load in workers, or in more of them, and move batches ahead of time."""
+    return loading_prescriptions(finding, step_ns)

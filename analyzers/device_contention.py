@@ -1,0 +1,66 @@
+"""Another process uses the same device.
+
+What it looks for
+    Idle of 10 µs or more before a task that was already queued on the same stream, while the machine's monitor saw
+    another process on the device.
+
+Why it costs
+    The device switches between processes in time slices; the other's kernels are not in this trace.
+
+What to do
+    Give the job a device of its own.
+
+How sure
+    Medium: the other process was seen, its kernels were not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import EMPTY, Intervals, intersect
+from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.tables import Tables
+
+RULE = "device-contention"
+
+
+def _others(t: Tables) -> list[object]:
+    nvml = t.capture.info.nvml if t.capture.info else {}
+    gpus = nvml.get("gpus")
+    rows = gpus if isinstance(gpus, list | tuple) else []
+    found: list[object] = []
+    for gpu in rows:
+        others = gpu.get("other_processes") if isinstance(gpu, Mapping) else None
+        found += others if isinstance(others, list | tuple) else []
+    return found
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim what is left of the device's parts where another process was seen."""
+    return intersect(left, t.gaps.device_part()) if _others(t) else EMPTY
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time that another process may have taken."""
+    text = f"{len(_others(t))} other process(es) were seen on the device while the steps ran."
+    title = "Another process shares the device"
+    return idle_finding(t, Idle(RULE, title, confidence="medium", evidence=lambda _t, _o: [text]))
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Use a free device."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="own-device",
+            title="Run on a device that no other process uses",
+            before="python train.py",
+            after="nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv\n"
+            "CUDA_VISIBLE_DEVICES=<a free one> python train.py",
+            least=0.0,
+            safety="same numbers",
+        )
+    ]

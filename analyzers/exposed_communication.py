@@ -1,0 +1,108 @@
+"""Collectives run alone: nothing computes meanwhile.
+
+What it looks for
+    Time in which the device runs a collective and no other kernel, and idle of work that waits for a collective on
+    another stream.
+
+Why it costs
+    The step grows by what communication does not share with computation: one bucket that is reduced after the whole
+    backward, many collectives too small to fill the link, or ranks that arrive late and let the others wait.
+
+What to do
+    Smaller buckets that start during the backward, gradients sent in 16 bits, fewer synchronisations by accumulation;
+    and, where one rank is late, the cause on that rank.
+
+How sure
+    High for the time. Whether it is transfer or waiting for a late rank needs the traces of all ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import EMPTY, Intervals, intersect, total
+from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.tables import Tables
+
+RULE = "exposed-communication"
+TITLE = "Collectives are not hidden under computation"
+MIN_SHARE = 0.002  # of the step; less is not worth a line
+MANY_SMALL = 30  # collectives a step beyond which their number itself costs
+SMALL_NS = 100_000
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim idle of queued work that waited for a collective on another stream."""
+    gaps, tasks = t.gaps, t.tasks
+    if not len(tasks.start):
+        return EMPTY
+    mine = (gaps.before >= 0) & (gaps.after >= 0) & tasks.is_collective[gaps.before]
+    mine &= tasks.stream[gaps.before] != tasks.stream[gaps.after]
+    return intersect(left, gaps.device_part(np.asarray(mine)))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name collectives that nothing hides."""
+    exposed = total(t.occupancy.exposed_communication)
+    idle = idle_finding(t, Idle(RULE, TITLE))
+    lost_ns = exposed / t.steps.num + (idle[0].lost_ns if idle else 0.0)
+    if lost_ns < MIN_SHARE * t.steps.step_ns:
+        return []
+    rows = t.tasks.row[t.tasks.is_collective]
+    length = (t.tasks.end - t.tasks.start)[t.tasks.is_collective]
+    small = bool(len(rows) / t.steps.num > MANY_SMALL and np.median(length) < SMALL_NS)
+    busy = max(int(length.sum()), 1)
+    base = idle[0] if idle else Finding(RULE, TITLE, lost_ns)
+    evidence = (
+        f"{len(rows) / t.steps.num:.1f} collectives a step, median {np.median(length) / 1e6 if len(rows) else 0:.3f} ms; "
+        f"{exposed / busy:.0%} of their time is exposed: {exposed / t.steps.num / 1e6:.2f} ms of each step.",
+    )
+    return [
+        replace(
+            base,
+            lost_ns=lost_ns,
+            count=max(base.count, len(rows)),
+            total_ns=exposed + base.total_ns,
+            median_ns=int(np.median(length)) if len(rows) else 0,
+            evidence=(*evidence, *base.evidence),
+            facts={"small": small, "per_step": len(rows) / t.steps.num, "world_size": t.trace.world_size},
+        )
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Overlap and shrink."""
+    if finding.facts.get("small"):
+        return [
+            removable(
+                finding,
+                step_ns,
+                id="bucket-gradients",
+                title="Reduce gradients in buckets instead of one by one",
+                before="for p in model.parameters():\n    dist.all_reduce(p.grad)",
+                after="model = DistributedDataParallel(model, device_ids=[local_rank], bucket_cap_mb=25,\n"
+                "                                gradient_as_bucket_view=True)",
+                least=0.3,
+                safety="same numbers up to the order of summation",
+            )
+        ]
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="overlap-gradients",
+            title="Let gradient buckets start during the backward, and send them in 16 bits",
+            before="model = DistributedDataParallel(model, …)",
+            after="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
+            "model = DistributedDataParallel(model, device_ids=[local_rank], bucket_cap_mb=25,\n"
+            "                                gradient_as_bucket_view=True, static_graph=True)\n"
+            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+            least=0.2,
+            most=0.9,
+            safety="may change the numbers: 16-bit gradients round; compare the loss of the first hundred steps",
+            needs="a model whose used parameters do not change from step to step (static_graph)",
+        )
+    ]

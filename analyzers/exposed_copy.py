@@ -1,0 +1,121 @@
+"""Copies between host and device stand alone: nothing computes meanwhile.
+
+What it looks for
+    Time in which only a copy between host and device runs, and idle that a copy causes: the copy call that stages
+    pageable memory while nothing is queued, or a task that waits for a copy on another stream.
+
+Why it costs
+    From pageable memory the driver copies through a staging buffer, the call blocks the launching thread and reaches a
+    fraction of the link's rate; on the compute stream even a fast copy keeps kernels waiting.
+
+What to do
+    Pin the batches, copy with `non_blocking=True`, and on a side stream one batch ahead.
+
+How sure
+    High: the copy's kind is in its name, and only time without compute and communication is counted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import Intervals, intersect, total, union
+from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.tables import Tables
+
+RULE = "exposed-copy"
+_PAGEABLE = re.compile("Pageable", re.IGNORECASE)
+_TO_HOST = re.compile("DtoH|DeviceToHost")
+MIN_SHARE = 0.002  # of the step; less is not worth a line
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim idle inside the call of the copy that ends the gap, and idle of a task that waits for a copy."""
+    gaps, tasks, events = t.gaps, t.tasks, t.trace.events
+    if not len(gaps.start) or not len(tasks.start):
+        return union()
+    to_copy = (gaps.after >= 0) & tasks.is_copy[gaps.after]
+    staged = to_copy & (gaps.launch >= 0)
+    call = gaps.launch[staged]
+    begun = np.maximum(gaps.start[staged], events.start[call])
+    waits = (gaps.before >= 0) & tasks.is_copy[gaps.before] & (gaps.after >= 0) & ~to_copy
+    waits &= tasks.stream[gaps.before] != tasks.stream[gaps.after]
+    return intersect(left, union((begun, gaps.end[staged]), gaps.device_part(to_copy | waits)))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name copies that nothing hides, with their kind and rate."""
+    lost_ns = total(t.occupancy.exposed_copy) / t.steps.num
+    idle = idle_finding(t, Idle(RULE, "Copies between host and device are not hidden"))
+    lost_ns += idle[0].lost_ns if idle else 0.0
+    if lost_ns < MIN_SHARE * t.steps.step_ns:
+        return []
+    base = idle[0] if idle else Finding(RULE, "Copies between host and device are not hidden", lost_ns)
+    rows = t.tasks.row[t.tasks.is_copy]
+    names = [t.name(row) for row in rows.tolist()]
+    pageable = sum(1 for name in names if _PAGEABLE.search(name))
+    to_host = sum(1 for name in names if _TO_HOST.search(name))
+    evidence = [
+        f"{len(rows) / t.steps.num:.1f} copies a step, {pageable} of {len(rows)} pageable, {to_host} to the host; "
+        f"{total(t.occupancy.exposed_copy) / t.steps.num / 1e6:.2f} ms of each step only copies.",
+        *_rate(t, rows),
+    ]
+    return [
+        replace(
+            base,
+            lost_ns=lost_ns,
+            count=max(base.count, len(rows)),
+            evidence=(*evidence, *base.evidence),
+            facts={"pageable": pageable, "to_host": to_host, "num": len(rows)},
+        )
+    ]
+
+
+def _rate(t: Tables, rows: np.ndarray) -> list[str]:
+    events = t.trace.events
+    sized = rows[events.size[rows] > 0]
+    took = int((events.end[sized] - events.start[sized]).sum())
+    if not took:
+        return []
+    return [
+        f"They move {events.size[sized].sum() / t.steps.num / 1e6:.2f} MB a step at {events.size[sized].sum() / took:.1f} GB/s."
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Pin and prefetch; copies to the host need another change."""
+    facts = finding.facts
+    if facts["to_host"] == facts["num"]:
+        return [
+            removable(
+                finding,
+                step_ns,
+                id="defer-readback",
+                title="Read results back one step later, without waiting",
+                before="value = metric.cpu()",
+                after="from diagnose.kernels.metrics import DeferredMetrics\n\n"
+                "metrics = DeferredMetrics()\nmetrics.push(step, loss=loss)   # arrives one step later",
+                least=0.3,
+                safety="same numbers, one step later",
+                remedy="diagnose.kernels.metrics",
+            )
+        ]
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="prefetch-to-device",
+            title="Pin the batches and copy them one step ahead on a side stream",
+            before="for batch in loader:\n    batch = batch.to(device)",
+            after="from diagnose.kernels.prefetch import DevicePrefetcher\n\n"
+            "for batch in DevicePrefetcher(loader, device):   # pins, copies on a side stream, one batch ahead\n    ...",
+            least=0.5,
+            safety="same numbers",
+            needs="memory on the device for one more batch, and pinned memory on the host",
+            remedy="diagnose.kernels.prefetch",
+        )
+    ]

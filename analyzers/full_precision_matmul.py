@@ -1,0 +1,139 @@
+"""Matrix multiplications and convolutions run in full precision, without tensor cores.
+
+What it looks for
+    Kernels of matrix products, convolutions and attention in float32 on a device with tensor cores, that take at
+    least 10 % of the busy time.
+
+Why it costs
+    Tensor cores do the same products 4 to 16 times faster in TF32, bfloat16 or float16.
+
+What to do
+    Allow TF32 (one line, from compute capability 8.0), or run the forward under autocast.
+
+How sure
+    High: the type is in the kernel's name. The saving assumes at least twice the rate, far below the peak ratio.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.findings import Finding, Prescription, Where
+from diagnose.intervals import total, union
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+from diagnose.tables.names import matching
+from diagnose.trace import Kind
+
+RULE = "full-precision-matmul"
+MIN_SHARE = 0.1
+SPEED_UP = 2.0
+_FULL = re.compile(
+    r"sgemm|scudnn|cgemm|fmha_cutlass[FB]_f32|(dgrad|wgrad)\w*engine<float|convolve\w*<float|f32f32_f32f32|gemm\w*<float, "
+    r"|Cijk_\w+_SB_|winograd\w*(fp32|f32|<float)|cf\d*_f32|conv\w*_fp32"
+)
+_NOT = re.compile(r"tf32|s1688|s16816|s884|h884|h1688|tensorop|xf32|bf16|bfloat|half|fp16|f16|gemv|int8", re.IGNORECASE)
+_ARCH = re.compile(
+    r"(?P<volta>volta|sm7\d)|(?P<later>turing|ampere|ada|hopper|sm8\d|sm9\d|sm1\d\d|cutlass_[89]\d|cutlass_1\d\d)"
+)
+VOLTA, AMPERE = 7, 8
+
+
+def _rows(t: Tables) -> npt.NDArray[np.intp]:
+    full = matching(t.trace, (Kind.KERNEL,), _FULL)
+    return np.setdiff1d(np.intersect1d(full, t.tasks.row), matching(t.trace, (Kind.KERNEL,), _NOT))
+
+
+def _generation(t: Tables) -> int:
+    """Return the major compute capability, from the file or from the kernels' names; 0 where unknown."""
+    for device in t.trace.devices:
+        if device.id == t.device_id and device.compute_capability[0]:
+            return device.compute_capability[0]
+    found = {match.lastgroup for match in map(_ARCH.search, _kernel_names(t)) if match}
+    return AMPERE if "later" in found else VOLTA if "volta" in found else 0
+
+
+def _kernel_names(t: Tables) -> list[str]:
+    names = np.unique(t.trace.events.name[t.tasks.row])
+    return [t.trace.names[n] for n in names.tolist()]
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time of float32 products that tensor cores could do."""
+    generation = _generation(t)
+    rows = _rows(t)
+    if generation < VOLTA or not len(rows):
+        return []
+    events = t.trace.events
+    time = total(union((events.start[rows], events.end[rows])))
+    if time < MIN_SHARE * total(t.occupancy.busy):
+        return []
+    names, inverse = np.unique(events.name[rows], return_inverse=True)
+    sums = np.bincount(inverse, (events.end - events.start)[rows].astype(np.float64))
+    top = [t.trace.names[int(names[i])] for i in np.argsort(-sums)[:3]]
+    return [
+        Finding(
+            rule=RULE,
+            title="Matrix products run in float32, without tensor cores",
+            lost_ns=time / t.steps.num * (1 - 1 / SPEED_UP),
+            count=len(rows),
+            total_ns=time,
+            median_ns=int(np.median((events.end - events.start)[rows])),
+            evidence=(
+                f"{len(rows) / t.steps.num:.0f} float32 products a step take {time / t.steps.num / 1e6:.2f} ms, "
+                f"{time / max(total(t.occupancy.busy), 1):.0%} of the busy time.",
+                *(f"Kernel: {name}" for name in top),
+            ),
+            where=_where(t, rows),
+            confidence="high",
+            facts={"generation": generation},
+        )
+    ]
+
+
+def _where(t: Tables, rows: npt.NDArray[np.intp]) -> tuple[Where, ...]:
+    from diagnose.places import place
+
+    events = t.trace.events
+    longest = rows[np.argsort(-(events.end - events.start)[rows], kind="stable")][:20]
+    launches = events.cause[longest]
+    found = [place(t, int(events.thread[r]), int(events.start[r])) for r in launches[launches >= 0].tolist()]
+    return tuple(dict.fromkeys(Where(w.file, w.line, w.function, w.op, code=w.code) for w in found if w.op))[:3]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Allow TF32 where there is any, else autocast."""
+    tf32 = int(str(finding.facts["generation"])) >= AMPERE
+    autocast = removable(
+        finding,
+        step_ns,
+        id="autocast",
+        title=f"Run the forward under autocast in {'bfloat16' if tf32 else 'float16'}",
+        before="loss = criterion(model(x), y)\nloss.backward()",
+        after='with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)\nloss.backward()'
+        if tf32
+        else 'scaler = torch.amp.GradScaler("cuda")\n'
+        'with torch.autocast("cuda", dtype=torch.float16):\n    loss = criterion(model(x), y)\n'
+        "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
+        least=1.0,
+        most=1.5,
+        safety="may change the numbers: 16-bit products round; compare the loss curve with the float32 one",
+    )
+    if not tf32:
+        return [autocast]
+    precision = removable(
+        finding,
+        step_ns,
+        id="allow-tf32",
+        title="Allow TF32 for float32 products",
+        before="",
+        after='torch.set_float32_matmul_precision("high")',
+        least=0.8,
+        most=1.5,
+        safety="may change the numbers: products keep 10 bits of mantissa; compare the loss curve",
+        needs="compute capability 8.0 or later",
+    )
+    return [precision, autocast]

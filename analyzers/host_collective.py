@@ -1,0 +1,60 @@
+"""The host waits for other ranks, and the device has nothing to do meanwhile.
+
+What it looks for
+    Idle inside barriers, object collectives, store look-ups, collectives of the gloo backend or `Work.wait` on a
+    thread that drives the device.
+
+Why it costs
+    The launching thread stands until the slowest rank arrives, so its own queue runs dry.
+
+What to do
+    Remove barriers from the loop, exchange Python objects rarely, and keep reductions on the device (NCCL), which
+    only queue.
+
+How sure
+    High where the operator names itself a barrier or an object collective.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import Intervals, intersect, longer_than
+from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.tables import Tables
+from diagnose.tables.names import HOST_COLLECTIVE
+from diagnose.trace import Kind
+
+RULE = "host-collective"
+MIN_NS = 50_000  # shorter ones only queue work on the device
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim idle while the host waits for other ranks."""
+    rows = t.calls(HOST_COLLECTIVE, Kind.OP, Kind.ANNOTATION, Kind.PYTHON)
+    waits = longer_than(t.covering(rows), MIN_NS)
+    return intersect(intersect(left, t.gaps.host_part()), waits)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time of collectives that the host waits for."""
+    return idle_finding(t, Idle(RULE, "The training thread waits for other ranks on the host", probe="middle"))
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Take the wait out of the loop."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="no-host-collective",
+            title="Take the barrier or object collective out of the loop, or reduce on the device",
+            before="dist.barrier()                       # every step",
+            after="if step % 100 == 0:                  # only where ranks must meet, such as before a checkpoint\n"
+            "    dist.barrier()\n"
+            "# numbers to log: reduce a tensor on the device without waiting\n"
+            "work = dist.all_reduce(loss.detach(), async_op=True)",
+            least=0.3,
+            safety="same numbers",
+            needs="nothing that relies on all ranks being at the same step",
+        )
+    ]

@@ -1,0 +1,107 @@
+"""The host waits for the device, and the device then waits for the host.
+
+What it looks for
+    Gaps that begin within 50 µs of the end of a blocking call (`cudaStreamSynchronize`, `cudaDeviceSynchronize`, a
+    copy that returns only when done) that was in flight on a thread that drives the device.
+
+Why it costs
+    The call returns when the queue is empty. Until the host has launched something again the device idles, and the
+    lead that the host had built up is gone.
+
+What to do
+    Do not read values off the device in the loop: `.item()`, `.cpu()`, `print(loss)`, `if tensor:`, `nonzero` and
+    boolean indexing all wait. Keep values on the device, or read them a step later.
+
+How sure
+    High: the call and the gap meet in time. A gap that the loader or a long Python stretch fills is not booked here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import EMPTY, Intervals, covered, intersect
+from diagnose.occurrences import Idle, Occurrences, idle_finding, removable
+from diagnose.tables import Tables
+from diagnose.tables.stretches import python_stretches
+from diagnose.tables.syncs import blocking_calls
+
+RULE = "host-sync"
+RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
+MOSTLY_PYTHON = 0.5  # a gap that one stretch of Python fills to this share is that stretch's
+
+
+def _begun_by_sync(t: Tables) -> npt.NDArray[np.bool_]:
+    gaps, events = t.gaps, t.trace.events
+    calls = blocking_calls(t)
+    if not len(calls) or not len(gaps.start):
+        return np.zeros(len(gaps.start), bool)
+    ends = np.sort(events.end[calls])
+    i = np.minimum(np.searchsorted(ends, gaps.start, side="left"), len(ends) - 1)
+    order = np.argsort(events.end[calls], kind="stable")
+    began = events.start[calls][order][i]
+    return (began <= gaps.start) & (ends[i] >= gaps.start) & (ends[i] - gaps.start <= RETURN_NS)
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim the host's part of gaps that a blocking call's return begins."""
+    gaps = t.gaps
+    mine = _begun_by_sync(t)
+    if not mine.any():
+        return EMPTY
+    python = covered(python_stretches(t), gaps.start, gaps.turn)
+    mine &= python < MOSTLY_PYTHON * np.maximum(gaps.end - gaps.start, 1)
+    return intersect(left, gaps.host_part(mine))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time after blocking calls with the operators that made them."""
+    return idle_finding(
+        t, Idle(RULE, "The host waits for the device, which then runs dry", probe="start", evidence=_calls)
+    )
+
+
+def _calls(t: Tables, o: Occurrences) -> list[str]:
+    events, calls = t.trace.events, blocking_calls(t)
+    order = np.argsort(events.end[calls], kind="stable")
+    calls = calls[order]
+    i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap]), len(calls) - 1)
+    parents = Counter(_parent(t, int(row)) for row in calls[i].tolist()[:500])
+    per_step = len(calls) / t.steps.num
+    listed = ", ".join(f"{name} ({count}×)" for name, count in parents.most_common(3))
+    return [f"{per_step:.1f} blocking calls a step; the idle begins as these return: {listed}."]
+
+
+def _parent(t: Tables, row: int) -> str:
+    layers = t.work_layers.get(int(t.trace.events.thread[row]))
+    names = [t.name(r) for r in layers.at(int(t.trace.events.start[row]))] if layers else []
+    ops = [name for name in names if not name.startswith("ProfilerStep#") and name != t.name(row)]
+    return f"{ops[0]} in {t.name(row)}" if ops else t.name(row)
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Keep the value on the device and read it a step later."""
+    place = next((w for w in finding.where if w.file), None)
+    before = place.code if place and place.code else "running_loss += loss.item()"
+    at = f"   # {place.file}:{place.line}" if place else ""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="defer-sync",
+            title=f"Stop waiting for the device in the loop{f' ({place.file}:{place.line})' if place else ''}",
+            before=before + at,
+            after="from diagnose.kernels.metrics import DeferredMetrics\n\n"
+            "metrics = DeferredMetrics()\n"
+            "metrics.push(step, loss=loss.detach())      # queues a copy, waits for nothing\n"
+            "for past_step, values in metrics.ready():   # one step later\n    ...",
+            least=0.2,
+            safety="same numbers, one step later",
+            needs="no decision in the same step that depends on the value",
+            remedy="diagnose.kernels.metrics",
+        )
+    ]

@@ -1,0 +1,56 @@
+"""Queued kernels follow each other with a short pause.
+
+What it looks for
+    Idle of under 10 µs before a task that was already queued on the same stream.
+
+Why it costs
+    The device needs about 1 to 5 µs from one kernel to the next. It adds up only when kernels are tiny.
+
+What to do
+    Fewer, larger kernels; CUDA graphs shorten the pause.
+
+How sure
+    High: the launch was there before the gap began.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import Intervals, intersect
+from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.tables import Tables
+from diagnose.tables.gaps import LATENCY_NS
+
+RULE = "kernel-latency"
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim short device parts."""
+    gaps = t.gaps
+    short = (gaps.end - gaps.turn) < LATENCY_NS
+    return intersect(left, gaps.device_part(np.asarray(short)))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time between queued kernels."""
+    return idle_finding(t, Idle(RULE, "Pauses between queued kernels add up"))
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Fuse, so that there are fewer pauses."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="fuse-kernels",
+            title="Fuse small kernels by compiling the model",
+            before="model = Model().cuda()",
+            after="model = torch.compile(Model().cuda())",
+            least=0.2,
+            most=0.7,
+            safety="may change the numbers: fused kernels round differently; compare the loss of the first steps",
+            needs="a compilation of some seconds at the start",
+        )
+    ]

@@ -1,0 +1,63 @@
+"""The host cannot launch as fast as the device finishes.
+
+What it looks for
+    Idle while the launching thread was inside operators or short Python between them, with no long call: the time
+    the framework needs to prepare the next launch, and the launch itself while the queue is empty.
+
+Why it costs
+    A small kernel takes 2 to 10 µs on the device, and 10 to 50 µs of Python and dispatch to launch.
+
+What to do
+    Fewer, larger kernels: `torch.compile` (with CUDA graphs: mode="reduce-overhead"), larger batches, foreach or
+    fused operators.
+
+How sure
+    High that the host was preparing; how much fusing or graphs gain depends on the model.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import Intervals, intersect, subtract
+from diagnose.occurrences import Idle, Occurrences, idle_finding, removable
+from diagnose.tables import Tables
+from diagnose.tables.stretches import python_stretches
+
+RULE = "launch-bound"
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim the host's part of what is left, long stretches outside operators left out."""
+    return subtract(intersect(left, t.gaps.host_part()), python_stretches(t))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time of launching."""
+    title = "The host launches kernels more slowly than the device finishes them"
+    return idle_finding(t, Idle(RULE, title, evidence=_launching))
+
+
+def _launching(t: Tables, _o: Occurrences) -> list[str]:
+    q = t.queue
+    return [
+        f"{q.launches_per_step:.0f} launches a step; {q.late_share:.0%} of the device tasks start less than 10 µs after "
+        f"their launch: the queue was empty."
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Compile, with graphs where shapes are fixed."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="compile-graphs",
+            title="Compile the model and replay its launches as one CUDA graph",
+            before="model = Model().cuda()",
+            after='model = Model().cuda()\nmodel = torch.compile(model, mode="reduce-overhead")',
+            least=0.3,
+            most=0.9,
+            safety="may change the numbers: fused kernels round differently; compare the loss of the first steps",
+            needs="input shapes that do not change from step to step; a compilation of some seconds at the start",
+        )
+    ]

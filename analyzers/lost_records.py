@@ -1,0 +1,77 @@
+"""The file lacks device work that ran.
+
+What it looks for
+    More than 0.1 % of the launches have no device task in the file; and idle during which a blocking call keeps
+    waiting for the device, although the file shows nothing running on it.
+
+Why it costs
+    It does not: the device was busy with work that was not recorded (nodes of a CUDA graph, dropped buffers, a
+    cropped or sampled file). Idle read off such a file is not real.
+
+What to do
+    Capture again: fewer steps, a larger profiler buffer, and a driver that records the nodes of graphs.
+
+How sure
+    High for the missing tasks, which are counted; medium for which part of the idle is theirs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import EMPTY, Intervals, covered, intersect, subtract
+from diagnose.occurrences import Idle, idle_finding
+from diagnose.tables import Tables
+from diagnose.tables.lost import lost_share, unanswered
+from diagnose.tables.syncs import blocking_calls
+
+RULE = "lost-records"
+MIN_LOST = 0.001
+RETURN_NS = 50_000  # a blocking call returns this soon after the device has drained
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim idle in which the host still waits for a device that seems to do nothing."""
+    if lost_share(t) <= MIN_LOST:
+        return EMPTY
+    waits = t.covering(blocking_calls(t))
+    gaps = t.gaps
+    late = Intervals(np.minimum(gaps.start + RETURN_NS, gaps.end), gaps.end)
+    waited = covered(waits, late.start, late.end)
+    mine = (waited > 0) & (covered(unanswered(t), gaps.start - RETURN_NS, gaps.end) > 0)
+    return intersect(intersect(left, Intervals(gaps.start[mine], gaps.end[mine])), subtract(waits, EMPTY))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Say how many launches have no task, and how much idle may not be real."""
+    share = lost_share(t)
+    if share <= MIN_LOST:
+        return []
+    text = f"{share:.1%} of the launches in the window have no device task in the file."
+    return idle_finding(
+        t,
+        Idle(
+            RULE,
+            "The file lacks device work: part of the idle is not real",
+            confidence="medium",
+            evidence=lambda _t, _o: [text],
+        ),
+    )
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Say how to capture a complete file."""
+    return [
+        Prescription(
+            rule=RULE,
+            id="capture-complete-records",
+            title="Capture again with complete records",
+            before="",
+            after="diagnose trace --steps 3 train.py",
+            saves_ns=(0.0, 0.0),
+            predicted_step_ns=None,
+            safety="same numbers",
+            needs="a driver and a torch that record the nodes of CUDA graphs, where graphs are used",
+        )
+    ]

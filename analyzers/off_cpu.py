@@ -1,0 +1,62 @@
+"""The training thread is not running, and no event says why.
+
+What it looks for
+    Stretches between operators in which the sampler found the thread off the CPU in at least 70 % of its samples:
+    sleeping, waiting for a file, a socket or a lock, or put aside by the scheduler.
+
+Why it costs
+    Nothing is launched by a thread that does not run.
+
+What to do
+    Look at the named line: read files ahead of time in a worker, do not hold locks in the loop, and give the job its
+    own cores.
+
+How sure
+    High where enough samples fell into the stretch; without a sampler this rule says nothing.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import EMPTY, Intervals, intersect
+from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.tables import Tables
+from diagnose.tables.stretches import python_stretches, waiting_share
+
+RULE = "off-cpu"
+MIN_WAITING = 0.7
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim idle in stretches that the thread spent off the CPU."""
+    if t.capture.samples is None:
+        return EMPTY
+    pieces = python_stretches(t)
+    seen, waiting = waiting_share(t, pieces)
+    mine = (seen > 0) & (waiting >= MIN_WAITING * seen)
+    return intersect(intersect(left, t.gaps.host_part()), Intervals(pieces.start[mine], pieces.end[mine]))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time in which the training thread did not run."""
+    return idle_finding(t, Idle(RULE, "The training thread waits off the CPU between operators", probe="middle"))
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Move the wait out of the training thread."""
+    place = next((w for w in finding.where if w.file), None)
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="wait-elsewhere",
+            title="Move the wait out of the training thread",
+            before=(place.code or "") if place else "",
+            after="from concurrent.futures import ThreadPoolExecutor\n\n"
+            "background = ThreadPoolExecutor(1)\n"
+            "pending = background.submit(wait_for_it)   # one step ahead\n"
+            "value = pending.result()                   # ready by now",
+            least=0.3,
+            safety="same numbers where the result does not depend on this step",
+        )
+    ]

@@ -1,0 +1,45 @@
+"""The profiler's own work holds the host back.
+
+What it looks for
+    Idle that the profiler's own records (category `overhead`: buffer flushes, instrumentation) cover by more than 30 %.
+
+Why it costs
+    It does not: this time is not there without the profiler. It is named so that nobody chases it.
+
+What to do
+    Nothing in the script. Capture fewer steps or fewer flags when the share is large.
+
+How sure
+    The records come from the profiler itself; only what they cover is booked here.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import Intervals, covered, intersect
+from diagnose.occurrences import Idle, idle_finding
+from diagnose.tables import Tables
+from diagnose.tables.names import rows_of
+from diagnose.trace import Kind
+
+RULE = "profiler-overhead"
+MIN_SHARE_OF_GAP = 0.3  # below this the gap has another cause that the record merely overlaps
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim what the profiler's records cover of gaps that they explain."""
+    records = t.covering(rows_of(t.trace, Kind.OVERHEAD))
+    gaps = t.gaps
+    share = covered(records, gaps.start, gaps.end) / (gaps.end - gaps.start)
+    mine = share > MIN_SHARE_OF_GAP
+    return intersect(intersect(left, Intervals(gaps.start[mine], gaps.end[mine])), records)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time that is the profiler's own."""
+    return idle_finding(t, Idle(RULE, "The profiler itself delays the step; this time is not there without it"))
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Give none: nothing in the script causes it."""
+    return []

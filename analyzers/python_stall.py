@@ -1,0 +1,68 @@
+"""User Python between operators keeps the device waiting.
+
+What it looks for
+    Idle in stretches of at least a millisecond (a tenth of the step in short steps) in which the training thread ran
+    no operator and made no call: preprocessing, logging, checkpoints, evaluation code, files.
+
+Why it costs
+    Python runs while nothing is queued.
+
+What to do
+    Do it in the DataLoader's workers, in a thread or process of its own, less often, or vectorised on the device.
+
+How sure
+    High where the sampler or recorded frames name the line; medium where the trace only shows that no operator ran.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import Intervals, intersect, total
+from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.tables import Tables
+from diagnose.tables.stretches import least_stretch, python_stretches
+from diagnose.trace import Kind
+
+RULE = "python-stall"
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim idle in long stretches between operators, where something shows that the thread was in the loop."""
+    seen = python_stretches(t)
+    if t.capture.samples is None:
+        seen = intersect(seen, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION)))
+    return intersect(intersect(left, t.gaps.host_part()), seen)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time of Python between operators."""
+    stretches = python_stretches(t)
+    text = (
+        f"{len(stretches.start)} stretches of over {least_stretch(t) / 1e6:.1f} ms without an operator, "
+        f"{total(stretches) / t.steps.num / 1e6:.2f} ms a step."
+    )
+    title = "Python between operators keeps the device waiting"
+    return idle_finding(t, Idle(RULE, title, probe="middle", evidence=lambda _t, _o: [text]))
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Take the work out of the loop."""
+    place = next((w for w in finding.where if w.file), None)
+    at = f" at {place.file}:{place.line}" if place else ""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="python-off-the-loop",
+            title=f"Move the Python work{at} off the training thread",
+            before=(place.code or "") if place else "",
+            after="# per sample: into the dataset, which DataLoader workers run ahead of the step\n"
+            "class Prepared(Dataset):\n"
+            "    def __getitem__(self, i):\n"
+            "        return preprocess(self.raw[i])\n"
+            "# files and logs: into a background thread\n"
+            "background.submit(save, {k: v.detach().cpu() for k, v in model.state_dict().items()})",
+            least=0.4,
+            safety="same numbers where the work does not read what the step changes",
+        )
+    ]

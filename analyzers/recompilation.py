@@ -1,0 +1,60 @@
+"""Something is compiled again in steady steps.
+
+What it looks for
+    Idle inside frames of Dynamo, Inductor or Triton while they compile, or inside calls that load device code, that
+    recur in half of the steps or more.
+
+Why it costs
+    A compilation takes 0.1 to 30 s and the device waits for it. It comes back when a guard fails each time: a shape,
+    a Python number or an attribute that changes from step to step.
+
+What to do
+    Mark the changing dimension dynamic, pad to a few sizes, or keep changing Python numbers out of the compiled code.
+    `TORCH_LOGS=recompiles` prints the guard that failed.
+
+How sure
+    High: the compiler leaves its own marks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import Intervals, intersect
+from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.tables import Tables
+from diagnose.tables.calls import code_loads, compile_frames, recurs
+
+RULE = "recompilation"
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim idle while something that recurs is compiled or loaded."""
+    rows = np.concatenate([r for r in (compile_frames(t), code_loads(t)) if recurs(t, r)] or [np.empty(0, np.intp)])
+    return intersect(intersect(left, t.gaps.host_part()), t.covering(rows))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time of compilations."""
+    return idle_finding(t, Idle(RULE, "Code is compiled or loaded again in steady steps", probe="middle"))
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Make the changing size dynamic."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="stop-recompiling",
+            title="Mark the changing dimension dynamic so that one graph serves all sizes",
+            before="model = torch.compile(model)",
+            after='# TORCH_LOGS="recompiles" python train.py   prints which guard fails\n'
+            "model = torch.compile(model, dynamic=True)\n"
+            "# or name the dimension that changes:\n"
+            "torch._dynamo.mark_dynamic(batch, 0)",
+            least=0.8,
+            safety="may change the numbers: other kernels are generated; compare the loss of the first steps",
+            needs="sizes that differ in known dimensions",
+        )
+    ]

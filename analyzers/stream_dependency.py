@@ -1,0 +1,57 @@
+"""A task waits for another stream.
+
+What it looks for
+    Idle before a task that was already launched, when the task that ended at the gap's start ran on another stream.
+
+Why it costs
+    The event between two streams takes its time to travel, and everything behind the waiting task waits too.
+
+What to do
+    Wait later (just before the result is used), or keep dependent work on one stream.
+
+How sure
+    Medium: the wait is inferred from the streams unless sync events were recorded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import EMPTY, Intervals, intersect
+from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.tables import Tables
+
+RULE = "stream-dependency"
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim the device's part of gaps between tasks of different streams."""
+    gaps, tasks = t.gaps, t.tasks
+    if not len(tasks.start):
+        return EMPTY
+    mine = (gaps.before >= 0) & (gaps.after >= 0) & (gaps.launch >= 0)
+    mine &= tasks.stream[gaps.before] != tasks.stream[gaps.after]
+    return intersect(left, gaps.device_part(np.asarray(mine)))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time between dependent streams."""
+    return idle_finding(t, Idle(RULE, "Queued work waits for another stream", confidence="medium"))
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Wait later."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="wait-later",
+            title="Wait for the other stream just before its result is used",
+            before="torch.cuda.current_stream().wait_stream(side)\nother_work()\nuse(result)",
+            after="other_work()\ntorch.cuda.current_stream().wait_stream(side)\nuse(result)",
+            least=0.0,
+            safety="same numbers as long as every use comes after the wait",
+            needs="work that does not depend on the other stream",
+        )
+    ]

@@ -1,0 +1,41 @@
+"""A queued task did not start, and nothing in the trace says why.
+
+What it looks for
+    Idle of 10 µs or more before a task that was already queued, that no other rule accounts for.
+
+Why it costs
+    The device stands although work is queued: a wait on an event of unrecorded work, a power or clock change, another
+    process, or missing records.
+
+What to do
+    Capture with `diagnose trace`, which records stream waits and the device's clocks.
+
+How sure
+    The idle is certain; its cause is not named because the trace does not show it.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import Intervals, intersect
+from diagnose.occurrences import Idle, idle_finding
+from diagnose.tables import Tables
+
+RULE = "unexplained-device"
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim what is left of the device's parts."""
+    return intersect(left, t.gaps.device_part())
+
+
+def find(t: Tables) -> list[Finding]:
+    """Say how much idle before queued work has no visible cause."""
+    return idle_finding(
+        t, Idle(RULE, "Queued work does not start, for a reason the trace does not show", confidence="low")
+    )
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Give none: the cause is not known."""
+    return []

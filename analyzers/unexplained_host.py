@@ -1,0 +1,33 @@
+"""The host launched nothing, and nothing in the trace says why.
+
+What it looks for
+    Idle in which no thread that drives the device recorded any event, and neither frames nor samples show what it did.
+
+Why it costs
+    The device waits for a host whose doings were not recorded.
+
+What to do
+    Capture with `diagnose trace`, whose sampler records the line that the training thread executes.
+
+How sure
+    The idle is certain; its cause is not named because the trace does not show it.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.occurrences import Idle, idle_finding
+from diagnose.tables import Tables
+
+RULE = "unexplained-host"
+
+
+def find(t: Tables) -> list[Finding]:
+    """Say how much idle has no visible cause on the host."""
+    title = "The host launches nothing, for a reason the trace does not show"
+    return idle_finding(t, Idle(RULE, title, probe="middle", confidence="low"))
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Give none: the cause is not known."""
+    return []

@@ -1,0 +1,49 @@
+"""The optimizer updates parameters one by one.
+
+What it looks for
+    `Optimizer.step` with 50 launches or more per call, most of them not multi-tensor kernels: the idle inside it,
+    and its kernels' time beyond what one pass over parameters, gradients and state needs.
+
+Why it costs
+    A for-loop optimizer launches several tiny kernels for each tensor. The device finishes each before the next is
+    launched.
+
+What to do
+    `fused=True` (one kernel for all tensors), or `foreach=True` where fused is not supported.
+
+How sure
+    High: the optimizer marks its own step, and the launches in it are counted.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import EMPTY, Intervals, intersect
+from diagnose.occurrences import Idle, idle_finding
+from diagnose.optimizers import is_loop, optimizer_facts, optimizer_prescriptions
+from diagnose.tables import Tables
+from diagnose.tables.names import OPTIMIZER_STEP
+from diagnose.trace import Kind
+
+RULE = "unfused-optimizer"
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim idle inside the step of a for-loop optimizer."""
+    if not is_loop(t):
+        return EMPTY
+    inside = t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
+    return intersect(intersect(left, t.gaps.host_part()), inside)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time of a for-loop optimizer."""
+    facts = optimizer_facts(t)
+    text = f"{facts['launches']:.0f} launches per call of {facts['name']}, {facts['multi_tensor']:.0f} of them multi-tensor."
+    title = f"{facts['name']} updates parameters one by one"
+    return idle_finding(t, Idle(RULE, title, evidence=lambda _t, _o: [text], facts=facts))
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Use the fused implementation."""
+    return optimizer_prescriptions(finding, step_ns)

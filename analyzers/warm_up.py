@@ -1,0 +1,70 @@
+"""The recording is of a cold start, not of steady steps.
+
+What it looks for
+    Idle inside calls that a program makes once: device code being loaded (a launch of over 1 ms, `cuModuleLoad*`,
+    stream and event creation), the first allocations, compilation; and that do not recur in the later steps.
+
+Why it costs
+    Once. A claim about the steady state cannot be made from such time.
+
+What to do
+    Capture again after some steps; `diagnose trace` waits until step times have settled.
+
+How sure
+    High where the calls cover the idle time; what recurs in half of the steps or more is never booked here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import Intervals, intersect
+from diagnose.occurrences import Idle, calls_inside, idle_finding
+from diagnose.tables import Tables
+from diagnose.tables.calls import allocations, code_loads, compile_frames, recurs
+
+RULE = "warm-up"
+# Allocations without a step mark count as warm-up only beside code loads of at least this share of their time.
+COLD_BESIDE = 0.1
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim idle inside one-off calls."""
+    events = t.trace.events
+    loads, blocks, frames = code_loads(t), allocations(t), compile_frames(t)
+    once = [rows for rows in (loads, frames) if len(rows) and not recurs(t, rows)]
+    if len(blocks) and not recurs(t, blocks):
+        cold = (events.end[loads] - events.start[loads]).sum()
+        if t.steps.num > 1 or cold >= COLD_BESIDE * (events.end[blocks] - events.start[blocks]).sum():
+            once.append(blocks)
+    if not once:
+        return Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+    return intersect(intersect(left, t.gaps.host_part()), t.covering(np.concatenate(once)))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time of a cold start with the calls that took it."""
+    return idle_finding(
+        t,
+        Idle(RULE, "The recording is of a cold start: capture again once steps are steady", evidence=calls_inside),
+    )
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Say how to capture steady steps."""
+    return [
+        Prescription(
+            rule=RULE,
+            id="capture-steady-steps",
+            title="Capture again after the warm-up",
+            before="",
+            after="diagnose trace train.py        # waits until step times have settled\n"
+            "# or, with torch.profiler:\n"
+            "schedule=torch.profiler.schedule(wait=20, warmup=2, active=3)",
+            saves_ns=(0.0, 0.0),
+            predicted_step_ns=None,
+            safety="same numbers",
+            needs="a few more steps of running time",
+        )
+    ]

@@ -1,0 +1,138 @@
+"""One rank: every rule speaks once, what they found is ordered, and what the file cannot tell is said."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from diagnose import analyzers
+from diagnose.analyzers import Analyzer
+from diagnose.captures import Capture
+from diagnose.findings import Diagnosis, Finding, Prescription, Source, Where
+from diagnose.host_operators import host_operators
+from diagnose.picture import picture
+from diagnose.tables import Tables
+from diagnose.trace import Note, Trace
+from diagnose.trust import trust_notes
+from diagnose.verdicts import headline, in_scope, verdict
+
+__all__ = ["examine_rank", "tables_of"]
+
+# A finding that costs less of the step than this is not worth a line, and never the answer.
+WORTH_NAMING = 0.01
+
+
+def tables_of(capture: Capture, trace: Trace) -> Tables:
+    """Return the tables of a trace, with the idle rules that fit it: the device's, or the host's own."""
+    has_device = Tables(capture, trace).device_id >= 0
+    rules = analyzers.IDLE_RULES if has_device else analyzers.HOST_RULES
+    rest = analyzers.REST.RULE if has_device else analyzers.WORK
+    claims = [(rule.RULE, rule.claim if has_device else getattr(rule, "claim_host", rule.claim)) for rule in rules]
+    return Tables(capture, trace, claims=(*claims, (rest, lambda _t, left: left)))
+
+
+def examine_rank(capture: Capture) -> Diagnosis:
+    """Diagnose one rank from its timing trace; names and lines come from its attribution trace where there is one."""
+    t = tables_of(capture, capture.trace)
+    notes = list(trust_notes(t))
+    found = list(_findings(t, notes))
+    if capture.attribution is not None:
+        found = _with_places(found, tables_of(capture, capture.attribution))
+    step_ns = t.steps.step_ns
+    idle = _idle_shares(t)
+    queue = t.queue if t.device_id >= 0 else None
+    answer = verdict(queue, idle)
+    found = [f for f in found if f.lost_ns >= WORTH_NAMING * step_ns]
+    idle_ids = {rule.RULE for rule in (*analyzers.IDLE_RULES, analyzers.REST)}
+    scoped = {id(f): in_scope(answer, f, is_idle_rule=f.rule in idle_ids) for f in found}
+    found.sort(key=lambda f: (not scoped[id(f)], -f.lost_ns))
+    largest = found[0] if found and scoped[id(found[0])] else None
+    info = capture.info
+    return Diagnosis(
+        verdict=answer,
+        headline=headline(answer, queue, step_ns, largest),
+        dominant=largest.rule if largest else None,
+        step_ns=step_ns,
+        step_times_ns=tuple(int(n) for n in (t.steps.end - t.steps.start)),
+        queue=queue,
+        partition=t.partition if queue else None,
+        idle_by_cause=idle,
+        findings=tuple(found),
+        prescriptions=_prescriptions(found, step_ns),
+        trust=tuple(notes),
+        source=_source(t),
+        operators=host_operators(t),
+        picture=picture(t),
+        profiler_overhead=statistics.median(info.light_ms) / statistics.median(info.unprofiled_ms) - 1
+        if info and info.light_ms and info.unprofiled_ms
+        else None,
+    )
+
+
+def _rules(t: Tables) -> tuple[Analyzer, ...]:
+    if t.device_id < 0:
+        return analyzers.HOST_RULES
+    return (*analyzers.IDLE_RULES, analyzers.REST, *analyzers.BUSY_RULES)
+
+
+def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
+    """Ask every rule; one that fails becomes a note, and the others go on."""
+    for rule in _rules(t):
+        try:
+            yield from rule.find(t)
+        except Exception as error:  # a fault in one rule must not take the others' answers away
+            notes.append(
+                Note(f"The rule {rule.RULE} failed on this trace ({type(error).__name__}: {error}).", rule.RULE)
+            )
+
+
+def _idle_shares(t: Tables) -> Mapping[str, float]:
+    if t.device_id < 0:
+        return {}
+    start, end = t.steps.window
+    return {rule: ns / (end - start) for rule, ns in t.causes.totals().items()}
+
+
+def _with_places(found: list[Finding], named: Tables) -> list[Finding]:
+    """Give each finding the lines that the attribution window has for the same rule; its timing stays as it was."""
+    by_rule = {f.rule: f for f in _findings(named, [])}
+    return [replace(f, where=_merged(f.where, by_rule[f.rule].where)) if f.rule in by_rule else f for f in found]
+
+
+def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:
+    """Keep the sampler's lines, then lines of the attribution window, then bare operators."""
+    lines = [w for w in light if w.file]
+    lines += [w for w in named if w.file and w.file not in {k.file for k in lines}]
+    return tuple(dict.fromkeys([*lines, *(w for w in light if not w.file)]))[:5]
+
+
+def _prescriptions(found: list[Finding], step_ns: float) -> tuple[Prescription, ...]:
+    """Collect the changes, those that save most first; one that several findings ask for is listed once."""
+    rules = {
+        rule.RULE: rule
+        for rule in (*analyzers.IDLE_RULES, *analyzers.HOST_RULES, *analyzers.BUSY_RULES, analyzers.REST)
+    }
+    listed: dict[str, Prescription] = {}
+    for finding in found:
+        for p in rules[finding.rule].prescribe(finding, step_ns):
+            if p.id not in listed or sum(p.saves_ns) > sum(listed[p.id].saves_ns):
+                listed[p.id] = p
+    return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
+
+
+def _source(t: Tables) -> Source:
+    info, trace = t.capture.info, t.trace
+    names = tuple(dict.fromkeys(d.name for d in trace.devices if d.name))
+    found_by = info.found_steps_by if info else ("profiler marks" if t.steps.marked else "none")
+    return Source(
+        path=trace.path,
+        command=" ".join(info.command) if info else "",
+        torch=info.torch if info else "",
+        devices=names,
+        world_size=trace.world_size,
+        found_steps_by=found_by,
+        unprofiled_step_ns=tuple(int(ms * 1e6) for ms in info.unprofiled_ms) if info else (),
+        settled_after=info.settled_after if info else None,
+        samples=info.nvml if info else {},
+    )

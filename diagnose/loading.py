@@ -1,0 +1,101 @@
+"""What is known of the script's DataLoader, and the change that follows from it. Shared by device and host rules."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+
+from diagnose.findings import Facts, Finding, Prescription
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+from diagnose.tables.names import LOADER_NEXT
+from diagnose.trace import Kind
+
+__all__ = ["loading_evidence", "loading_facts", "loading_prescriptions"]
+
+
+def loading_facts(t: Tables) -> Facts:
+    """Return the loader's arguments where the capture has them, and what the trace shows of it."""
+    rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
+    names = {t.name(row) for row in rows.tolist()}
+    lengths = (t.trace.events.end - t.trace.events.start)[rows]
+    known = dict(t.capture.info.loader) if t.capture.info else {}
+    single = any("SingleProcess" in name for name in names)
+    return {
+        **known,
+        "single_process": single,
+        "num_workers": known.get("num_workers", 0 if single else None),
+        "batch_ns": int(np.median(lengths)) if len(lengths) else 0,
+        "batches_per_step": len(rows) / max(1, t.steps.num),
+        "has_device": t.device_id >= 0,
+    }
+
+
+def loading_evidence(facts: Facts) -> list[str]:
+    """Say what one batch costs and how it is loaded."""
+    how = "in the training process" if facts["single_process"] else "by worker processes"
+    workers = facts.get("num_workers")
+    said = f" (num_workers={workers})" if workers is not None else ""
+    return [f"One batch is loaded {how}{said}; the median wait is {_ns(facts, 'batch_ns') / 1e6:.2f} ms."]
+
+
+def _ns(facts: Facts, key: str) -> float:
+    value = facts.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _call(facts: Facts, **arguments: object) -> str:
+    name = facts.get("dataset") or "dataset"
+    batch = facts.get("batch_size")
+    given = [f"batch_size={batch}"] if batch is not None else ["batch_size=…"]
+    given += [f"{key}={value}" for key, value in arguments.items()]
+    return f"DataLoader({name}, {', '.join(given)})"
+
+
+def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Prescribe workers, or more of them, so that loading overlaps with the step.
+
+    With w workers a batch arrives every load/w; the rest of the step runs meanwhile. So between all of the stall is
+    saved (loading is hidden entirely) and what is left when load/w is longer than the rest of the step.
+    """
+    facts = finding.facts
+    load_ns = _ns(facts, "batch_ns") * max(1.0, _ns(facts, "batches_per_step"))
+    rest_ns = max(step_ns - finding.lost_ns, 1.0)
+    pin = {"pin_memory": True} if facts.get("has_device") else {}
+    if facts.get("single_process"):
+        cpus = os.cpu_count() or 1
+        workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, 16))
+        left_ns = max(load_ns / max(1, min(workers, cpus)) - rest_ns, 0.0)
+        return [
+            removable(
+                finding,
+                step_ns,
+                id="load-in-workers",
+                title=f"Load batches in {workers} worker processes, ahead of the step",
+                before=_call(facts, num_workers=facts.get("num_workers", 0)),
+                after=_call(facts, num_workers=workers, persistent_workers=True, **pin),
+                least=max(0.0, min(0.7, 1 - left_ns / max(finding.lost_ns, 1.0))),
+                safety="same numbers where samples do not draw from the main process's random state",
+                needs=f"{workers} CPU cores, and memory for {workers} copies of what the dataset holds",
+            )
+        ]
+    workers = facts.get("num_workers")
+    more = min(2 * workers, 32) if isinstance(workers, int) and workers else None
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="more-workers",
+            title=f"Use {more} workers, keep them alive and let each prepare more batches"
+            if more
+            else "Use more workers, keep them alive and let each prepare more batches",
+            before=_call(facts, num_workers=workers if workers is not None else "…"),
+            after=_call(facts, num_workers=more or "2 × as many", persistent_workers=True, prefetch_factor=4, **pin),
+            least=0.0,
+            most=0.9,
+            safety="same numbers where samples do not draw from shared random state",
+            needs="free CPU cores; when there are none, make a sample cheaper (decode less, store it prepared)",
+        )
+    ]

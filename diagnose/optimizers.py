@@ -1,0 +1,72 @@
+"""What a trace shows of the optimizer's step, and the change that follows. Shared by device and host rules."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from diagnose.findings import Facts, Finding, Prescription
+from diagnose.intervals import covered
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+from diagnose.tables.names import LAUNCH, OPTIMIZER_STEP
+from diagnose.trace import Kind
+
+__all__ = ["is_loop", "optimizer_facts", "optimizer_prescriptions"]
+
+MIN_LAUNCHES = 50  # a foreach optimizer makes about 10 to 30, a fused one 1 to 4 for each group of tensors
+_MULTI_TENSOR = re.compile(r"multi_tensor|multi_tensor_apply|foreach|[Ff]used")
+_NAME = re.compile(r"Optimizer\.step#(?P<name>\w+)")
+# Optimizers with a fused implementation; the others have foreach.
+FUSED = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
+
+
+def optimizer_facts(t: Tables) -> Facts:
+    """Return the optimizer's class and how many launches, and multi-tensor ones, a call of its step makes."""
+    rows = t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
+    events = t.trace.events
+    first = _NAME.search(t.name(int(rows[0]))) if len(rows) else None
+    steps = t.covering(rows)
+    launches = t.calls(LAUNCH)
+    launches = launches[covered(steps, events.start[launches], events.start[launches] + 1) > 0]
+    mine = t.tasks.row[np.isin(t.tasks.launch, launches)]
+    multi = sum(1 for row in mine.tolist() if _MULTI_TENSOR.search(t.name(row)))
+    calls = max(1, len(rows))
+    known = dict(t.capture.info.optimizer) if t.capture.info else {}
+    return {
+        **known,
+        "name": first["name"] if first else "the optimizer",
+        "calls": len(rows),
+        "launches": len(launches) / calls,
+        "multi_tensor": multi / calls,
+    }
+
+
+def is_loop(t: Tables) -> bool:
+    """Tell whether the optimizer's step launches kernels tensor by tensor."""
+    facts = optimizer_facts(t)
+    launches, multi = facts["launches"], facts["multi_tensor"]
+    assert isinstance(launches, float), "a mean"
+    assert isinstance(multi, float), "a mean"
+    return launches >= MIN_LAUNCHES and multi < launches / 2
+
+
+def optimizer_prescriptions(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Prescribe the fused implementation, or foreach where the class has none."""
+    name = str(finding.facts.get("name", "AdamW"))
+    flag = "fused" if name in FUSED else "foreach"
+    return [
+        removable(
+            finding,
+            step_ns,
+            id=f"{flag}-optimizer",
+            title=f"Use the {flag} implementation of {name}",
+            before=f"torch.optim.{name}(model.parameters(), …)",
+            after=f"torch.optim.{name}(model.parameters(), …, {flag}=True)",
+            least=0.5,
+            safety="may change the numbers: the order of roundings differs; the same to about 1e-6 after a step",
+            needs="floating-point parameters on one device type",
+            remedy="diagnose.kernels.optimizers",
+        )
+    ]

@@ -1,0 +1,98 @@
+"""Names what a host thread was doing at a time, and the user's line behind it.
+
+Three sources, the most exact first: the sampler's lines (the line being executed), Python frames recorded by the
+profiler (only the first line of each function), and the call stacks that old exporters attach to operators.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+from collections import Counter
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from diagnose.findings import Where
+from diagnose.intervals import Intervals
+from diagnose.tables import Tables
+from diagnose.tables.names import STEP_MARK
+
+__all__ = ["doing", "is_user_file", "place", "sampled_lines", "source_line"]
+
+_FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
+_LIBRARY = re.compile(
+    r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|torchvision|triton|numpy|diagnose)/|^<"
+)
+_MAX_STACK = 12
+
+
+def is_user_file(file: str) -> bool:
+    """Tell whether a file is the user's own: neither torch, nor an installed package, nor the standard library."""
+    if _LIBRARY.search(file):
+        return False
+    path = PurePosixPath(file)
+    return path.is_absolute() or path.parts[0].removesuffix(".py") not in sys.stdlib_module_names
+
+
+def source_line(file: str | None, line: int | None) -> str | None:
+    """Return the text of a source line without its indentation, None where the file is not at hand."""
+    if not file or not line or not Path(file).is_file():
+        return None
+    return linecache.getline(file, line).strip() or None
+
+
+def doing(t: Tables, thread: int, time: int) -> str:
+    """Say in a few words what a thread was inside of at ``time``: operators, outermost first."""
+    return " > ".join(_work(t, thread, time)) or "between operators"
+
+
+def _work(t: Tables, thread: int, time: int) -> list[str]:
+    layers = t.work_layers.get(thread)
+    names = [t.name(row) for row in layers.at(time)] if layers else []
+    return [name for name in names if not STEP_MARK.match(name)]
+
+
+def place(t: Tables, thread: int, time: int) -> Where:
+    """Return where a thread was at ``time`` as far as the trace tells."""
+    work = _work(t, thread, time)
+    frames = _frames(t, thread, time)
+    op = work[0] if work else None
+    for text in frames:
+        match = _FRAME.match(text)
+        if match and is_user_file(match["file"]):
+            line = int(match["line"])
+            return Where(match["file"], line, match["function"], op, tuple(frames[:_MAX_STACK]))
+    return Where(op=op, stack=tuple((list(reversed(work)) + frames)[:_MAX_STACK]))
+
+
+def _frames(t: Tables, thread: int, time: int) -> list[str]:
+    """Return the Python frames open at ``time``, innermost first."""
+    layers = t.frame_layers.get(thread)
+    rows = layers.at(time) if layers else []
+    if rows:
+        return [t.name(row) for row in reversed(rows)]
+    work = t.work_layers.get(thread)
+    for row in reversed(work.at(time) if work else []):
+        detail = int(t.trace.events.detail[row])
+        if detail >= 0 and "(" in t.trace.names[detail]:
+            return [frame for frame in t.trace.names[detail].split(";") if frame]
+    return []
+
+
+def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Where, float]]:
+    """Return the user's lines that the sampler saw while ``during`` lasted, with their share of its samples."""
+    samples = t.capture.samples
+    if samples is None or not len(during.start) or not t.trace.epoch_ns:
+        return []
+    time = samples.time_ns - t.trace.epoch_ns
+    i = np.searchsorted(during.start, time, side="right") - 1
+    inside = (i >= 0) & (time < during.end[np.maximum(i, 0)]) & (samples.place >= 0)
+    seen = Counter(samples.place[inside].tolist())
+    total = sum(seen.values())
+    found = []
+    for row, count in seen.most_common(most):
+        file, line, function = samples.places[row]
+        found.append((Where(file, line, function, code=source_line(file, line)), count / total))
+    return found

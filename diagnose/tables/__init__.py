@@ -1,0 +1,135 @@
+"""Tables that several analyzers need, computed once from a capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.captures import Capture
+from diagnose.findings import Partition, Queue
+from diagnose.intervals import Intervals, span
+from diagnose.tables import device, host, names
+from diagnose.tables.causes import Causes, assign
+from diagnose.tables.gaps import Gaps, find_gaps, one_gap
+from diagnose.tables.host import Layers
+from diagnose.tables.queue import queue_numbers
+from diagnose.tables.steps import Steps, find_steps
+from diagnose.trace import Kind, Trace
+
+__all__ = ["Claim", "Tables"]
+
+Claim: TypeAlias = "Callable[[Tables, Intervals], Intervals]"
+
+Rows = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """One rank's trace and everything derived from it, each table on first use.
+
+    ``claims`` are the idle rules in the order in which they are asked, the last one taking what is left; ``causes``
+    follows from them, so a claim itself must not read it.
+    """
+
+    capture: Capture
+    trace: Trace
+    claims: tuple[tuple[str, Claim], ...] = ()
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steady steps and the window they span."""
+        return find_steps(self.trace)
+
+    @cached_property
+    def device_id(self) -> int:
+        """The id of the busiest device, -1 without one."""
+        return device.busiest_device(self.trace)
+
+    @cached_property
+    def tasks(self) -> device.Tasks:
+        """The device's tasks in the window."""
+        return device.find_tasks(self.trace, self.device_id, *self.steps.window)
+
+    @cached_property
+    def occupancy(self) -> device.Occupancy:
+        """What covers the window: compute, exposed communication, exposed copies, idle."""
+        return device.occupancy(self.tasks, *self.steps.window)
+
+    @cached_property
+    def partition(self) -> Partition:
+        """The same as shares of the window."""
+        start, end = self.steps.window
+        return device.partition(self.occupancy, end - start)
+
+    @cached_property
+    def queue(self) -> Queue:
+        """The queue's figures."""
+        return queue_numbers(self.trace, self.tasks, self.occupancy, self.steps)
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """The idle regions; without a device the whole window, which the host's own rules divide."""
+        if self.device_id < 0:
+            return one_gap(*self.steps.window)
+        return find_gaps(self.trace, self.tasks, self.occupancy.idle)
+
+    @cached_property
+    def causes(self) -> Causes:
+        """One cause for every idle nanosecond; without a device, for every nanosecond of the training thread."""
+        idle = self.occupancy.idle if self.device_id >= 0 else span(*self.steps.window)
+        *asked, (rest, _) = self.claims
+        return assign(self.gaps, idle, [(rule, partial(claim, self)) for rule, claim in asked], rest=rest)
+
+    @cached_property
+    def driving(self) -> tuple[int, ...]:
+        """Threads that launch the device's tasks."""
+        return host.driving_threads(self.trace, self.tasks.launch) if self.device_id >= 0 else ()
+
+    @cached_property
+    def main(self) -> int:
+        """The thread of the training loop."""
+        return host.main_thread(self.trace, self.steps.thread, self.driving)
+
+    @cached_property
+    def threads(self) -> tuple[int, ...]:
+        """The threads whose doings explain idle: the main one and those that launch."""
+        return tuple(dict.fromkeys((self.main, *self.driving)))
+
+    def host_rows(self, *kinds: Kind) -> Rows:
+        """Return the rows of the given kinds on the threads that matter."""
+        rows = names.rows_of(self.trace, *kinds)
+        return rows[np.isin(self.trace.events.thread[rows], self.threads)]
+
+    def calls(self, pattern: names.Pattern, *kinds: Kind) -> Rows:
+        """Return the rows on the threads that matter whose name the pattern finds."""
+        rows = names.matching(self.trace, kinds or (Kind.RUNTIME,), pattern)
+        return rows[np.isin(self.trace.events.thread[rows], self.threads)]
+
+    def covering(self, rows: Rows) -> Intervals:
+        """Return the time that the given events cover."""
+        return host.intervals_of(self.trace, rows)
+
+    @cached_property
+    def work_layers(self) -> dict[int, Layers]:
+        """Operators, annotations and runtime calls by nesting, for each thread that matters."""
+        kinds = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME)
+        return {t: host.layers(self.trace, host.host_rows(self.trace, t, *kinds)) for t in self.threads}
+
+    @cached_property
+    def frame_layers(self) -> dict[int, Layers]:
+        """Python frames by nesting, for each thread that matters; empty where stacks were not recorded."""
+        return {t: host.layers(self.trace, host.host_rows(self.trace, t, Kind.PYTHON)) for t in self.threads}
+
+    @cached_property
+    def in_ops(self) -> Intervals:
+        """Time in which a thread that matters was inside an operator or a runtime call."""
+        return self.covering(self.host_rows(Kind.OP, Kind.RUNTIME))
+
+    def name(self, row: int) -> str:
+        """Return the name of an event."""
+        return self.trace.names[int(self.trace.events.name[row])]

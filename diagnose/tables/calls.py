@@ -1,0 +1,56 @@
+"""Slow one-off calls and where they recur: what tells a warm-up from a stall that every step pays."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.tables import Tables
+from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD
+from diagnose.tables.steps import COLD_CALL_NS
+from diagnose.trace import Kind
+
+__all__ = ["COMPILE", "allocations", "code_loads", "compile_frames", "recurs"]
+
+Rows = npt.NDArray[np.intp]
+
+_COPY_OR_GRAPH = re.compile(r"Memcpy|Memset|GraphLaunch")
+
+# Marks that Dynamo, Inductor and Triton leave while they compile; a cache look-up or a run of compiled code is none.
+COMPILE = re.compile(
+    r"_compile\.compile_inner|compile_fx|compile_attempt|dynamo_timed|entire_frame_compile|backend_compile|inductor_compile"
+    r"|convert_frame\.py\(\d+\): _compile|triton/compiler/compiler\.py\(\d+\): compile|triton/runtime/jit\.py\(\d+\): _do_compile"
+    r"|CachingAutotuner\.benchmark|async_compile|GraphLowering|aot_dispatch|create_aot_dispatcher|call_user_compiler"
+)
+# A slow call counts as part of every step when it shows in at least this share of them.
+RECURS_IN = 0.5
+
+
+def allocations(t: Tables) -> Rows:
+    """Return the calls that took memory from the driver or gave it back."""
+    return t.calls(ALLOCATION)
+
+
+def code_loads(t: Tables) -> Rows:
+    """Return the calls that loaded device code or set the runtime up; a launch of over 1 ms loaded code too."""
+    events = t.trace.events
+    launches = t.calls(LAUNCH)
+    slow = launches[events.end[launches] - events.start[launches] > COLD_CALL_NS]
+    slow = np.array([r for r in slow.tolist() if not _COPY_OR_GRAPH.search(t.name(r))], np.intp)
+    return np.union1d(slow, t.calls(MODULE_LOAD))
+
+
+def compile_frames(t: Tables) -> Rows:
+    """Return the stretches in which a graph or a kernel was being compiled."""
+    return t.calls(COMPILE, Kind.ANNOTATION, Kind.PYTHON, Kind.OP)
+
+
+def recurs(t: Tables, rows: Rows) -> bool:
+    """Tell whether the given calls show in enough of the steps to be part of every step."""
+    if not t.steps.marked or t.steps.num < 2:
+        return False
+    step = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right")
+    inside = step[(step > 0) & (t.trace.events.start[rows] < t.steps.end[-1])]
+    return len(np.unique(inside)) >= max(2.0, RECURS_IN * t.steps.num)

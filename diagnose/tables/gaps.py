@@ -1,0 +1,76 @@
+"""The idle regions of the device and what bound the task after each: its own launch, or something on the device."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.intervals import Intervals, union
+from diagnose.tables.device import Tasks
+from diagnose.trace import Ints, Trace
+
+__all__ = ["LATENCY_NS", "Gaps", "find_gaps", "one_gap"]
+
+# Time from the end of a launch call to the start of its task on an empty queue: 2 to 10 µs on every GPU of the traces
+# this was calibrated on. Up to here it belongs to the launch; what is longer waited for something else.
+LATENCY_NS = 10_000
+
+
+class Gaps(NamedTuple):
+    """One row an idle region, in time order; the host's part comes first and meets the device's part at ``turn``."""
+
+    start: Ints
+    end: Ints
+    turn: Ints  # until here the task after was not queued yet: the host's part; from here on the device's part
+    before: npt.NDArray[np.intp]  # row of Tasks that ended last before it, -1 at the window's start
+    after: npt.NDArray[np.intp]  # row of Tasks that ends it, -1 at the window's end
+    launch: npt.NDArray[np.int32]  # row of Trace.events: the call that queued `after`, -1 where unknown
+    late: npt.NDArray[np.bool_]  # the launch began after the gap did
+
+    def host_part(self, which: npt.NDArray[np.bool_] | None = None) -> Intervals:
+        """Return the host's parts, of all gaps or of the chosen ones."""
+        keep = slice(None) if which is None else which
+        return union((self.start[keep], self.turn[keep]))
+
+    def device_part(self, which: npt.NDArray[np.bool_] | None = None) -> Intervals:
+        """Return the device's parts, of all gaps or of the chosen ones."""
+        keep = slice(None) if which is None else which
+        return union((self.turn[keep], self.end[keep]))
+
+
+def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
+    """Return the idle regions with their neighbours and their launch."""
+    start, end = idle
+    num = len(tasks.start)
+    after = np.searchsorted(tasks.start, end, side="left")
+    has_after = after < num
+    after = np.where(has_after, after, -1)
+    before = _last_to_end(tasks, start)
+    launch = np.where(has_after, tasks.launch[after] if num else -1, -1).astype(np.int32)
+    known = launch >= 0
+    events = trace.events
+    called = np.where(known, events.start[launch], start)
+    returned = np.where(known, events.end[launch], start)
+    late = (known & (called > start)) | ~has_after
+    turn = np.where(late, returned + LATENCY_NS, returned)
+    turn = np.where(has_after, np.clip(turn, start, end), end)
+    # What a late launch leaves before its task starts is the launch's own unless something longer was waited for.
+    return Gaps(start, end, turn, before, after, launch, late)
+
+
+def one_gap(start: int, end: int) -> Gaps:
+    """Return the window of a trace without a device as one region that is the host's from end to end."""
+    none = np.full(1, -1, np.intp)
+    one = np.ones(1, np.int64)
+    return Gaps(start * one, end * one, end * one, none, none, none.astype(np.int32), np.ones(1, bool))
+
+
+def _last_to_end(tasks: Tasks, time: Ints) -> npt.NDArray[np.intp]:
+    """Return, for each time, the row of Tasks with the latest end at or before it, -1 where there is none."""
+    if not len(tasks.end):
+        return np.full(len(time), -1, np.intp)
+    order = np.argsort(tasks.end, kind="stable")
+    i = np.searchsorted(tasks.end[order], time, side="right") - 1
+    return np.where(i >= 0, order[np.maximum(i, 0)], -1)

@@ -1,0 +1,111 @@
+"""The host's side: which threads drive the device, and what they were inside of at a given time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.intervals import EMPTY, Intervals, union
+from diagnose.tables.names import rows_of
+from diagnose.trace import Ints, Kind, Trace
+
+__all__ = ["Layers", "driving_threads", "host_rows", "intervals_of", "layers", "main_thread"]
+
+Rows = npt.NDArray[np.intp]
+
+# A thread counts as driving the device where it launched at least this share of its tasks.
+MIN_SHARE = 0.01
+MAX_DEPTH = 64  # nesting deeper than this adds nothing that a report could show
+
+
+class Layers(NamedTuple):
+    """Events of one thread by depth of nesting: within a layer they do not overlap, layer 0 is outermost."""
+
+    rows: tuple[Rows, ...]
+    start: tuple[Ints, ...]
+    end: tuple[Ints, ...]
+
+    def at(self, time: int) -> list[int]:
+        """Return the rows of the events open at ``time``, outermost first."""
+        return [int(row) for row in self._open(time)]
+
+    def _open(self, time: int) -> Iterator[int]:
+        for rows, start, end in zip(self.rows, self.start, self.end, strict=True):
+            i = int(np.searchsorted(start, time, side="right")) - 1
+            if i < 0 or end[i] <= time:
+                return
+            yield int(rows[i])
+
+    def open_in(self, depth: int, time: Ints) -> npt.NDArray[np.intp]:
+        """Return, for each time, the row open in layer ``depth``, -1 where none is."""
+        found = np.full(len(time), -1, np.intp)
+        if depth >= len(self.rows) or not len(time):
+            return found
+        i = np.searchsorted(self.start[depth], time, side="right") - 1
+        inside = (i >= 0) & (self.end[depth][np.maximum(i, 0)] > time)
+        found[inside] = self.rows[depth][i[inside]]
+        return found
+
+
+def layers(trace: Trace, rows: Rows) -> Layers:
+    """Sort one thread's events (in time order, longer first on ties) into layers of nesting."""
+    events = trace.events
+    out_rows: list[Rows] = []
+    out_start: list[Ints] = []
+    out_end: list[Ints] = []
+    rest = rows
+    while len(rest) and len(out_rows) < MAX_DEPTH:
+        start, end = events.start[rest], events.end[rest]
+        reach = np.maximum.accumulate(end)
+        outer = np.empty(len(rest), bool)
+        outer[0] = True
+        np.greater_equal(start[1:], reach[:-1], out=outer[1:])
+        out_rows.append(rest[outer])
+        out_start.append(start[outer])
+        out_end.append(end[outer])
+        rest = rest[~outer]
+    return Layers(tuple(out_rows), tuple(out_start), tuple(out_end))
+
+
+def driving_threads(trace: Trace, launch: npt.NDArray[np.int32]) -> tuple[int, ...]:
+    """Return the threads that launched the given tasks, the busiest first."""
+    rows = launch[launch >= 0]
+    threads = trace.events.thread[rows]
+    threads = threads[threads >= 0]
+    if not len(threads):
+        return ()
+    counts = np.bincount(threads)
+    order = np.argsort(counts)[::-1]
+    return tuple(int(t) for t in order if counts[t] >= max(1, MIN_SHARE * len(threads)))
+
+
+def main_thread(trace: Trace, marked: int, driving: tuple[int, ...]) -> int:
+    """Return the thread that runs the training loop: the one with the step marks, else the one with most host time."""
+    if marked >= 0:
+        return marked
+    rows = rows_of(trace, Kind.OP, Kind.ANNOTATION)
+    threads = trace.events.thread[rows]
+    if driving:
+        mine = np.isin(threads, driving)
+        rows, threads = rows[mine], threads[mine]
+    if not len(rows):
+        return driving[0] if driving else -1
+    weights = (trace.events.end - trace.events.start)[rows].astype(np.float64)
+    return int(np.bincount(threads[threads >= 0], weights[threads >= 0]).argmax())
+
+
+def host_rows(trace: Trace, thread: int, *kinds: Kind) -> Rows:
+    """Return the rows of one thread of the given kinds, in time order."""
+    rows = rows_of(trace, *kinds)
+    mine: Rows = rows[trace.events.thread[rows] == thread]
+    return mine
+
+
+def intervals_of(trace: Trace, rows: Rows) -> Intervals:
+    """Return the time that the given events cover together."""
+    if not len(rows):
+        return EMPTY
+    return union((trace.events.start[rows], trace.events.end[rows]))

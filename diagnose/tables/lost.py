@@ -1,0 +1,43 @@
+"""Launches whose device task is not in the file."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.intervals import EMPTY, Intervals, union
+from diagnose.tables import Tables
+from diagnose.tables.names import LAUNCH, matching, rows_of
+from diagnose.trace import Kind
+
+__all__ = ["launches_without_task", "lost_share", "unanswered"]
+
+
+def _launches(t: Tables) -> npt.NDArray[np.intp]:
+    start, end = t.steps.window
+    rows = matching(t.trace, (Kind.RUNTIME,), LAUNCH)
+    began = t.trace.events.start[rows]
+    return rows[(began >= start) & (began < end)]
+
+
+def launches_without_task(t: Tables) -> npt.NDArray[np.intp]:
+    """Return the launches in the window that no device task of any device answers."""
+    tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    return np.setdiff1d(_launches(t), t.trace.events.cause[tasks])
+
+
+def lost_share(t: Tables) -> float:
+    """Return the share of launches without a task, 0 to 1."""
+    return len(launches_without_task(t)) / max(1, len(_launches(t)))
+
+
+def unanswered(t: Tables) -> Intervals:
+    """Return the stretches from a launch without a task to the next launch that has one."""
+    lost = launches_without_task(t)
+    if not len(lost):
+        return EMPTY
+    events = t.trace.events
+    answered = np.setdiff1d(_launches(t), lost)
+    i = np.searchsorted(events.start[answered], events.start[lost], side="right")
+    until = np.append(events.start[answered], t.steps.window_end)[i]
+    return union((events.start[lost], until))

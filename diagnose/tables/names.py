@@ -1,0 +1,83 @@
+"""Which names mean what: runtime calls, collectives, marks. Matched once per distinct name, never per event."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.trace import Kind, Trace
+
+__all__ = [
+    "ALLOCATION",
+    "BLOCKING",
+    "COLLECTIVE",
+    "HOST_COLLECTIVE",
+    "LAUNCH",
+    "LOADER_NEXT",
+    "MODULE_LOAD",
+    "OPTIMIZER_STEP",
+    "STEP_MARK",
+    "Pattern",
+    "matching",
+    "rows_of",
+]
+
+Pattern: TypeAlias = "re.Pattern[str]"
+
+STEP_MARK = re.compile(r"^ProfilerStep#\d+$")
+LOADER_NEXT = re.compile(
+    r"^enumerate\(DataLoader\)#.*__next__|DataPipe.*__next__|^dataloader_iter|_BaseDataLoaderIter\.__next__"
+)
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+
+# Calls that put work on a stream. Graph launches count once however many kernels they carry.
+LAUNCH = re.compile(
+    r"^(cuda|hip|cu)(Ext)?(Launch(Cooperative)?Kernel|GraphLaunch|ModuleLaunch|Memcpy|Memset|LaunchCooperative)"
+)
+# Calls that return only once the device has caught up.
+BLOCKING = re.compile(
+    r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*Async)|^(cu)Memcpy(DtoH|HtoD|DtoD)_v2$"
+)
+# Calls by which memory is taken from or given back to the driver.
+ALLOCATION = re.compile(
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostUnregister|HostMalloc|HostFree|ExtMalloc)"
+    r"|^(cu|hip)Mem(Create|Map|Unmap|Release|AddressReserve|AddressFree|SetAccess|Alloc|Free|HostAlloc)"
+)
+# Calls by which device code is loaded or the runtime sets itself up.
+MODULE_LOAD = re.compile(
+    r"^(cu|hip)(ModuleLoad|LibraryLoad|ModuleGetFunction|LibraryGetKernel|LinkAddData|LinkComplete|Init$|CtxCreate|DevicePrimaryCtxRetain)"
+    r"|^(cuda|hip)(FuncGetAttributes|FuncSetAttribute|StreamCreate|EventCreate|GetDeviceProperties|GraphInstantiate"
+    r"|DeviceGetStreamPriorityRange|SetDevice|DeviceSetLimit|OccupancyMaxActiveBlocks|DeviceCanAccessPeer|DeviceEnablePeerAccess)"
+)
+# Operators in which the host itself waits for other ranks. NCCL's own collectives only queue.
+HOST_COLLECTIVE = re.compile(
+    r"^c10d::(barrier|monitored_barrier)|^gloo:|torch/distributed/distributed_c10d\.py\(\d+\): (barrier|monitored_barrier|\w*_object\w*)"
+    r"|^<built-in method (wait|get|wait_for_key) of .*(Store|Work)|_object_list$|^nccl:barrier"
+)
+COLLECTIVE = re.compile(
+    r"nccl(?!.*init)|rccl|msccl|cross_device_reduce|(one|two)_?shot_?all_?reduce|all_?reduce_(one|two)_?shot"
+    r"|multimem_(all|one|reduce)|quick_?reduce|nvshmem|deep_?ep",
+    re.IGNORECASE,
+)
+
+
+def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: re.Pattern[str]) -> npt.NDArray[np.intp]:
+    """Return the rows of the given kinds whose name the pattern finds, in time order."""
+    rows = rows_of(trace, *kinds)
+    names = trace.events.name[rows]
+    hit = np.zeros(len(trace.names) + 1, bool)
+    for name in np.unique(names).tolist():
+        hit[name] = pattern.search(trace.names[name]) is not None
+    return rows[hit[names]]
+
+
+def rows_of(trace: Trace, *kinds: Kind) -> npt.NDArray[np.intp]:
+    """Return the rows of the given kinds, in time order."""
+    column = trace.events.kind
+    mask = column == kinds[0]
+    for kind in kinds[1:]:
+        mask |= column == kind
+    return np.flatnonzero(mask)

@@ -1,0 +1,55 @@
+"""Queue depth: tasks launched on the host and not yet finished on the device, over time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.findings import Queue
+from diagnose.intervals import total
+from diagnose.tables.device import Occupancy, Tasks
+from diagnose.tables.gaps import LATENCY_NS
+from diagnose.tables.steps import Steps
+from diagnose.trace import Ints, Trace
+
+__all__ = ["depth_over_time", "queue_numbers"]
+
+
+def depth_over_time(trace: Trace, tasks: Tasks, window: tuple[int, int]) -> tuple[Ints, Ints]:
+    """Return (time, depth): from each time on, that many tasks are launched and unfinished; starts at the window."""
+    begun = np.where(tasks.launch >= 0, trace.events.start[tasks.launch], tasks.start)
+    begun = np.clip(np.minimum(begun, tasks.start), window[0], window[1])
+    time = np.concatenate([begun, tasks.end, [window[0]]])
+    change = np.concatenate([np.ones(len(begun), np.int64), -np.ones(len(tasks.end), np.int64), [0]])
+    order = np.argsort(time, kind="stable")
+    time, depth = time[order], np.cumsum(change[order])
+    last = np.append(time[1:] > time[:-1], True)
+    return time[last], depth[last]
+
+
+def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps) -> Queue:
+    """Return the queue's figures over the window; percentiles of the depth are weighted by time."""
+    start, end = steps.window
+    time, depth = depth_over_time(trace, tasks, steps.window)
+    weight = np.diff(np.append(time, end))
+    p50, p90 = _weighted_percentiles(depth, weight, (0.5, 0.9))
+    known = tasks.launch >= 0
+    delay = np.maximum(tasks.start[known] - trace.events.end[tasks.launch[known]], 0)
+    return Queue(
+        busy_share=total(parts.busy) / (end - start),
+        idle_share=total(parts.idle) / (end - start),
+        depth_p50=p50,
+        depth_p90=p90,
+        empty_share=float(weight[depth <= 0].sum() / max(1, weight.sum())),
+        launches_per_step=len(np.unique(tasks.launch[known])) / steps.num,
+        late_share=float((delay < LATENCY_NS).mean()) if len(delay) else 0.0,
+        delay_p50_ns=int(np.median(delay)) if len(delay) else 0,
+    )
+
+
+def _weighted_percentiles(value: Ints, weight: Ints, points: tuple[float, ...]) -> list[float]:
+    order = np.argsort(value, kind="stable")
+    reached = np.cumsum(weight[order])
+    if not len(reached) or reached[-1] <= 0:
+        return [0.0 for _ in points]
+    at = np.searchsorted(reached, np.array(points) * reached[-1])
+    return [float(value[order[i]]) for i in at]

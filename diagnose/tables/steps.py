@@ -1,0 +1,133 @@
+"""Which stretches of the trace count: the steady steps, and the window they span.
+
+With step marks a step runs from its `ProfilerStep#n` mark to the next one, and the window reaches to the end of
+the last step or of the last device task that it launched, whichever is later: the device runs behind the host, and
+what it still has to do belongs to the step. Without marks the window runs from the first launch or device task to
+the end of the last one, and counts as one step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from diagnose.tables.names import LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
+from diagnose.trace import Ints, Kind, Note, Trace
+
+__all__ = ["Steps", "find_steps"]
+
+# A first step this much longer than the median of the others, with device code being loaded in it, is a cold one.
+COLD_RATIO = 1.5
+QUEUED_BEFORE_NS = 100_000  # ten times the longest launch latency on an empty queue
+COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a warm one takes 3 to 20 µs
+
+
+class Steps(NamedTuple):
+    """The steady steps; ``marked`` is false where the file has no step marks and the window stands for one step."""
+
+    start: Ints  # host time at which each step begins, ns
+    end: Ints  # host time at which it ends; consecutive steps touch
+    number: Ints  # n of ProfilerStep#n
+    window_end: int  # end of the last step or of the last device task it launched
+    thread: int  # row of Trace.threads that the marks are on, -1 without marks
+    marked: bool
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Return the first and last instant of the window, ns."""
+        return int(self.start[0]), self.window_end
+
+    @property
+    def num(self) -> int:
+        """Return how many steps there are."""
+        return len(self.start)
+
+    @property
+    def step_ns(self) -> float:
+        """Return the length of a step: the window over the number of steps."""
+        return (self.window_end - int(self.start[0])) / self.num
+
+
+def find_steps(trace: Trace) -> Steps:
+    """Return the steady steps of a trace; a trace without marks gives one step over its whole activity."""
+    marks = matching(trace, (Kind.ANNOTATION, Kind.OP), STEP_MARK)
+    if not len(marks):
+        return _unmarked(trace)
+    threads = trace.events.thread[marks]
+    thread = int(np.bincount(threads[threads >= 0]).argmax()) if (threads >= 0).any() else -1
+    marks = marks[threads == thread]
+    start, end = _last_run(trace.events.start[marks], trace.events.end[marks])
+    marks = marks[-len(start) :]
+    number = np.array([int(trace.names[n].rpartition("#")[2]) for n in trace.events.name[marks]], np.int64)
+    notes: tuple[Note, ...] = ()
+    if _is_cold(trace, start, end):
+        start, end, number = start[1:], end[1:], number[1:]
+        notes = (Note("The first step was left out: device code was still being loaded in it.", "warm-up"),)
+    return Steps(start, end, number, _window_end(trace, int(start[0]), int(end[-1])), thread, marked=True, notes=notes)
+
+
+def _last_run(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Keep the last run of consecutive steps and stretch each to the next: a long hole is another profiling cycle."""
+    if len(start) == 1:
+        return start, end
+    hole = start[1:] - end[:-1]
+    breaks = np.flatnonzero(hole > np.median(end - start))
+    first = int(breaks[-1]) + 1 if len(breaks) else 0
+    start, end = start[first:], end[first:].copy()
+    end[:-1] = start[1:]
+    return start, end
+
+
+def _is_cold(trace: Trace, start: Ints, end: Ints) -> bool:
+    if len(start) < 3:
+        return False
+    length = end - start
+    if length[0] < COLD_RATIO * np.median(length[1:]):
+        return False
+    calls = np.union1d(
+        matching(trace, (Kind.RUNTIME,), LAUNCH),
+        matching(trace, (Kind.RUNTIME,), MODULE_LOAD),
+    )
+    events = trace.events
+    slow = calls[(events.end[calls] - events.start[calls]) > COLD_CALL_NS]
+    return bool(((events.start[slow] >= start[0]) & (events.start[slow] < end[0])).any())
+
+
+def _window_end(trace: Trace, start: int, end: int) -> int:
+    """Return the end of the last device task launched before the last step ended."""
+    events = trace.events
+    tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    launched = events.cause[tasks]
+    began = np.where(launched >= 0, events.start[launched], events.start[tasks])
+    mine = tasks[(began >= start) & (began < end)]
+    return max(end, int(events.end[mine].max())) if len(mine) else end
+
+
+def _unmarked(trace: Trace) -> Steps:
+    start, end = _recorded(trace)
+    note = Note("The trace has no step marks: the whole recording is taken as one step.")
+    one = np.ones(1, np.int64)
+    return Steps(start * one, end * one, 0 * one, end, -1, marked=False, notes=(note,))
+
+
+def _recorded(trace: Trace) -> tuple[int, int]:
+    """Return the stretch with activity: device tasks and their launches, or host events where there are none.
+
+    Work that was queued long before it started waited for something that the file does not hold, so the stretch
+    begins with the first task then, not with its launch.
+    """
+    events = trace.events
+    tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    if not len(tasks):
+        rows = rows_of(trace, Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.PYTHON)
+        rows = rows if len(rows) else np.arange(len(events))
+        start, end = int(events.start[rows].min()), int(events.end[rows].max())
+        return start, max(end, start + 1)
+    first = int(tasks[0])
+    start, end = int(events.start[first]), int(events.end[tasks].max())
+    launch = int(events.cause[first])
+    if launch >= 0 and start - int(events.end[launch]) <= QUEUED_BEFORE_NS:
+        start = min(start, int(events.start[launch]))
+    return start, max(end, start + 1)

@@ -1,0 +1,44 @@
+"""Long stretches in which the training thread ran no operator and made no call: user Python, files, waiting."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.intervals import Intervals, longer_than, span, subtract
+from diagnose.tables import Tables
+from diagnose.tables.names import LOADER_NEXT
+from diagnose.trace import Ints, Kind
+
+__all__ = ["least_stretch", "python_stretches", "waiting_share"]
+
+# Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
+# else. In short steps a tenth of the step is long already.
+STRETCH_NS = 1_000_000
+SHORTEST_NS = 200_000
+SHARE_OF_STEP = 0.1
+
+
+def least_stretch(t: Tables) -> int:
+    """Return how long a stretch between operators must be to count, ns."""
+    return int(np.clip(SHARE_OF_STEP * t.steps.step_ns, SHORTEST_NS, STRETCH_NS))
+
+
+def python_stretches(t: Tables) -> Intervals:
+    """Return the long stretches between operators within the window, loading left out."""
+    loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
+    outside = subtract(subtract(span(*t.steps.window), t.in_ops), loading)
+    return longer_than(outside, least_stretch(t))
+
+
+def waiting_share(t: Tables, pieces: Intervals) -> tuple[Ints, Ints]:
+    """Return, for each piece, how many samples fell into it and how many of them found the thread not running."""
+    none = np.zeros(len(pieces.start), np.int64)
+    samples = t.capture.samples
+    if samples is None or not t.trace.epoch_ns or not len(pieces.start):
+        return none, none
+    time = samples.time_ns - t.trace.epoch_ns
+    i = np.searchsorted(pieces.start, time, side="right") - 1
+    inside = (i >= 0) & (time < pieces.end[np.maximum(i, 0)]) & (samples.running >= 0)
+    seen = np.bincount(i[inside], minlength=len(pieces.start))
+    waiting = np.bincount(i[inside & (samples.running == 0)], minlength=len(pieces.start))
+    return seen, waiting

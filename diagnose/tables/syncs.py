@@ -1,0 +1,26 @@
+"""Calls in which the host waits for the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.tables import Tables
+from diagnose.tables.names import BLOCKING, rows_of
+from diagnose.trace import Kind
+
+__all__ = ["blocking_calls"]
+
+# A copy call that is still running this long after its copy began waits for it: a call that queues one returns first.
+_MARGIN_NS = 2_000
+
+
+def blocking_calls(t: Tables) -> npt.NDArray[np.intp]:
+    """Return the synchronisations, and the copy calls that returned only after their copy was done."""
+    events = t.trace.events
+    copies = rows_of(t.trace, Kind.MEMCPY)
+    copies = copies[events.cause[copies] >= 0]
+    call = events.cause[copies]
+    waited = events.end[call] >= events.end[copies] - _MARGIN_NS
+    waited &= np.isin(events.thread[call], t.threads)
+    return np.union1d(t.calls(BLOCKING), call[waited]).astype(np.intp)

@@ -1,0 +1,55 @@
+"""What a recording cannot tell, and why: one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.tables import Tables
+from diagnose.tables.lost import launches_without_task, lost_share
+from diagnose.trace import Kind, Note
+
+__all__ = ["trust_notes"]
+
+MIN_LOST = 0.001
+MANY_ZERO = 0.01
+
+
+def trust_notes(t: Tables) -> Iterator[Note]:
+    """Say what the reader noticed, then what the tables show to be missing."""
+    yield from t.trace.trust
+    yield from t.steps.notes
+    info = t.capture.info
+    yield from (Note(text) for text in (info.notes if info else ()))
+    if t.device_id < 0:
+        yield from _without_device(t)
+        return
+    share = lost_share(t)
+    if share > MIN_LOST:
+        num = len(launches_without_task(t))
+        yield Note(
+            f"{num} launches ({share:.1%}) have no device task in the file: some device work is missing.",
+            "lost-records",
+        )
+    zero = int((t.tasks.end <= t.tasks.start).sum())
+    if zero > MANY_ZERO * len(t.tasks.start):
+        yield Note(f"{zero} of {len(t.tasks.start)} device tasks have no duration.", "lost-records")
+    unknown = int((t.tasks.launch < 0).sum())
+    if unknown > MANY_ZERO * len(t.tasks.start):
+        yield Note(
+            f"{unknown} of {len(t.tasks.start)} device tasks have no launch in the file: who queued them is not known."
+        )
+    if not (t.trace.events.kind == Kind.PYTHON).any() and t.capture.attribution is None and t.capture.samples is None:
+        yield Note("Neither Python frames nor samples were recorded: findings name operators, not lines of the script.")
+
+
+def _without_device(t: Tables) -> Iterator[Note]:
+    num = len(launches_without_task(t))
+    listed = f" although the file lists {t.trace.devices[0].name or 'a device'}" if t.trace.devices else ""
+    if num:
+        yield Note(
+            f"The file has {num} launches but no device task{listed}: the profiler did not record the device. "
+            "Profile with ProfilerActivity.CUDA.",
+            "lost-records",
+        )
+    else:
+        yield Note(f"The file has no device task{listed}: only the host can be diagnosed.")
