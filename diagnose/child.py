@@ -1,6 +1,6 @@
 """The process that runs the traced script: started by ``diagnose trace``, it captures and does nothing else.
 
-Usage (by ``diagnose.launch``): ``main()`` with ``sys.argv[1]`` the options as JSON, then [-m] SCRIPT and its arguments.
+``sys.argv`` holds the order (see `Order`) as JSON, then [-m] SCRIPT and its arguments.
 """
 
 from __future__ import annotations
@@ -10,37 +10,51 @@ import json
 import os
 import signal
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.errors import DiagnoseError
 
-__all__ = ["encode", "main"]
+__all__ = ["Order", "main"]
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def encode(options: CaptureOptions, parent: int) -> str:
-    """Return the options as one argument."""
-    values = {name: getattr(options, name) for name in CaptureOptions.__slots__}
-    return json.dumps({"options": {**values, "output": str(options.output)}, "parent": parent})
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the child is told."""
+
+    options: CaptureOptions
+    parent: int  # id of the process that waits for this one
+    failure_file: int  # open file that takes the text of a DiagnoseError: the parent says it, once
+
+    def encode(self) -> str:
+        """Return the order as one argument."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def decode(cls, text: str) -> Order:
+        """Read what ``encode`` wrote."""
+        values = json.loads(text)
+        options = CaptureOptions(**{**values["options"], "output": Path(values["options"]["output"])})
+        return cls(**{**values, "options": options})
 
 
 def main() -> NoReturn:
     """Run the script under capture and end as it ended."""
-    asked = json.loads(sys.argv[1])
-    _die_with_parent(asked["parent"])
-    options = CaptureOptions(**{**asked["options"], "output": Path(asked["options"]["output"])})
+    order = Order.decode(sys.argv[1])
+    _die_with_parent(order.parent)
     module = sys.argv[2] == "-m"
-    target, *args = sys.argv[3 if module else 2 :]
+    script = sys.argv[3:] if module else sys.argv[2:]
     from diagnose.capture import trace_script
 
     try:
-        code = trace_script(target, args, options=options, module=module)
+        code = trace_script(script, order.options, module=module)
     except DiagnoseError as error:
-        print(f"diagnose: error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        os.write(order.failure_file, str(error).encode("utf-8", "replace"))
+        code = error.exit_code
     sys.exit(code)
 
 

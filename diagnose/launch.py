@@ -10,12 +10,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import cast
 
-__all__ = ["exit_code", "python_command", "supervise"]
+from diagnose.child import Order
+
+__all__ = ["Ended", "supervise"]
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STDERR = 2
@@ -24,26 +27,40 @@ STDERR = 2
 BOOTSTRAP = "import sys; sys.path.pop(0); from diagnose.child import main; main()"
 
 
-def python_command(arguments: Sequence[str]) -> list[str]:
-    """Return the command line that runs the child with this interpreter's own switches (-O, -X dev, …)."""
-    flags = cast("list[str]", subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]  # as in multiprocessing
-    return [sys.executable, *flags, "-c", BOOTSTRAP, *arguments]
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the child ended."""
+
+    pid: int
+    returncode: int  # negative: the signal that ended it
+    failure: str  # the sentence of a DiagnoseError, or ""
+
+    @property
+    def exit_code(self) -> int:
+        """Return the return code as a shell would show it: 128 and the number of the signal for a killed process."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
 
-def supervise(command: Sequence[str], *, stdout_to_stderr: bool) -> int:
-    """Run ``command`` on the caller's own terminal and return its return code; negative: the signal that ended it.
+def supervise(order: Order, script: Sequence[str], *, stdout_to_stderr: bool) -> Ended:
+    """Run the script under capture on the caller's own terminal and wait for its end.
 
     A Ctrl-C on the terminal reaches the child by itself, so this process only waits for what the child does with it;
     signals that were sent to this process alone are passed on.
     """
-    child = subprocess.Popen(command, stdout=STDERR if stdout_to_stderr else None)
-    with _signals_to(child):
-        return child.wait()
+    with tempfile.TemporaryFile() as failure:
+        order = replace(order, failure_file=failure.fileno())
+        command = [*_python(), "-c", BOOTSTRAP, order.encode(), *script]
+        child = subprocess.Popen(command, stdout=STDERR if stdout_to_stderr else None, pass_fds=(failure.fileno(),))
+        with _signals_to(child):
+            returncode = child.wait()
+        failure.seek(0)
+        return Ended(child.pid, returncode, failure.read().decode("utf-8", "replace"))
 
 
-def exit_code(returncode: int) -> int:
-    """Return a return code as a shell would show it: 128 and the number of the signal for a killed process."""
-    return returncode if returncode >= 0 else 128 - returncode
+def _python() -> list[str]:
+    """Return this interpreter with its own switches (-O, -X dev, …)."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
+    return [sys.executable, *flags]
 
 
 @contextmanager

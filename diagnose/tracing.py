@@ -1,0 +1,142 @@
+"""``diagnose trace``: check what can be checked, run the script under capture, then answer from what was captured."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from diagnose import launch
+from diagnose.answering import Request, answer, examine_paths, prepare
+from diagnose.capture.options import CaptureOptions
+from diagnose.child import Order
+from diagnose.errors import CaptureError, OutputError, UsageError
+from diagnose.ranks import Ranks, current, named_after, wait_for_others
+from diagnose.trace import Note
+
+__all__ = ["TraceRequest", "trace_and_answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest(Request):
+    """What ``diagnose trace`` was asked for; None leaves a bound at its default."""
+
+    script: str = ""
+    args: Sequence[str] = ()
+    module: bool = False
+    folder: str | None = None
+    steps: int | None = None
+    skip: int | None = None
+    step_on: str | None = None
+    max_seconds: float | None = None
+    max_mb: float | None = None
+    keep_going: bool = False
+
+
+def trace_and_answer(request: TraceRequest) -> int:
+    """Run the script, diagnose it, and return the exit code of the command: the script's own.
+
+    Raises:
+        UsageError: the options or the script make no sense.
+        OutputError: a result could not be written; raised before the script runs.
+        CaptureError: the script ended without a step that could be captured.
+    """
+    ranks = current()
+    _check_script(request)
+    folder = _capture_folder(request, ranks)
+    request = _with_default_report(request, folder)
+    files = prepare(request) if ranks.rank == 0 else ()
+    code, folder = _run(request, _options(request, folder), ranks)
+    if ranks.rank != 0:
+        return code
+    notes = wait_for_others(folder, ranks, whole_world=request.folder is not None, progress=request.progress)
+    diagnosis = examine_paths([folder], request.progress)
+    answer(replace(diagnosis, trust=(*diagnosis.trust, *map(Note, notes))), request, files)
+    request.progress.say(f"the capture is in {folder}; diagnose analyze {folder} repeats everything after the run")
+    return code
+
+
+def _check_script(request: TraceRequest) -> None:
+    if request.module:
+        return  # only the interpreter that runs it can tell where a module lies
+    script = Path(request.script)
+    if not script.exists():
+        raise UsageError(f"There is no script {script}; give the path of the Python file to run.")
+    if script.is_dir() and not (script / "__main__.py").is_file():
+        raise UsageError(f"{script} is a folder without a __main__.py; give the path of the Python file to run.")
+
+
+def _capture_folder(request: TraceRequest, ranks: Ranks) -> Path:
+    folder = Path(request.folder) if request.folder else Path(named_after("diagnose-capture", ranks))
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file; give --capture the name of a new folder.")
+    if not request.force and ranks.world_size == 1 and folder.is_dir() and any(folder.iterdir()):
+        raise OutputError(f"The folder {folder} is not empty; give --capture a new name, or --force to replace it.")
+    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    if not os.access(folder if folder.exists() else above, os.W_OK | os.X_OK):
+        raise OutputError(f"The capture cannot be written to {folder}; choose a writable place with --capture FOLDER.")
+    return folder
+
+
+def _with_default_report(request: TraceRequest, folder: Path) -> TraceRequest:
+    """Leave an HTML report beside the capture unless the answer was asked for in another form."""
+    if request.as_json or request.html or request.output:
+        return request
+    name = folder.name.replace("capture", "report", 1) if not request.folder else f"{folder.name}-report"
+    return replace(request, html=f"{name}.html")
+
+
+def _options(request: TraceRequest, folder: Path) -> CaptureOptions:
+    names = {field.name for field in fields(CaptureOptions)} - {"output"}
+    given = {name: getattr(request, name) for name in names if getattr(request, name, None) is not None}
+    return CaptureOptions(output=folder, **given)
+
+
+def _run(request: TraceRequest, options: CaptureOptions, ranks: Ranks) -> tuple[int, Path]:
+    """Run the script; return its exit code and the folder that holds what was captured.
+
+    Raises:
+        CaptureError: nothing was captured; its exit code is the script's own where that is not 0.
+    """
+    script = (["-m"] if request.module else []) + [request.script, *request.args]
+    order = Order(options, parent=os.getpid(), failure_file=-1)
+    ended = launch.supervise(order, script, stdout_to_stderr=request.as_json)
+    partial = options.output.with_name(f"{options.output.name}.partial-{ended.pid}")
+    for folder in (options.output, partial):
+        if _holds_steps(folder, ranks):
+            if ended.failure or ended.returncode < 0:
+                request.progress.say(
+                    ended.failure or f"{request.script} {_how(ended)}; what was captured is diagnosed."
+                )
+            return ended.exit_code, folder
+    error = CaptureError(ended.failure or f"No step was captured: {request.script} {_how(ended)}. {_remedy(ended)}")
+    error.exit_code = ended.exit_code or CaptureError.exit_code
+    raise error
+
+
+def _holds_steps(folder: Path, ranks: Ranks) -> bool:
+    """Return whether this process's own capture lies in ``folder`` with at least one window."""
+    name = "capture.json" if ranks.world_size == 1 else f"capture.rank{ranks.rank}.json"
+    try:
+        info = json.loads((folder / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(info.get("light_file") or info.get("attribution_file"))
+
+
+def _how(ended: launch.Ended) -> str:
+    if ended.returncode >= 0:
+        return f"ended with exit code {ended.returncode} before one was complete"
+    name = signal.Signals(-ended.returncode).name if -ended.returncode in set(signal.Signals) else "a signal"
+    return f"was ended by {name}"
+
+
+def _remedy(ended: launch.Ended) -> str:
+    if ended.returncode == -signal.SIGKILL:
+        return "The system may have run out of memory; try a smaller batch or fewer workers."
+    if ended.returncode == 0:
+        return "Let it train for at least a few dozen steps, or name what a step is with --step-on."
+    return "Make it run without diagnose first; its arguments stand behind its name."
