@@ -1,0 +1,98 @@
+"""What stands around the events of a trace: the keys before and after the list."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from diagnose.errors import InputError, NotATraceError
+from diagnose.reading.blocks import Window
+from diagnose.reading.source import Source
+
+__all__ = ["Keys", "read_head", "read_keys"]
+
+Keys: TypeAlias = Mapping[str, object]
+
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LONGEST_HEAD = 1 << 26  # bytes before the first event; profilers write a few kB, or a few MB of process groups
+
+
+class _Nothing(msgspec.Struct):
+    """An object of which no key is wanted: decoding it only checks the text."""
+
+
+def read_head(window: Window, source: Source, name: str) -> bytes:
+    """Move the window behind the bracket that opens the list of events; return what stands before it.
+
+    Raises:
+        InputError: the file ends before that bracket.
+        NotATraceError: it is not JSON, or JSON without such a list.
+    """
+    while window.fill():
+        head = window.text()
+        begin = _events_begin(head)
+        if begin:
+            window.replace(head[begin:])
+            return head[:begin]
+        if not _looks_like_json(head) or len(head) > _LONGEST_HEAD:
+            break
+    raise _headless(window.text(), source, name)
+
+
+def _looks_like_json(head: bytes) -> bool:
+    return head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"[", b"")
+
+
+def _events_begin(head: bytes) -> int:
+    if head.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"["):
+        return head.index(b"[") + 1
+    found = _EVENTS_KEY.search(head)
+    return found.end() if found else 0
+
+
+def _headless(head: bytes, source: Source, name: str) -> InputError:
+    if not head.strip():
+        why = source.fault or "it holds nothing but blanks"
+        return InputError(f"{name} cannot be read: {why}. Copy or record the trace again.")
+    if not _looks_like_json(head):
+        return NotATraceError(f"{name} is not JSON, so it is no trace. Name a file that torch.profiler exported.")
+    try:
+        msgspec.json.decode(head.removeprefix(_BYTE_ORDER_MARK), type=_Nothing)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if source.fault or "truncated" in str(error):
+            return InputError(f"{name} ends before its first event. Copy or record the trace again.")
+        if len(head) <= _LONGEST_HEAD:
+            return NotATraceError(f"{name} is not valid JSON. Name a file that torch.profiler exported.")
+    return NotATraceError(
+        f"{name} is JSON, but not a trace of torch.profiler: it has no list 'traceEvents'. "
+        "Name a file that torch.profiler exported."
+    )
+
+
+def read_keys(before: bytes, after: bytes) -> Keys | None:
+    """Read the keys before and after the list of events; None where they are not valid JSON.
+
+    ``before`` ends, and ``after`` begins, where the list stood.
+    """
+    opening = before.removeprefix(_BYTE_ORDER_MARK).strip()
+    closing = after.strip()
+    if opening == b"[":
+        return {}
+    text = opening.removesuffix(b"[") + b"null" + closing
+    try:
+        keys = _decode(text)
+    except ValueError:
+        return None
+    return keys if isinstance(keys, dict) else None
+
+
+def _decode(text: bytes) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(text.decode(errors="replace"), strict=False)

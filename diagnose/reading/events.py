@@ -1,0 +1,93 @@
+"""Every event of a file into rows, block by block, however damaged the file is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+
+from diagnose.reading.blocks import Window
+from diagnose.reading.lenient import Salvage, repair, salvage
+from diagnose.reading.rows import ImpreciseTimesError, Rows
+from diagnose.reading.schema import Event, ExactEvent
+
+__all__ = ["Ending", "read_events"]
+
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_EVENTS = msgspec.json.Decoder(list[Event], strict=False)
+_EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent], strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the list of events ended."""
+
+    complete: bool  # its closing bracket was there
+    text: bytes  # what stands behind it, as far as it was read
+    num_skipped: int  # events that could not be parsed
+
+
+class _Reader:
+    """Parses blocks into ``rows``; once times turn out to need their digits, all later blocks keep them."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._exact = False
+        self.num_skipped = 0
+
+    def take(self, block: memoryview | bytes) -> Salvage:
+        """Append the events of a JSON list, which may end before the block does or not end at all."""
+        try:
+            self._append(block)
+        except msgspec.ValidationError:
+            return self._take_slowly(bytes(block[1:]))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            found = _TRAILING.search(str(error))
+            return self._take_part(bytes(block), int(found.group(1))) if found else self._take_slowly(bytes(block[1:]))
+        return Salvage(ended=True)
+
+    def _take_part(self, block: bytes, beyond: int) -> Salvage:
+        bracket = block.rfind(b"]", 0, beyond - 1)
+        self.take(block[: bracket + 1])
+        return Salvage(ended=True, rest=block[bracket + 1 :])
+
+    def _take_slowly(self, text: bytes) -> Salvage:
+        try:
+            self._append(b"[" + repair(text))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return self._salvage(text)
+        return Salvage(ended=True)
+
+    def _append(self, block: memoryview | bytes) -> None:
+        if not self._exact:
+            try:
+                self._rows.add(_EVENTS.decode(block))
+            except ImpreciseTimesError:
+                self._exact = True
+            else:
+                return
+        self._rows.add(_EXACT_EVENTS.decode(block))
+
+    def _salvage(self, text: bytes) -> Salvage:
+        found = salvage(text)
+        self._rows.add(found.events)
+        self.num_skipped += found.num_skipped
+        return found
+
+
+def read_events(window: Window, rows: Rows) -> Ending:
+    """Read the list whose beginning stands in the window, to its end or to where the file ends."""
+    reader = _Reader(rows)
+    while True:
+        edge = window.last_edge()
+        if edge:
+            found = reader.take(window.close(edge))
+            # The block's last character is the bracket that stands in for a comma.
+            if found.ended and found.rest:
+                return Ending(True, found.rest[:-1] + b"," + window.after(edge), reader.num_skipped)
+            window.drop(edge, b"" if found.ended else found.rest[:-1] + b",")
+        if not window.fill():
+            break
+    found = reader.take(window.everything())
+    return Ending(found.ended, found.rest if found.ended else b"", reader.num_skipped)

@@ -1,0 +1,55 @@
+"""From the file's microseconds to whole nanoseconds without losing any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Raw
+
+from diagnose.trace import Ints
+
+__all__ = ["durations_ns", "exact_ns", "floats_hold", "starts_ns"]
+
+_Floats = npt.NDArray[np.float64]
+
+# Up to here the nearest float lies within half a nanosecond of a time with three decimals (102 days).
+_EXACT_BELOW_US = 2.0**43
+_LONGEST_NS = 2**62
+
+
+def floats_hold(us: _Floats) -> bool:
+    """Say whether these times, read as floats, still have their nanoseconds.
+
+    Whole microseconds have none to lose: floats hold them up to the year 2255.
+    """
+    late = us[us >= _EXACT_BELOW_US]
+    return not len(late) or bool((late == np.floor(late)).all())
+
+
+def starts_ns(us: _Floats) -> Ints:
+    """Convert times; the fraction is rounded on its own, where it is still exact."""
+    whole = np.floor(us)
+    return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+
+
+def durations_ns(us: _Floats) -> Ints:
+    """Convert durations; negative ones and those that are no number count as zero."""
+    clean = np.nan_to_num(us * 1000.0, nan=0.0, posinf=0.0, neginf=0.0)
+    return np.rint(np.clip(clean, 0, _LONGEST_NS)).astype(np.int64)
+
+
+def exact_ns(times: Sequence[Raw]) -> Ints:
+    """Convert times from their digits."""
+    return np.fromiter(map(_digits_ns, map(bytes, times)), np.int64, len(times))
+
+
+def _digits_ns(text: bytes) -> int:
+    text = text.strip(b'"')
+    if text[-4:-3] == b".":
+        return int(text.replace(b".", b""))
+    whole, _, fraction = text.partition(b".")
+    if not whole.lstrip(b"-").isdigit() or not (fraction or b"0").isdigit():
+        return round(float(text or b"0") * 1000)
+    return int(whole) * 1000 + int((fraction + b"000")[:3])
