@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -16,6 +17,7 @@ from typing import NoReturn
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.errors import DiagnoseError
+from diagnose.progress import Progress
 
 __all__ = ["Order", "main"]
 
@@ -51,11 +53,21 @@ def main() -> NoReturn:
     from diagnose.capture import trace_script
 
     try:
-        code = trace_script(script, order.options, module=module)
+        result = trace_script(script, order.options, module=module, progress=Progress(quiet=order.options.quiet))
     except DiagnoseError as error:
         os.write(order.failure_file, str(error).encode("utf-8", "replace"))
-        code = error.exit_code
-    sys.exit(code)
+        sys.exit(error.exit_code)
+    if result.threads:
+        _leave_at_once(result.exit_code)
+    sys.exit(result.exit_code)
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """Leave without waiting for threads that the stopped script has left running."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _die_with_parent(parent: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from diagnose.ranks import Ranks, current, named_after, wait_for_others
 from diagnose.trace import Note
 
 __all__ = ["TraceRequest", "trace_and_answer"]
+
+CLOCK_GRAIN_S = 2.0  # file systems that keep whole seconds, and clocks of file servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,9 @@ def trace_and_answer(request: TraceRequest) -> int:
     if ranks.rank != 0:
         return code
     notes = wait_for_others(folder, ranks, whole_world=request.folder is not None, progress=request.progress)
+    request.progress.say(f"the capture is in {folder}; diagnose analyze {folder} repeats all that follows")
     diagnosis = examine_paths([folder], request.progress)
     answer(replace(diagnosis, trust=(*diagnosis.trust, *map(Note, notes))), request, files)
-    request.progress.say(f"the capture is in {folder}; diagnose analyze {folder} repeats everything after the run")
     return code
 
 
@@ -103,10 +106,12 @@ def _run(request: TraceRequest, options: CaptureOptions, ranks: Ranks) -> tuple[
     """
     script = (["-m"] if request.module else []) + [request.script, *request.args]
     order = Order(options, parent=os.getpid(), failure_file=-1)
+    began = time.time()
     ended = launch.supervise(order, script, stdout_to_stderr=request.as_json)
-    partial = options.output.with_name(f"{options.output.name}.partial-{ended.pid}")
+    ranked = f".rank{ranks.rank}" if ranks.world_size > 1 else ""
+    partial = options.output.with_name(f"{options.output.name}{ranked}.partial-{ended.pid}")
     for folder in (options.output, partial):
-        if _holds_steps(folder, ranks):
+        if _holds_steps(folder, ranks, since=began):
             if ended.failure or ended.returncode < 0:
                 request.progress.say(
                     ended.failure or f"{request.script} {_how(ended)}; what was captured is diagnosed."
@@ -117,14 +122,15 @@ def _run(request: TraceRequest, options: CaptureOptions, ranks: Ranks) -> tuple[
     raise error
 
 
-def _holds_steps(folder: Path, ranks: Ranks) -> bool:
-    """Return whether this process's own capture lies in ``folder`` with at least one window."""
-    name = "capture.json" if ranks.world_size == 1 else f"capture.rank{ranks.rank}.json"
+def _holds_steps(folder: Path, ranks: Ranks, *, since: float) -> bool:
+    """Return whether this process's own capture lies in ``folder`` with at least one window, and not an earlier one."""
+    path = folder / ("capture.json" if ranks.world_size == 1 else f"capture.rank{ranks.rank}.json")
     try:
-        info = json.loads((folder / name).read_text(encoding="utf-8"))
+        info = json.loads(path.read_text(encoding="utf-8"))
+        fresh = path.stat().st_mtime >= since - CLOCK_GRAIN_S
     except (OSError, ValueError):
         return False
-    return bool(info.get("light_file") or info.get("attribution_file"))
+    return fresh and bool(info.get("light_file") or info.get("attribution_file"))
 
 
 def _how(ended: launch.Ended) -> str:

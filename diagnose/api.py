@@ -1,0 +1,188 @@
+"""The Python face: diagnose a step function, a loop of one's own, or a trace that exists already."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias
+
+from diagnose.capture.options import CaptureOptions
+from diagnose.errors import DiagnoseError
+from diagnose.progress import Progress
+
+if TYPE_CHECKING:
+    from diagnose.findings import Diagnosis
+
+__all__ = ["Tracing", "analyze", "analyze_trace", "trace"]
+
+AnyPath: TypeAlias = "str | PathLike[str]"
+
+STEPS = 10  # as the command has it
+MAX_SECONDS = 300.0
+MAX_MB = 500.0
+
+
+def analyze(  # noqa: PLR0913  # each is an option of its own
+    step_fn: Callable[[], object],
+    *,
+    steps: int = STEPS,
+    skip: int | None = None,
+    max_seconds: float = MAX_SECONDS,
+    max_mb: float = MAX_MB,
+    capture: AnyPath | None = None,
+    quiet: bool = True,
+) -> Diagnosis:
+    """Call ``step_fn`` until enough steady steps of it are recorded, and diagnose them.
+
+    Args:
+        step_fn: Runs one step; everything it needs is bound to it.
+        steps: Steps to record, after the step times have settled.
+        skip: Most steps to wait for that; None leaves the choice to diagnose.
+        max_seconds: Bound of the whole recording.
+        max_mb: Bound of the recorded traces, MB of JSON.
+        capture: Folder to keep the recording in; None keeps nothing.
+        quiet: Show no progress on standard error.
+
+    Raises:
+        UsageError: a bound makes no sense.
+        OutputError: the folder cannot be written.
+        CaptureError: nothing was recorded.
+    """
+    from diagnose.capture import capture_steps
+
+    with _folder(capture) as folder:
+        written = capture_steps(
+            step_fn,
+            steps=steps,
+            skip=skip,
+            output=folder,
+            max_seconds=max_seconds,
+            max_mb=max_mb,
+            progress=Progress(quiet=quiet),
+        )
+        return analyze_trace(written)
+
+
+def analyze_trace(*paths: AnyPath) -> Diagnosis:
+    """Diagnose traces of torch.profiler or capture folders; several are the ranks of one run.
+
+    Raises:
+        InputError: a path cannot be read or holds no trace.
+    """
+    from diagnose.pipeline import analyze_paths
+
+    return analyze_paths(paths)
+
+
+class Tracing:
+    """What ``diagnose.trace()`` returns: a block whose loop calls ``step()`` at the end of each step.
+
+    ``done`` turns true when enough is recorded; the loop may go on or stop. The diagnosis is there after the block.
+    """
+
+    def __init__(self, options: Callable[[Path], CaptureOptions], capture: AnyPath | None, *, quiet: bool) -> None:
+        self._options = options
+        self._capture = capture
+        self._progress = Progress(quiet=quiet)
+        self._diagnosis: Diagnosis | None = None
+
+    def __enter__(self) -> Tracing:
+        from diagnose.capture import Tracer
+
+        self._holder = _folder(self._capture)
+        folder = self._holder.__enter__()
+        try:
+            self._tracer = Tracer(self._options(folder), progress=self._progress)
+            self._tracer.__enter__()
+        except BaseException:
+            self._holder.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._tracer.__exit__(kind, error, traceback)
+            if self._tracer.folder is not None:
+                self._diagnosis = self._examine(self._tracer.folder, failing=error is not None)
+        finally:
+            self._holder.__exit__(None, None, None)
+
+    def step(self) -> None:
+        """End a step."""
+        self._tracer.step()
+
+    @property
+    def done(self) -> bool:
+        """Return whether everything is recorded."""
+        return self._tracer.done
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """Return the diagnosis.
+
+        Raises:
+            DiagnoseError: the block is not over, or ended before a step was recorded.
+        """
+        if self._diagnosis is None:
+            raise DiagnoseError(
+                "There is no diagnosis yet: it is made at the end of the with block, from recorded steps."
+            )
+        return self._diagnosis
+
+    def _examine(self, folder: Path, *, failing: bool) -> Diagnosis | None:
+        """Diagnose; while the user's own exception is on its way, a failure here must not take its place."""
+        try:
+            return analyze_trace(folder)
+        except DiagnoseError:
+            if failing:
+                return None
+            raise
+
+
+def trace(  # noqa: PLR0913  # each is an option of its own
+    *,
+    steps: int = STEPS,
+    skip: int | None = None,
+    max_seconds: float = MAX_SECONDS,
+    max_mb: float = MAX_MB,
+    capture: AnyPath | None = None,
+    quiet: bool = True,
+) -> Tracing:
+    """Record the loop inside a ``with`` block; see `analyze` for the arguments.
+
+    Example::
+
+        with diagnose.trace() as t:
+            for batch in loader:
+                train_step(batch)
+                t.step()
+        t.diagnosis.print()
+
+    Raises:
+        UsageError: a bound makes no sense.
+        OutputError, CaptureError: at the end of the block, as `analyze`.
+    """
+
+    def options(folder: Path) -> CaptureOptions:
+        return CaptureOptions(
+            output=folder, steps=steps, skip=skip, step_on="marker", max_seconds=max_seconds, max_mb=max_mb, quiet=quiet
+        )
+
+    options(Path())  # refuses at the call what makes no sense
+    return Tracing(options, capture, quiet=quiet)
+
+
+@contextmanager
+def _folder(keep: AnyPath | None) -> Iterator[Path]:
+    """Give the folder to record into: the user's, which stays, or one that is gone afterwards."""
+    if keep is not None:
+        yield Path(keep)
+        return
+    with tempfile.TemporaryDirectory(prefix="diagnose-") as temporary:
+        yield Path(temporary) / "capture"
