@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["CATEGORIES", "PARTS", "Look", "colour", "meaning"]
+__all__ = ["CATEGORIES", "PARTS", "VERDICTS", "Look", "colour", "meaning"]
 
 
 class Look(NamedTuple):
@@ -38,18 +38,25 @@ _CAUSES = {
     "warm-up": Look("#848e9c", "first-time work, no steady state"),
 }
 
+VERDICTS = {
+    "cpu-bound": "the host cannot keep the device's queue filled",
+    "kernel-bound": "the queue is full: the time is in the device's own work",
+    "gaps": "the queue is filled, and still the device has idle stretches",
+    "no-gpu": "no device in this trace: what follows is about the host",
+}
+
 PARTS = {
-    "compute": Look("#5b7fa6", "computing"),
-    "exposed_communication": Look("#12b5a6", "communicating, nothing computed meanwhile"),
-    "exposed_copy": Look("#c99a1e", "copying, nothing computed meanwhile"),
-    "idle": Look("#e5484d", "nothing runs"),
+    "compute": Look("#5b7fa6", "the device computes"),
+    "exposed_communication": Look("#4f9c9a", "it communicates, and computes nothing meanwhile"),
+    "exposed_copy": Look("#a3946a", "it copies, and computes nothing meanwhile"),
+    "idle": Look("#e5484d", "it runs nothing"),
 }
 """The partition of a step; the fields of ``Partition``, in the order they are drawn."""
 
 CATEGORIES = {
     "compute": "#5b7fa6",
-    "communication": "#12b5a6",
-    "copy": "#c99a1e",
+    "communication": "#4f9c9a",
+    "copy": "#a3946a",
     "operator": "#93a4b8",
     "annotation": "#b9c4d0",
     "runtime": "#76879c",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from statistics import median
 from typing import TypeAlias
 
 from diagnose.findings import Diagnosis, Gap, Picture, Span
@@ -32,7 +33,11 @@ def chart_data(d: Diagnosis) -> Data:
 def _steps(d: Diagnosis) -> Data | None:
     if len(d.step_times_ns) + len(d.source.unprofiled_step_ns) < 2:
         return None
-    return {"profiled": _ms(d.step_times_ns), "unprofiled": _ms(d.source.unprofiled_step_ns)}
+    return {"profiled": _series(d.step_times_ns), "unprofiled": _series(d.source.unprofiled_step_ns)}
+
+
+def _series(times: Sequence[int]) -> Data | None:
+    return {"y": _ms(times), "median": median(times) / 1e6} if times else None
 
 
 def _timeline(picture: Picture) -> Data:

@@ -7,6 +7,7 @@ names and lets nothing be loaded, so that a string which were to slip through co
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from dataclasses import asdict
 from hashlib import sha256
@@ -18,12 +19,13 @@ from markupsafe import Markup
 
 from diagnose.findings import Diagnosis, Prescription
 from diagnose.reports import words
-from diagnose.reports.causes import PARTS, colour, meaning
+from diagnose.reports.causes import PARTS, VERDICTS, colour, meaning
 from diagnose.reports.charts import chart_data
 from diagnose.reports.names import middle, shorten
 
 __all__ = ["render"]
 
+_JOINTS: Final = re.compile(r"(?<=[_/.,#<:])(?=\w)|(?<=[a-z])(?=[A-Z])")
 _IN_SCRIPT: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -32,19 +34,18 @@ def render(d: Diagnosis) -> str:
     from plotly.offline import get_plotlyjs
 
     scripts = [_script(get_plotlyjs()), _script(_resource("report.js"))]
-    page = (
-        _environment()
-        .get_template("page.html")
-        .render(
-            d=d,
-            data=Markup(json.dumps(chart_data(d), separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPT)),
-            style=Markup(_resource("report.css")),
-            scripts=[Markup(script) for script in scripts],
-            hashes=Markup(" ".join(map(_hash, scripts))),
-            parts=_parts(d),
-            fixes=_by_rule(d),
-            total_lost=max((f.lost_ns for f in d.findings), default=0.0),
-        )
+    template = _environment().get_template("page.html")
+    page = template.render(
+        d=d,
+        data=Markup(json.dumps(chart_data(d), separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPT)),
+        style=Markup(_resource("report.css")),
+        scripts=[Markup(script) for script in scripts],
+        hashes=Markup(" ".join(map(_hash, scripts))),
+        verdict_words=VERDICTS[d.verdict],
+        looks=PARTS,
+        parts=_parts(d),
+        causes=sorted(d.idle_by_cause.items(), key=lambda item: -item[1]),
+        fixes=_by_rule(d),
     )
     return page + "\n"
 
@@ -65,6 +66,7 @@ def _environment() -> Environment:
         "plural": words.plural,
         "saving": words.saving,
         "shorten": lambda name: shorten(words.clean(name)),
+        "breakable": _breakable,
         "middle": lambda text, limit: middle(words.clean(text), limit),
         "colour": colour,
         "meaning": meaning,
@@ -75,6 +77,11 @@ def _environment() -> Environment:
 def _finalize(value: object) -> object:
     """Take control characters out of every text, on its way into the page."""
     return words.clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _breakable(text: str) -> Markup:
+    """Return a long name that a narrow column may break after its punctuation and between its words."""
+    return Markup("<wbr>").join(_JOINTS.split(words.clean(text)))
 
 
 def _resource(name: str) -> str:
@@ -91,14 +98,11 @@ def _hash(script: str) -> str:
 
 
 def _parts(d: Diagnosis) -> list[tuple[str, str, str, float]]:
-    """Return the step's parts as (name, colour, meaning, share): the partition, its idle part cut by cause."""
+    """Return the parts of the step as (name, colour, meaning, share), without those that have no share."""
     if d.partition is None:
         return []
     shares = asdict(d.partition)
-    parts = [(name.replace("_", " "), *look, shares[name]) for name, look in PARTS.items() if name != "idle"]
-    causes = sorted(d.idle_by_cause.items(), key=lambda item: -item[1])
-    idle = [(cause, colour(cause), meaning(cause), share) for cause, share in causes]
-    return [part for part in (*parts, *(idle or [("idle", *PARTS["idle"], shares["idle"])])) if part[3] > 0]
+    return [(name.replace("_", " "), *look, shares[name]) for name, look in PARTS.items() if shares[name] > 0]
 
 
 def _by_rule(d: Diagnosis) -> dict[str, list[Prescription]]:

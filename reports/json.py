@@ -161,7 +161,7 @@ def _rank(r: RankSummary) -> dict[str, Json]:
         "verdict": r.verdict,
         "dominant": r.dominant,
         "step_ms": _ms(r.step_ns),
-        "partition": _shares(asdict(r.partition)),
+        "partition": None if r.partition is None else _shares(asdict(r.partition)),
         "idle_by_cause": _shares(r.idle_by_cause),
     }
 

@@ -114,12 +114,17 @@ def _ranks(ranks: tuple[RankSummary, ...]) -> Table:
     grid.add_column(justify="right")
     grid.add_column(justify="right", no_wrap=True)
     for rank in sorted(slowest, key=lambda r: r.rank):
-        idle = f"idle {percent(rank.partition.idle)}"
-        exposed = f"communication {percent(rank.partition.exposed_communication)}"
-        grid.add_row(f"  {rank.rank}", duration(rank.step_ns), rank.verdict, clean(rank.dominant or "–"), idle, exposed)
+        shares = _rank_shares(rank)
+        grid.add_row(f"  {rank.rank}", duration(rank.step_ns), rank.verdict, clean(rank.dominant or "–"), *shares)
     if len(ranks) > len(slowest):
         grid.add_row("  …", "", f"{len(ranks) - len(slowest)} faster")
     return grid
+
+
+def _rank_shares(rank: RankSummary) -> tuple[str, str]:
+    if rank.partition is None:
+        return "", ""
+    return f"idle {percent(rank.partition.idle)}", f"communication {percent(rank.partition.exposed_communication)}"
 
 
 def _notes(d: Diagnosis) -> Iterator[RenderableType]:

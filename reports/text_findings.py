@@ -30,6 +30,8 @@ def findings(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         )
         return
     yield Padding(Text("Findings, the costliest first", "bold"), (1, 0, 0, 0))
+    if d.dominant is None:
+        yield Text("  Little to gain: none of these holds the step back much.", style="green")
     fixes: dict[str, Prescription] = {}
     for prescription in d.prescriptions:
         fixes.setdefault(prescription.rule, prescription)

@@ -44,7 +44,7 @@
     const count = Math.max(1, ...t.lanes.map((lane) => lane.row + lane.rows));
     const depth = t.depth.x.length ? DEPTH : 0, space = depth ? 26 : 0, below = 46, above = 30;
     const lanes = count * ROW + 12, inner = depth + space + lanes;
-    const label = (text) => text.length > LANE_WIDTH() ? text.slice(0, LANE_WIDTH() - 1) + "…" : text;
+    const label = (text) => text.length > LANE_WIDTH() ? "…" + text.slice(1 - LANE_WIDTH()) : text;
     return Object.assign({}, base, {
       height: inner + below + above, margin: { l: innerWidth < 640 ? 84 : 132, r: 14, t: above, b: below }, barmode: "overlay",
       dragmode: TOUCH ? false : "zoom",
@@ -91,13 +91,19 @@
     }
   }
 
+  function detail(length, name) {
+    const code = document.createElement("code");
+    code.textContent = name;
+    document.getElementById("detail").replaceChildren(length, code);
+  }
+
   function drawTimeline(t) {
     const place = document.getElementById("timeline");
     Plotly.newPlot(place, timelineTraces(t), timelineLayout(t), config);
     chips(t);
     place.on("plotly_click", ({ points }) => {
       const custom = points[0].customdata;
-      if (custom) document.getElementById("detail").textContent = `${custom[1]}  ${t.names[custom[3]][1]}`;
+      if (custom) detail(custom[1], t.names[custom[3]][1]);
     });
     for (const button of document.querySelectorAll("button.show")) {
       button.addEventListener("click", () => zoom(Number(button.dataset.from), Number(button.dataset.to)));
@@ -105,12 +111,14 @@
   }
 
   function drawSteps(s) {
-    const series = (name, y, colour) => ({
-      type: "scatter", mode: y.length > 60 ? "lines" : "lines+markers", name, y, x: y.map((_, i) => i + 1),
+    const series = (name, { y, median }, colour) => ({
+      type: "scatter", mode: y.length > 60 ? "lines" : "lines+markers", name: `${name}, median ${time(median)}`, y, x: y.map((_, i) => i + 1),
       line: { color: colour, width: 1.4 }, marker: { size: 5 }, hovertemplate: `${name} step %{x}: <b>%{y:.3f} ms</b><extra></extra>`,
     });
-    const all = [series("profiled", s.profiled, "#5b7fa6"), series("not profiled", s.unprofiled, "#2fa36b")];
-    Plotly.newPlot("steps", all.filter((one) => one.y.length), Object.assign({}, base, {
+    const all = [];
+    if (s.profiled) all.push(series("profiled", s.profiled, "#5b7fa6"));
+    if (s.unprofiled) all.push(series("not profiled", s.unprofiled, "#2fa36b"));
+    Plotly.newPlot("steps", all, Object.assign({}, base, {
       height: 240, margin: { l: 56, r: 14, t: 26, b: 42 }, showlegend: true, legend: { orientation: "h", x: 0, y: 1.16 },
       dragmode: TOUCH ? false : "zoom", xaxis: { title: { text: "step" }, gridcolor: GRID, zeroline: false },
       yaxis: { title: { text: "ms" }, rangemode: "tozero", gridcolor: GRID, zeroline: false },
@@ -142,7 +150,11 @@
   if (data.timeline) drawTimeline(data.timeline);
   if (data.steps) drawSteps(data.steps);
 
+  const PAPER = 690; // px, what an A4 or letter page leaves between its margins
   const charts = () => document.querySelectorAll(".chart.js-plotly-plot");
-  addEventListener("beforeprint", () => charts().forEach((chart) => Plotly.relayout(chart, { width: 690, autosize: false })));
+  addEventListener("beforeprint", () => {
+    document.querySelectorAll("details.examples").forEach((details) => { details.open = true; });
+    charts().forEach((chart) => Plotly.relayout(chart, { width: PAPER, autosize: false }));
+  });
   addEventListener("afterprint", () => charts().forEach((chart) => Plotly.relayout(chart, { width: null, autosize: true })));
 })();
