@@ -1,7 +1,16 @@
-"""Watches a few steps of a running script and writes them into a capture folder."""
+"""Watches a few steps of a running script and writes them into a capture folder.
+
+    trace_script(["train.py", "--epochs", "3"], CaptureOptions(output=Path("capture")))
+    capture_steps(step_fn, steps=10)
+    with Tracer(CaptureOptions(output=Path("capture"))) as tracer: ... tracer.step()
+
+Importing this package does not import torch.
+"""
 
 from __future__ import annotations
 
+from diagnose.capture.notebook import Tracer, capture_steps
 from diagnose.capture.options import CaptureOptions, StepOn
+from diagnose.capture.run import CaptureResult, trace_script
 
-__all__ = ["CaptureOptions", "StepOn"]
+__all__ = ["CaptureOptions", "CaptureResult", "StepOn", "Tracer", "capture_steps", "trace_script"]

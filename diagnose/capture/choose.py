@@ -1,0 +1,43 @@
+"""Which source tells the steps, where the user did not say."""
+
+from __future__ import annotations
+
+from diagnose.capture.options import StepOn
+
+__all__ = ["SourceChoice"]
+
+RANK = {"forward": 0, "dataloader": 1, "optimizer": 2, "marker": 3}
+TRAINING_PATIENCE = 256  # events without an optimizer's step: the most micro-batches that one step is expected to have
+EVALUATION_PATIENCE = 32  # the same without gradients: an evaluation may well come before the training
+
+
+class SourceChoice:
+    """Takes the best source heard so far: marks, then optimizers, then DataLoaders, then forward calls.
+
+    A better one may still take over until the measurement begins. While an optimizer exists that has not stepped,
+    lesser sources must be patient: a step may be gathering gradients.
+    """
+
+    def __init__(self, step_on: StepOn) -> None:
+        self.chosen: str | None = None
+        self.optimizer_exists = False
+        self._forced = None if step_on == "auto" else step_on
+        self._heard = 0
+
+    def hear(self, source: str, *, gradients: bool) -> bool:
+        """Take an event of ``source``; return whether the choice has just changed to it."""
+        if source == self.chosen or (self._forced is not None and source != self._forced):
+            return False
+        if self._forced is None:
+            if self.chosen is not None and RANK[source] < RANK[self.chosen]:
+                return False
+            if not self._ripe(source, gradients=gradients):
+                return False
+        self.chosen = source
+        return True
+
+    def _ripe(self, source: str, *, gradients: bool) -> bool:
+        if RANK[source] >= RANK["optimizer"] or not self.optimizer_exists:
+            return True
+        self._heard += 1
+        return self._heard > (TRAINING_PATIENCE if gradients else EVALUATION_PATIENCE)

@@ -1,0 +1,75 @@
+"""Puts what a session knows into a CaptureInfo."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from diagnose.captures import CaptureInfo
+
+if TYPE_CHECKING:
+    from diagnose.capture.session import Session
+
+__all__ = ["describe"]
+
+
+def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo:
+    """Return the description of the session's capture as it stands."""
+    measured = session.measured
+    torch = sys.modules.get("torch")
+    return CaptureInfo(
+        run_id=session.run_id,
+        tool_version=_own_version(),
+        command=session.command,
+        cwd=session.cwd,
+        started_at=session.started_at,
+        python=platform.python_version(),
+        torch=str(torch.__version__) if torch else "",
+        cuda=str(torch.version.cuda or "") if torch else "",
+        rank=session.rank,
+        world_size=session.num_ranks,
+        gpus=tuple(session.gpus),
+        light_file=measured.files.get("light", ""),
+        attribution_file=measured.files.get("attribution", ""),
+        samples_file=session.samples_file,
+        flags=_flags(session),
+        found_steps_by=session.choice.chosen or "",
+        events_per_step=session.finder.events_per_step,
+        settled_after=measured.found_after,
+        unprofiled_ms=_ms(measured.unprofiled),
+        light_ms=_ms(measured.light),
+        attribution_ms=_ms(measured.attribution),
+        sampler=session.sampler_summary,
+        nvml=session.nvml_summary,
+        loader=session.facts.loader,
+        optimizer=session.facts.optimizer,
+        notes=session.all_notes,
+        ended=ended,
+        exit_code=exit_code,
+    )
+
+
+def _flags(session: Session) -> dict[str, object]:
+    measured = session.measured
+    return {
+        **measured.flags,
+        **session.precision,
+        "ddp": session.facts.ddp,
+        "autocast": session.facts.autocast,
+        "spans_ns": {name: list(span) for name, span in measured.spans.items()},
+        "light_mb": round(measured.light_mb, 3),
+    }
+
+
+def _ms(times: Sequence[int]) -> tuple[float, ...]:
+    return tuple(round(t / 1e6, 4) for t in times)
+
+
+def _own_version() -> str:
+    try:
+        return version("diagnose")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return ""

@@ -1,0 +1,72 @@
+"""Notices profilers that the script itself starts: two at once would ruin each other."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+__all__ = ["ForeignProfilers"]
+
+OWN_MODULES = "diagnose.capture."
+
+
+class ForeignProfilers:
+    """Watches torch.autograd.profiler.profile, which every profiler of torch creates once per cycle."""
+
+    def __init__(self, on_start: Callable[[], None]) -> None:
+        self.place = ""  # "file:line" where the script made its latest profiler
+        self._on_start = on_start
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._undo: Callable[[], None] = lambda: None
+
+    def watch(self) -> None:
+        """Begin watching; torch must have been imported."""
+        from torch.autograd import profiler as torch_profiler
+
+        profile: Any = torch_profiler.profile
+        original = profile.__init__
+
+        @functools.wraps(original)
+        def wrapped(profiler: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+            original(profiler, *args, **kwargs)
+            frame = _caller()
+            if not str(frame.f_globals.get("__name__")).startswith(OWN_MODULES):
+                self._made.add(profiler)
+                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                self._on_start()
+
+        profile.__init__ = wrapped
+
+        def undo() -> None:
+            if profile.__init__ is wrapped:
+                profile.__init__ = original
+
+        self._undo = undo
+
+    def forget(self) -> None:
+        """Stop watching."""
+        self._undo()
+
+    def active(self) -> bool:
+        """Return whether a profiler of the script is being prepared or runs."""
+        from torch import autograd
+
+        enabled: Any = vars(autograd)["_profiler_enabled"]  # there is no public name for it
+        return bool(enabled()) or any(
+            getattr(p, "entered", False) and getattr(p, "kineto_results", None) is None for p in list(self._made)
+        )
+
+
+def _caller() -> FrameType:
+    """Return the innermost frame outside torch."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in ("torch", "contextlib"):
+            break
+        frame = frame.f_back
+    return frame

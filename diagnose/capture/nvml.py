@@ -1,0 +1,172 @@
+"""Samples the GPUs through NVML while steps run: clocks, throttling, power, memory, PCIe, other processes.
+
+GPUs are found by the UUID that torch reports for the devices it sees, so CUDA_VISIBLE_DEVICES is respected.
+What a board does not offer is None in its series; no driver is one sentence, not an error.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["GpuMonitor"]
+
+MOST_ROWS = 20_000  # of a series, over half an hour at 100 ms
+SLOW_EVERY = 5  # rows between two readings of what takes NVML 20 ms each (PCIe) or hardly changes (processes)
+
+THROTTLE_REASONS = {  # bits of nvmlDeviceGetCurrentClocksEventReasons, from NVML's documentation
+    0x01: "idle",
+    0x02: "application clocks",
+    0x04: "software power cap",
+    0x08: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+
+
+class GpuMonitor:
+    """A thread that samples the given GPUs until it is stopped."""
+
+    def __init__(self, gpus: Sequence[Mapping[str, object]], period_ms: float, nvml: Any = None) -> None:  # noqa: ANN401
+        self.reason = ""  # why there is nothing, one sentence
+        self._gpus = gpus
+        self._period = period_ms / 1e3
+        self._nvml = nvml
+        self._series: list[dict[str, Any]] = []
+        self._handles: list[Any] = []
+        self._enough = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Connect to the driver and begin to sample; on failure only ``reason`` is set."""
+        try:
+            self._connect()
+        except Exception as error:  # NVML errors derive from Exception, and none may harm the script
+            self.reason = f"NVML is not available ({error}): clocks, throttling and power were not recorded."
+            return
+        self._thread = threading.Thread(target=self._run, name="diagnose-nvml", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop sampling and disconnect."""
+        if self._thread is not None:
+            self._enough.set()
+            self._thread.join()
+            self._thread = None
+            self._nvml.nvmlShutdown()
+
+    def summary(self) -> dict[str, object]:
+        """Return what CaptureInfo.nvml holds."""
+        return {
+            "available": not self.reason,
+            "reason": self.reason,
+            "gpus": self._series,
+            "throttle_names": {str(bit): name for bit, name in THROTTLE_REASONS.items()},
+        }
+
+    def _connect(self) -> None:
+        if not self._gpus:
+            self.reason = "The script uses no NVIDIA GPU: clocks, throttling and power were not recorded."
+            raise LookupError("no GPU in use")
+        if self._nvml is None:
+            import pynvml
+
+            self._nvml = pynvml
+        self._nvml.nvmlInit()
+        for gpu in self._gpus:
+            handle = _find(self._nvml, str(gpu.get("uuid", "")))
+            self._handles.append(handle)
+            self._series.append({"index": gpu.get("index"), "uuid": gpu.get("uuid"), **_constants(self._nvml, handle)})
+
+    def _run(self) -> None:
+        rows = 0
+        while not self._enough.wait(self._period) and rows < MOST_ROWS:
+            for handle, series in zip(self._handles, self._series, strict=True):
+                _take(self._nvml, handle, series, slow=rows % SLOW_EVERY == 0)
+            rows += 1
+
+
+def _find(nvml: Any, uuid: str) -> Any:  # noqa: ANN401  # pynvml is untyped
+    """Return the handle of the GPU with this UUID, which torch writes with or without its "GPU-"."""
+    last: Exception | None = None
+    for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
+        for form in (name, name.encode()):
+            try:
+                return nvml.nvmlDeviceGetHandleByUUID(form)
+            except Exception as error:  # noqa: PERF203  # tried in turn; the last one tells
+                last = error
+    raise LookupError(f"no GPU with the UUID {uuid}: {last}")
+
+
+def _ask(question: Callable[[], Any]) -> Any:  # noqa: ANN401  # numbers of all kinds
+    """Return the answer, None where the board or the driver has none."""
+    try:
+        return question()
+    except Exception:  # "not supported" is an answer
+        return None
+
+
+def _constants(nvml: Any, handle: Any) -> dict[str, Any]:  # noqa: ANN401  # pynvml is untyped
+    name = _ask(lambda: nvml.nvmlDeviceGetName(handle))
+    memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    limit = _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+    return {
+        "name": name.decode() if isinstance(name, bytes) else name,
+        "max_sm_mhz": _ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        "max_memory_mhz": _ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+        "power_limit_w": None if limit is None else limit / 1e3,
+        "memory_total_bytes": None if memory is None else memory.total,
+        "pcie_generation": _ask(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
+        "pcie_width": _ask(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+        "max_pcie_generation": _ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
+        "max_pcie_width": _ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
+        "other_processes": [],
+        "own_process_seen": False,
+    }
+
+
+def _take(nvml: Any, handle: Any, series: dict[str, Any], *, slow: bool) -> None:  # noqa: ANN401  # pynvml is untyped
+    """Append one row; ``slow`` readings have series and times of their own."""
+    use = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+    memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    power = _ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    row = {
+        "time_ns": time.time_ns(),
+        "utilisation": None if use is None else use.gpu,
+        "memory_utilisation": None if use is None else use.memory,
+        "sm_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        "memory_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+        "throttle_reasons": _throttle(nvml, handle),
+        "power_w": None if power is None else power / 1e3,
+        "temperature_c": _ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        "memory_used_bytes": None if memory is None else memory.used,
+    }
+    for key, value in row.items():
+        series.setdefault(key, []).append(value)
+    if slow:
+        _take_slow(nvml, handle, series)
+
+
+def _throttle(nvml: Any, handle: Any) -> Any:  # noqa: ANN401  # pynvml is untyped
+    """Return the bits of THROTTLE_REASONS; the call was renamed in driver 535."""
+    new = _ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    return new if new is not None else _ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+def _take_slow(nvml: Any, handle: Any, series: dict[str, Any]) -> None:  # noqa: ANN401  # pynvml is untyped
+    sent = _ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES))
+    received = _ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES))
+    series.setdefault("pcie_time_ns", []).append(time.time_ns())
+    series.setdefault("pcie_tx_kb_s", []).append(sent)
+    series.setdefault("pcie_rx_kb_s", []).append(received)
+    for process in _ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or ():
+        if process.pid == os.getpid():
+            series["own_process_seen"] = True
+        elif process.pid not in [other["pid"] for other in series["other_processes"]]:
+            series["other_processes"].append({"pid": process.pid, "memory_bytes": process.usedGpuMemory})

@@ -1,0 +1,75 @@
+"""Finds which of many marker events ends a step.
+
+One step may hold several optimizer steps: two optimizers, a wrapper around another optimizer, one optimizer per
+parameter in the backward pass, five critic updates per generator update. The first event ever belongs to the
+beginning of a step; the step ends with the rarest key that recurs regularly, and among equally rare ones with the
+last in order. Skipped events (a gradient scaler that saw infinities) only lengthen one step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Hashable
+from statistics import median_low
+
+__all__ = ["StepFinder"]
+
+REMEMBERED = 8  # distances kept per key
+REGULAR_SHARE = 0.7  # of a key's distances that must be equal: scalers and unused parameters skip now and then
+LONGEST_CYCLE = 16  # occurrences of the commonest key in one step; rarer keys are bookkeeping, not the step
+NEWCOMER_EVENTS = 32  # so long a key seen once may still turn out to recur
+
+
+class StepFinder:
+    """Hears keys one by one and tells which of them end a step."""
+
+    def __init__(self) -> None:
+        self.anchor: Hashable = None  # the key whose events end a step
+        self.locked = False  # a locked finder keeps its anchor
+        self._heard = 0
+        self._last: dict[Hashable, int] = {}  # key -> number of its last event, in order of first appearance
+        self._distances: dict[Hashable, deque[int]] = {}
+
+    def hear(self, key: Hashable) -> tuple[bool, bool]:
+        """Take the next event; return whether it ends a step, and whether the idea of a step has just changed."""
+        self._heard += 1
+        if key in self._last:
+            self._distances[key].append(self._heard - self._last[key])
+        else:
+            self._distances[key] = deque(maxlen=REMEMBERED)
+        self._last[key] = self._heard
+        changed = False
+        if not self.locked and key == next(iter(self._last)):
+            before, self.anchor = self.anchor, self._choose()
+            changed = before != self.anchor
+        return self.anchor is not None and key == self.anchor, changed
+
+    @property
+    def events_per_step(self) -> int:
+        """Return the number of events from one step's end to the next."""
+        distances = self._distances.get(self.anchor)
+        return median_low(distances) if distances else 1
+
+    @property
+    def undecided(self) -> bool:
+        """Return whether a key seen only once may still recur and change what a step is."""
+        return any(
+            not self._distances[key] and self._heard - last < NEWCOMER_EVENTS for key, last in self._last.items()
+        )
+
+    def _choose(self) -> Hashable:
+        recurring = {key: median_low(d) for key, d in self._distances.items() if d}
+        if not recurring:
+            return None
+        commonest = min(recurring.values())
+        regular = {
+            key: distance
+            for key, distance in recurring.items()
+            if distance <= LONGEST_CYCLE * commonest and _is_regular(self._distances[key])
+        }
+        rarest = max((regular or recurring).values())
+        return [key for key, distance in (regular or recurring).items() if distance == rarest][-1]
+
+
+def _is_regular(distances: deque[int]) -> bool:
+    return Counter(distances).most_common(1)[0][1] >= REGULAR_SHARE * len(distances)

@@ -1,0 +1,262 @@
+"""What happens at which step: wait until steady, time steps unprofiled, light window, a rest, attribution window.
+
+The plan is a generator: it is resumed at every step boundary with the duration of the step that is over, so it
+reads in the order in which things happen. Whatever it does between two resumptions lies outside every step.
+
+With several ranks every decision is a count of steps: ranks that decided by their own clocks would part, and the
+one that went on alone would wait for the others in its next collective for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TypeAlias
+
+from diagnose.capture.options import CaptureOptions
+from diagnose.capture.steady import steady_since
+from diagnose.capture.window import Window, WindowKind
+
+__all__ = ["Measured", "Plan", "Surroundings"]
+
+DEFAULT_SKIP = 100  # steps: compiling, autotuning and caches are over long before, or never
+RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
+REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
+WAIT_SHARE = 0.4  # of max_seconds for waiting,
+PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
+LIGHT_SHARE = 0.8  # and the light window; the attribution window has the rest
+LIGHT_MB_SHARE = 0.4  # of max_mb for the light window
+ATTRIBUTION_GROWTH = 3.5  # MB a step against the light window: 3.1 with all flags, measured on small CPU steps
+
+Steps: TypeAlias = Generator[None, int, None]
+
+
+@dataclass
+class Measured:
+    """What the plan has measured so far; times are ns per step."""
+
+    found_after: int | None = None  # steps until steady
+    unprofiled: list[int] = field(default_factory=list)
+    light: list[int] = field(default_factory=list)
+    attribution: list[int] = field(default_factory=list)
+    light_mb: float = 0.0
+    files: dict[WindowKind, str] = field(default_factory=dict)
+    flags: dict[str, object] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # wall clock (unix ns) of each part
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the plan needs of the world around it."""
+
+    folder: Callable[[], Path]  # where to write
+    prefix: str  # of file names: "rank0"
+    num_ranks: int
+    say: Callable[[str], None]
+    foreign_active: Callable[[], bool]  # whether the script's own profiler is at work
+    undecided: Callable[[], bool]  # whether what a step is may still change
+    compiled: Callable[[], int]  # how many graphs torch.compile has made so far
+    grown_mb: Callable[[], float]  # how much memory the process has
+    sampling: Callable[[bool], None]  # start or stop the sampler
+    wrote: Callable[[], None]  # called after each window was written
+
+
+class Plan:
+    """Runs the plan; ``boundary`` is called at every step boundary, on the thread that steps."""
+
+    def __init__(self, options: CaptureOptions, around: Surroundings, measured: Measured) -> None:
+        self.done = False
+        self.waiting = True  # until the measurement begins, what a step is may change
+        self.num_steps = 0
+        self.window: Window | None = None
+        self._options = options
+        self._around = around
+        self._measured = measured
+        self._together = around.num_ranks > 1
+        self._began_at = time.monotonic()
+        self._step_began = time.perf_counter_ns()
+        self._steps = self._script()
+        self._disturbed = False
+        self._marking = False
+        next(self._steps)
+
+    def boundary(self) -> None:
+        """Take notice that a step is over; errors of the profiler end the plan, never the script."""
+        duration = time.perf_counter_ns() - self._step_began
+        if self.done:
+            return
+        if self.window is not None:
+            self.window.end_step()
+        self.num_steps += 1
+        try:
+            self._steps.send(duration)
+        except StopIteration:
+            self.done = True
+        if self.window is not None and self._marking:
+            self.window.begin_step(self.num_steps)
+        self._step_began = time.perf_counter_ns()
+
+    def close(self) -> None:
+        """End the plan wherever it is; a window that holds a whole step is kept."""
+        self._steps.close()
+        self.done = True
+
+    def disturb(self) -> None:
+        """Give way at once to a profiler that the script starts."""
+        if self.window is not None:
+            self._disturbed = True
+            self.window.stop()
+            self.window = None
+
+    def _script(self) -> Steps:
+        yield from self._wait()
+        yield from self._plain()
+        yield from self._record("light", self._options.steps, LIGHT_SHARE)
+        yield from self._pass(REST_STEPS)
+        yield from self._record("attribution", self._attribution_steps(), 1.0)
+
+    def _wait(self) -> Steps:
+        """Watch step times until they settle; with several ranks wait a fixed number of steps."""
+        fixed = self._together or self._options.skip == 0
+        limit = self._options.skip if self._options.skip is not None else RANKED_SKIP if fixed else DEFAULT_SKIP
+        times: list[int] = []
+        settling_from = 0
+        compiled = self._around.compiled()
+        steady: int | None = None
+        while len(times) < limit and not (self._late(WAIT_SHARE) and times):
+            times.append((yield))
+            if compiled != self._around.compiled():
+                compiled, settling_from = self._around.compiled(), len(times)
+            steady = steady_since(times[settling_from:])
+            if steady is not None and not fixed and not self._around.undecided():
+                break
+            self._tell_waiting(times)
+        self.waiting = False
+        start = time.time_ns()
+        if steady is None:
+            if limit:
+                self._measured.notes.append(
+                    f"Step times had not settled after {len(times)} steps; the numbers may include warm-up."
+                )
+        else:
+            self._measured.found_after = settling_from + steady
+            self._measured.unprofiled += times[settling_from + steady :]
+            start -= sum(self._measured.unprofiled)
+        self._measured.spans["unprofiled"] = (start, start)
+
+    def _plain(self) -> Steps:
+        """Time steps with no profiler running, where the wait has not timed enough of them."""
+        times = self._measured.unprofiled
+        wanted = self._options.steps if self._together else self._options.steps - len(times)
+        if wanted > 0:
+            self._around.say(f"measuring {wanted} steps without the profiler")
+        for _ in range(max(wanted, 0)):
+            times.append((yield))
+            if self._late(PLAIN_SHARE):
+                break
+        start, _ = self._measured.spans["unprofiled"]
+        self._measured.spans["unprofiled"] = (start, time.time_ns())
+
+    def _record(self, kind: WindowKind, num_steps: int, share: float) -> Steps:
+        """Record one window; where the script's own profiler is in the way, try again once it is gone."""
+        while True:
+            while not self._together and self._around.foreign_active():
+                yield
+            complete = yield from self._attempt(kind, num_steps, share)
+            if complete or self._together:
+                return
+
+    def _attempt(self, kind: WindowKind, num_steps: int, share: float) -> Generator[None, int, bool]:
+        """Record one window; return False if the script's own profiler cut it off."""
+        self._disturbed = False
+        times: list[int] = []
+        self.window = None if self._around.foreign_active() else self._start(kind, num_steps)
+        began, grown_from = time.time_ns(), self._around.grown_mb()
+        try:
+            yield  # recorded but not marked: the profiler's own first step is slow
+            began = time.time_ns()
+            self._marking = True
+            self._around.sampling(kind == "light")
+            while len(times) < num_steps and (self._together or not self._disturbed):
+                times.append((yield))
+                if not self._together and self._full(kind, share, grown_from):
+                    break
+        finally:
+            self._around.sampling(False)
+            window, self.window, self._marking = self.window, None, False
+            if window is not None:
+                self._measured.spans[kind] = (began, time.time_ns())
+                self._write(window, times)
+        return not self._disturbed
+
+    def _start(self, kind: WindowKind, num_steps: int) -> Window | None:
+        self._around.say(f"capturing {num_steps} steps ({kind} window)")
+        try:
+            window = Window(kind)
+            window.start()
+        except Exception as error:  # the profiler failing must not end the user's script
+            self._measured.notes.append(f"The profiler could not start ({_first_line(error)}).")
+            return None
+        return window
+
+    def _write(self, window: Window, times: list[int]) -> None:
+        """Stop the profiler and write what it has, provided that there is a whole step in it."""
+        try:
+            window.stop()
+            if not window.num_steps:
+                return
+            name = f"{self._around.prefix}.{window.kind}.pt.trace.json.gz"
+            self._around.say(f"writing {name}")
+            size = window.export(self._around.folder() / name)
+        except Exception as error:  # the profiler failing must not end the user's script
+            self._measured.notes.append(f"The {window.kind} window could not be written ({_first_line(error)}).")
+            return
+        self._measured.files[window.kind] = name
+        self._measured.flags[window.kind] = window.flags
+        if window.kind == "light":
+            self._measured.light, self._measured.light_mb = times, size
+        else:
+            self._measured.attribution = times
+        self._around.wrote()
+
+    def _attribution_steps(self) -> int:
+        """Return how many steps the attribution window may have, judging its size by the light window's."""
+        wanted = (self._options.steps + 1) // 2
+        light = self._measured
+        if self._together or not light.light:
+            return wanted
+        per_step = ATTRIBUTION_GROWTH * light.light_mb / len(light.light)
+        fitting = int((self._options.max_mb - light.light_mb) / per_step) if per_step else wanted
+        return max(1, min(wanted, fitting))
+
+    def _full(self, kind: WindowKind, share: float, grown_from: float) -> bool:
+        """Return whether the window must close early, and note why."""
+        limit = self._options.max_mb * (LIGHT_MB_SHARE if kind == "light" else 1.0)
+        if self._around.grown_mb() - grown_from > limit:
+            self._measured.notes.append(f"The {kind} window was cut short by --max-mb {self._options.max_mb:g}.")
+            return True
+        if self._late(share):
+            self._measured.notes.append(
+                f"The {kind} window was cut short by --max-seconds {self._options.max_seconds:g}."
+            )
+            return True
+        return False
+
+    def _late(self, share: float) -> bool:
+        elapsed = time.monotonic() - self._began_at
+        return not self._together and elapsed > share * self._options.max_seconds
+
+    def _pass(self, num_steps: int) -> Steps:
+        for _ in range(num_steps):
+            yield
+
+    def _tell_waiting(self, times: list[int]) -> None:
+        self._around.say(f"waiting for a steady state: step {len(times)}, now {median(times[-8:]) / 1e6:.1f} ms each")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,47 @@
+"""Which rank this process is, and an id that all ranks of one run share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import uuid
+from typing import Any
+
+__all__ = ["agree_on_run_id", "rank_and_size"]
+
+RUN_VARIABLES = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
+STORE_KEY = "diagnose/run_id"
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Return rank and number of ranks: torch.distributed's once it is up, what the launcher set before that."""
+    distributed = _distributed()
+    if distributed is not None:
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    try:
+        return int(os.environ.get("RANK", "0")), max(1, int(os.environ.get("WORLD_SIZE", "1")))
+    except ValueError:
+        return 0, 1
+
+
+def agree_on_run_id() -> str:
+    """Return the same text in every rank of a run.
+
+    The ranks' store takes the first proposal; it answers at once and waits for no other rank. Without it the
+    launcher's variables must do.
+    """
+    distributed = _distributed()
+    if distributed is not None:
+        try:
+            store = distributed.distributed_c10d._get_default_store()
+            return str(store.compare_set(STORE_KEY, "", uuid.uuid4().hex).decode())
+        except (RuntimeError, ValueError, AttributeError):
+            pass
+    known = [os.environ.get(name, "") for name in RUN_VARIABLES]
+    return hashlib.sha256("|".join(known).encode()).hexdigest()[:32] if any(known) else uuid.uuid4().hex
+
+
+def _distributed() -> Any:  # noqa: ANN401  # the module torch.distributed, if it is loaded and initialised
+    module = sys.modules.get("torch.distributed")
+    return module if module is not None and module.is_available() and module.is_initialized() else None

@@ -1,0 +1,126 @@
+"""Samples where a thread is: the innermost line of the user's code, and whether the thread ran or waited.
+
+The profiler gives a function's first line only; this gives the line that was executing. Each row costs the
+observed thread one short hold of the interpreter's lock, which is measured and reported.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import CodeType, FrameType
+
+__all__ = ["Sampler"]
+
+RUNNING_SHARE = 0.5  # of the time since the last sample that the thread must have spent on a CPU to count as running
+UNKNOWN = -1
+
+
+class Sampler:
+    """A thread that samples another one; ``rows`` has the file's layout of diagnose.captures.Samples."""
+
+    def __init__(self, thread_id: int, native_id: int, period_ms: float) -> None:
+        self._thread_id = thread_id
+        self._period = period_ms / 1e3
+        self._cpu_time = _cpu_clock(thread_id, native_id)
+        self._user_code: dict[CodeType, bool] = {}
+        self._places: dict[tuple[str, int, str], int] = {}
+        self._time_ns: list[int] = []
+        self._place: list[int] = []
+        self._running: list[int] = []
+        self._cost_ns = 0
+        self._watched_ns = 0
+        self._enough = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin a stretch of sampling."""
+        if self._thread is None:
+            self._enough.clear()
+            self._thread = threading.Thread(target=self._run, name="diagnose-sampler", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the stretch; does nothing where none is under way."""
+        if self._thread is not None:
+            self._enough.set()
+            self._thread.join()
+            self._thread = None
+
+    def rows(self) -> dict[str, object]:
+        """Return the samples so far."""
+        return {
+            "places": [list(place) for place in self._places],
+            "time_ns": self._time_ns,
+            "place": self._place,
+            "running": self._running,
+        }
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the period, the number of samples and what they cost: CPU time of sampling over time watched."""
+        cost = self._cost_ns / self._watched_ns if self._watched_ns else 0.0
+        period = self._watched_ns / 1e6 / len(self._time_ns) if self._time_ns else self._period * 1e3
+        return {
+            "period_ms": self._period * 1e3,
+            "mean_period_ms": round(period, 3),
+            "num_samples": len(self._time_ns),
+            "cost_share": round(cost, 5),
+        }
+
+    def _run(self) -> None:
+        began, used = time.perf_counter_ns(), time.thread_time_ns()
+        last_cpu, last_at = self._cpu_time(), time.perf_counter_ns()
+        while not self._enough.wait(self._period):
+            frame = sys._current_frames().get(self._thread_id)
+            if frame is None:
+                break
+            cpu, at = self._cpu_time(), time.perf_counter_ns()
+            self._time_ns.append(time.time_ns())
+            self._place.append(self._row_of(frame))
+            self._running.append(UNKNOWN if cpu < 0 else int(cpu - last_cpu >= RUNNING_SHARE * (at - last_at)))
+            last_cpu, last_at = cpu, at
+            del frame
+        self._cost_ns += time.thread_time_ns() - used
+        self._watched_ns += time.perf_counter_ns() - began
+
+    def _row_of(self, frame: FrameType) -> int:
+        """Return the row of the innermost user line; of the innermost line at all where there is none."""
+        found: FrameType | None = frame
+        while found is not None and not self._is_user_code(found.f_code):
+            found = found.f_back
+        found = found or frame
+        place = (found.f_code.co_filename, found.f_lineno or 0, found.f_code.co_name)
+        return self._places.setdefault(place, len(self._places))
+
+    def _is_user_code(self, code: CodeType) -> bool:
+        known = self._user_code.get(code)
+        if known is None:
+            known = self._user_code[code] = not code.co_filename.startswith(_LIBRARIES)
+        return known
+
+
+def _libraries() -> tuple[str, ...]:
+    """Return what the files of other people's code begin with."""
+    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return (*(p + "/" for p in paths if p), str(Path(__file__).resolve().parent.parent) + "/", "<frozen ", "<__array")
+
+
+_LIBRARIES = _libraries()
+
+
+def _cpu_clock(thread_id: int, native_id: int) -> Callable[[], int]:
+    """Return a reader of the thread's CPU time, ns; -1 where the system offers none.
+
+    The POSIX clock is exact to the moment; schedstat lags by up to a tick of the kernel.
+    """
+    if hasattr(time, "pthread_getcpuclockid"):
+        clock = time.pthread_getcpuclockid(thread_id)
+        return lambda: time.clock_gettime_ns(clock)
+    schedstat = Path(f"/proc/self/task/{native_id}/schedstat")
+    if schedstat.exists():
+        return lambda: int(schedstat.read_text().split()[0])
+    return lambda: UNKNOWN
