@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from diagnose.reading.file import read_trace
+from diagnose.reading.folders import open_captures
 
-__all__ = ["read_trace"]
+__all__ = ["open_captures", "read_trace"]

@@ -20,10 +20,14 @@ Keys: TypeAlias = Mapping[str, object]
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONGEST_HEAD = 1 << 26  # bytes before the first event; profilers write a few kB, or a few MB of process groups
+_FIRST_OF_LIST = (b"{", b"]", b"")
 
 
 class _Nothing(msgspec.Struct):
     """An object of which no key is wanted: decoding it only checks the text."""
+
+
+_ANYTHING = msgspec.json.Decoder(_Nothing | list[msgspec.Raw])  # type: ignore[arg-type]  # a union, which mypy types apart
 
 
 def read_head(window: Window, source: Source, name: str) -> bytes:
@@ -36,10 +40,10 @@ def read_head(window: Window, source: Source, name: str) -> bytes:
     while window.fill():
         head = window.text()
         begin = _events_begin(head)
-        if begin:
+        if begin and head[begin:].lstrip()[:1] in _FIRST_OF_LIST:
             window.replace(head[begin:])
             return head[:begin]
-        if not _looks_like_json(head) or len(head) > _LONGEST_HEAD:
+        if begin or not _looks_like_json(head) or len(head) > _LONGEST_HEAD:
             break
     raise _headless(window.text(), source, name)
 
@@ -62,14 +66,14 @@ def _headless(head: bytes, source: Source, name: str) -> InputError:
     if not _looks_like_json(head):
         return NotATraceError(f"{name} is not JSON, so it is no trace. Name a file that torch.profiler exported.")
     try:
-        msgspec.json.decode(head.removeprefix(_BYTE_ORDER_MARK), type=_Nothing)
+        _ANYTHING.decode(head.removeprefix(_BYTE_ORDER_MARK))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if source.fault or "truncated" in str(error):
             return InputError(f"{name} ends before its first event. Copy or record the trace again.")
         if len(head) <= _LONGEST_HEAD:
             return NotATraceError(f"{name} is not valid JSON. Name a file that torch.profiler exported.")
     return NotATraceError(
-        f"{name} is JSON, but not a trace of torch.profiler: it has no list 'traceEvents'. "
+        f"{name} is JSON, but not a trace of torch.profiler: it has no list 'traceEvents' of events. "
         "Name a file that torch.profiler exported."
     )
 

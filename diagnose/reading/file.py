@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from diagnose.reading import origin
 from diagnose.reading.blocks import Window
@@ -13,9 +14,9 @@ from diagnose.reading.envelope import Keys, read_head, read_keys
 from diagnose.reading.events import Ending, read_events
 from diagnose.reading.remarks import notes, repeated_note, without_events
 from diagnose.reading.rows import Rows
-from diagnose.reading.source import Source, open_source
+from diagnose.reading.source import open_source
 from diagnose.reading.table import Table, finish
-from diagnose.trace import Note, Trace
+from diagnose.trace import Trace
 
 __all__ = ["read_trace"]
 
@@ -38,9 +39,12 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         rows = Rows()
         ending = read_events(window, rows)
         keys, cut = _read_keys(head, ending, window)
-        if not rows.count:
-            raise without_events(name, rows, keys, cut)
-        return _assemble(name, keys, finish(rows), rows, source, notes(rows, ending, source, cut), cut)
+    if not rows.count:
+        raise without_events(name, rows, keys, cut)
+    trust = notes(rows, ending, source, cut)
+    table = finish(rows)
+    trace = _assemble(name, keys, table, rows)
+    return replace(trace, raw_bytes=source.raw_bytes, cut=cut, trust=trust + repeated_note(table.num_repeated))
 
 
 def _read_keys(head: bytes, ending: Ending, window: Window) -> tuple[Keys, bool]:
@@ -55,9 +59,7 @@ def _read_keys(head: bytes, ending: Ending, window: Window) -> tuple[Keys, bool]
     return alone, not tail.rstrip().endswith(b"}")
 
 
-def _assemble(
-    name: str, keys: Keys, table: Table, rows: Rows, source: Source, trust: tuple[Note, ...], cut: bool
-) -> Trace:
+def _assemble(name: str, keys: Keys, table: Table, rows: Rows) -> Trace:
     return Trace(
         events=table.events,
         names=table.names,
@@ -67,10 +69,7 @@ def _assemble(
         world_size=origin.world_size_of(keys),
         epoch_ns=origin.epoch_ns(keys, table.first_ns),
         path=name,
-        raw_bytes=source.raw_bytes,
-        cut=cut,
         metadata=origin.small_values(keys),
-        trust=trust + repeated_note(table.num_repeated),
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from io import FileIO
 from types import TracebackType
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from isal import isal_zlib
 
@@ -37,7 +37,7 @@ class Source(Protocol):
 
 
 class _Plain:
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: FileIO) -> None:
         self._file = file
         self.raw_bytes = 0
         self.fault = ""
@@ -49,15 +49,15 @@ class _Plain:
         self._file.close()
 
     def readinto(self, view: memoryview) -> int:
-        count = self._file.readinto(view)  # type: ignore[attr-defined]  # a raw file has it, BinaryIO does not say so
+        count = self._file.readinto(view)
         self.raw_bytes += count
-        return int(count)
+        return count
 
 
 class _Gzip(_Plain):
     """Several members after another are one stream; a damaged or cut member ends it with a ``fault``."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: FileIO) -> None:
         super().__init__(file)
         self._inflater = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
         self._input = b""
@@ -81,7 +81,7 @@ class _Gzip(_Plain):
                 return b""
         try:
             data = self._inflater.decompress(self._input, limit)
-        except isal_zlib.error:
+        except isal_zlib.error:  # type: ignore[misc]  # a class, which its stub declares as an instance
             self.fault = "its compressed data are damaged"
             self._done = True
             return b""
@@ -104,7 +104,7 @@ def open_source(path: str | os.PathLike[str]) -> Source:
         InputError: the file is missing, a folder, unreadable or empty.
     """
     try:
-        file = Path(path).open("rb", buffering=0)
+        file = FileIO(path)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. Check the path.") from None
     except IsADirectoryError:
