@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -117,6 +118,8 @@ def _run(request: TraceRequest, options: CaptureOptions, ranks: Ranks) -> tuple[
                     ended.failure or f"{request.script} {_how(ended)}; what was captured is diagnosed."
                 )
             return ended.exit_code, folder
+    with contextlib.suppress(OSError):
+        partial.rmdir()  # what a killed process left empty
     error = CaptureError(ended.failure or f"No step was captured: {request.script} {_how(ended)}. {_remedy(ended)}")
     error.exit_code = ended.exit_code or CaptureError.exit_code
     raise error

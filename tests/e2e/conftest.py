@@ -1,0 +1,37 @@
+"""The real command in a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+LIMIT_S = 300
+
+
+@pytest.fixture
+def diagnose(tmp_path: Path) -> Command:
+    """Return a function that runs ``diagnose ARGS…`` in an empty folder and returns what came of it."""
+    environment = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
+
+    def run(*args: object, **options: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "diagnose", *map(str, args)]
+        settings = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": LIMIT_S}
+        return subprocess.run(command, check=False, **(settings | options))
+
+    return run
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that writes a script."""
+
+    def write(text: str, name: str = "train.py") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
