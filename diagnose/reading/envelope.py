@@ -27,7 +27,7 @@ class _Nothing(msgspec.Struct):
     """An object of which no key is wanted: decoding it only checks the text."""
 
 
-_ANYTHING = msgspec.json.Decoder(_Nothing | list[msgspec.Raw])  # type: ignore[arg-type]  # a union, which mypy types apart
+_ANYTHING = msgspec.json.Decoder(_Nothing | list[msgspec.Raw])
 
 
 def read_head(window: Window, source: Source, name: str) -> bytes:

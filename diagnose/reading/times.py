@@ -16,7 +16,7 @@ _Floats = npt.NDArray[np.float64]
 
 # Up to here the nearest float lies within half a nanosecond of a time with three decimals (102 days).
 _EXACT_BELOW_US = 2.0**43
-_LONGEST_NS = 2**62
+_LONGEST_US = 2.0**52
 
 
 def floats_hold(us: _Floats) -> bool:
@@ -35,9 +35,8 @@ def starts_ns(us: _Floats) -> Ints:
 
 
 def durations_ns(us: _Floats) -> Ints:
-    """Convert durations; negative ones and those that are no number count as zero."""
-    clean = np.nan_to_num(us * 1000.0, nan=0.0, posinf=0.0, neginf=0.0)
-    return np.rint(np.clip(clean, 0, _LONGEST_NS)).astype(np.int64)
+    """Convert durations; negative ones count as zero."""
+    return np.rint(np.clip(us, 0.0, _LONGEST_US) * 1000.0).astype(np.int64)
 
 
 def exact_ns(times: Sequence[Raw]) -> Ints:
