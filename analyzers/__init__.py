@@ -1,8 +1,9 @@
 """One bottleneck, one file: what it looks for is the file's docstring, its id is the file's name.
 
 ``find(t)`` returns findings, ``prescribe(finding, step_ns)`` what to change. Rules that account for idle time also
-have ``claim(t, left)``, which returns the stretches that they explain; they are asked in the order of IDLE_RULES, and the
-first that claims a nanosecond keeps it.
+have ``claim(t, left)``, which returns the stretches that they explain; they are asked in the order of IDLE_RULES, and
+the first that claims a nanosecond keeps it. Where there is no device, HOST_RULES divide the training thread's time in
+the same way; a rule that sees something else there has ``claim_host`` as well.
 """
 
 from __future__ import annotations

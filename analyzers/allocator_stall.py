@@ -6,7 +6,8 @@ What it looks for
 
 Why it costs
     These calls take from 0.1 ms to seconds and `cudaFree` waits for the device. PyTorch's caching allocator makes
-    them only when its cache does not fit: near the memory limit (freed and taken again), or with sizes that keep changing.
+    them only when its cache does not fit: near the memory limit (freed and taken again), or with sizes that keep
+    changing.
 
 What to do
     Expandable segments let the cache grow without new blocks; `empty_cache()` in the loop must go.

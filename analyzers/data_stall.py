@@ -46,9 +46,9 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time of loading with the loader's arguments."""
     facts = loading_facts(t)
     title = (
-        "The device waits for the DataLoader, which loads in the training process"
+        "The step waits for the DataLoader, which loads in the training process"
         if facts["single_process"]
-        else "The device waits for the DataLoader's workers"
+        else "The step waits for the DataLoader's workers"
     )
     return idle_finding(
         t, Idle(RULE, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)

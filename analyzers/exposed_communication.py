@@ -23,9 +23,11 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.findings import Finding, Prescription
-from diagnose.intervals import EMPTY, Intervals, intersect, total
+from diagnose.intervals import EMPTY, Intervals, intersect, subtract, total
 from diagnose.occurrences import Idle, idle_finding, removable
 from diagnose.tables import Tables
+from diagnose.tables.names import HOST_BACKEND, matching
+from diagnose.trace import Ints, Kind
 
 RULE = "exposed-communication"
 TITLE = "Collectives are not hidden under computation"
@@ -44,8 +46,25 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     return intersect(left, gaps.device_part(np.asarray(mine)))
 
 
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim, without a device, the time in which a collective runs and the training thread runs no operator."""
+    return intersect(left, subtract(_host_collectives(t), t.in_ops))
+
+
+def _host_collectives(t: Tables) -> Intervals:
+    return t.covering(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
+
+
+def _find_on_host(t: Tables) -> list[Finding]:
+    rows = matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND)
+    text = f"{len(rows) / t.steps.num:.1f} collectives of a host backend a step."
+    return idle_finding(t, Idle(RULE, TITLE, probe="middle", evidence=lambda _t, _o: [text]))
+
+
 def find(t: Tables) -> list[Finding]:
     """Name collectives that nothing hides."""
+    if t.device_id < 0:
+        return _find_on_host(t)
     exposed = total(t.occupancy.exposed_communication)
     idle = idle_finding(t, Idle(RULE, TITLE))
     lost_ns = exposed / t.steps.num + (idle[0].lost_ns if idle else 0.0)
@@ -57,7 +76,7 @@ def find(t: Tables) -> list[Finding]:
     busy = max(int(length.sum()), 1)
     base = idle[0] if idle else Finding(RULE, TITLE, lost_ns)
     evidence = (
-        f"{len(rows) / t.steps.num:.1f} collectives a step, median {np.median(length) / 1e6 if len(rows) else 0:.3f} ms; "
+        f"{len(rows) / t.steps.num:.1f} collectives a step, median {_median_ms(length):.3f} ms; "
         f"{exposed / busy:.0%} of their time is exposed: {exposed / t.steps.num / 1e6:.2f} ms of each step.",
     )
     return [
@@ -71,6 +90,10 @@ def find(t: Tables) -> list[Finding]:
             facts={"small": small, "per_step": len(rows) / t.steps.num, "world_size": t.trace.world_size},
         )
     ]
+
+
+def _median_ms(length: Ints) -> float:
+    return float(np.median(length)) / 1e6 if len(length) else 0.0
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

@@ -81,9 +81,8 @@ def _rate(t: Tables, rows: np.ndarray) -> list[str]:
     took = int((events.end[sized] - events.start[sized]).sum())
     if not took:
         return []
-    return [
-        f"They move {events.size[sized].sum() / t.steps.num / 1e6:.2f} MB a step at {events.size[sized].sum() / took:.1f} GB/s."
-    ]
+    moved = int(events.size[sized].sum())
+    return [f"They move {moved / t.steps.num / 1e6:.2f} MB a step at {moved / took:.1f} GB/s."]
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
@@ -112,7 +111,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             title="Pin the batches and copy them one step ahead on a side stream",
             before="for batch in loader:\n    batch = batch.to(device)",
             after="from diagnose.kernels.prefetch import DevicePrefetcher\n\n"
-            "for batch in DevicePrefetcher(loader, device):   # pins, copies on a side stream, one batch ahead\n    ...",
+            "for batch in DevicePrefetcher(loader, device):   # pins, copies on a side stream, a batch ahead\n    ...",
             least=0.5,
             safety="same numbers",
             needs="memory on the device for one more batch, and pinned memory on the host",

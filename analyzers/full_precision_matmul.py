@@ -32,7 +32,8 @@ RULE = "full-precision-matmul"
 MIN_SHARE = 0.1
 SPEED_UP = 2.0
 _FULL = re.compile(
-    r"sgemm|scudnn|cgemm|fmha_cutlass[FB]_f32|(dgrad|wgrad)\w*engine<float|convolve\w*<float|f32f32_f32f32|gemm\w*<float, "
+    r"sgemm|scudnn|cgemm|fmha_cutlass[FB]_f32|(dgrad|wgrad)\w*engine<float|convolve\w*<float|f32f32_f32f32"
+    r"|gemm\w*<float, "
     r"|Cijk_\w+_SB_|winograd\w*(fp32|f32|<float)|cf\d*_f32|conv\w*_fp32"
 )
 _NOT = re.compile(r"tf32|s1688|s16816|s884|h884|h1688|tensorop|xf32|bf16|bfloat|half|fp16|f16|gemv|int8", re.IGNORECASE)

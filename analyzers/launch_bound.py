@@ -21,6 +21,7 @@ from diagnose.findings import Finding, Prescription
 from diagnose.intervals import Intervals, intersect, subtract
 from diagnose.occurrences import Idle, Occurrences, idle_finding, removable
 from diagnose.tables import Tables
+from diagnose.tables.dispatch import TINY_NS, overhead, tiny_share
 from diagnose.tables.stretches import python_stretches
 
 RULE = "launch-bound"
@@ -31,22 +32,50 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     return subtract(intersect(left, t.gaps.host_part()), python_stretches(t))
 
 
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim, without a device, the time of calling operators where it dominates."""
+    return intersect(left, overhead(t))
+
+
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of launching."""
+    if t.device_id < 0:
+        title = "Operators are so small that calling them takes the step's time"
+        return idle_finding(t, Idle(RULE, title, probe="middle", evidence=_calling))
     title = "The host launches kernels more slowly than the device finishes them"
-    return idle_finding(t, Idle(RULE, title, evidence=_launching))
+    return idle_finding(t, Idle(RULE, title, evidence=_launching, facts={"has_device": True}))
+
+
+def _calling(t: Tables, _o: Occurrences) -> list[str]:
+    num, share = tiny_share(t)
+    return [f"{num:.0f} operators a step; {share:.0%} of them are over in less than {TINY_NS / 1000:.0f} µs."]
 
 
 def _launching(t: Tables, _o: Occurrences) -> list[str]:
     q = t.queue
     return [
-        f"{q.launches_per_step:.0f} launches a step; {q.late_share:.0%} of the device tasks start less than 10 µs after "
-        f"their launch: the queue was empty."
+        f"{q.launches_per_step:.0f} launches a step; {q.late_share:.0%} of the device tasks start less than 10 µs "
+        f"after their launch: the queue was empty."
     ]
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Compile, with graphs where shapes are fixed."""
+    """Compile, with graphs where shapes are fixed and there is a device."""
+    if not finding.facts.get("has_device"):
+        return [
+            removable(
+                finding,
+                step_ns,
+                id="compile-model",
+                title="Compile the model so that small operators become few loops",
+                before="model = Model()",
+                after="model = torch.compile(Model())",
+                least=0.2,
+                most=0.8,
+                safety="may change the numbers: fused loops round differently; compare the loss of the first steps",
+                needs="a C++ compiler, and a compilation of some seconds at the start",
+            )
+        ]
     return [
         removable(
             finding,

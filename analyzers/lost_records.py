@@ -60,7 +60,7 @@ def find(t: Tables) -> list[Finding]:
     )
 
 
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
     """Say how to capture a complete file."""
     return [
         Prescription(

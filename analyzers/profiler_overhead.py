@@ -40,6 +40,6 @@ def find(t: Tables) -> list[Finding]:
     return idle_finding(t, Idle(RULE, "The profiler itself delays the step; this time is not there without it"))
 
 
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
     """Give none: nothing in the script causes it."""
     return []

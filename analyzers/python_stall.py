@@ -41,7 +41,7 @@ def find(t: Tables) -> list[Finding]:
         f"{len(stretches.start)} stretches of over {least_stretch(t) / 1e6:.1f} ms without an operator, "
         f"{total(stretches) / t.steps.num / 1e6:.2f} ms a step."
     )
-    title = "Python between operators keeps the device waiting"
+    title = "Python between operators holds the step up"
     return idle_finding(t, Idle(RULE, title, probe="middle", evidence=lambda _t, _o: [text]))
 
 

@@ -36,6 +36,6 @@ def find(t: Tables) -> list[Finding]:
     )
 
 
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
     """Give none: the cause is not known."""
     return []

@@ -28,6 +28,6 @@ def find(t: Tables) -> list[Finding]:
     return idle_finding(t, Idle(RULE, title, probe="middle", confidence="low"))
 
 
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
     """Give none: the cause is not known."""
     return []

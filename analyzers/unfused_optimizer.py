@@ -36,10 +36,16 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     return intersect(intersect(left, t.gaps.host_part()), inside)
 
 
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim, without a device, the step of an optimizer that updates tensor by tensor."""
+    return intersect(left, t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))) if is_loop(t) else EMPTY
+
+
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of a for-loop optimizer."""
     facts = optimizer_facts(t)
-    text = f"{facts['launches']:.0f} launches per call of {facts['name']}, {facts['multi_tensor']:.0f} of them multi-tensor."
+    what = "launches" if t.device_id >= 0 else "operators"
+    text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
     title = f"{facts['name']} updates parameters one by one"
     return idle_finding(t, Idle(RULE, title, evidence=lambda _t, _o: [text], facts=facts))
 

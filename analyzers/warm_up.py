@@ -51,7 +51,7 @@ def find(t: Tables) -> list[Finding]:
     )
 
 
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
     """Say how to capture steady steps."""
     return [
         Prescription(

@@ -79,12 +79,16 @@ def _rules(t: Tables) -> tuple[Analyzer, ...]:
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
     """Ask every rule; one that fails becomes a note, and the others go on."""
     for rule in _rules(t):
-        try:
-            yield from rule.find(t)
-        except Exception as error:  # a fault in one rule must not take the others' answers away
-            notes.append(
-                Note(f"The rule {rule.RULE} failed on this trace ({type(error).__name__}: {error}).", rule.RULE)
-            )
+        yield from _guarded(rule, t, notes)
+
+
+def _guarded(rule: Analyzer, t: Tables, notes: list[Note]) -> list[Finding]:
+    try:
+        return rule.find(t)
+    except Exception as error:  # a fault in one rule must not take the others' answers away
+        text = f"The rule {rule.RULE} failed on this trace ({type(error).__name__}: {error})."
+        notes.append(Note(text, rule.RULE))
+        return []
 
 
 def _idle_shares(t: Tables) -> Mapping[str, float]:

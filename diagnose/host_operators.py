@@ -17,7 +17,7 @@ MOST = 12
 
 
 def self_times(t: Tables, thread: int) -> tuple[Ints, Ints]:
-    """Return (rows, self ns) of the operators of one thread in the window: their time less that of the operators in them."""
+    """Return (rows, self ns) of one thread's operators in the window: their time less that of the operators in them."""
     start, end = t.steps.window
     rows = host_rows(t.trace, thread, Kind.OP)
     events = t.trace.events

@@ -81,8 +81,8 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
                 needs=f"{workers} CPU cores, and memory for {workers} copies of what the dataset holds",
             )
         ]
-    workers = facts.get("num_workers")
-    more = min(2 * workers, 32) if isinstance(workers, int) and workers else None
+    num = facts.get("num_workers")
+    more = min(2 * num, 32) if isinstance(num, int) and num > 0 else None
     return [
         removable(
             finding,
@@ -91,7 +91,7 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
             title=f"Use {more} workers, keep them alive and let each prepare more batches"
             if more
             else "Use more workers, keep them alive and let each prepare more batches",
-            before=_call(facts, num_workers=workers if workers is not None else "…"),
+            before=_call(facts, num_workers=num if num is not None else "…"),
             after=_call(facts, num_workers=more or "2 × as many", persistent_workers=True, prefetch_factor=4, **pin),
             least=0.0,
             most=0.9,

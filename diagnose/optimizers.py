@@ -23,14 +23,14 @@ FUSED = frozenset({"SGD", "Adam", "AdamW", "Adagrad"})
 
 
 def optimizer_facts(t: Tables) -> Facts:
-    """Return the optimizer's class and how many launches, and multi-tensor ones, a call of its step makes."""
+    """Return the optimizer's class and how many launches (without a device: operators) a call of its step makes."""
     rows = t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
     events = t.trace.events
     first = _NAME.search(t.name(int(rows[0]))) if len(rows) else None
     steps = t.covering(rows)
-    launches = t.calls(LAUNCH)
+    launches = t.calls(LAUNCH) if t.device_id >= 0 else t.host_rows(Kind.OP)
     launches = launches[covered(steps, events.start[launches], events.start[launches] + 1) > 0]
-    mine = t.tasks.row[np.isin(t.tasks.launch, launches)]
+    mine = t.tasks.row[np.isin(t.tasks.launch, launches)] if t.device_id >= 0 else launches
     multi = sum(1 for row in mine.tolist() if _MULTI_TENSOR.search(t.name(row)))
     calls = max(1, len(rows))
     known = dict(t.capture.info.optimizer) if t.capture.info else {}
@@ -49,7 +49,8 @@ def is_loop(t: Tables) -> bool:
     launches, multi = facts["launches"], facts["multi_tensor"]
     assert isinstance(launches, float), "a mean"
     assert isinstance(multi, float), "a mean"
-    return launches >= MIN_LAUNCHES and multi < launches / 2
+    few = 0.5 * launches if t.device_id >= 0 else 1.0
+    return launches >= MIN_LAUNCHES and multi < few
 
 
 def optimizer_prescriptions(finding: Finding, step_ns: float) -> list[Prescription]:

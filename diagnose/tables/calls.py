@@ -20,9 +20,10 @@ _COPY_OR_GRAPH = re.compile(r"Memcpy|Memset|GraphLaunch")
 
 # Marks that Dynamo, Inductor and Triton leave while they compile; a cache look-up or a run of compiled code is none.
 COMPILE = re.compile(
-    r"_compile\.compile_inner|compile_fx|compile_attempt|dynamo_timed|entire_frame_compile|backend_compile|inductor_compile"
-    r"|convert_frame\.py\(\d+\): _compile|triton/compiler/compiler\.py\(\d+\): compile|triton/runtime/jit\.py\(\d+\): _do_compile"
-    r"|CachingAutotuner\.benchmark|async_compile|GraphLowering|aot_dispatch|create_aot_dispatcher|call_user_compiler"
+    r"_compile\.compile_inner|compile_fx|compile_attempt|dynamo_timed|entire_frame_compile|backend_compile"
+    r"|inductor_compile|convert_frame\.py\(\d+\): _compile|triton/compiler/compiler\.py\(\d+\): compile"
+    r"|triton/runtime/jit\.py\(\d+\): _do_compile|CachingAutotuner\.benchmark|async_compile|GraphLowering"
+    r"|aot_dispatch|create_aot_dispatcher|call_user_compiler"
 )
 # A slow call counts as part of every step when it shows in at least this share of them.
 RECURS_IN = 0.5

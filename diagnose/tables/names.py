@@ -14,6 +14,7 @@ __all__ = [
     "ALLOCATION",
     "BLOCKING",
     "COLLECTIVE",
+    "HOST_BACKEND",
     "HOST_COLLECTIVE",
     "LAUNCH",
     "LOADER_NEXT",
@@ -52,10 +53,13 @@ MODULE_LOAD = re.compile(
     r"|^(cuda|hip)(FuncGetAttributes|FuncSetAttribute|StreamCreate|EventCreate|GetDeviceProperties|GraphInstantiate"
     r"|DeviceGetStreamPriorityRange|SetDevice|DeviceSetLimit|OccupancyMaxActiveBlocks|DeviceCanAccessPeer|DeviceEnablePeerAccess)"
 )
+# Collectives that the host's own threads carry out.
+HOST_BACKEND = re.compile(r"^gloo:(?!barrier)")
 # Operators in which the host itself waits for other ranks. NCCL's own collectives only queue.
 HOST_COLLECTIVE = re.compile(
-    r"^c10d::(barrier|monitored_barrier)|^gloo:|torch/distributed/distributed_c10d\.py\(\d+\): (barrier|monitored_barrier|\w*_object\w*)"
-    r"|^<built-in method (wait|get|wait_for_key) of .*(Store|Work)|_object_list$|^nccl:barrier"
+    r"^c10d::(barrier|monitored_barrier)|^gloo:barrier|^nccl:barrier|_object_list$"
+    r"|torch/distributed/distributed_c10d\.py\(\d+\): (barrier|monitored_barrier|\w*_object\w*)"
+    r"|^<built-in method (wait|get|wait_for_key) of .*(Store|Work)"
 )
 COLLECTIVE = re.compile(
     r"nccl(?!.*init)|rccl|msccl|cross_device_reduce|(one|two)_?shot_?all_?reduce|all_?reduce_(one|two)_?shot"
