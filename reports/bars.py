@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from diagnose.findings import Gap
+from diagnose.findings import Gap, Picture
 
-__all__ = ["bar", "cells", "depth_columns", "idle_columns", "shades", "sparkline"]
+__all__ = ["bar", "cause_shares", "cells", "depth_columns", "idle_columns", "shades", "sparkline"]
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _SHADES = "·░▒▓█"
@@ -31,6 +31,14 @@ def idle_columns(gaps: Sequence[Gap], step_ns: int, columns: int) -> list[dict[s
         for column, share in _slices(gap.start_ns, gap.end_ns, step_ns, columns):
             found[column][gap.cause] = found[column].get(gap.cause, 0.0) + share
     return found
+
+
+def cause_shares(picture: Picture) -> dict[str, float]:
+    """Return the share of the drawn step that each cause takes, the largest first."""
+    shares: dict[str, float] = {}
+    for gap in picture.gaps:
+        shares[gap.cause] = shares.get(gap.cause, 0.0) + (gap.end_ns - gap.start_ns) / picture.step_ns
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def _slices(start: int, end: int, whole: int, columns: int) -> list[tuple[int, float]]:

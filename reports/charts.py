@@ -5,10 +5,11 @@ Texts that Plotly draws are escaped, since it reads a few HTML tags in them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from statistics import median
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict
 
 from diagnose.findings import Diagnosis, Gap, Picture, Span
 from diagnose.reports.causes import CATEGORIES, colour
@@ -21,7 +22,18 @@ Data: TypeAlias = dict[str, object]
 
 _MAX_LEVELS = 8  # rows of one lane; what nests deeper is drawn over the last of them
 _NAME = 70  # characters of a name in a hover label
+_NESTED = re.compile(r" \+\d+$")  # "host 7 +1" is what nests in "host 7"
+_DIGITS = re.compile(r"(\d+)")
 _DEVICE = frozenset({"compute", "communication", "copy"})
+
+
+class Lane(TypedDict):
+    """One lane of the timeline: its first row from the top and how many rows it takes."""
+
+    label: str
+    row: int
+    rows: int
+    device: bool
 
 
 def chart_data(d: Diagnosis) -> Data:
@@ -42,6 +54,8 @@ def _series(times: Sequence[int]) -> Data | None:
 
 def _timeline(picture: Picture) -> Data:
     lanes, rows = _lanes(picture.spans)
+    if picture.gaps and not any(lane["device"] for lane in lanes):
+        lanes, rows = _below(lanes), [row + 1 for row in rows]
     names = _Pool()
     drawn: dict[str, list[tuple[float, ...]]] = {}
     for span, row in zip(picture.spans, rows, strict=True):
@@ -92,22 +106,38 @@ def _gaps(gaps: Sequence[Gap], names: _Pool) -> list[Data]:
     ]
 
 
-def _lanes(spans: Sequence[Span]) -> tuple[list[Data], list[int]]:
+def _lanes(spans: Sequence[Span]) -> tuple[list[Lane], list[int]]:
     """Return the lanes, devices before the host, and for each span its row; nested spans get rows of their own."""
     members: dict[str, list[int]] = {}
     for index, span in enumerate(spans):
-        members.setdefault(span.lane, []).append(index)
+        members.setdefault(_NESTED.sub("", span.lane), []).append(index)
     on_device = {lane: any(spans[i].category in _DEVICE for i in found) for lane, found in members.items()}
-    lanes: list[Data] = []
+    lanes: list[Lane] = []
     rows = [0] * len(spans)
     used = 0
-    for lane in sorted(members, key=lambda name: (not on_device[name], name)):
-        nesting = levels([(spans[i].start_ns, spans[i].end_ns) for i in members[lane]])
+    for lane in sorted(members, key=lambda name: (not on_device[name], _natural(name))):
+        flat = on_device[lane]  # a stream runs one task at a time; what overlaps does so by rounding
+        nesting = [0] * len(members[lane]) if flat else levels([_ends(spans[i]) for i in members[lane]])
         for index, level in zip(members[lane], nesting, strict=True):
             rows[index] = used + level
-        lanes.append({"label": _label(lane), "row": used, "rows": max(nesting) + 1, "device": on_device[lane]})
+        lanes.append(Lane(label=_label(lane), row=used, rows=max(nesting) + 1, device=on_device[lane]))
         used += max(nesting) + 1
     return lanes, rows
+
+
+def _below(lanes: list[Lane]) -> list[Lane]:
+    """Put a lane for the causes above lanes that are all the host's, which gaps would be hidden under."""
+    lowered = [Lane(label=lane["label"], row=lane["row"] + 1, rows=lane["rows"], device=False) for lane in lanes]
+    return [Lane(label="by cause", row=0, rows=1, device=True), *lowered]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Stream 7 comes before stream 20."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in _DIGITS.split(name)]
+
+
+def _ends(span: Span) -> tuple[int, int]:
+    return span.start_ns, span.end_ns
 
 
 def levels(intervals: Sequence[tuple[int, int]]) -> list[int]:

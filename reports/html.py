@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from diagnose.findings import Diagnosis, Prescription
 from diagnose.reports import words
+from diagnose.reports.bars import cause_shares
 from diagnose.reports.causes import PARTS, VERDICTS, colour, meaning
 from diagnose.reports.charts import chart_data
 from diagnose.reports.names import middle, shorten
@@ -44,7 +45,7 @@ def render(d: Diagnosis) -> str:
         verdict_words=VERDICTS[d.verdict],
         looks=PARTS,
         parts=_parts(d),
-        causes=sorted(d.idle_by_cause.items(), key=lambda item: -item[1]),
+        causes=_causes(d),
         fixes=_by_rule(d),
     )
     return page + "\n"
@@ -64,6 +65,7 @@ def _environment() -> Environment:
         "percent": words.percent,
         "place": words.place,
         "plural": words.plural,
+        "ranks": words.ranks,
         "saving": words.saving,
         "shorten": lambda name: shorten(words.clean(name)),
         "breakable": _breakable,
@@ -103,6 +105,14 @@ def _parts(d: Diagnosis) -> list[tuple[str, str, str, float]]:
         return []
     shares = asdict(d.partition)
     return [(name.replace("_", " "), *look, shares[name]) for name, look in PARTS.items() if shares[name] > 0]
+
+
+def _causes(d: Diagnosis) -> list[tuple[str, float]]:
+    """Return what the device's idle time was due to; without a device, what the host was at in the drawn step."""
+    shares = d.idle_by_cause
+    if d.partition is None and d.picture is not None and d.picture.step_ns > 0:
+        shares = cause_shares(d.picture)
+    return sorted(((cause, share) for cause, share in shares.items() if share > 0), key=lambda item: -item[1])
 
 
 def _by_rule(d: Diagnosis) -> dict[str, list[Prescription]]:

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from diagnose.findings import Diagnosis, RankSummary, Trial
 from diagnose.reports import text_findings, text_picture
-from diagnose.reports.words import clean, duration, path_tail, percent, plural
+from diagnose.reports.bars import cause_shares
+from diagnose.reports.words import clean, duration, path_tail, percent, plural, ranks
 
 __all__ = ["render"]
 
@@ -56,9 +57,8 @@ def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         if d.idle_by_cause:
             yield _title("Idle by cause")
             yield text_picture.causes(d.idle_by_cause, d.step_ns, width)
-    elif d.operators:
-        yield _title("Host operators by self time")
-        yield text_findings.operators(d.operators, d.step_ns, width)
+    else:
+        yield from _host(d, width)
     yield from text_findings.findings(d, width)
     if d.trials:
         yield _title("Trials")
@@ -71,8 +71,26 @@ def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield from _notes(d)
 
 
+def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
+    """Yield what takes the place of queue and partition where the trace has no device."""
+    if d.picture is not None and d.picture.gaps and d.picture.step_ns > 0:
+        shares = cause_shares(d.picture)
+        yield _title("Where the host's time goes", f"step {d.picture.step}, {duration(d.picture.step_ns)}")
+        yield text_picture.host(d.picture, shares, width)
+        yield text_picture.causes(shares, d.picture.step_ns, width)
+    if d.operators:
+        yield _title("Host operators by self time")
+        yield text_findings.operators(d.operators, d.step_ns, width)
+
+
 def _headline(d: Diagnosis) -> Text:
-    return Text.assemble((d.verdict, _VERDICT_STYLES.get(d.verdict, "bold")), "  ", (clean(d.headline), "bold"))
+    """Return the headline after the verdict, which is left out where the headline itself begins with it."""
+    headline = Text(clean(d.headline), style="bold")
+    style = _VERDICT_STYLES.get(d.verdict, "bold")
+    if d.headline.lower().startswith(d.verdict):
+        headline.stylize(style, 0, len(d.verdict))
+        return headline
+    return Text.assemble((d.verdict, style), "  ", headline)
 
 
 def _title(title: str, aside: str = "") -> RenderableType:
@@ -89,7 +107,7 @@ def _facts(d: Diagnosis) -> Iterator[str]:
     if names:
         yield f"{len(names)} × {names[0]}" if len(names) > 1 and len(set(names)) == 1 else ", ".join(names)
     if d.source.world_size > 1:
-        yield plural(d.source.world_size, "rank")
+        yield ranks(d.source.world_size, len(d.ranks))
     if d.source.torch:
         yield f"torch {clean(d.source.torch)}"
     yield clean(path_tail(d.source.command or d.source.path, 60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import wrap
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -29,7 +30,7 @@ def findings(d: Diagnosis, width: int) -> Iterator[RenderableType]:
             Text("Nothing to fix: no rule found time worth winning back in these steps.", "bold green"), (1, 0, 0, 0)
         )
         return
-    yield Padding(Text("Findings, the costliest first", "bold"), (1, 0, 0, 0))
+    yield Padding(Text("Findings, the most valuable first", "bold"), (1, 0, 0, 0))
     if d.dominant is None:
         yield Text("  Little to gain: none of these holds the step back much.", style="green")
     fixes: dict[str, Prescription] = {}
@@ -85,9 +86,17 @@ def _fix(fix: Prescription, width: int) -> Iterator[RenderableType]:
         yield Padding(Text(clean(fix.safety), style="yellow"), (0, 0, 0, 4))
     lines = clean(fix.after).rstrip().splitlines()
     for line in lines[:_MAX_CODE_LINES]:
-        yield Text.assemble(("    │ ", "dim"), middle(line, width - 12))
+        yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, width - 12))
     if len(lines) > _MAX_CODE_LINES:
         yield Text(f"    │ … {plural(len(lines) - _MAX_CODE_LINES, 'more line')}", style="dim")
+
+
+def _folded(line: str, width: int) -> list[str]:
+    """Return a line of code in parts that fit; code that is to be pasted is never cut."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return wrap(line, width, subsequent_indent=indent[: width // 2], break_on_hyphens=False, drop_whitespace=False) or [
+        ""
+    ]
 
 
 def operators(operators: tuple[HostOperator, ...], step_ns: float, width: int) -> Table:

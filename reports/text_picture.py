@@ -15,7 +15,7 @@ from diagnose.reports.bars import bar, cells, depth_columns, idle_columns, shade
 from diagnose.reports.causes import meaning
 from diagnose.reports.words import clean, duration, percent, summed
 
-__all__ = ["causes", "partition", "queue"]
+__all__ = ["causes", "host", "partition", "queue"]
 
 _LABELS = 9  # width of the names at the left of the queue's rows
 _MAX_CAUSES = 6
@@ -49,6 +49,11 @@ def queue(picture: Picture, queue: Queue | None, idle_by_cause: Mapping[str, flo
     if queue is not None:
         rows.append(Padding(Text(_depth_words(queue), style="dim"), (0, 0, 0, 2)))
     return Group(*rows)
+
+
+def host(picture: Picture, shares: Mapping[str, float], width: int) -> RenderableType:
+    """Return the step of a trace without a device: what the host was at, from left to right."""
+    return _cause_row(idle_columns(picture.gaps, picture.step_ns, width - _LABELS - 4), _keys(shares))
 
 
 def _cause_row(idle: list[dict[str, float]], keys: dict[str, tuple[str, str]]) -> Text:

@@ -8,7 +8,7 @@ import unicodedata
 from diagnose.findings import Prescription, Where
 from diagnose.reports.names import middle
 
-__all__ = ["clean", "duration", "path_tail", "percent", "place", "plural", "saving", "summed"]
+__all__ = ["clean", "duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "summed"]
 
 _BIDI = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x061C, 0x200E, 0x200F)))
 
@@ -100,6 +100,12 @@ def saving(prescription: Prescription) -> str:
 def plural(count: float, noun: str) -> str:
     """Return "1 step", "12 steps"."""
     return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
+
+
+def ranks(world_size: int, given: int) -> str:
+    """Return "4 ranks", or "1 of 300 ranks" where fewer traces than ranks were given."""
+    total = plural(world_size, "rank")
+    return total if max(given, 1) >= world_size else f"{max(given, 1)} of {total}"
 
 
 def summed(shares: dict[str, float], keep: int) -> list[tuple[str, float]]:

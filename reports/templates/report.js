@@ -19,7 +19,9 @@
     return {
       type: "bar", orientation: "h", yaxis: "y2", name, showlegend: false, width,
       base: items.map((item) => item[0]), x: items.map((item) => item[1]), y: row,
-      marker: { color: colour, line: { width: 0 } },
+      // Not quite opaque: Plotly then rounds bars narrower than a pixel to nothing instead of widening each to a full
+      // pixel, so that thousands of short ones show in proportion to their time.
+      marker: { color: colour + "fc", line: { width: 0 } },
       customdata: items.map((item) => [names[item[2]][0], time(item[1]), time(item[0]), item[2]]),
       hovertemplate: `<b>${name}</b> %{customdata[1]}, from %{customdata[2]}<br>%{customdata[0]}<extra></extra>`,
     };

@@ -198,7 +198,12 @@ def no_gpu() -> Diagnosis:
             HostOperator(name, 20 / (i + 1), (4 - i) * MS, (5 - i) * MS, "[[64, 64, 56, 56]]")
             for i, name in enumerate(names)
         ),
-        picture=Picture(2, 20 * MS, (Span("host 1", 0, 9 * MS, "aten::conv2d", "operator"),)),
+        picture=Picture(
+            2,
+            20 * MS,
+            (Span("host 1", 0, 9 * MS, "aten::conv2d", "operator"), Span("host 1 +1", 1 * MS, 2 * MS, "b", "operator")),
+            (Gap(0, 12 * MS, "operators", "aten::conv2d"), Gap(12 * MS, 20 * MS, "data-stall", "__next__")),
+        ),
         source=replace(SOURCE, devices=()),
     )
 

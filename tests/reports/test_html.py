@@ -117,9 +117,11 @@ def test_small_findings_alone_are_called_small(forms):
     assert "Little to gain The costliest finding takes 200 µs of each step (1.0 %)." in page.text
 
 
-def test_without_a_gpu_the_operators_come_first(forms):
+def test_without_a_gpu_the_page_is_about_the_host(forms):
     page = Page(render(forms["no_gpu"]))
-    assert page.text.index("Host operators") < page.text.index("Findings")
+    assert "Where the host's time goes" in page.text
+    assert "operators the host computed inside operators 60.0 % 12.0 ms" in page.text
+    assert "data-stall the step waited for its next batch 40.0 % 8.00 ms" in page.text
     assert "aten::mkldnn_convolution" in page.text.replace("_ ", "_").replace(":: ", "::")
     assert "Where the step goes" not in page.text
     assert "Queue depth" not in page.text
@@ -145,7 +147,7 @@ def test_hostile_strings_stay_text(forms, hostile_text):
 
 def test_texts_that_plotly_draws_are_escaped(forms):
     timeline = Page(render(forms["hostile"])).data()["timeline"]
-    drawn = [timeline["lanes"][0]["label"], timeline["spans"][0]["category"], timeline["names"][0][0]]
+    drawn = [timeline["lanes"][1]["label"], timeline["spans"][0]["category"], timeline["names"][0][0]]
     assert all("<" not in text and "&lt;" in text for text in drawn)
     assert "<img src=x" in timeline["names"][0][1]  # in full, shown as text by the page's own script
 
@@ -157,9 +159,17 @@ def test_the_timeline_holds_every_span_and_gap(forms):
     assert sum(len(group["items"]) for group in timeline["gaps"]) == len(d.picture.gaps)
     assert [group["cause"] for group in timeline["gaps"]][:2] == ["data-stall", "host-sync"]
     assert timeline["gaps"][0]["items"][0][:2] == (0, 6)
-    assert [lane["label"] for lane in timeline["lanes"]] == ["GPU 0 stream 20", "GPU 0 stream 7", "host 4711"]
+    assert [lane["label"] for lane in timeline["lanes"]] == ["GPU 0 stream 7", "GPU 0 stream 20", "host 4711"]
     assert [lane["device"] for lane in timeline["lanes"]] == [True, True, False]
     assert timeline["depth"]["x"][:2] == [0, 6]
+
+
+def test_without_a_device_the_causes_have_a_lane_of_their_own(forms):
+    timeline = chart_data(forms["no_gpu"])["timeline"]
+    assert [(lane["label"], lane["row"], lane["rows"]) for lane in timeline["lanes"]] == [
+        ("by cause", 0, 1), ("host 1", 1, 2),
+    ]  # fmt: skip
+    assert [item[0] for item in timeline["spans"][0]["items"]] == [1, 2]
 
 
 def test_a_name_is_stored_once():
@@ -182,7 +192,10 @@ def test_nothing_to_draw_is_no_chart(picture):
 
 def test_gaps_alone_are_drawn():
     timeline = chart_data_of(Picture(0, 10 * MS, (), (Gap(0, MS, "host-sync", "waits"),)))
-    assert (timeline["lanes"], timeline["gaps"][0]["items"]) == ([], [(0, 1, 0)])
+    assert (timeline["lanes"], timeline["gaps"][0]["items"]) == (
+        [{"label": "by cause", "row": 0, "rows": 1, "device": True}],
+        [(0, 1, 0)],
+    )
 
 
 def test_nested_spans_get_rows_of_their_own():

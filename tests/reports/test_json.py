@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from diagnose.reports.json import render, schema, to_dict
 
 validator = pytest.importorskip("jsonschema", reason="the schema is checked with the package jsonschema")
 
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "json.md"
 CONTRACT = {
     "schema_version", "tool", "source", "verdict", "dominant", "step_ms", "steps", "queue", "partition",
     "idle_by_cause", "findings", "prescriptions", "replay", "trust", "ranks", "trials",
@@ -33,6 +35,23 @@ def test_every_form_follows_the_schema(any_form):
 def test_the_schema_refuses_what_is_wrong(forms, field, value):
     wrong = to_dict(forms["gaps"]) | {field: value}
     assert list(validator.Draft202012Validator(schema()).iter_errors(wrong))
+
+
+def test_the_documentation_names_every_field(forms):
+    text = DOCUMENTATION.read_text(encoding="utf-8")
+    fields = set(to_dict(forms["gaps"]))
+    for part in ("findings", "prescriptions", "operators", "ranks", "trials"):
+        fields |= set(to_dict(forms["trials" if part == "trials" else "ranks"])[part][0])
+    assert not [field for field in fields if f"`{field}`" not in text]
+
+
+def test_the_schema_describes_every_field(forms):
+    """A field that is written but not described would go unchecked."""
+    described = schema()["properties"]
+    assert set(to_dict(forms["gaps"])) == set(described)
+    definitions = schema()["$defs"]
+    for name, part in (("finding", "findings"), ("prescription", "prescriptions"), ("operator", "operators")):
+        assert set(to_dict(forms["gaps"])[part][0]) == set(definitions[name]["properties"])
 
 
 def test_shares_keep_their_sums(forms):

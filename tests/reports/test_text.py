@@ -27,6 +27,24 @@ def test_the_answer_comes_first(any_form):
     assert render(any_form).startswith(any_form.verdict + "  ")
 
 
+def test_a_headline_that_names_the_verdict_is_not_prefixed_again(forms):
+    text = render(replace(forms["cpu_bound"], headline="CPU-bound: the queue is empty."))
+    assert text.startswith("CPU-bound: the queue is empty.")
+
+
+def test_one_rank_of_several_is_said(forms):
+    d = forms["gaps"]
+    assert "1 of 8 ranks" in render(replace(d, source=replace(d.source, world_size=8)))
+
+
+def test_code_to_paste_is_folded_not_cut(forms):
+    code = "loader = DataLoader(dataset, " + ", ".join(f"option_{i}=True" for i in range(12)) + ")"
+    fix = replace(forms["gaps"].prescriptions[0], after=code)
+    text = render(replace(forms["gaps"], prescriptions=(fix,)))
+    folded = re.findall(r"│ (.*)", text)
+    assert "".join(part.strip() for part in folded).replace(" ", "") == code.replace(" ", "")
+
+
 def test_findings_are_ranked_with_line_and_fix(forms):
     text = render(forms["gaps"])
     rules = re.findall(r"^  (\d) ([a-z-]+)  ", text, re.MULTILINE)
@@ -68,6 +86,9 @@ def test_a_healthy_trace_is_told_so(forms):
 
 def test_without_a_gpu_the_operators_take_the_place_of_the_queue(forms):
     text = render(forms["no_gpu"])
+    assert "Where the host's time goes  step 2, 20.0 ms" in text
+    assert re.search(r"^  cause    a{52}b{35}$", text, re.MULTILINE)  # 60 % and 40 % of 87 columns
+    assert re.search(r"  a  operators +60\.0 %  12\.0 ms", text)
     assert "Host operators by self time" in text
     assert re.search(r"aten::mkldnn_convolution +20 × +4\.00 ms +20\.0 %", text)
     assert "Queue" not in text
