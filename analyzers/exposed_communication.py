@@ -18,9 +18,12 @@ How sure
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.findings import Finding, Prescription
 from diagnose.intervals import EMPTY, Intervals, intersect, subtract, total
@@ -30,6 +33,7 @@ from diagnose.tables.names import HOST_BACKEND, matching
 from diagnose.trace import Ints, Kind
 
 RULE = "exposed-communication"
+_EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
 TITLE = "Collectives are not hidden under computation"
 MIN_SHARE = 0.002  # of the step; less is not worth a line
 MANY_SMALL = 30  # collectives a step beyond which their number itself costs
@@ -87,9 +91,30 @@ def find(t: Tables) -> list[Finding]:
             total_ns=exposed + base.total_ns,
             median_ns=int(np.median(length)) if len(rows) else 0,
             evidence=(*evidence, *base.evidence),
-            facts={"small": small, "per_step": len(rows) / t.steps.num, "world_size": t.trace.world_size},
+            facts={"small": small, "is_exchange": _is_exchange(t), "world_size": t.trace.world_size},
         )
     ]
+
+
+def _is_exchange(t: Tables) -> bool:
+    """Tell whether most of the collective time is an exchange (all-to-all) rather than a reduction of gradients."""
+    mine = t.tasks.is_collective
+    length = (t.tasks.end - t.tasks.start)[mine].astype(np.float64)
+    exchange = np.array([_exchanges(t, row, launch) for row, launch in _called(t, mine)], bool)
+    return bool(length[exchange].sum() > length.sum() / 2)
+
+
+def _called(t: Tables, mine: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    return zip(t.tasks.row[mine].tolist(), t.tasks.launch[mine].tolist(), strict=True)
+
+
+def _exchanges(t: Tables, row: int, launch: int) -> bool:
+    """Look at the kernel's name, then at the operators around its launch: newer kernels are all called Generic."""
+    names = [t.name(row)]
+    thread = int(t.trace.events.thread[launch]) if launch >= 0 else -1
+    if thread in t.work_layers:
+        names += [t.name(r) for r in t.work_layers[thread].at(int(t.trace.events.start[launch]))]
+    return any(_EXCHANGE.search(name) for name in names)
 
 
 def _median_ms(length: Ints) -> float:
@@ -112,6 +137,8 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
                 safety="same numbers up to the order of summation",
             )
         ]
+    if finding.facts.get("is_exchange"):
+        return [_overlap_exchange(finding, step_ns)]
     return [
         removable(
             finding,
@@ -129,3 +156,20 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             needs="a model whose used parameters do not change from step to step (static_graph)",
         )
     ]
+
+
+def _overlap_exchange(finding: Finding, step_ns: float) -> Prescription:
+    return removable(
+        finding,
+        step_ns,
+        id="overlap-exchange",
+        title="Start the exchange early and compute something that does not need it meanwhile",
+        before="dist.all_to_all_single(out, mine)\ndense = bottom(x)",
+        after="work = dist.all_to_all_single(out, mine, async_op=True)\n"
+        "dense = bottom(x)            # does not need the exchanged rows\n"
+        "work.wait()                  # queues a wait on the device, the host goes on",
+        least=0.1,
+        most=0.8,
+        safety="same numbers",
+        needs="work that does not depend on the exchange; and ranks that arrive at it together",
+    )

@@ -45,9 +45,9 @@ def examine_rank(capture: Capture) -> Diagnosis:
     answer = verdict(queue, idle)
     found = [f for f in found if f.lost_ns >= WORTH_NAMING * step_ns]
     idle_ids = {rule.RULE for rule in (*analyzers.IDLE_RULES, analyzers.REST)}
-    scoped = {id(f): in_scope(answer, f, is_idle_rule=f.rule in idle_ids) for f in found}
-    found.sort(key=lambda f: (not scoped[id(f)], -f.lost_ns))
-    largest = found[0] if found and scoped[id(found[0])] else None
+    found.sort(key=lambda f: -f.lost_ns)
+    largest = next((f for f in found if in_scope(answer, f, is_idle_rule=f.rule in idle_ids)), None)
+    found.sort(key=lambda f: f is not largest)
     info = capture.info
     return Diagnosis(
         verdict=answer,

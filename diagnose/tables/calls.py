@@ -25,6 +25,7 @@ COMPILE = re.compile(
     r"|triton/runtime/jit\.py\(\d+\): _do_compile|CachingAutotuner\.benchmark|async_compile|GraphLowering"
     r"|aot_dispatch|create_aot_dispatcher|call_user_compiler"
 )
+SETUP_NS = 50_000  # many of these calls are queries that return in a few µs when there is nothing to load
 # A slow call counts as part of every step when it shows in at least this share of them.
 RECURS_IN = 0.5
 
@@ -35,12 +36,14 @@ def allocations(t: Tables) -> Rows:
 
 
 def code_loads(t: Tables) -> Rows:
-    """Return the calls that loaded device code or set the runtime up; a launch of over 1 ms loaded code too."""
+    """Return the long calls that loaded device code or set the runtime up; a launch of over 1 ms loaded code too."""
     events = t.trace.events
+    setup = t.calls(MODULE_LOAD)
+    setup = setup[events.end[setup] - events.start[setup] > SETUP_NS]
     launches = t.calls(LAUNCH)
     slow = launches[events.end[launches] - events.start[launches] > COLD_CALL_NS]
     slow = np.array([r for r in slow.tolist() if not _COPY_OR_GRAPH.search(t.name(r))], np.intp)
-    return np.union1d(slow, t.calls(MODULE_LOAD))
+    return np.union1d(slow, setup)
 
 
 def compile_frames(t: Tables) -> Rows:

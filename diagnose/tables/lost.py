@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from diagnose.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables
-from diagnose.tables.names import LAUNCH, matching, rows_of
+from diagnose.tables.names import KERNEL_LAUNCH, matching, rows_of
 from diagnose.trace import Kind
 
 __all__ = ["launches_without_task", "lost_share", "unanswered"]
@@ -15,7 +15,7 @@ __all__ = ["launches_without_task", "lost_share", "unanswered"]
 
 def _launches(t: Tables) -> npt.NDArray[np.intp]:
     start, end = t.steps.window
-    rows = matching(t.trace, (Kind.RUNTIME,), LAUNCH)
+    rows = matching(t.trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
     began = t.trace.events.start[rows]
     return rows[(began >= start) & (began < end)]
 

@@ -16,6 +16,7 @@ __all__ = [
     "COLLECTIVE",
     "HOST_BACKEND",
     "HOST_COLLECTIVE",
+    "KERNEL_LAUNCH",
     "LAUNCH",
     "LOADER_NEXT",
     "MODULE_LOAD",
@@ -37,6 +38,10 @@ OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 # Calls that put work on a stream. Graph launches count once however many kernels they carry.
 LAUNCH = re.compile(
     r"^(cuda|hip|cu)(Ext)?(Launch(Cooperative)?Kernel|GraphLaunch|ModuleLaunch|Memcpy|Memset|LaunchCooperative)"
+)
+# The same without copies and fills: those of zero bytes leave no task, and libraries make them all the time.
+KERNEL_LAUNCH = re.compile(
+    r"^(cuda|hip|cu)(Ext)?(Launch(Cooperative)?Kernel|GraphLaunch|ModuleLaunch|LaunchCooperative)"
 )
 # Calls that return only once the device has caught up.
 BLOCKING = re.compile(
