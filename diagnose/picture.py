@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.findings import Gap, Picture, Span
 from diagnose.places import doing
 from diagnose.tables import Tables
 from diagnose.tables.queue import depth_over_time
-from diagnose.trace import Ints, Kind
+from diagnose.trace import Kind
 
 __all__ = ["picture"]
 
 # A page stays quick with so many bars; the longest are kept and the rest counted.
-MAX_SPANS = 3000
+MAX_DEVICE_SPANS = 2500
+MAX_HOST_SPANS = 1000
 MAX_GAPS = 1500
 MAX_DEPTHS = 1500
 MAX_LAYERS = 3  # of the host's nesting
@@ -25,57 +29,77 @@ def picture(t: Tables) -> Picture:
     i = int(np.argmin(np.abs(lengths - np.median(lengths))))
     start = int(t.steps.start[i])
     end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
-    spans = [*_device_spans(t, start, end), *_host_spans(t, start, end)]
-    kept = sorted(spans, key=lambda s: s.start_ns - s.end_ns)[:MAX_SPANS]
+    device, host = _device_bars(t, start, end), _host_bars(t, start, end)
+    kept = [*_longest(t, device, start, end, MAX_DEVICE_SPANS), *_longest(t, host, start, end, MAX_HOST_SPANS)]
+    num = sum(len(bars.rows) for bars in (*device, *host))
     return Picture(
         step=int(t.steps.number[i]),
         step_ns=end - start,
         spans=tuple(sorted(kept, key=lambda s: (s.lane, s.start_ns))),
         gaps=_gaps(t, start, end),
         depth=_depth(t, start, end) if t.device_id >= 0 else (),
-        num_spans_left_out=len(spans) - len(kept),
+        num_spans_left_out=num - len(kept),
     )
 
 
-def _device_spans(t: Tables, start: int, end: int) -> list[Span]:
+class _Bars(NamedTuple):
+    """Events of one lane and category."""
+
+    lane: str
+    category: str
+    rows: npt.NDArray[np.intp]
+
+
+def _device_bars(t: Tables, start: int, end: int) -> list[_Bars]:
     if t.device_id < 0:
         return []
     tasks = t.tasks
-    inside = np.flatnonzero((tasks.start < end) & (tasks.end > start))
-    category = np.where(tasks.is_collective, "communication", np.where(tasks.is_copy, "copy", "compute"))
+    inside = (tasks.start < end) & (tasks.end > start)
+    kinds = {"communication": tasks.is_collective, "copy": tasks.is_copy}
+    kinds["compute"] = ~(tasks.is_collective | tasks.is_copy)
     return [
-        Span(
-            lane=f"GPU {t.device_id} stream {tasks.stream[i]}",
-            start_ns=max(int(tasks.start[i]) - start, 0),
-            end_ns=min(int(tasks.end[i]), end) - start,
-            name=t.name(int(tasks.row[i])),
-            category=str(category[i]),
-        )
-        for i in inside.tolist()
+        _Bars(f"GPU {t.device_id} stream {stream}", category, tasks.row[inside & mask & (tasks.stream == stream)])
+        for stream in np.unique(tasks.stream[inside]).tolist()
+        for category, mask in kinds.items()
     ]
 
 
 _CATEGORY = {Kind.OP: "operator", Kind.ANNOTATION: "annotation", Kind.RUNTIME: "runtime"}
 
 
-def _host_spans(t: Tables, start: int, end: int) -> list[Span]:
+def _host_bars(t: Tables, start: int, end: int) -> list[_Bars]:
     events = t.trace.events
-    spans = []
+    bars = []
     for thread in t.threads:
-        nested = t.work_layers[thread]
-        for depth, rows in enumerate(nested.rows[: MAX_LAYERS + 1]):
-            inside: Ints = rows[(events.start[rows] < end) & (events.end[rows] > start)]
-            spans += [
-                Span(
-                    lane=f"host {t.trace.threads[thread].tid}" + (f" +{depth}" if depth else ""),
-                    start_ns=max(int(events.start[row]) - start, 0),
-                    end_ns=min(int(events.end[row]), end) - start,
-                    name=t.name(row),
-                    category=_CATEGORY[Kind(int(events.kind[row]))],
-                )
-                for row in inside.tolist()
-            ]
-    return spans
+        for depth, rows in enumerate(t.work_layers[thread].rows[: MAX_LAYERS + 1]):
+            lane = f"host {t.trace.threads[thread].tid}" + (f" +{depth}" if depth else "")
+            inside = rows[(events.start[rows] < end) & (events.end[rows] > start)]
+            bars += [_Bars(lane, name, inside[events.kind[inside] == kind]) for kind, name in _CATEGORY.items()]
+    return bars
+
+
+def _longest(t: Tables, lanes: list[_Bars], start: int, end: int, most: int) -> list[Span]:
+    """Draw the ``most`` longest events of the lanes."""
+    events = t.trace.events
+    length = np.concatenate([(events.end - events.start)[bars.rows] for bars in lanes] or [np.zeros(0, np.int64)])
+    least_ns = int(np.partition(length, -most)[-most]) if len(length) > most else 0
+    spans = [span for bars in lanes for span in _spans(t, bars, start, end, least_ns)]
+    return sorted(spans, key=lambda s: s.start_ns - s.end_ns)[:most]
+
+
+def _spans(t: Tables, bars: _Bars, start: int, end: int, least_ns: int) -> list[Span]:
+    events = t.trace.events
+    rows = bars.rows[(events.end - events.start)[bars.rows] >= least_ns]
+    return [
+        Span(
+            lane=bars.lane,
+            start_ns=max(int(events.start[row]) - start, 0),
+            end_ns=min(int(events.end[row]), end) - start,
+            name=t.name(row),
+            category=bars.category,
+        )
+        for row in rows.tolist()
+    ]
 
 
 def _gaps(t: Tables, start: int, end: int) -> tuple[Gap, ...]:
