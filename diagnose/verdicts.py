@@ -46,21 +46,19 @@ def in_scope(found: Verdict, finding: Finding, *, is_idle_rule: bool) -> bool:
 
 
 def headline(found: Verdict, queue: Queue | None, step_ns: float, largest: Finding | None) -> str:
-    """Return the verdict in one sentence."""
+    """Return the verdict in one sentence; the verdict's own word stands before it in every report."""
     step = f"{step_ns / 1e6:.1f} ms step"
-    cause = (
-        f" The largest cause: {_lower(largest.title)} ({largest.lost_ns / step_ns:.0%} of the step)." if largest else ""
-    )
     if queue is None:
-        rest = cause or " Nothing in it stands out as waste."
-        return f"No GPU work in this recording; the host runs a {step}.{rest}"
-    if found == "kernel-bound":
-        rest = cause or " Nothing stands out as waste."
-        return f"Kernel-bound: the GPU is busy {queue.busy_share:.0%} of each {step}.{rest}"
-    if found == "cpu-bound":
-        why = "the host does not keep its queue filled"
-        return f"CPU-bound: the GPU is idle {queue.idle_share:.0%} of each {step} because {why}.{cause}"
-    return f"Gaps: the GPU's queue is dense, but it is idle {queue.idle_share:.0%} of each {step}.{cause}"
+        state = f"Without a GPU in this recording the host takes all of each {step}"
+    elif found == "kernel-bound":
+        state = f"The GPU is busy {queue.busy_share:.0%} of each {step}"
+    elif found == "cpu-bound":
+        state = f"The GPU is idle {queue.idle_share:.0%} of each {step} because the host does not keep its queue filled"
+    else:
+        state = f"The GPU is idle {queue.idle_share:.0%} of each {step} although its queue is dense"
+    if largest is None:
+        return f"{state}, and nothing stands out as waste."
+    return f"{state}; the largest cause: {_lower(largest.title)} ({largest.lost_ns / step_ns:.0%} of the step)."
 
 
 def _lower(title: str) -> str:
