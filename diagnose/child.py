@@ -31,6 +31,7 @@ class Order:
     options: CaptureOptions
     parent: int  # id of the process that waits for this one
     failure_file: int  # open file that takes the text of a DiagnoseError: the parent says it, once
+    signal_file: int  # open file that takes the number of each signal that arrived here, one byte each
 
     def encode(self) -> str:
         """Return the order as one argument."""
@@ -48,6 +49,8 @@ def main() -> NoReturn:
     """Run the script under capture and end as it ended."""
     order = Order.decode(sys.argv[1])
     _die_with_parent(order.parent)
+    os.set_blocking(order.signal_file, False)
+    signal.set_wakeup_fd(order.signal_file, warn_on_full_buffer=False)  # leaves the script's handlers alone
     module = sys.argv[2] == "-m"
     script = sys.argv[3:] if module else sys.argv[2:]
     from diagnose.capture import trace_script

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,8 +21,9 @@ from diagnose.child import Order
 
 __all__ = ["Ended", "supervise"]
 
-FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STDERR = 2
+GROUP_SIGNAL_S = 0.2  # a signal to the group reaches both processes within this time
 
 # Neither `-m` nor a path: both would put a folder in front of sys.path that the script's own imports must not see.
 BOOTSTRAP = "import sys; sys.path.pop(0); from diagnose.child import main; main()"
@@ -42,16 +44,13 @@ class Ended:
 
 
 def supervise(order: Order, script: Sequence[str], *, stdout_to_stderr: bool) -> Ended:
-    """Run the script under capture on the caller's own terminal and wait for its end.
-
-    A Ctrl-C on the terminal reaches the child by itself, so this process only waits for what the child does with it;
-    signals that were sent to this process alone are passed on.
-    """
-    with tempfile.TemporaryFile() as failure:
-        order = replace(order, failure_file=failure.fileno())
+    """Run the script under capture on the caller's own terminal and wait for its end."""
+    with tempfile.TemporaryFile() as failure, tempfile.TemporaryFile() as signals:
+        files = (failure.fileno(), signals.fileno())
+        order = replace(order, failure_file=files[0], signal_file=files[1])
         command = [*_python(), "-c", BOOTSTRAP, order.encode(), *script]
-        child = subprocess.Popen(command, stdout=STDERR if stdout_to_stderr else None, pass_fds=(failure.fileno(),))
-        with _signals_to(child):
+        child = subprocess.Popen(command, stdout=STDERR if stdout_to_stderr else None, pass_fds=files)
+        with _signals_to(child, files[1]):
             returncode = child.wait()
         failure.seek(0)
         return Ended(child.pid, returncode, failure.read().decode("utf-8", "replace"))
@@ -64,23 +63,25 @@ def _python() -> list[str]:
 
 
 @contextmanager
-def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
+def _signals_to(child: subprocess.Popen[bytes], heard: int) -> Iterator[None]:
+    """Pass signals on to the child that it has not received by itself.
+
+    A terminal and a launcher signal the whole process group, others this process alone; a second KeyboardInterrupt
+    would hit the script while it cleans up after the first.
+    """
+    known = 0
+
     def forward(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a handler
-        if number != signal.SIGINT or not _in_foreground():
+        nonlocal known
+        time.sleep(GROUP_SIGNAL_S)
+        news = os.pread(heard, os.fstat(heard).st_size, known)
+        known += len(news)
+        if number not in news:
             child.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, *FORWARDED)}
+    before = {number: signal.signal(number, forward) for number in FORWARDED}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _in_foreground() -> bool:
-    """Return whether this process group holds the terminal: then the terminal signals every process of it."""
-    try:
-        with open("/dev/tty", "rb", buffering=0) as terminal:  # noqa: PTH123  # unbuffered on purpose
-            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except OSError:
-        return False

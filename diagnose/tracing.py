@@ -106,7 +106,7 @@ def _run(request: TraceRequest, options: CaptureOptions, ranks: Ranks) -> tuple[
         CaptureError: nothing was captured; its exit code is the script's own where that is not 0.
     """
     script = (["-m"] if request.module else []) + [request.script, *request.args]
-    order = Order(options, parent=os.getpid(), failure_file=-1)
+    order = Order(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
     began = time.time()
     ended = launch.supervise(order, script, stdout_to_stderr=request.as_json)
     ranked = f".rank{ranks.rank}" if ranks.world_size > 1 else ""

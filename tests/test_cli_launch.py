@@ -14,7 +14,7 @@ from diagnose import launch
 from diagnose.capture.options import CaptureOptions
 from diagnose.child import Order
 
-ORDER = Order(CaptureOptions(output=Path("capture")), parent=os.getpid(), failure_file=-1)
+ORDER = Order(CaptureOptions(output=Path("capture")), parent=os.getpid(), failure_file=-1, signal_file=-1)
 
 
 def run(monkeypatch, program, *script, stdout_to_stderr=False):

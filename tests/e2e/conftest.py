@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 LIMIT_S = 300
+LAUNCHER = (sys.executable, "-m", "diagnose")
 
 
 @pytest.fixture
@@ -17,8 +18,8 @@ def diagnose(tmp_path: Path) -> Command:
     """Return a function that runs ``diagnose ARGS…`` in an empty folder and returns what came of it."""
     environment = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
 
-    def run(*args: object, **options: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "diagnose", *map(str, args)]
+    def run(*args: object, launcher: Sequence[str] = LAUNCHER, **options: object) -> subprocess.CompletedProcess[str]:
+        command = [*launcher, *map(str, args)]
         settings = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": LIMIT_S}
         return subprocess.run(command, check=False, **(settings | options))
 

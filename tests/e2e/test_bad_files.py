@@ -1,0 +1,155 @@
+"""Files that cannot be read, or not as hoped, through the real command: a sentence and an exit code."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+STEP_US, STEPS = 1000.0, 4
+
+
+def kineto(*, device=True, marks=True):
+    """Return a trace of four steps: one operator, its launch, and a kernel that ends with the step."""
+    events = []
+    for step in range(STEPS):
+        at = step * STEP_US
+        host = {"ph": "X", "pid": 1, "tid": 1}
+        if marks:
+            events.append({**host, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": at, "dur": STEP_US})
+        events.append({**host, "cat": "cpu_op", "name": "aten::mm", "ts": at + 10, "dur": 600, "args": {}})
+        if device:
+            launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 20, "dur": 10}
+            kernel = {"ph": "X", "cat": "kernel", "name": "sgemm", "pid": 0, "tid": 7, "ts": at + 100, "dur": 880}
+            link = {"correlation": step + 1}
+            events.append({**host, **launch, "args": link})
+            events.append({**kernel, "args": {"device": 0, "stream": 7, **link}})
+    properties = [{"id": 0, "name": "Test GPU", "totalGlobalMem": 1 << 30}] if device else []
+    return json.dumps({"schemaVersion": 1, "deviceProperties": properties, "traceEvents": events})
+
+
+def failure(done):
+    """Return the sentence of a failed run."""
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    said = [line for line in done.stderr.splitlines() if line.startswith("diagnose: error: ")]
+    assert len(said) == 1, done.stderr
+    assert said[0].endswith(".")
+    return said[0]
+
+
+BROKEN = {
+    "empty.json": b"",
+    "blank.json": b"  \n",
+    "no-json.json": b"loss: 0.3\nloss: 0.2\n",
+    "other.json": b'{"name": "diagnose", "version": 3}',
+    "list.json": b"[1, 2, 3]",
+    "binary.json": bytes(range(256)) * 8,
+    "no-events.json": b'{"schemaVersion": 1, "traceEvents": []}',
+    "not-gzip.json.gz": b'{"traceEvents": []}'[:7],
+    "empty.json.gz": b"",
+}
+
+
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_a_file_that_is_no_trace_is_one_sentence(diagnose, tmp_path, name):
+    (tmp_path / name).write_bytes(BROKEN[name])
+    done = diagnose("analyze", name, "--json")
+    assert name in failure(done)
+    assert done.returncode == 4
+
+
+def test_a_file_or_folder_that_is_not_there(diagnose, tmp_path):
+    (tmp_path / "folder").mkdir()
+    for path in ("missing.json", "folder"):
+        done = diagnose("analyze", path)
+        assert path in failure(done)
+        assert done.returncode == 4
+
+
+def test_a_gzip_that_breaks_off_is_read_up_to_there_or_refused(diagnose, tmp_path):
+    whole = gzip.compress(kineto().encode())
+    for share in (0.2, 0.6, 0.95):
+        (tmp_path / "cut.json.gz").write_bytes(whole[: int(len(whole) * share)])
+        done = diagnose("analyze", "cut.json.gz", "--json")
+        if done.returncode == 0:
+            assert any("cut" in note["text"] or "end" in note["text"] for note in json.loads(done.stdout)["trust"])
+        else:
+            failure(done)
+            assert done.returncode == 4
+
+
+@pytest.mark.parametrize("share", [0.5, 0.75, 0.99])
+def test_a_trace_that_breaks_off_is_read_up_to_there(diagnose, tmp_path, share):
+    text = kineto()
+    (tmp_path / "cut.json").write_text(text[: int(len(text) * share)])
+    done = diagnose("analyze", "cut.json", "--json")
+    assert done.returncode == 0, done.stderr
+    diagnosis = json.loads(done.stdout)
+    assert diagnosis["steps"] >= 1
+    assert any("cut" in note["text"] or "end" in note["text"] for note in diagnosis["trust"])
+
+
+def test_a_trace_without_a_gpu_is_diagnosed(diagnose, tmp_path):
+    (tmp_path / "cpu.json").write_text(kineto(device=False))
+    done = diagnose("analyze", "cpu.json", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verdict"] == "no-gpu"
+
+
+def test_a_trace_without_steps_is_diagnosed_and_says_so(diagnose, tmp_path):
+    (tmp_path / "steps.json").write_text(kineto(marks=False))
+    done = diagnose("analyze", "steps.json", "--json")
+    assert done.returncode == 0, done.stderr
+    diagnosis = json.loads(done.stdout)
+    assert diagnosis["verdict"] == "kernel-bound"
+    assert any("step" in note["text"] for note in diagnosis["trust"])
+
+
+def test_captures_of_two_runs_are_not_mixed(diagnose, tmp_path):
+    folder = tmp_path / "capture"
+    folder.mkdir()
+    for rank, run in ((0, "monday"), (1, "tuesday")):
+        (folder / f"rank{rank}.light.pt.trace.json").write_text(kineto())
+        info = {"schema_version": 1, "run_id": run, "rank": rank, "world_size": 2}
+        info["light_file"] = f"rank{rank}.light.pt.trace.json"
+        (folder / f"capture.rank{rank}.json").write_text(json.dumps(info))
+    done = diagnose("analyze", "capture")
+    assert "run" in failure(done)
+    assert done.returncode == 4
+
+
+def test_a_report_is_written_only_where_nothing_is(diagnose, tmp_path):
+    (tmp_path / "trace.json").write_text(kineto())
+    first = diagnose("analyze", "trace.json", "--html", "r.html", "-o", "r.json")
+    assert first.returncode == 0, first.stderr
+    page = (tmp_path / "r.html").read_bytes()
+    second = diagnose("analyze", "trace.json", "--html", "r.html")
+    assert second.returncode == 6
+    assert "--force" in failure(second)
+    assert (tmp_path / "r.html").read_bytes() == page
+    assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "kernel-bound"
+
+
+def test_analysing_imports_no_torch(tmp_path):
+    (tmp_path / "trace.json").write_text(kineto())
+    code = (
+        "import sys; from diagnose import cli; code = cli.run(['analyze', 'trace.json', '--html', 'r.html', '--json']);"
+        "sys.exit(code or 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_fault(tmp_path):
+    (tmp_path / "trace.json").write_text(kineto())
+    command = [sys.executable, "-m", "diagnose", "analyze", "--quiet", "--json", "trace.json"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    shown = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 141
+    assert shown == ""

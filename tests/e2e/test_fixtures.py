@@ -1,0 +1,58 @@
+"""Every bundled training script through the real command: what was planted is what is found, on the CPU."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+BOUNDS = ("--skip", "40", "--steps", "8")  # a script that never settles still ends within the minute
+SMALL_SHARE = 0.02  # of a step: below this a finding is not worth a reader's time
+
+
+def _catalogue():
+    spec = importlib.util.spec_from_file_location("catalogue", ROOT / "fixtures" / "catalogue.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["catalogue"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module.fixtures()
+
+
+def _cases(which):
+    claims = [(fixture, getattr(fixture, which)["cpu"]) for fixture in _catalogue()]
+    return [pytest.param(fixture, rules, id=fixture.name) for fixture, rules in claims if rules is not None]
+
+
+def _trace(diagnose, fixture, *arguments):
+    traced = ["trace", "--json", "--quiet", *BOUNDS, fixture.path, "--device", "cpu", "--steps", "400", *arguments]
+    if fixture.ranks == 1:
+        done = diagnose(*traced)
+    else:
+        torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+        done = diagnose(*traced, launcher=(*torchrun, f"--nproc-per-node={fixture.ranks}", "-m", "diagnose"))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def _large(diagnosis):
+    return [(f["rule"], f["lost_share"], f["title"]) for f in diagnosis["findings"] if f["lost_share"] > SMALL_SHARE]
+
+
+@pytest.mark.parametrize(("fixture", "rules"), _cases("expect"))
+def test_what_was_planted_is_found(diagnose, fixture, rules):
+    diagnosis = _trace(diagnose, fixture)
+    assert diagnosis["verdict"] == "no-gpu"
+    if rules:
+        assert diagnosis["dominant"] in rules, _large(diagnosis)
+    else:
+        assert _large(diagnosis) == []
+
+
+@pytest.mark.parametrize(("fixture", "rules"), _cases("fixed"))
+def test_the_repaired_script_is_found_healthy(diagnose, fixture, rules):
+    diagnosis = _trace(diagnose, fixture, "--fixed")
+    assert [found for found in _large(diagnosis) if found[0] not in rules] == []
