@@ -18,10 +18,11 @@ How sure
 from __future__ import annotations
 
 from diagnose.findings import Finding, Prescription
-from diagnose.intervals import Intervals, intersect, subtract
+from diagnose.intervals import EMPTY, Intervals, intersect, subtract
 from diagnose.occurrences import Idle, Occurrences, idle_finding, removable
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import TINY_NS, overhead, tiny_share
+from diagnose.tables.lost import launches_without_task
 from diagnose.tables.stretches import python_stretches
 
 RULE = "launch-bound"
@@ -33,8 +34,11 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
-    """Claim, without a device, the time of calling operators where it dominates."""
-    return intersect(left, overhead(t))
+    """Claim, without a device, the time of calling operators where it dominates.
+
+    Where there are launches the device was only not recorded, and short operators are what launching looks like.
+    """
+    return EMPTY if len(launches_without_task(t)) else intersect(left, overhead(t))
 
 
 def find(t: Tables) -> list[Finding]:

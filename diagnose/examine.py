@@ -14,7 +14,7 @@ from diagnose.host_operators import host_operators
 from diagnose.picture import picture
 from diagnose.tables import Tables
 from diagnose.trace import Note, Trace
-from diagnose.trust import trust_notes
+from diagnose.trust import is_scanty, trust_notes
 from diagnose.verdicts import headline, in_scope, verdict
 
 __all__ = ["examine_rank", "tables_of"]
@@ -45,6 +45,8 @@ def examine_rank(capture: Capture) -> Diagnosis:
     answer = verdict(queue, idle)
     found = [f for f in found if f.lost_ns >= WORTH_NAMING * step_ns]
     idle_ids = {rule.RULE for rule in (*analyzers.IDLE_RULES, analyzers.REST)}
+    if is_scanty(t):
+        found = [replace(f, confidence="low") for f in found]
     found.sort(key=lambda f: -f.lost_ns)
     largest = next((f for f in found if in_scope(answer, f, is_idle_rule=f.rule in idle_ids)), None)
     found.sort(key=lambda f: f is not largest)

@@ -8,10 +8,16 @@ from diagnose.tables import Tables
 from diagnose.tables.lost import launches_without_task, lost_share
 from diagnose.trace import Kind, Note
 
-__all__ = ["trust_notes"]
+__all__ = ["is_scanty", "trust_notes"]
 
+FEW_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
 MIN_LOST = 0.001
 MANY_ZERO = 0.01
+
+
+def is_scanty(t: Tables) -> bool:
+    """Tell whether the recording holds too little device work for any claim of its own."""
+    return t.device_id >= 0 and len(t.tasks.start) < FEW_TASKS
 
 
 def trust_notes(t: Tables) -> Iterator[Note]:
@@ -23,6 +29,11 @@ def trust_notes(t: Tables) -> Iterator[Note]:
     if t.device_id < 0:
         yield from _without_device(t)
         return
+    if is_scanty(t):
+        yield Note(
+            f"The recording holds only {len(t.tasks.start)} device tasks: too few to say anything of steady steps. "
+            "Record a few whole steps."
+        )
     share = lost_share(t)
     if share > MIN_LOST:
         num = len(launches_without_task(t))
