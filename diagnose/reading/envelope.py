@@ -65,38 +65,51 @@ def _headless(head: bytes, source: Source, name: str) -> InputError:
         return InputError(f"{name} cannot be read: {why}. Copy or record the trace again.")
     if not _looks_like_json(head):
         return NotATraceError(f"{name} is not JSON, so it is no trace. Name a file that torch.profiler exported.")
-    try:
-        _ANYTHING.decode(head.removeprefix(_BYTE_ORDER_MARK))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if source.fault or "truncated" in str(error):
+    text = head.removeprefix(_BYTE_ORDER_MARK)
+    if len(head) <= _LONGEST_HEAD and _fault(text):
+        if source.fault or _runs_out(text):
             return InputError(f"{name} ends before its first event. Copy or record the trace again.")
-        if len(head) <= _LONGEST_HEAD:
-            return NotATraceError(f"{name} is not valid JSON. Name a file that torch.profiler exported.")
+        return NotATraceError(f"{name} is not valid JSON. Name a file that torch.profiler exported.")
     return NotATraceError(
         f"{name} is JSON, but not a trace of torch.profiler: it has no list 'traceEvents' of events. "
         "Name a file that torch.profiler exported."
     )
 
 
-def read_keys(before: bytes, after: bytes) -> Keys | None:
-    """Read the keys before and after the list of events; None where they are not valid JSON.
+def read_keys(before: bytes, after: bytes) -> tuple[Keys, bool]:
+    """Read the keys before and after the list of events, and say whether the text ends too early.
 
-    ``before`` ends, and ``after`` begins, where the list stood.
+    ``before`` ends, and ``after`` begins, where the list stood. Keys behind the list that cannot be read are left out.
     """
     opening = before.removeprefix(_BYTE_ORDER_MARK).strip()
-    closing = after.strip()
     if opening == b"[":
-        return {}
-    text = opening.removesuffix(b"[") + b"null" + closing
+        return {}, False
+    opening = opening.removesuffix(b"[") + b"null"
+    keys = _decode(opening + after)
+    if keys is not None:
+        return keys, False
+    return _decode(opening + b"}") or {}, _runs_out(opening + after)
+
+
+def _decode(text: bytes) -> Keys | None:
     try:
-        keys = _decode(text)
-    except ValueError:
-        return None
+        keys = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        try:
+            keys = json.loads(text.decode(errors="replace"), strict=False)
+        except ValueError:
+            return None
     return keys if isinstance(keys, dict) else None
 
 
-def _decode(text: bytes) -> object:
+def _fault(text: bytes) -> str:
+    """Return what is wrong with a JSON text, "" for nothing."""
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return json.loads(text.decode(errors="replace"), strict=False)
+        _ANYTHING.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return str(error)
+    return ""
+
+
+def _runs_out(text: bytes) -> bool:
+    return "truncated" in _fault(text)

@@ -49,14 +49,9 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
 
 def _read_keys(head: bytes, ending: Ending, window: Window) -> tuple[Keys, bool]:
     """Return the keys around the events, and whether the file ends before its closing bracket."""
-    alone = read_keys(head, b"}") or {}
     if not ending.complete:
-        return alone, True
-    tail = ending.text + window.read_rest(_LONGEST_TAIL)
-    keys = read_keys(head, tail)
-    if keys is not None:
-        return keys, False
-    return alone, not tail.rstrip().endswith(b"}")
+        return read_keys(head, b"}")[0], True
+    return read_keys(head, ending.text + window.read_rest(_LONGEST_TAIL))
 
 
 def _assemble(name: str, keys: Keys, table: Table, rows: Rows) -> Trace:

@@ -19,9 +19,10 @@ from diagnose.reading.schema import Args, ExactEvent
 __all__ = ["Salvage", "repair", "salvage"]
 
 _NO_NUMBER = re.compile(rb"(?<=[\s:\[,])[-+]?(?:nan|NaN|inf|Infinity)(?:\(\w*\))?(?=\s*[,}\]])")
-_LONE_BACKSLASH = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})((?:\\\\)*)')
+_BACKSLASH = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _SEPARATOR = re.compile(r"[\s,]*")
 _NEXT_EVENT = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)")')
+_LONGEST_TOKEN = len(r"-Infinity\u0000")  # an error this near to the end may be a token that is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,11 @@ class Salvage:
 def repair(text: bytes) -> bytes:
     """Return the text with the mistakes mended that exporters are known to make."""
     text = text.decode(errors="replace").encode()
-    return _LONE_BACKSLASH.sub(rb"\\\\\1", _NO_NUMBER.sub(b"null", text))
+    return _BACKSLASH.sub(_escaped, _NO_NUMBER.sub(b"null", text))
+
+
+def _escaped(backslash: re.Match[bytes]) -> bytes:
+    return backslash.group() if backslash.group(1) else rb"\\"
 
 
 class _Digits(float):
@@ -59,23 +64,39 @@ def salvage(raw: bytes) -> Salvage:
     """Take out of a list of events (without its opening bracket) what can be read."""
     text = repair(raw).decode()
     events: list[ExactEvent] = []
-    at = skipped = 0
+    at = num_skipped = 0
     while True:
         at = _SEPARATOR.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string too
         if text.startswith("]", at):
-            return Salvage(events, skipped, True, text[at + 1 :].encode())
+            return Salvage(events, num_skipped, True, text[at + 1 :].encode())
         try:
-            value, at = _SCANNER.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            beyond = _NEXT_EVENT.search(text, at)
+            value, end = _SCANNER.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            beyond = None if _runs_out(error) else _next_event(text, error.pos)
             if beyond is None:
-                return Salvage(events, skipped, False, text[at:].encode())
-            at, skipped = beyond.end(), skipped + 1
+                return Salvage(events, num_skipped, False, text[at:].encode())
+            at, num_skipped = beyond, num_skipped + 1
             continue
         if isinstance(value, dict):
             events.append(_event(value))
-        else:
-            skipped += 1
+        at, num_skipped = end, num_skipped + (not isinstance(value, dict))
+
+
+def _runs_out(error: json.JSONDecodeError) -> bool:
+    """Say whether the text ended too early, rather than being wrong."""
+    return error.msg.startswith("Unterminated") or error.pos > len(error.doc) - _LONGEST_TOKEN
+
+
+def _next_event(text: str, start: int) -> int | None:
+    """Return where the next event begins; objects within arguments have no ``ph``."""
+    for found in _NEXT_EVENT.finditer(text, start):
+        try:
+            value, _ = _SCANNER.raw_decode(text, found.end())
+        except json.JSONDecodeError:
+            continue
+        if isinstance(value, dict) and "ph" in value:
+            return found.end()
+    return None
 
 
 def _event(value: Mapping[str, object]) -> ExactEvent:

@@ -74,14 +74,14 @@ class Rows:
         groups: defaultdict[str, list[Any]] = defaultdict(list)
         for event in events:
             groups[event.cat].append(event)
-        wanted = [(kind, chosen, _starts(chosen)) for kind, chosen in self._sort_out(groups) if chosen]
+        wanted = [(kind, chosen, *_times(chosen)) for kind, chosen in self._sort_out(groups) if chosen]
         self.num_events += len(events)
         self.categories.update(groups)
         for category, group in groups.items():
             if category not in CATEGORIES and category not in LEFT_OUT:
                 self.left_out[category] += sum(event.ph == "X" for event in group)
-        for kind, chosen, starts in wanted:
-            self._append(kind, chosen, starts)
+        for kind, chosen, starts, durations in wanted:
+            self._append(kind, chosen, starts, durations)
 
     def _sort_out(self, groups: Mapping[str, list[Any]]) -> Iterator[tuple[Kind, list[Any]]]:
         for category, group in groups.items():
@@ -97,11 +97,10 @@ class Rows:
             if event.ph == "M" and event.name == "thread_name":
                 self.threads.call(event.pid, event.tid, event.args.name)
 
-    def _append(self, kind: Kind, events: list[Any], starts: Ints) -> None:
+    def _append(self, kind: Kind, events: list[Any], starts: Ints, durations: Ints) -> None:
         names, args = self.names, [event.args for event in events]
-        durations = np.fromiter([event.dur for event in events], np.float64, len(events))
         self._put("start", starts)
-        self._put("end", starts + durations_ns(durations))
+        self._put("end", starts + durations)
         self._put("kind", np.full(len(events), kind, np.int8))
         self._put("name", [names[event.name] for event in events])
         if kind in _ON_DEVICE:
@@ -184,13 +183,15 @@ def _detail(args: Args) -> str:
     return f"{args.collective}|{args.dtype}|{args.group_size}" if args.collective else args.stack
 
 
-def _starts(events: list[Any]) -> Ints:
+def _times(events: list[Any]) -> tuple[Ints, Ints]:
+    """Return the starts on the file's clock and the durations, both in ns."""
+    durations = np.fromiter([event.dur for event in events], np.float64, len(events))
     if isinstance(events[0], ExactEvent):
-        return exact_ns([event.ts for event in events])
-    us = np.fromiter([event.ts for event in events], np.float64, len(events))
-    if not floats_hold(us):
+        return exact_ns([event.ts for event in events]), durations_ns(durations)
+    starts = np.fromiter([event.ts for event in events], np.float64, len(events))
+    if not floats_hold(starts, durations):
         raise ImpreciseTimesError
-    return starts_ns(us)
+    return starts_ns(starts), durations_ns(durations)
 
 
 def _whole_numbers(values: list[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

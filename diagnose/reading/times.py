@@ -19,13 +19,18 @@ _EXACT_BELOW_US = 2.0**43
 _LONGEST_US = 2.0**52
 
 
-def floats_hold(us: _Floats) -> bool:
-    """Say whether these times, read as floats, still have their nanoseconds.
+def floats_hold(starts_us: _Floats, durations_us: _Floats) -> bool:
+    """Say whether these starts, read as floats, still have their nanoseconds.
 
-    Whole microseconds have none to lose: floats hold them up to the year 2255.
+    Whole microseconds have none to lose: floats hold them up to the year 2255. A late start may have been
+    rounded to a whole one, so durations are looked at too.
     """
-    late = us[us >= _EXACT_BELOW_US]
-    return not len(late) or bool((late == np.floor(late)).all())
+    late = starts_us >= _EXACT_BELOW_US
+    return not late.any() or (_whole(starts_us[late]) and _whole(durations_us[late]))
+
+
+def _whole(us: _Floats) -> bool:
+    return bool((us == np.floor(us)).all())
 
 
 def starts_ns(us: _Floats) -> Ints:
