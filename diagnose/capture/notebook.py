@@ -39,8 +39,8 @@ class Tracer:
 
         self._session = Session(self.options, (), say=self._say, stop=None)
         self._session.arm()
-        self._session.choice.chosen = "marker"
-        self._session.boundary()
+        self._session.listener.choice.chosen = "marker"
+        self._session.mark()
         return self
 
     @property
@@ -59,19 +59,17 @@ class Tracer:
         session = self._session
         if session is None:
             return
-        complete = session.complete
         session.close()
         if session.measured.files:
             ended = "finished" if error is None else "raised"
-            if not complete:
-                session.notes.append("The loop ended before both windows were complete.")
-            self.folder = session.publish(ended, None)
+            session.note_what_is_missing()
+            session.publish(ended, None)
+            self.folder = session.folder.target
             return
         session.folder.discard()
         if error is None:
-            steps = session.plan.num_steps if session.plan is not None else 0
             raise CaptureError(
-                f"No step was captured: the loop made {steps} steps before the capture began. "
+                f"No step was captured: the loop made {session.num_steps} steps before the capture began. "
                 "Call step() once per step, run more steps, or wait less with skip=2, steps=2."
             )
 
@@ -79,7 +77,7 @@ class Tracer:
 def capture_steps(  # noqa: PLR0913  # keyword-only options with defaults
     step_fn: Callable[[], object],
     *,
-    steps: int = 10,
+    steps: int | None = None,
     skip: int | None = None,
     output: Path | None = None,
     max_seconds: float = 300.0,

@@ -23,7 +23,8 @@ class CaptureOptions:
     """
 
     output: Path  # the capture folder, made by the capture
-    steps: int = 10  # steps of the light window and without profiling; the attribution window takes at most half
+    steps: int | None = None  # in the light window and without profiling; half of it, at most 20, in the attribution
+    # window. None: 10, and of short steps a second light window of up to 100, so that it lasts half a second
     skip: int | None = None  # most steps to wait for steadiness; None: 100, with several ranks exactly 20
     step_on: StepOn = "auto"
     max_seconds: float = 300.0  # from the first step to the last; not applied with several ranks
@@ -38,7 +39,7 @@ class CaptureOptions:
 
     def __post_init__(self) -> None:
         """Refuse values that no capture can honour."""
-        if self.steps < 1:
+        if self.steps is not None and self.steps < 1:
             raise UsageError(f"--steps must be at least 1, not {self.steps}.")
         if self.skip is not None and self.skip < 0:
             raise UsageError(f"--skip cannot be negative ({self.skip}); 0 starts at the first step.")

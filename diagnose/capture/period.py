@@ -21,9 +21,14 @@ NEWCOMER_EVENTS = 32  # so long a key seen once may still turn out to recur
 
 
 class StepFinder:
-    """Hears keys one by one and tells which of them end a step."""
+    """Hears keys one by one and tells which of them end a step.
 
-    def __init__(self) -> None:
+    With ``at_start`` events mark the beginning of what they stand for: the step then goes from the first key of
+    the cycle to the next such key.
+    """
+
+    def __init__(self, *, at_start: bool = False) -> None:
+        self._at_start = at_start
         self.anchor: Hashable = None  # the key whose events end a step
         self.locked = False  # a locked finder keeps its anchor
         self._heard = 0
@@ -68,7 +73,8 @@ class StepFinder:
             if distance <= LONGEST_CYCLE * commonest and _is_regular(self._distances[key])
         }
         rarest = max((regular or recurring).values())
-        return [key for key, distance in (regular or recurring).items() if distance == rarest][-1]
+        equals = [key for key, distance in (regular or recurring).items() if distance == rarest]
+        return equals[0 if self._at_start else -1]
 
 
 def _is_regular(distances: deque[int]) -> bool:

@@ -9,6 +9,7 @@ one that went on alone would wait for the others in its next collective for ever
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -20,10 +21,14 @@ from diagnose.capture.options import CaptureOptions
 from diagnose.capture.steady import steady_since
 from diagnose.capture.window import Window, WindowKind
 
-__all__ = ["Measured", "Plan", "Surroundings"]
+__all__ = ["LEAST_STEPS", "Measured", "Plan", "Surroundings"]
 
 DEFAULT_SKIP = 100  # steps: compiling, autotuning and caches are over long before, or never
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
+LEAST_STEPS = 10  # of a window where the user did not say: the median of ten is steady to a few percent
+MOST_STEPS = 100  # and of short steps so many that the window lasts
+WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
+MOST_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
 WAIT_SHARE = 0.4  # of max_seconds for waiting,
 PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
@@ -53,7 +58,7 @@ class Measured:
 class Surroundings:
     """What the plan needs of the world around it."""
 
-    folder: Callable[[], Path]  # where to write
+    folder: Path  # where to write
     prefix: str  # of file names: "rank0"
     num_ranks: int
     say: Callable[[str], None]
@@ -61,8 +66,9 @@ class Surroundings:
     undecided: Callable[[], bool]  # whether what a step is may still change
     compiled: Callable[[], int]  # how many graphs torch.compile has made so far
     grown_mb: Callable[[], float]  # how much memory the process has
+    settled: Callable[[], None]  # called once the wait is over: what a step is stays as it is from here on
     sampling: Callable[[bool], None]  # start or stop the sampler
-    wrote: Callable[[], None]  # called after each window was written
+    wrote: Callable[[], object]  # called after each window was written
 
 
 class Plan:
@@ -70,8 +76,9 @@ class Plan:
 
     def __init__(self, options: CaptureOptions, around: Surroundings, measured: Measured) -> None:
         self.done = False
-        self.waiting = True  # until the measurement begins, what a step is may change
+        self.failed = False
         self.num_steps = 0
+        self._num_steps = LEAST_STEPS
         self.window: Window | None = None
         self._options = options
         self._around = around
@@ -96,6 +103,9 @@ class Plan:
             self._steps.send(duration)
         except StopIteration:
             self.done = True
+        except Exception as error:  # a fault of the capture must not become the script's
+            self.done = self.failed = True
+            self._measured.notes.append(f"The capture failed: {type(error).__name__}: {_first_line(error)}.")
         if self.window is not None and self._marking:
             self.window.begin_step(self.num_steps)
         self._step_began = time.perf_counter_ns()
@@ -115,9 +125,13 @@ class Plan:
     def _script(self) -> Steps:
         yield from self._wait()
         yield from self._plain()
-        yield from self._record("light", self._options.steps, LIGHT_SHARE)
+        first = min(self._num_steps, self._options.steps or LEAST_STEPS)
+        yield from self._record("light", first, LIGHT_SHARE)
         yield from self._pass(REST_STEPS)
         yield from self._record("attribution", self._attribution_steps(), 1.0)
+        if first < self._num_steps:  # short steps: now that the rest is safe, a light window that lasts
+            yield from self._pass(REST_STEPS)
+            yield from self._record("light", self._num_steps, 1.0)
 
     def _wait(self) -> Steps:
         """Watch step times until they settle; with several ranks wait a fixed number of steps."""
@@ -135,7 +149,8 @@ class Plan:
             if steady is not None and not fixed and not self._around.undecided():
                 break
             self._tell_waiting(times)
-        self.waiting = False
+        self._num_steps = self._options.steps or self._fitting_steps(times)
+        self._around.settled()
         start = time.time_ns()
         if steady is None:
             if limit:
@@ -151,7 +166,7 @@ class Plan:
     def _plain(self) -> Steps:
         """Time steps with no profiler running, where the wait has not timed enough of them."""
         times = self._measured.unprofiled
-        wanted = self._options.steps if self._together else self._options.steps - len(times)
+        wanted = (self._options.steps or LEAST_STEPS) - (0 if self._together else len(times))
         if wanted > 0:
             self._around.say(f"measuring {wanted} steps without the profiler")
         for _ in range(max(wanted, 0)):
@@ -189,8 +204,7 @@ class Plan:
             self._around.sampling(False)
             window, self.window, self._marking = self.window, None, False
             if window is not None:
-                self._measured.spans[kind] = (began, time.time_ns())
-                self._write(window, times)
+                self._write(window, times, (began, time.time_ns()))
         return not self._disturbed
 
     def _start(self, kind: WindowKind, num_steps: int) -> Window | None:
@@ -203,29 +217,36 @@ class Plan:
             return None
         return window
 
-    def _write(self, window: Window, times: list[int]) -> None:
+    def _write(self, window: Window, times: list[int], span: tuple[int, int]) -> None:
         """Stop the profiler and write what it has, provided that there is a whole step in it."""
         try:
             window.stop()
-            if not window.num_steps:
-                return
+            if window.num_steps <= (len(self._measured.light) if window.kind == "light" else 0):
+                return  # nothing whole in it, or less than an earlier window has
             name = f"{self._around.prefix}.{window.kind}.pt.trace.json.gz"
             self._around.say(f"writing {name}")
-            size = window.export(self._around.folder() / name)
+            size = window.export(self._around.folder / name)
         except Exception as error:  # the profiler failing must not end the user's script
             self._measured.notes.append(f"The {window.kind} window could not be written ({_first_line(error)}).")
             return
         self._measured.files[window.kind] = name
+        self._measured.spans[window.kind] = span
         self._measured.flags[window.kind] = window.flags
         if window.kind == "light":
-            self._measured.light, self._measured.light_mb = times, size
+            self._measured.light, self._measured.light_mb = times[: window.num_steps], size
         else:
-            self._measured.attribution = times
+            self._measured.attribution = times[: window.num_steps]
         self._around.wrote()
+
+    def _fitting_steps(self, times: list[int]) -> int:
+        """Return how many steps make a window long enough for the sampler and for a steady median."""
+        if self._together or not times:
+            return LEAST_STEPS
+        return min(max(math.ceil(WINDOW_NS / median(times[-LEAST_STEPS:])), LEAST_STEPS), MOST_STEPS)
 
     def _attribution_steps(self) -> int:
         """Return how many steps the attribution window may have, judging its size by the light window's."""
-        wanted = (self._options.steps + 1) // 2
+        wanted = min((self._num_steps + 1) // 2, MOST_ATTRIBUTION_STEPS)
         light = self._measured
         if self._together or not light.light:
             return wanted

@@ -32,8 +32,8 @@ def nothing_captured(session: Session, outcome: Outcome) -> CaptureError:
 
 
 def _reason(session: Session, outcome: Outcome) -> str:
-    num_steps = session.plan.num_steps if session.plan is not None else 0
-    if session.all_notes and session.plan is not None and session.plan.done:
+    num_steps = session.num_steps
+    if session.all_notes and session.complete:
         return " ".join(session.all_notes)
     if session.foreign.place and num_steps:
         return (
@@ -54,10 +54,10 @@ def _reason(session: Session, outcome: Outcome) -> str:
 
 
 def _never_stepped(session: Session) -> str:
-    if not session.torch_seen:
+    if not session.listener.armed:
         return "the script never imported torch. Trace the script that trains or runs the model."
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if children.ru_utime > CHILD_SECONDS and not session.num_events:
+    if children.ru_utime > CHILD_SECONDS and not session.listener.num_events:
         return (
             "the script itself made no step; its child processes may have. Start the ranks with torchrun "
             "(torchrun … -m diagnose trace train.py), which traces each of them."

@@ -78,6 +78,7 @@ def trace_script(
         if os.getpid() == owner:
             forget()
             session.close()
+            session.listener.shut_loaders()
             if outcome is None:
                 session.folder.discard()
     if os.getpid() != owner:  # the script forked, and this is the child at the script's end
@@ -95,12 +96,10 @@ def _conclude(session: Session, outcome: Outcome, threads: tuple[str, ...]) -> C
     if not session.measured.files:
         session.folder.discard()
         raise nothing_captured(session, outcome)
-    if outcome.ended != "stopped" and not session.complete:
-        session.notes.append("The script ended before both windows were complete; what there was is used.")
+    session.note_what_is_missing()
     session.say("writing the capture")
-    folder = session.publish(outcome.ended, outcome.exit_code)
-    info = session.info(outcome.ended, outcome.exit_code)
-    return CaptureResult(folder, info, outcome.exit_code, outcome.error, threads)
+    info = session.publish(outcome.ended, outcome.exit_code)
+    return CaptureResult(session.folder.target, info, outcome.exit_code, outcome.error, threads)
 
 
 def _stop() -> None:

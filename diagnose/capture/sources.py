@@ -54,10 +54,7 @@ def watch_optimizers(hear: Hear, made: Callable[[], None]) -> Undo:
 
 
 def watch_loaders(hear: Hear, opened: Callable[[object, object], None]) -> Undo:
-    """Hear every batch that a DataLoader delivered, and ``opened`` with each loader and its dataset when it starts.
-
-    The event carries the dataset: it outlives the loader's iterators, of which there is a new one every epoch.
-    """
+    """Hear every batch delivered, with its iterator, and ``opened`` with each loader and its dataset at an epoch."""
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -66,7 +63,7 @@ def watch_loaders(hear: Hear, opened: Callable[[object, object], None]) -> Undo:
     @functools.wraps(next_batch)
     def heard_next(self: Any) -> object:  # noqa: ANN401  # torch's iterator, whose type is private
         batch = next_batch(self)
-        hear(getattr(self, "_dataset", None))
+        hear(self)
         return batch
 
     undo_opened = _around(
@@ -96,6 +93,36 @@ def watch_autocast(entered: Hear) -> Undo:
     return _around(autocast, "__enter__", before=entered)
 
 
+def watch_backward(over: Callable[[], None]) -> Undo:
+    """Hear the end of every backward pass that ``Tensor.backward`` or ``torch.autograd.backward`` started."""
+    import torch
+
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def heard(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+        original(*args, **kwargs)
+        over()
+
+    torch.autograd.backward = heard
+
+    def undo() -> None:
+        if torch.autograd.backward is heard:
+            torch.autograd.backward = original
+
+    return undo
+
+
+class _NoHandle:
+    """Stands for a hook that need not be removed."""
+
+    def remove(self) -> None:
+        """Do nothing."""
+
+
+_NO_HANDLE = _NoHandle()
+
+
 class watch_forward:  # noqa: N801  # used like its sisters, but it must remember which call is the outermost
     """Hear the beginning of every call of an outermost module; calling the object undoes it.
 
@@ -108,11 +135,13 @@ class watch_forward:  # noqa: N801  # used like its sisters, but it must remembe
         self._inner: Any = None
         self._outer: Any = None
         _keep_uncompiled(self._begins, self._ends)
+        self._undo_compile = self._hear_compiled()
         self._listen()
 
     def __call__(self) -> None:
         """Stop listening."""
         self._stopped = True
+        self._undo_compile()
         for handle in (self._inner, self._outer):
             if handle is not None:
                 handle.remove()
@@ -127,8 +156,30 @@ class watch_forward:  # noqa: N801  # used like its sisters, but it must remembe
         if self._inner is not None:
             return
         self._outer.remove()
-        self._inner = module.register_forward_hook(self._ends, always_call=True)
+        in_place = getattr(module, "_compiled_call_impl", None) is not None
+        self._inner = _NO_HANDLE if in_place else module.register_forward_hook(self._ends, always_call=True)
         self._hear(module)
+
+    def _hear_compiled(self) -> Undo:
+        """Hear modules that compile themselves in place outside their compiled call, which would absorb the hook."""
+        from torch.nn import Module
+
+        def compiled(module: Any) -> None:  # noqa: ANN401  # a Module
+            call = module._compiled_call_impl
+
+            @functools.wraps(call)
+            def outermost(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # the module's own
+                if self._stopped or self._inner is not None:
+                    return call(*args, **kwargs)
+                self._begins(module, args)
+                try:
+                    return call(*args, **kwargs)
+                finally:
+                    self._ends(module, args, None)
+
+            module._compiled_call_impl = outermost
+
+        return _around(Module, "compile", after=compiled)
 
     def _ends(self, module: object, args: object, output: object) -> None:  # noqa: ARG002  # torch's signature
         if self._inner is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from diagnose.capture.packing import open_packed
+from diagnose.capture.process import silent_stderr
 
 __all__ = ["Window", "WindowKind"]
 
@@ -49,8 +50,13 @@ class Window:
 
     def start(self) -> None:
         """Begin recording."""
+        import torch
+
+        block = torch.empty(1) if FLAGS[self.kind]["profile_memory"] else None
         self._profiler.prepare_trace()
         self._profiler.start_trace()
+        with silent_stderr():  # torch warns once about a block that it did not see being allocated: let it be this one
+            del block
         self._running = True
 
     def begin_step(self, number: int) -> None:
