@@ -1,0 +1,131 @@
+"""The Python face: step functions, loops, traces, and what a diagnosis can do."""
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+import diagnose
+from diagnose.errors import DiagnoseError
+from diagnose.findings import Diagnosis, HostOperator, Source
+
+HEALTHY = Diagnosis(
+    verdict="no-gpu",
+    headline="Nothing holds this step back.",
+    dominant=None,
+    step_ns=10e6,
+    step_times_ns=(10_000_000,) * 5,
+    queue=None,
+    partition=None,
+    idle_by_cause={},
+    findings=(),
+    prescriptions=(),
+    trust=(),
+    source=Source(path="a <b> & 'c'.json"),
+    operators=(HostOperator("aten::mm", 4.0, 8e6, 8e6),),
+)
+
+
+def test_the_public_names_are_there_and_importing_them_is_cheap():
+    code = "import sys, diagnose; print(sorted({'torch', 'numpy', 'click'} & set(sys.modules)), diagnose.__all__)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("[] ")
+    for name in diagnose.__all__:
+        assert getattr(diagnose, name) is not None
+        assert name in dir(diagnose)
+    with pytest.raises(AttributeError, match="analyse"):
+        _ = diagnose.analyse
+
+
+def test_trace_stays_the_function_after_the_module_of_that_name_is_imported():
+    import diagnose.trace
+
+    assert callable(diagnose.trace)
+    from diagnose.trace import Trace
+
+    assert Trace.__module__ == "diagnose.trace"
+
+
+def test_a_diagnosis_prints_and_writes_itself(tmp_path, capsys):
+    HEALTHY.print()
+    assert "Nothing holds this step back." in capsys.readouterr().out
+    assert json.loads(HEALTHY.to_json())["verdict"] == "no-gpu"
+    page = HEALTHY.to_html(tmp_path / "r.html")
+    assert (tmp_path / "r.html").read_text(encoding="utf-8") == page == HEALTHY.to_html()
+    with pytest.raises(diagnose.OutputError, match="cannot be written"):
+        HEALTHY.to_html(tmp_path / "nowhere" / "r.html")
+
+
+def test_a_notebook_shows_the_whole_page_in_a_frame():
+    class Frame(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            self.tag, self.attributes = tag, dict(attrs)
+
+    frame = Frame()
+    frame.feed(HEALTHY._repr_html_())
+    assert frame.tag == "iframe"
+    assert frame.attributes["srcdoc"] == HEALTHY.to_html()
+
+
+def test_a_bound_that_makes_no_sense_is_refused_at_the_call():
+    with pytest.raises(diagnose.UsageError, match="steps"):
+        diagnose.trace(steps=0)
+    with pytest.raises(diagnose.UsageError, match="max-seconds"):
+        diagnose.analyze(lambda: None, max_seconds=0)
+
+
+def test_a_trace_that_cannot_be_read_raises_a_sentence(tmp_path):
+    with pytest.raises(diagnose.InputError, match=r"missing\.json"):
+        diagnose.analyze_trace(tmp_path / "missing.json")
+
+
+def test_marking_a_step_outside_a_trace_does_nothing():
+    diagnose.step()
+
+
+@pytest.fixture
+def train_step():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        model(torch.randn(32, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def test_a_step_function_is_diagnosed(train_step, capsys):
+    diagnosis = diagnose.analyze(train_step, steps=3, skip=2)
+    assert diagnosis.verdict == "no-gpu"
+    assert diagnosis.steps == 3
+    assert any("addmm" in operator.name or "linear" in operator.name for operator in diagnosis.operators)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_loop_is_diagnosed_and_its_capture_kept(train_step, tmp_path):
+    with diagnose.trace(steps=3, skip=2, capture=tmp_path / "capture") as t:
+        with pytest.raises(DiagnoseError, match="no diagnosis yet"):
+            _ = t.diagnosis
+        for _ in range(50):
+            train_step()
+            t.step()
+            if t.done:
+                break
+    assert t.done
+    assert t.diagnosis.steps == 3
+    assert diagnose.analyze_trace(tmp_path / "capture").to_json() == t.diagnosis.to_json()
+
+
+def test_a_loop_that_is_too_short_says_so():
+    with pytest.raises(diagnose.CaptureError, match="No step was captured"), diagnose.trace() as t:
+        t.step()
+
+
+def test_the_loop_s_own_exception_goes_on():
+    with pytest.raises(ZeroDivisionError), diagnose.trace():
+        raise ZeroDivisionError
