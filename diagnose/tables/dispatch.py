@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.intervals import EMPTY, Intervals, longer_than, span, subtract, total, union
+from diagnose.intervals import EMPTY, Intervals, intersect, span, subtract, total, union
 from diagnose.tables import Tables
-from diagnose.tables.stretches import least_stretch, python_stretches
+from diagnose.tables.stretches import outside_operators, python_stretches
 from diagnose.trace import Kind
 
 __all__ = ["TINY_NS", "overhead", "tiny_operators", "tiny_share"]
@@ -32,10 +32,8 @@ def overhead(t: Tables) -> Intervals:
     Nothing where all of it is less than 30 % of the window: the step is work then.
     """
     window = span(*t.steps.window)
-    outside = subtract(window, t.in_ops)
-    short = subtract(outside, longer_than(outside, least_stretch(t)))
-    between = subtract(short, python_stretches(t))
-    calls = union(tiny_operators(t), between)
+    between = subtract(outside_operators(t), python_stretches(t))
+    calls = intersect(union(tiny_operators(t), between), window)
     return calls if total(calls) >= MIN_SHARE * total(window) else EMPTY
 
 

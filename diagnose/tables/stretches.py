@@ -9,7 +9,7 @@ from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.trace import Ints, Kind
 
-__all__ = ["least_stretch", "python_stretches", "waiting_share"]
+__all__ = ["least_stretch", "outside_operators", "python_stretches", "waiting_share"]
 
 # Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
 # else. In short steps a tenth of the step is long already.
@@ -25,9 +25,13 @@ def least_stretch(t: Tables) -> int:
 
 def python_stretches(t: Tables) -> Intervals:
     """Return the long stretches between operators within the window, loading left out."""
+    return longer_than(outside_operators(t), least_stretch(t))
+
+
+def outside_operators(t: Tables) -> Intervals:
+    """Return the time of the window in which no thread that matters was in an operator, a call or the loader."""
     loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
-    outside = subtract(subtract(span(*t.steps.window), t.in_ops), loading)
-    return longer_than(outside, least_stretch(t))
+    return subtract(subtract(span(*t.steps.window), t.in_ops), loading)
 
 
 def waiting_share(t: Tables, pieces: Intervals) -> tuple[Ints, Ints]:
