@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from diagnose.analyzers import Analyzer
 from diagnose.captures import Capture
 from diagnose.findings import Diagnosis, Finding, Prescription, Source, Where
 from diagnose.host_operators import host_operators
+from diagnose.overhead import inflation_ns, overhead_share, without_inflation
 from diagnose.picture import picture
 from diagnose.tables import Tables
 from diagnose.trace import Note, Trace
@@ -43,6 +43,7 @@ def examine_rank(capture: Capture) -> Diagnosis:
     idle = _idle_shares(t)
     queue = t.queue if t.device_id >= 0 else None
     answer = verdict(queue, idle)
+    found = without_inflation(found, inflation_ns(t))
     found = [f for f in found if f.lost_ns >= WORTH_NAMING * step_ns]
     idle_ids = {rule.RULE for rule in (*analyzers.IDLE_RULES, analyzers.REST)}
     if is_scanty(t):
@@ -50,7 +51,6 @@ def examine_rank(capture: Capture) -> Diagnosis:
     found.sort(key=lambda f: -f.lost_ns)
     largest = next((f for f in found if in_scope(answer, f, is_idle_rule=f.rule in idle_ids)), None)
     found.sort(key=lambda f: f is not largest)
-    info = capture.info
     return Diagnosis(
         verdict=answer,
         headline=headline(answer, queue, step_ns, largest),
@@ -66,9 +66,7 @@ def examine_rank(capture: Capture) -> Diagnosis:
         source=_source(t),
         operators=host_operators(t),
         picture=picture(t),
-        profiler_overhead=statistics.median(info.light_ms) / statistics.median(info.unprofiled_ms) - 1
-        if info and info.light_ms and info.unprofiled_ms
-        else None,
+        profiler_overhead=overhead_share(t),
     )
 
 
