@@ -11,11 +11,17 @@ from diagnose.intervals import Intervals, union
 from diagnose.tables.device import Tasks
 from diagnose.trace import Ints, Trace
 
-__all__ = ["LATENCY_NS", "Gaps", "find_gaps", "one_gap"]
+__all__ = ["LATENCY_NS", "Gaps", "find_gaps", "is_blind", "one_gap"]
 
 # Time from the end of a launch call to the start of its task on an empty queue: 2 to 10 µs on every GPU of the traces
 # this was calibrated on. Up to here it belongs to the launch; what is longer waited for something else.
 LATENCY_NS = 10_000
+MIN_LINKED = 0.5
+
+
+def is_blind(tasks: Tasks) -> bool:
+    """Tell whether the file links most tasks to no launch; a longer gap is then taken to be the host's."""
+    return bool(len(tasks.launch)) and float((tasks.launch >= 0).mean()) < MIN_LINKED
 
 
 class Gaps(NamedTuple):
@@ -54,9 +60,11 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
     called = np.where(known, events.start[launch], start)
     returned = np.where(known, events.end[launch], start)
     late = (known & (called > start)) | ~has_after
+    if is_blind(tasks):
+        late |= ~known & (end - start >= LATENCY_NS)
+        returned = np.where(known, returned, end)
     turn = np.where(late, returned + LATENCY_NS, returned)
     turn = np.where(has_after, np.clip(turn, start, end), end)
-    # What a late launch leaves before its task starts is the launch's own unless something longer was waited for.
     return Gaps(start, end, turn, before, after, launch, late)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from diagnose.findings import Queue
 from diagnose.intervals import total
 from diagnose.tables.device import Occupancy, Tasks
-from diagnose.tables.gaps import LATENCY_NS
+from diagnose.tables.gaps import LATENCY_NS, is_blind
 from diagnose.tables.steps import Steps
 from diagnose.trace import Ints, Trace
 
@@ -41,9 +41,15 @@ def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps) ->
         depth_p90=p90,
         empty_share=float(weight[depth <= 0].sum() / max(1, weight.sum())),
         launches_per_step=len(np.unique(tasks.launch[known])) / steps.num,
-        late_share=float((delay < LATENCY_NS).mean()) if len(delay) else 0.0,
+        late_share=_after_a_pause(tasks, parts) if is_blind(tasks) else float((delay < LATENCY_NS).mean()),
         delay_p50_ns=int(np.median(delay)) if len(delay) else 0,
     )
+
+
+def _after_a_pause(tasks: Tasks, parts: Occupancy) -> float:
+    """Return the share of tasks that begin after idle of LATENCY_NS or more: what late launches look like unlinked."""
+    pauses = parts.idle.end[(parts.idle.end - parts.idle.start) >= LATENCY_NS]
+    return float(np.isin(tasks.start, pauses).mean())
 
 
 def _weighted_percentiles(value: Ints, weight: Ints, points: tuple[float, ...]) -> list[float]:
