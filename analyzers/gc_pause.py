@@ -1,8 +1,8 @@
 """Python's garbage collector stops the training thread.
 
 What it looks for
-    Idle inside `Python GC` records of a thread that drives the device (torch.profiler writes them with
-    `record_python_gc_info` and stacks).
+    Idle inside runs of the collector on a thread that drives the device: `Python GC` records of torch.profiler
+    (`record_python_gc_info` with stacks), or the runs that `diagnose trace` notes by itself.
 
 Why it costs
     A collection of the oldest generation visits every tracked object: hundreds of milliseconds in a program that
@@ -17,8 +17,10 @@ How sure
 
 from __future__ import annotations
 
+import numpy as np
+
 from diagnose.findings import Finding, Prescription
-from diagnose.intervals import Intervals, intersect
+from diagnose.intervals import EMPTY, Intervals, intersect, union
 from diagnose.occurrences import Idle, idle_finding, removable
 from diagnose.tables import Tables
 from diagnose.trace import Kind
@@ -27,8 +29,16 @@ RULE = "gc-pause"
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim idle during collections."""
-    return intersect(left, t.covering(t.host_rows(Kind.GC)))
+    """Claim idle during collections, which the profiler records or the capture has noted."""
+    return intersect(left, union(t.covering(t.host_rows(Kind.GC)), _noted(t)))
+
+
+def _noted(t: Tables) -> Intervals:
+    samples = t.capture.samples
+    if samples is None or not samples.gc_runs or not t.trace.epoch_ns:
+        return EMPTY
+    runs = np.array(samples.gc_runs, np.int64) - t.trace.epoch_ns
+    return union((runs[:, 0], runs[:, 1]))
 
 
 def find(t: Tables) -> list[Finding]:

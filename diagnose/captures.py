@@ -87,13 +87,15 @@ class CaptureInfo:
 class Samples:
     """What the sampler saw of the thread that runs the script, one row every few milliseconds.
 
-    In the file: ``{"places": [[file, line, function], …], "time_ns": […], "place": […], "running": […]}``.
+    In the file: ``{"places": [[file, line, function], …], "time_ns": […], "place": […], "running": […],
+    "gc": [[begin, end], …]}``.
     """
 
     time_ns: Ints  # wall clock, unix ns
     place: npt.NDArray[np.int32]  # row of places: the innermost line outside torch and the standard library
     running: npt.NDArray[np.int8]  # 1 on a CPU, 0 waiting, -1 unknown
     places: tuple[tuple[str, int, str], ...]  # file, line, function
+    gc_runs: tuple[tuple[int, int], ...] = ()  # begin and end of garbage collections on that thread, unix ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from diagnose.capture.facts import ScriptFacts, describe_gpus, precision_flags
 from diagnose.capture.folder import CaptureFolder
 from diagnose.capture.foreign import ForeignProfilers
+from diagnose.capture.gc_watch import GcWatch
 from diagnose.capture.listener import Listener
 from diagnose.capture.nvml import GpuMonitor
 from diagnose.capture.options import CaptureOptions
@@ -62,6 +63,7 @@ class Session:
         self._said: tuple[str, float] = ("", 0.0)
         self._stops = 0
         self._sampler: Sampler | None = None
+        self._gc_watch = GcWatch(0)
         self._monitor: GpuMonitor | None = None
 
     def arm(self) -> None:
@@ -131,10 +133,13 @@ class Session:
         if self._sampler is None:
             thread = threading.current_thread()
             self._sampler = Sampler(thread.ident or 0, thread.native_id or 0, self.options.sampler_ms)
+            self._gc_watch = GcWatch(thread.ident or 0)
         if on:
             self._sampler.start()
+            self._gc_watch.start()
         else:
             self._sampler.stop()
+            self._gc_watch.stop()
 
     def _foreign_started(self) -> None:
         if self.listener.active:
@@ -149,6 +154,7 @@ class Session:
     def _end_threads(self) -> None:
         if self._sampler is not None:
             self._sampler.stop()
+            self._gc_watch.stop()
         if self._monitor is not None:
             self._monitor.stop()
 
@@ -214,7 +220,7 @@ class Session:
         from diagnose.capture.describe import describe
 
         if self._sampler is not None:
-            self.folder.write_samples(self.samples_file, self._sampler.rows())
+            self.folder.write_samples(self.samples_file, {**self._sampler.rows(), "gc": self._gc_watch.runs})
         info = describe(self, ended, exit_code)
         self.folder.write_info(info)
         return info

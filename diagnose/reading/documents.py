@@ -21,6 +21,7 @@ class _SampleRows(msgspec.Struct, gc=False):
     time_ns: list[int]
     place: list[int]
     running: list[int]
+    gc: list[tuple[int, int]] = []  # absent where collections were not noted
 
 
 def read_info(path: Path) -> CaptureInfo:
@@ -56,6 +57,7 @@ def read_samples(path: Path) -> Samples:
         place=place,
         running=np.array(rows.running, np.int8),
         places=tuple(rows.places),
+        gc_runs=tuple(rows.gc),
     )
 
 
