@@ -19,6 +19,7 @@ SIGNIFICANT_IDLE = 0.17
 SPARSE_IDLE = 0.5
 SPARSE_LATE = 0.5
 COLD_RULES = ("warm-up", "recompilation", "allocator-stall")
+NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
 # Findings of a busy device that are time without computing; every other finding of a busy rule is about kernels.
 NOT_COMPUTING = frozenset({"exposed-communication", "exposed-copy", "buffer-broadcast"})
 
@@ -62,5 +63,6 @@ def headline(found: Verdict, queue: Queue | None, step_ns: float, largest: Findi
 
 
 def _lower(title: str) -> str:
-    first = title.split(" ", 1)[0]
-    return title if first.isupper() or any(c.isupper() for c in first[1:]) else title[0].lower() + title[1:]
+    """Return a title as it goes on within a sentence; names keep their capital."""
+    first = title.split(" ", 1)[0].removesuffix("'s")
+    return title if first in NAMES or first != first.capitalize() else title[0].lower() + title[1:]
