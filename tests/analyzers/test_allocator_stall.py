@@ -1,0 +1,43 @@
+"""allocator-stall: driver allocations that fill at least 30 % of a gap."""
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["cudaMalloc", "cudaFree", "cuMemCreate", "cuMemMap", "cudaHostAlloc", "hipMalloc"])
+def test_calls_that_take_or_give_back_memory(late, name):
+    late.runtime(name, 300, 500)
+    late.op("aten::empty", 500, 690)
+    assert late.booked() == {"allocator-stall": 200_000, "launch-bound": 200_000}
+    finding = late.find("allocator-stall")
+    assert finding.lost_ns == 200_000
+    assert f"{name}: 1 calls, 0.20 ms of the idle time." in finding.evidence
+
+
+@pytest.mark.parametrize(("until", "booked"), [(419, 0), (420, 120_000)])
+def test_a_call_must_fill_three_tenths_of_the_gap(late, until, booked):
+    late.runtime("cudaMalloc", 300, until)
+    late.op("aten::empty", until, 690)
+    assert late.booked().get("allocator-stall", 0) == booked
+    assert sum(late.booked().values()) == 400_000
+
+
+@pytest.mark.parametrize("name", ["cudaEventRecord", "cudaPointerGetAttributes", "cudaEventQuery"])
+def test_other_calls_are_none_of_its_business(late, name):
+    late.runtime(name, 300, 690)
+    assert late.booked() == {"launch-bound": 400_000}
+
+
+def test_growing_segments_are_prescribed(late):
+    late.runtime("cudaMalloc", 300, 500)
+    (p,) = late.prescribe("allocator-stall")
+    assert p.id == "expandable-segments"
+    assert "expandable_segments:True" in p.after
+    assert "empty_cache" in p.before
+    assert p.saves_ns == (60_000, 200_000)
+    assert p.predicted_step_ns == 870_000
+
+
+def test_an_allocation_does_not_delay_what_is_queued_already(queued):
+    r = queued()
+    r.runtime("cudaMalloc", 300, 700)
+    assert r.booked() == {"unexplained-device": 400_000}

@@ -1,0 +1,159 @@
+"""exposed-communication: collectives beside which nothing computes, and idle of work that waits for them."""
+
+import pytest
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+ALL_TO_ALL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def reduced(recording, *, name=ALL_REDUCE, start=400, end=900):
+    """Return a step of 1000 µs: compute to 600, a collective from ``start`` to ``end``, compute from 900."""
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 600, launched=(-20, -15))
+    r.kernel(name, start, end, stream=20, launched=(-14, -11))
+    r.kernel("adam", 900, 1000, launched=(-10, -5))
+    return r
+
+
+def test_only_what_no_kernel_hides_is_lost(recording):
+    r = reduced(recording)
+    assert r.booked() == {}
+    assert r.tables().partition.exposed_communication == pytest.approx(0.3)
+    finding = r.find("exposed-communication")
+    assert (finding.lost_ns, finding.count, finding.total_ns, finding.median_ns) == (300_000, 1, 300_000, 500_000)
+    assert finding.evidence[0] == (
+        "1.0 collectives a step, median 0.500 ms; 60% of their time is exposed: 0.30 ms of each step."
+    )
+
+
+def test_hidden_collectives_cost_nothing(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 1000, launched=(-20, -15))
+    r.kernel(ALL_REDUCE, 100, 900, stream=20, launched=(-14, -11))
+    assert r.find("exposed-communication") is None
+
+
+@pytest.mark.parametrize(("alone", "fires"), [(1.9, False), (2.0, True)])
+def test_less_than_two_thousandths_of_the_step_are_not_worth_a_line(recording, alone, fires):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 600, launched=(-20, -15))
+    r.kernel(ALL_REDUCE, 400, 600 + alone, stream=20, launched=(-14, -11))
+    r.kernel("adam", 600 + alone, 1000, launched=(-10, -5))
+    assert (r.find("exposed-communication") is not None) == fires
+
+
+def test_queued_work_that_waits_for_a_collective(recording):
+    r = reduced(recording, end=850)
+    assert r.booked() == {"exposed-communication": 50_000}
+    finding = r.find("exposed-communication")
+    assert (finding.lost_ns, finding.total_ns) == (300_000, 300_000)
+    assert finding.examples[0].before == ALL_REDUCE
+    assert finding.examples[0].after == "adam"
+
+
+def test_on_the_same_stream_nothing_waits_for_another(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel(ALL_REDUCE, 0, 600, launched=(-20, -15))
+    r.kernel("adam", 605, 1000, launched=(-10, -5))
+    assert r.booked() == {"kernel-latency": 5_000}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclKernel_AllReduce_RING_LL_Sum_float",
+        "rcclGenericKernel",
+        "void vllm::cross_device_reduce_1stage<bf16>",
+        "one_shot_all_reduce_kernel",
+    ],
+)
+def test_names_of_collectives(recording, name):
+    assert reduced(recording, name=name).find("exposed-communication") is not None
+
+
+def test_overlap_is_prescribed_for_large_collectives(recording):
+    (p,) = reduced(recording).prescribe("exposed-communication")
+    assert p.id == "overlap-gradients"
+    assert p.title == "Let gradient buckets start during the backward, and send them in 16 bits"
+    assert "bf16_compress_hook" in p.after
+    assert p.saves_ns == (60_000, 270_000)
+    assert p.safety.startswith("may change the numbers: 16-bit gradients round")
+
+
+def test_an_exchange_gets_other_advice(recording):
+    (p,) = reduced(recording, name=ALL_TO_ALL).prescribe("exposed-communication")
+    assert p.id == "overlap-exchange"
+    assert "all_to_all_single" in p.before
+    assert "async_op=True" in p.after
+    assert p.safety == "same numbers"
+    assert p.saves_ns == (30_000, pytest.approx(240_000))
+
+
+def test_an_exchange_is_also_known_by_the_operator_that_launched_it(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("c10d::alltoall_base_", 0, 20)
+    r.kernel("ncclDevKernel_Generic_4", 20, 520, stream=20, launched=(5, 10))
+    r.kernel("gemm", 520, 1000, launched=(11, 15))
+    assert [p.id for p in r.prescribe("exposed-communication")] == ["overlap-exchange"]
+
+
+@pytest.mark.parametrize(
+    ("num", "length", "id"),
+    [
+        (31, 10, "bucket-gradients"),
+        (30, 10, "overlap-gradients"),
+        (31, 100, "overlap-gradients"),
+        (31, 99, "bucket-gradients"),
+    ],
+)
+def test_many_small_collectives_are_bucketed(recording, num, length, id):
+    r = recording()
+    r.step(1, 0, 4000)
+    for i in range(num):
+        r.kernel(ALL_REDUCE, 100 * i, 100 * i + length, stream=20, launched=(-100 + i, -99.5 + i))
+    assert [p.id for p in r.prescribe("exposed-communication")] == [id]
+
+
+def on_host(recording, name="gloo:all_reduce"):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 600)
+    r.annotation(name, 500, 1000, thread="gloo")
+    return r
+
+
+def test_without_a_device_a_gloo_collective_beside_no_operator(recording):
+    r = on_host(recording)
+    assert r.booked() == {"operators": 600_000, "exposed-communication": 400_000}
+    finding = r.find("exposed-communication")
+    assert finding.lost_ns == 400_000
+    assert finding.evidence[1] == "1.0 collectives of a host backend a step."
+    assert r.diagnosis().dominant == "exposed-communication"
+
+
+def test_without_a_device_a_barrier_is_a_host_collective(recording):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 600)
+    r.annotation("gloo:barrier", 600, 1000)
+    assert r.booked() == {"operators": 600_000, "host-collective": 400_000}
+
+
+def test_without_a_device_a_hidden_collective_costs_nothing(recording):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 1000)
+    r.annotation("gloo:all_reduce", 100, 900, thread="gloo")
+    assert r.booked() == {"operators": 1_000_000}
+
+
+@pytest.mark.xfail(strict=True, reason="collectives outside the window count towards the collectives a step")
+def test_without_a_device_collectives_outside_the_window_do_not_count(recording):
+    r = on_host(recording)
+    r.annotation("gloo:all_reduce", -900, -100, thread="gloo")
+    assert r.find("exposed-communication").evidence[1] == "1.0 collectives of a host backend a step."

@@ -1,0 +1,64 @@
+"""host-collective: barriers and object collectives that the launching thread waits in."""
+
+import pytest
+
+
+def test_a_barrier_before_the_late_launch(late):
+    late.op("c10d::barrier", 300, 690)
+    assert late.booked() == {"host-collective": 390_000, "launch-bound": 10_000}
+    finding = late.find("host-collective")
+    assert (finding.lost_ns, finding.count, finding.confidence) == (390_000, 1, "high")
+    assert finding.where[0].op == "c10d::barrier"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("op", "c10d::monitored_barrier_"),
+        ("annotation", "nccl:barrier"),
+        ("annotation", "gloo:barrier"),
+        ("frame", "torch/distributed/distributed_c10d.py(3000): all_gather_object"),
+        ("frame", "torch/distributed/distributed_c10d.py(4000): barrier"),
+        ("frame", "<built-in method wait of torch._C._distributed_c10d.Work object at 0x7f>"),
+        ("frame", "<built-in method get of torch._C._distributed_c10d.TCPStore object at 0x7f>"),
+    ],
+)
+def test_what_waits_for_other_ranks(late, kind, name):
+    getattr(late, kind)(name, 300, 690)
+    assert late.booked()["host-collective"] == 390_000
+
+
+@pytest.mark.parametrize("name", ["c10d::allreduce_", "nccl:all_reduce", "record_param_comms", "aten::mm"])
+def test_what_only_queues_work_does_not(late, name):
+    late.op(name, 300, 690)
+    assert late.booked() == {"launch-bound": 400_000}
+
+
+@pytest.mark.parametrize(("until", "booked"), [(349, 0), (350, 50_000)])
+def test_a_wait_lasts_50_us_or_more(late, until, booked):
+    late.op("c10d::barrier", 300, until)
+    late.op("aten::mm", until, 690)
+    assert late.booked().get("host-collective", 0) == booked
+
+
+def test_a_wait_beside_a_busy_device_costs_nothing(late):
+    late.op("c10d::barrier", 10, 290)
+    assert "host-collective" not in late.booked()
+
+
+def test_it_is_taken_out_of_the_loop(late):
+    late.op("c10d::barrier", 300, 690)
+    (p,) = late.prescribe("host-collective")
+    assert p.id == "no-host-collective"
+    assert p.title.startswith("Take the barrier or object collective out of the loop")
+    assert "dist.barrier()" in p.before
+    assert "async_op=True" in p.after
+    assert p.saves_ns == (117_000, 390_000)
+
+
+def test_without_a_device(recording):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 600)
+    r.op("c10d::barrier", 600, 1000)
+    assert r.booked() == {"operators": 600_000, "host-collective": 400_000}

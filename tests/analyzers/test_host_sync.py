@@ -1,0 +1,139 @@
+"""host-sync: gaps that begin as a blocking call returns."""
+
+import pytest
+
+ITEM = "train.py(12): train_step"
+
+
+def synced(r, *, call="cudaStreamSynchronize", start=210, end=310):
+    """Wait for the device until ``end``, then dispatch operators until the late launch."""
+    r.runtime(call, start, end)
+    r.op("aten::mm", end, 690)
+    return r
+
+
+def test_the_gap_after_a_wait_is_the_waits(late):
+    synced(late)
+    assert late.booked() == {"host-sync": 400_000}
+    finding = late.find("host-sync")
+    assert (finding.lost_ns, finding.count, finding.total_ns, finding.median_ns) == (400_000, 1, 400_000, 400_000)
+    assert finding.confidence == "high"
+    assert finding.evidence == (
+        "1 idle regions over 1 step, 0.40 ms in all: 0.40 ms of each step (40.0%).",
+        "1.0 blocking calls a step; the idle begins as these return: cudaStreamSynchronize (1×).",
+    )
+    example = finding.examples[0]
+    assert (example.step, example.start_ns, example.lost_ns, example.before, example.after) == (
+        1,
+        300_000,
+        400_000,
+        "gemm",
+        "relu",
+    )
+
+
+def test_the_operator_and_the_line_that_asked(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.frame(ITEM, 0, 1000)
+    r.kernel("gemm", 0, 300, launched=(-20, -15))
+    r.op("aten::item", 205, 312)
+    r.op("aten::_local_scalar_dense", 206, 311)
+    r.runtime("cudaStreamSynchronize", 210, 310)
+    r.op("aten::mm", 312, 1000)
+    r.kernel("relu", 700, 1000, launched=(690, 695))
+    finding = r.find("host-sync")
+    assert finding.lost_ns == 400_000
+    where = finding.where[0]
+    assert (where.file, where.line, where.function, where.op) == ("train.py", 12, "train_step", "aten::item")
+    assert finding.examples[0].host == "aten::item > aten::_local_scalar_dense > cudaStreamSynchronize"
+    assert "aten::item in cudaStreamSynchronize (1×)" in finding.evidence[1]
+    (p,) = r.prescribe("host-sync")
+    assert p.title == "Stop waiting for the device in the loop (train.py:12)"
+    assert p.before == "running_loss += loss.item()   # train.py:12"
+    assert (p.id, p.remedy) == ("defer-sync", "diagnose.kernels.metrics")
+    assert "DeferredMetrics" in p.after
+    assert p.saves_ns == (80_000, 400_000)
+    assert p.predicted_step_ns == 760_000
+
+
+def test_the_sampled_line_stands_first_with_its_code(late, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n\n    total += loss.item()\n")
+    late.samples_every(10, 210, 310, (str(script), 3, "train"), running=0)
+    where = synced(late).find("host-sync").where[0]
+    assert (where.file, where.line, where.function, where.code) == (str(script), 3, "train", "total += loss.item()")
+    (p,) = late.prescribe("host-sync")
+    assert p.before == f"total += loss.item()   # {script}:3"
+
+
+@pytest.mark.parametrize(("end", "fires"), [(299, False), (300, True), (350, True), (351, False)])
+def test_the_call_returns_within_50_us_of_the_device_running_dry(late, end, fires):
+    assert ("host-sync" in synced(late, end=end).booked()) == fires
+
+
+@pytest.mark.parametrize(("start", "fires"), [(300, True), (301, False)])
+def test_the_call_was_in_flight_as_the_device_ran_dry(late, start, fires):
+    assert ("host-sync" in synced(late, start=start, end=340).booked()) == fires
+
+
+@pytest.mark.parametrize(
+    ("call", "fires"),
+    [
+        ("cudaDeviceSynchronize", True),
+        ("cudaEventSynchronize", True),
+        ("hipStreamSynchronize", True),
+        ("cudaMemcpy", True),
+        ("cudaStreamWaitEvent", False),
+        ("cudaEventQuery", False),
+        ("cudaEventRecord", False),
+    ],
+)
+def test_calls_that_block(late, call, fires):
+    assert ("host-sync" in synced(late, call=call).booked()) == fires
+
+
+@pytest.mark.parametrize(("returned", "fires"), [(297, False), (298, True), (310, True)])
+def test_a_copy_call_blocks_where_it_returns_after_its_copy(recording, returned, fires):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 290, launched=(-20, -15))
+    r.copy("Memcpy DtoH (Device -> Pageable)", 290, 300, launched=(100, returned))
+    r.kernel("relu", 700, 1000, launched=(690, 695))
+    r.op("aten::mm", 200, 1000)
+    booked = r.booked()
+    # a call that is over before the gap begins does not begin it
+    assert ("host-sync" in booked) == (fires and returned >= 300)
+    assert sum(booked.values()) == 400_000
+
+
+@pytest.mark.parametrize(("until", "rule"), [(499, "host-sync"), (500, "python-stall")])
+def test_a_gap_that_python_fills_by_half_is_pythons(late, until, rule):
+    late.runtime("cudaStreamSynchronize", 100, 300)
+    late.op("aten::mm", until, 690)
+    assert next(iter(late.booked())) == rule
+
+
+def test_a_gap_that_the_loader_fills_is_the_loaders(late):
+    late.runtime("cudaStreamSynchronize", 100, 300)
+    late.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 300, 690)
+    assert late.booked() == {"data-stall": 390_000, "host-sync": 10_000}
+
+
+def test_what_was_queued_before_the_gap_is_not_the_hosts(queued):
+    r = queued()
+    r.runtime("cudaStreamSynchronize", 100, 310)
+    assert r.booked() == {"unexplained-device": 400_000}
+
+
+def test_a_wait_on_a_thread_that_launches_nothing(late):
+    late.runtime("cudaStreamSynchronize", 100, 310, thread="monitor")
+    late.op("aten::mm", 300, 690)
+    assert late.booked() == {"launch-bound": 400_000}
+
+
+@pytest.mark.xfail(strict=True, reason="blocking calls outside the window count towards the calls a step")
+def test_calls_outside_the_window_do_not_count(late):
+    late.runtime("cudaDeviceSynchronize", -500, -400)
+    late.runtime("cudaDeviceSynchronize", 5000, 5001)
+    assert synced(late).find("host-sync").evidence[1].startswith("1.0 blocking calls a step")

@@ -1,0 +1,110 @@
+"""launch-bound: what the framework needs to prepare the next launch."""
+
+import pytest
+
+
+def test_operators_before_the_late_launch(late):
+    late.op("aten::layer_norm", 200, 690)
+    assert late.booked() == {"launch-bound": 400_000}
+    finding = late.find("launch-bound")
+    assert (finding.lost_ns, finding.count, finding.confidence) == (400_000, 1, "high")
+    # of the two launches one lies before the window, and its task started 15 µs after it
+    assert finding.evidence[1] == (
+        "2 launches a step; 50% of the device tasks start less than 10 µs after their launch: the queue was empty."
+    )
+    assert finding.examples[0].host == "aten::relu > cudaLaunchKernel"
+    assert finding.where[0].op == "aten::relu"
+
+
+def test_short_python_between_operators_belongs_to_it(late):
+    for at in range(200, 690, 49):
+        late.op("aten::add", at, at + 9)
+    assert late.booked() == {"launch-bound": 400_000}
+
+
+@pytest.mark.parametrize(
+    ("start", "booked"), [(704, {"launch-bound": 404_000}), (706, {"launch-bound": 405_000, "kernel-latency": 1_000})]
+)
+def test_ten_us_after_the_call_are_still_the_launchs(recording, start, booked):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 1000)
+    r.kernel("gemm", 0, 300, launched=(-20, -15))
+    r.kernel("relu", start, 1000, launched=(690, 695))
+    assert r.booked() == booked
+
+
+def test_a_launch_in_flight_as_the_queue_empties(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 1000)
+    r.kernel("gemm", 0, 300, launched=(-20, -15))
+    r.kernel("relu", 340, 1000, launched=(290, 335))
+    assert r.booked() == {"launch-bound": 35_000, "kernel-latency": 5_000}
+
+
+def test_what_is_queued_already_is_not_the_hosts(queued):
+    r = queued()
+    r.op("aten::mm", 0, 1000)
+    assert r.booked() == {"unexplained-device": 400_000}
+
+
+def test_graphs_are_prescribed(late):
+    late.op("aten::layer_norm", 200, 690)
+    (p,) = late.prescribe("launch-bound")
+    assert p.id == "compile-graphs"
+    assert p.title == "Compile the model and replay its launches as one CUDA graph"
+    assert 'mode="reduce-overhead"' in p.after
+    assert p.saves_ns == (pytest.approx(120_000), pytest.approx(360_000))
+    assert p.predicted_step_ns == pytest.approx(760_000)
+
+
+def tiny(recording, *, took, every=20.0, num=50):
+    """Return a step without a device that calls operators of the given length."""
+    r = recording(devices=())
+    r.step(1, 0, every * num)
+    for i in range(num):
+        r.op("aten::add", i * every, i * every + took)
+    return r
+
+
+def test_without_a_device_tiny_operators_and_the_python_between_them(recording):
+    r = tiny(recording, took=10)
+    assert r.booked() == {"launch-bound": 1_000_000}
+    finding = r.find("launch-bound")
+    assert finding.evidence[1] == "50 operators a step; 100% of them are over in less than 15 µs."
+    (p,) = r.prescribe("launch-bound")
+    assert p.id == "compile-model"
+    assert "cuda" not in p.after.lower()
+    assert p.saves_ns == (200_000, 800_000)
+
+
+@pytest.mark.parametrize(("took", "booked"), [(14.9, 1_000_000), (15, 0)])
+def test_an_operator_of_15_us_did_work(recording, took, booked):
+    assert tiny(recording, took=took).booked().get("launch-bound", 0) == booked
+
+
+@pytest.mark.parametrize(("work", "booked"), [(700, 300_000), (701, 0)])
+def test_without_a_device_it_must_be_three_tenths_of_the_step(recording, work, booked):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, work)
+    at = float(work)
+    while at < 1000:
+        r.op("aten::add", at, min(at + 10, 1000))
+        at += 10
+    assert r.booked().get("launch-bound", 0) == booked
+
+
+def test_without_a_device_one_healthy_operator_has_none(recording):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 1000)
+    assert r.booked() == {"operators": 1_000_000}
+    assert r.diagnosis().findings == ()
+
+
+def test_launches_without_a_device_show_that_it_was_only_not_recorded(recording):
+    r = tiny(recording, took=10)
+    r.runtime("cudaLaunchKernel", 2, 8)
+    assert r.booked() == {"operators": 1_000_000}

@@ -1,0 +1,118 @@
+"""python-stall: long stretches between operators, where something shows that the thread was in the loop."""
+
+import pytest
+
+
+def test_python_before_the_late_launch(late):
+    assert late.booked() == {"python-stall": 390_000, "launch-bound": 10_000}
+    finding = late.find("python-stall")
+    assert (finding.lost_ns, finding.count) == (390_000, 1)
+    # 490 µs without an operator, 390 of them while the device idles
+    assert finding.evidence[1] == "1 stretches of over 0.2 ms without an operator, 0.49 ms a step."
+
+
+@pytest.mark.parametrize(
+    ("until", "booked"), [(490, {"launch-bound": 200_000, "python-stall": 200_000}), (491, {"launch-bound": 400_000})]
+)
+def test_in_a_short_step_a_stretch_is_200_us_long(late, until, booked):
+    late.op("aten::mm", 200, until)
+    assert late.booked() == booked
+
+
+@pytest.mark.parametrize(("step", "least"), [(1_000, 200), (4_000, 400), (50_000, 1_000)])
+@pytest.mark.parametrize("short_by", [0, 1])
+def test_a_stretch_is_a_tenth_of_the_step_within_bounds(recording, step, least, short_by):
+    r = recording()
+    r.step(1, 0, step)
+    r.kernel("gemm", 0, 100, launched=(-20, -15))
+    r.op("aten::mm", 0, step - 400 - least + short_by)
+    r.op("aten::relu", step - 400, step)
+    r.kernel("relu", step - 390, step, launched=(step - 400, step - 395))
+    assert r.booked().get("python-stall", 0) == (0 if short_by else least * 1000)
+
+
+def test_the_frame_names_the_line(late):
+    late.frame("train.py(40): augment", 210, 680)
+    finding = late.find("python-stall")
+    assert (finding.where[0].file, finding.where[0].line, finding.where[0].function) == ("train.py", 40, "augment")
+    (p,) = late.prescribe("python-stall")
+    assert p.id == "python-off-the-loop"
+    assert p.title == "Move the Python work at train.py:40 off the training thread"
+    assert p.saves_ns == (156_000, 390_000)
+    assert p.predicted_step_ns == 1_000_000 - 273_000
+
+
+def test_frames_of_the_library_are_not_the_users(late):
+    late.frame("train.py(40): augment", 210, 680)
+    late.frame("/usr/lib/python3.11/site-packages/torchvision/transforms.py(9): resize", 220, 670)
+    late.frame("json/decoder.py(337): decode", 230, 660)
+    where = late.find("python-stall").where[0]
+    assert (where.file, where.line) == ("train.py", 40)
+
+
+def test_the_sampler_names_the_line_being_executed(late, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("def augment(x):\n    return slow(x)\n")
+    late.frame(f"{script}(1): augment", 210, 680)
+    late.samples_every(10, 300, 690, (str(script), 2, "augment"), running=1)
+    where = late.find("python-stall").where[0]
+    assert (where.line, where.code) == (2, "return slow(x)")
+    (p,) = late.prescribe("python-stall")
+    assert p.before == "return slow(x)"
+
+
+def test_without_marks_frames_or_samples_nothing_shows_that_it_was_python(recording):
+    r = recording()
+    r.kernel("gemm", 0, 300, launched=(-300, -295))
+    r.kernel("relu", 700, 1000, launched=(690, 695))
+    assert "python-stall" not in r.booked()
+
+
+@pytest.mark.parametrize("show", ["frame", "samples"])
+def test_without_marks_a_frame_or_samples_show_it(recording, show):
+    r = recording()
+    r.kernel("gemm", 0, 300, launched=(-300, -295))
+    r.kernel("relu", 700, 1000, launched=(690, 695))
+    r.op("aten::relu", 690, 1000)
+    if show == "frame":
+        r.frame("train.py(40): augment", 0, 1000)
+    else:
+        r.samples_every(10, 0, 1000, ("train.py", 41, "augment"), running=1)
+    assert r.booked() == {"python-stall": 390_000, "launch-bound": 10_000}
+
+
+def test_loading_is_left_out(late):
+    late.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 300, 600)
+    assert late.booked() == {"data-stall": 300_000, "launch-bound": 100_000}
+
+
+@pytest.mark.xfail(strict=True, reason="the latency of a launch counts as Python where no operator follows it for long")
+def test_what_python_does_after_the_launch_did_not_delay_it(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 695)
+    r.kernel("gemm", 0, 300, launched=(-20, -15))
+    r.kernel("relu", 700, 1000, launched=(690, 695))
+    assert r.booked() == {"launch-bound": 400_000}
+
+
+def test_without_a_device_every_long_stretch_is_lost(recording):
+    r = recording(devices=())
+    for i in range(2):
+        at = 1000 * i
+        r.step(i, at, at + 1000)
+        r.frame("train.py(40): augment", at, at + 300)
+        r.op("aten::mm", at + 300, at + 1000)
+    assert r.booked() == {"operators": 1_400_000, "python-stall": 600_000}
+    finding = r.find("python-stall")
+    assert (finding.lost_ns, finding.count, finding.median_ns) == (300_000, 2, 300_000)
+    assert finding.where[0].line == 40
+    assert r.diagnosis().dominant == "python-stall"
+
+
+def test_without_a_device_short_python_between_large_operators_is_not_worth_naming(recording):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 400)
+    r.op("aten::mm", 599, 1000)
+    assert r.booked() == {"operators": 1_000_000}

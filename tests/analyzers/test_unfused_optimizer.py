@@ -1,0 +1,88 @@
+"""unfused-optimizer: idle inside an optimizer's step that launches tensor by tensor."""
+
+import pytest
+
+STEP = "Optimizer.step#AdamW.step"
+
+
+def looping(recording, *, launches=50, multi=0, name=STEP, kernel="elementwise"):
+    """Return a step of 1000 µs whose optimizer takes 500 to 1000 and launches a kernel of 4 µs every 10."""
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 500)
+    r.kernel("gemm", 0, 500, launched=(-20, -15))
+    r.annotation(name, 500, 1000)
+    for i in range(launches):
+        at = 500 + i * 500 / launches
+        r.op("aten::add_", at, at + 5)
+        r.kernel("multi_tensor_apply" if i < multi else kernel, at + 6, at + 10, launched=(at + 1, at + 5))
+    return r
+
+
+def test_idle_between_the_launches_of_a_for_loop(recording):
+    r = looping(recording)
+    # 50 times: 5 µs until the launch returns and 1 of latency before the kernel of 4
+    assert r.booked() == {"unfused-optimizer": 300_000}
+    finding = r.find("unfused-optimizer")
+    assert finding.title == "AdamW updates parameters one by one"
+    assert (finding.lost_ns, finding.count, finding.median_ns) == (300_000, 50, 6_000)
+    assert finding.evidence[1] == "50 launches per call of its step, 0 of them for many tensors."
+    assert finding.where[0].op == STEP
+    assert finding.facts["name"] == "AdamW"
+
+
+@pytest.mark.parametrize(("launches", "rule"), [(50, "unfused-optimizer"), (49, "launch-bound")])
+def test_fifty_launches_make_a_loop(recording, launches, rule):
+    assert next(iter(looping(recording, launches=launches).booked())) == rule
+
+
+@pytest.mark.parametrize(("multi", "rule"), [(24, "unfused-optimizer"), (25, "launch-bound")])
+def test_half_of_them_for_many_tensors_is_none(recording, multi, rule):
+    assert looping(recording, multi=multi).booked() == {rule: 300_000}
+
+
+def test_launches_outside_the_step_do_not_count(recording):
+    assert looping(recording, name="backward").booked() == {"launch-bound": 300_000}
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"), [("AdamW", "fused"), ("SGD", "fused"), ("Adagrad", "fused"), ("RMSprop", "foreach")]
+)
+def test_fused_is_prescribed_where_the_class_has_it(recording, name, flag):
+    (p,) = looping(recording, name=f"Optimizer.step#{name}.step").prescribe("unfused-optimizer")
+    assert p.id == f"{flag}-optimizer"
+    assert p.title == f"Use the {flag} implementation of {name}"
+    assert p.before == f"torch.optim.{name}(model.parameters(), …)"
+    assert p.after == f"torch.optim.{name}(model.parameters(), …, {flag}=True)"
+    assert p.saves_ns == (150_000, 300_000)
+    assert p.remedy == "diagnose.kernels.optimizers"
+    assert p.safety.startswith("may change the numbers")
+
+
+def on_host(recording, *, calls=50, name="aten::add_"):
+    """Return a step without a device: 500 µs of products, then an optimizer with operators of 10 µs."""
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 500)
+    r.annotation(STEP, 500, 1000)
+    for i in range(calls):
+        r.op(name if i == 0 else "aten::mul_", 500 + i * 500 / calls, 500 + (i + 1) * 500 / calls)
+    return r
+
+
+@pytest.mark.parametrize(("calls", "booked"), [(50, 500_000), (49, 0)])
+def test_without_a_device_the_whole_step_of_a_loop_is_claimed(recording, calls, booked):
+    r = on_host(recording, calls=calls)
+    assert r.booked().get("unfused-optimizer", 0) == booked
+    assert sum(r.booked().values()) == 1_000_000
+
+
+@pytest.mark.parametrize("name", ["aten::_foreach_add_", "aten::_fused_adamw_"])
+def test_without_a_device_one_operator_for_many_tensors_is_enough(recording, name):
+    assert "unfused-optimizer" not in on_host(recording, name=name).booked()
+
+
+def test_without_a_device_operators_are_counted(recording):
+    finding = on_host(recording).find("unfused-optimizer")
+    assert finding.evidence[1] == "50 operators per call of its step, 0 of them for many tensors."
+    assert on_host(recording).diagnosis().dominant == "unfused-optimizer"

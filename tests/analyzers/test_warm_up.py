@@ -1,0 +1,101 @@
+"""warm-up: calls that a program makes once."""
+
+import pytest
+
+
+def with_call(r, name, start=300, end=690):
+    r.runtime(name, start, end)
+    return r
+
+
+@pytest.mark.parametrize("name", ["cuModuleLoadData", "hipModuleLoad", "cuLibraryLoadData", "cudaStreamCreate"])
+def test_code_loading_in_the_only_step(late, name):
+    with_call(late, name)
+    assert late.booked() == {"warm-up": 390_000, "launch-bound": 10_000}
+    finding = late.find("warm-up")
+    assert finding.lost_ns == 390_000
+    assert f"{name}: 1 calls, 0.39 ms of the idle time." in finding.evidence
+
+
+def test_capturing_again_is_all_that_is_prescribed(late):
+    (again,) = with_call(late, "cuModuleLoadData").prescribe("warm-up")
+    assert again.id == "capture-steady-steps"
+    assert again.saves_ns == (0.0, 0.0)
+    assert again.predicted_step_ns is None
+    assert late.diagnosis().dominant == "warm-up"
+
+
+@pytest.mark.parametrize(("took", "booked"), [(1000, 0), (1001, 1_001_000)])
+def test_a_launch_of_over_a_millisecond_loaded_code(recording, took, booked):
+    r = recording()
+    r.step(1, 0, 3000)
+    r.kernel("gemm", 0, 500, launched=(-20, -15))
+    r.op("aten::relu", 500, 3000)
+    r.kernel("relu", 500 + took, 3000, launched=(500, 500 + took))
+    assert r.booked().get("warm-up", 0) == booked
+    assert sum(r.booked().values()) == took * 1000
+
+
+def test_a_slow_copy_call_loaded_nothing(recording):
+    r = recording()
+    r.step(1, 0, 3000)
+    r.kernel("gemm", 0, 500, launched=(-20, -15))
+    r.copy("Memcpy HtoD (Pageable -> Device)", 2500, 3000, launched=(500, 2600))
+    assert r.booked() == {"exposed-copy": 2_000_000}
+
+
+def four_steps(recording, name, in_steps):
+    """Return four steps of 1000 µs, each idle from 300 to 700; the call fills that gap in some of them."""
+    r = recording()
+    for i in range(4):
+        at = 1000 * i
+        r.step(i, at, at + 1000)
+        r.kernel("gemm", at, at + 300, launched=(at - 20, at - 15))
+        r.op("aten::relu", at + 690, at + 970)
+        r.kernel("relu", at + 700, at + 1000, launched=(at + 690, at + 695))
+        if i in in_steps:
+            r.runtime(name, at + 300, at + 690)
+        else:
+            r.op("aten::mm", at + 300, at + 690)
+    return r
+
+
+@pytest.mark.parametrize(
+    ("in_steps", "rule"), [({2}, "warm-up"), ({1, 3}, "recompilation"), ({0, 1, 2}, "recompilation")]
+)
+def test_what_shows_in_half_of_the_steps_is_no_warm_up(recording, in_steps, rule):
+    booked = four_steps(recording, "cuModuleLoadData", in_steps).booked()
+    assert booked == {rule: 390_000 * len(in_steps), "launch-bound": 1_600_000 - 390_000 * len(in_steps)}
+
+
+@pytest.mark.parametrize(("in_steps", "rule"), [({2}, "warm-up"), ({1, 3}, "allocator-stall")])
+def test_the_same_for_allocations(recording, in_steps, rule):
+    assert four_steps(recording, "cudaMalloc", in_steps).booked()[rule] == 390_000 * len(in_steps)
+
+
+@pytest.mark.parametrize(("loading", "rule"), [(99, "allocator-stall"), (101, "warm-up")])
+def test_in_one_step_allocations_are_cold_only_beside_code_loads(recording, loading, rule):
+    r = recording()
+    r.step(1, 0, 3000)
+    r.kernel("gemm", 0, 500, launched=(-20, -15))
+    r.runtime("cudaMalloc", 500, 1500)  # a tenth of it is 100
+    r.runtime("cuModuleLoadData", 1500, 1500 + loading)
+    r.op("aten::relu", 1500 + loading, 3000)
+    r.kernel("relu", 2000, 3000, launched=(1990, 1995))
+    assert r.booked()[rule] >= 1_000_000
+
+
+@pytest.mark.parametrize(("took", "booked"), [(50, 0), (51, 51_000)])
+def test_a_short_setup_call_found_nothing_to_load(late, took, booked):
+    late.runtime("cudaFuncGetAttributes", 300, 300 + took)
+    assert late.booked().get("warm-up", 0) == booked
+
+
+def test_compilation_in_one_step_is_warm_up(late):
+    late.frame("torch/_dynamo/convert_frame.py(700): _compile", 310, 680)
+    assert late.booked()["warm-up"] == 370_000
+
+
+def test_calls_while_the_device_is_busy_cost_nothing(late):
+    late.runtime("cuModuleLoadData", 10, 290)
+    assert "warm-up" not in late.booked()

@@ -1,0 +1,321 @@
+"""Recordings as literals: a test says in calls and µs what ran where, and asks the product about it.
+
+r = recording()
+r.step(1, 0, 1000)
+r.kernel("gemm", 0, 300, launched=(-20, -15))
+r.kernel("gemm", 700, 1000, launched=(685, 690))
+assert r.booked() == {"python-stall": 400_000}      # ns
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diagnose.captures import Capture, CaptureInfo, Samples
+from diagnose.examine import examine_rank, tables_of
+from diagnose.findings import Diagnosis, Finding, Prescription
+from diagnose.tables import Tables
+from diagnose.trace import Device, Events, Kind, Thread, Trace
+
+TRACES = Path(__file__).parents[2] / "shared" / "traces"
+EPOCH_NS = 1_700_000_000_000_000_000
+COPY_CALL = "cudaMemcpyAsync"
+LAUNCH_CALL = "cudaLaunchKernel"
+
+
+@dataclass
+class Row:
+    """One event, times in µs."""
+
+    kind: Kind
+    name: str
+    start: float
+    end: float
+    values: dict[str, Any] = field(default_factory=dict)
+    cause: Row | None = None
+
+
+class Recording:
+    """What ran when: every method adds events and times are µs; the rest asks what the product makes of them."""
+
+    def __init__(self, *, devices: Sequence[Device] = (Device(0, "NVIDIA A100", 80 << 30, 108, (8, 0)),)) -> None:
+        self.devices = tuple(devices)
+        self.rows: list[Row] = []
+        self.names: list[str] = []
+        self.thread_names: list[str] = ["main"]
+        self.world_size = 1
+        self.epoch_ns = EPOCH_NS
+        self.sampled: list[tuple[float, tuple[str, int, str], int]] = []
+        self.info: CaptureInfo | None = None
+
+    # The host
+
+    def step(self, number: int, start: float, end: float, thread: str = "main") -> Row:
+        return self.annotation(f"ProfilerStep#{number}", start, end, thread)
+
+    def annotation(self, name: str, start: float, end: float, thread: str = "main") -> Row:
+        return self._host(Kind.ANNOTATION, name, start, end, thread)
+
+    def op(self, name: str, start: float, end: float, thread: str = "main", **texts: str) -> Row:
+        """Add an operator; ``shapes``, ``types`` and ``detail`` (its call stack) are texts."""
+        values = {column: self._name(text) for column, text in texts.items()}
+        return self._host(Kind.OP, name, start, end, thread, **values)
+
+    def frame(self, name: str, start: float, end: float, thread: str = "main") -> Row:
+        return self._host(Kind.PYTHON, name, start, end, thread)
+
+    def gc(self, start: float, end: float, thread: str = "main") -> Row:
+        return self._host(Kind.GC, "Python GC", start, end, thread)
+
+    def overhead(self, name: str, start: float, end: float, thread: str = "main") -> Row:
+        return self._host(Kind.OVERHEAD, name, start, end, thread)
+
+    def runtime(
+        self, name: str, start: float, end: float, *, thread: str = "main", launches: Sequence[Row] | Row = ()
+    ) -> Row:
+        """Add a call; ``launches`` are the device tasks that it queued."""
+        call = self._host(Kind.RUNTIME, name, start, end, thread, correlation=len(self.rows) + 1)
+        for task in [launches] if isinstance(launches, Row) else launches:
+            task.cause = call
+            task.values["correlation"] = call.values["correlation"]
+        return call
+
+    def _host(self, kind: Kind, name: str, start: float, end: float, thread: str, **values: Any) -> Row:
+        if thread not in self.thread_names:
+            self.thread_names.append(thread)
+        return self._add(kind, name, start, end, thread=self.thread_names.index(thread), **values)
+
+    # The device
+
+    def kernel(
+        self,
+        name: str,
+        start: float,
+        end: float,
+        *,
+        stream: int = 7,
+        device: int = 0,
+        launched: tuple[float, float] | None = None,
+        thread: str = "main",
+        call: str = LAUNCH_CALL,
+    ) -> Row:
+        """Add a kernel, and the call that launched it where ``launched`` gives the call's times."""
+        task = self._add(Kind.KERNEL, name, start, end, stream=stream, device=device)
+        if launched is not None:
+            self.runtime(call, *launched, thread=thread, launches=task)
+        return task
+
+    def copy(
+        self,
+        name: str,
+        start: float,
+        end: float,
+        *,
+        stream: int = 7,
+        size: int = -1,
+        launched: tuple[float, float] | None = None,
+        call: str = COPY_CALL,
+    ) -> Row:
+        """Add a copy on the device, and the call that queued it where ``launched`` gives the call's times."""
+        task = self._add(Kind.MEMCPY, name, start, end, stream=stream, device=0, size=size)
+        if launched is not None:
+            self.runtime(call, *launched, launches=task)
+        return task
+
+    def _add(self, kind: Kind, name: str, start: float, end: float, **values: Any) -> Row:
+        row = Row(kind, name, start, end, values)
+        self.rows.append(row)
+        return row
+
+    # Beside the trace
+
+    def sample(self, time: float, place: tuple[str, int, str] = ("train.py", 12, "main"), *, running: int = 1) -> None:
+        """Add what the sampler saw of the training thread at a time."""
+        self.sampled.append((time, place, running))
+
+    def samples_every(self, period: float, start: float, end: float, place: tuple[str, int, str], running: int) -> None:
+        """Sample at start, start + period, … before end."""
+        for time in np.arange(start, end, period).tolist():
+            self.sample(time, place, running=running)
+
+    def told(self, **fields: Any) -> None:
+        """Say what capture.json holds."""
+        self.info = CaptureInfo(**fields)
+
+    # What the product makes of it
+
+    @property
+    def trace(self) -> Trace:
+        order = sorted(range(len(self.rows)), key=lambda i: (self.rows[i].start, -self.rows[i].end, i))
+        rows = [self.rows[i] for i in order]
+        place = {id(row): i for i, row in enumerate(rows)}
+        columns: dict[str, Any] = {
+            column: np.array([row.values.get(column, -1) for row in rows], np.int64)
+            for column in ("thread", "device", "stream", "correlation", "size", "shapes", "types", "detail")
+        }
+        nothing = np.full(len(rows), -1, np.int64)
+        columns |= {
+            "start": np.array([round(row.start * 1000) for row in rows], np.int64),
+            "end": np.array([round(row.end * 1000) for row in rows], np.int64),
+            "kind": np.array([row.kind for row in rows], np.uint8),
+            "name": np.array([self._name(row.name) for row in rows], np.int32),
+            "cause": np.array([place[id(row.cause)] if row.cause else -1 for row in rows], np.int32),
+        }
+        columns |= dict.fromkeys(("sequence", "grid", "awaits"), nothing)
+        return Trace(
+            events=Events(**columns),
+            names=tuple(self.names),
+            threads=tuple(Thread("1", str(100 + i), name) for i, name in enumerate(self.thread_names)),
+            devices=self.devices,
+            world_size=self.world_size,
+            epoch_ns=self.epoch_ns,
+        )
+
+    @property
+    def samples(self) -> Samples | None:
+        if not self.sampled:
+            return None
+        places = list(dict.fromkeys(place for _, place, _ in self.sampled))
+        return Samples(
+            time_ns=np.array([self.epoch_ns + round(time * 1000) for time, _, _ in self.sampled], np.int64),
+            place=np.array([places.index(place) for _, place, _ in self.sampled], np.int32),
+            running=np.array([running for _, _, running in self.sampled], np.int8),
+            places=tuple(places),
+        )
+
+    def capture(self, attribution: Recording | None = None) -> Capture:
+        return Capture(self.trace, attribution.trace if attribution else None, self.info, self.samples)
+
+    def tables(self) -> Tables:
+        capture = self.capture()
+        return tables_of(capture, capture.trace)
+
+    def booked(self) -> dict[str, int]:
+        """Return idle ns by rule."""
+        return dict(self.tables().causes.totals())
+
+    def find(self, rule: str) -> Finding | None:
+        """Return what a rule finds, however small."""
+        found = analyzer(rule).find(self.tables())
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def prescribe(self, rule: str) -> list[Prescription]:
+        """Return what a rule prescribes for what it finds, which must be fit to be shown."""
+        finding, step_ns = self.find(rule), self.tables().steps.step_ns
+        assert finding is not None, f"{rule} found nothing"
+        found = list(analyzer(rule).prescribe(finding, step_ns))
+        for prescription in found:
+            assert prescription.rule == rule
+            assert_presentable(prescription)
+        return found
+
+    def diagnosis(self, attribution: Recording | None = None) -> Diagnosis:
+        return examine_rank(self.capture(attribution))
+
+    def _name(self, text: str) -> int:
+        if text not in self.names:
+            self.names.append(text)
+        return self.names.index(text)
+
+
+VERBS = frozenset(
+    """
+    Allow Capture Compile Do Freeze Fuse Let Load Mark Move Pin Read Reduce Run Start Stop Take Use Wait
+""".split()
+)
+
+
+def assert_presentable(p: Prescription) -> None:
+    """Check what holds for every prescription; a new verb is to be added to VERBS."""
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", p.id)
+    assert p.title.split()[0] in VERBS, "an imperative"
+    assert not p.title.endswith(".")
+    assert p.after
+    assert p.safety.startswith(("same numbers", "may change the numbers: "))
+    assert 0 <= p.saves_ns[0] <= p.saves_ns[1]
+    if p.remedy:
+        assert p.remedy.startswith("diagnose.kernels.")
+
+
+def analyzer(rule: str) -> ModuleType:
+    """Return the module of a rule."""
+    return import_module(f"diagnose.analyzers.{rule.replace('-', '_')}")
+
+
+def late_gap(**options: Any) -> Recording:
+    """Return a step of 1000 µs, idle from 300 to 700: the launch at 690 to 695 came late.
+
+    What the training thread did from 300 to 690 is the test's to say; the last 10 µs are the launch's own.
+    """
+    r = Recording(**options)
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 200)
+    r.kernel("gemm", 0, 300, launched=(-20, -15))
+    r.op("aten::relu", 690, 1000)
+    r.kernel("relu", 700, 1000, launched=(690, 695))
+    return r
+
+
+def queued_gap(start: float = 300, end: float = 700, *, stream_before: int = 7, stream_after: int = 7) -> Recording:
+    """Return a step of 1000 µs, idle in between although the next task was launched long before."""
+    r = Recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, start, launched=(-20, -15), stream=stream_before)
+    r.kernel("relu", end, 1000, launched=(-10, -5), stream=stream_after)
+    return r
+
+
+class Corpus:
+    """The recorded traces beside the repository, each read and examined once."""
+
+    @cached_property
+    def captures(self) -> dict[str, Capture]:
+        from diagnose.reading import read_trace
+
+        files = [path for path in sorted(TRACES.glob("*.json.gz")) if "not_kineto" not in path.name]
+        return {path.name.removesuffix(".json.gz"): Capture(read_trace(path)) for path in files}
+
+    @cached_property
+    def tables(self) -> dict[str, Tables]:
+        return {name: tables_of(c, c.trace) for name, c in self.captures.items()}
+
+    @cached_property
+    def diagnoses(self) -> dict[str, Diagnosis]:
+        return {name: examine_rank(c) for name, c in self.captures.items()}
+
+
+_CORPUS = Corpus()
+
+
+@pytest.fixture
+def recording() -> type[Recording]:
+    return Recording
+
+
+@pytest.fixture
+def late() -> Recording:
+    return late_gap()
+
+
+@pytest.fixture
+def queued() -> Any:
+    return queued_gap
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Corpus:
+    """Return the corpus; skip where it is absent."""
+    if not TRACES.is_dir():
+        pytest.skip("the recorded traces (../shared/traces) are not here")
+    return _CORPUS
