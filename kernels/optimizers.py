@@ -128,8 +128,9 @@ def _fused_works(
         return False
     probe = torch.nn.Parameter(torch.ones(1, device=device, dtype=dtype))
     probe.grad = torch.ones_like(probe)
+    others = {name: value for name, value in arguments.items() if name != "foreach"}  # both at once are refused
     try:
-        optimizer([probe], **{**arguments, "foreach": None, "fused": True}).step()
+        optimizer([probe], **{**others, "fused": True}).step()
     except (RuntimeError, NotImplementedError, ValueError, TypeError):
         return False
     return True

@@ -106,13 +106,15 @@ class DevicePrefetcher(Generic[T]):
                     source.look_ahead()
                 if not copied:
                     break
-                batch, done = copied.popleft()
-                side.hand_over(batch, done)
-                yield batch
-                del batch  # the user alone decides how long it lives
+                yield _handed_over(side, *copied.popleft())  # no name here: the user alone decides how long it lives
             source.raise_error()
         finally:
             source.close()
+
+
+def _handed_over(side: Side, batch: Batch, done: object) -> Batch:
+    side.hand_over(batch, done)
+    return batch
 
 
 class Side(Protocol):
