@@ -136,8 +136,7 @@ def test_error_of_the_loader_arrives_after_the_batches_before_it(pins, log, monk
     monkeypatch.setattr(prefetch, "needs_pin", lambda batch: pins)
     seen = []
     with pytest.raises(OSError, match="the disk is gone"):
-        for batch in DevicePrefetcher(Loader(9, log, fail_at=4), "cuda", ahead=2):
-            seen.append(int(batch) - 100)  # noqa: PERF401  # a list comprehension would lose them
+        seen.extend(int(b) - 100 for b in DevicePrefetcher(Loader(9, log, fail_at=4), "cuda", ahead=2))
     assert seen == [0, 1, 2, 3]
 
 
