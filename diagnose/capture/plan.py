@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
-from typing import TypeAlias
 
+from diagnose.capture.measured import Measured, Surroundings
 from diagnose.capture.options import CaptureOptions
+from diagnose.capture.recording import Recorder, Steps, first_line
 from diagnose.capture.steady import steady_since
-from diagnose.capture.window import Window, WindowKind
+from diagnose.capture.window import WindowKind
 
-__all__ = ["LEAST_STEPS", "Measured", "Plan", "Surroundings"]
+__all__ = ["LEAST_STEPS", "Plan"]
 
 DEFAULT_SKIP = 100  # steps: compiling, autotuning and caches are over long before, or never
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
@@ -36,40 +34,6 @@ LIGHT_SHARE = 0.8  # and the light window; the attribution window has the rest
 LIGHT_MB_SHARE = 0.4  # of max_mb for the light window
 ATTRIBUTION_GROWTH = 3.5  # MB a step against the light window: 3.1 with all flags, measured on small CPU steps
 
-Steps: TypeAlias = Generator[None, int, None]
-
-
-@dataclass
-class Measured:
-    """What the plan has measured so far; times are ns per step."""
-
-    found_after: int | None = None  # steps until steady
-    unprofiled: list[int] = field(default_factory=list)
-    light: list[int] = field(default_factory=list)
-    attribution: list[int] = field(default_factory=list)
-    light_mb: float = 0.0
-    files: dict[WindowKind, str] = field(default_factory=dict)
-    flags: dict[str, object] = field(default_factory=dict)
-    spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # wall clock (unix ns) of each part
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What the plan needs of the world around it."""
-
-    folder: Path  # where to write
-    prefix: str  # of file names: "rank0"
-    num_ranks: int
-    say: Callable[[str], None]
-    foreign_active: Callable[[], bool]  # whether the script's own profiler is at work
-    undecided: Callable[[], bool]  # whether what a step is may still change
-    compiled: Callable[[], int]  # how many graphs torch.compile has made so far
-    grown_mb: Callable[[], float]  # how much memory the process has
-    settled: Callable[[], None]  # called once the wait is over: what a step is stays as it is from here on
-    sampling: Callable[[bool], None]  # start or stop the sampler
-    wrote: Callable[[], object]  # called after each window was written
-
 
 class Plan:
     """Runs the plan; ``boundary`` is called at every step boundary, on the thread that steps."""
@@ -79,7 +43,6 @@ class Plan:
         self.failed = False
         self.num_steps = 0
         self._num_steps = LEAST_STEPS
-        self.window: Window | None = None
         self._options = options
         self._around = around
         self._measured = measured
@@ -87,8 +50,7 @@ class Plan:
         self._began_at = time.monotonic()
         self._step_began = time.perf_counter_ns()
         self._steps = self._script()
-        self._disturbed = False
-        self._marking = False
+        self._recorder = Recorder(around, measured)
         next(self._steps)
 
     def boundary(self) -> None:
@@ -96,8 +58,7 @@ class Plan:
         duration = time.perf_counter_ns() - self._step_began
         if self.done:
             return
-        if self.window is not None:
-            self.window.end_step()
+        self._recorder.end_step()
         self.num_steps += 1
         try:
             self._steps.send(duration)
@@ -105,9 +66,8 @@ class Plan:
             self.done = True
         except Exception as error:  # a fault of the capture must not become the script's
             self.done = self.failed = True
-            self._measured.notes.append(f"The capture failed: {type(error).__name__}: {_first_line(error)}.")
-        if self.window is not None and self._marking:
-            self.window.begin_step(self.num_steps)
+            self._measured.notes.append(f"The capture failed: {type(error).__name__}: {first_line(error)}.")
+        self._recorder.begin_step(self.num_steps)
         self._step_began = time.perf_counter_ns()
 
     def close(self) -> None:
@@ -117,10 +77,7 @@ class Plan:
 
     def disturb(self) -> None:
         """Give way at once to a profiler that the script starts."""
-        if self.window is not None:
-            self._disturbed = True
-            self.window.stop()
-            self.window = None
+        self._recorder.disturb()
 
     def _script(self) -> Steps:
         yield from self._wait()
@@ -144,8 +101,9 @@ class Plan:
         while len(times) < limit and not (self._late(WAIT_SHARE) and times):
             times.append((yield))
             if compiled != self._around.compiled():
-                compiled, settling_from = self._around.compiled(), len(times)
-            steady = steady_since(times[settling_from:])
+                compiled, settling_from, steady = self._around.compiled(), len(times), None
+            if steady is None:
+                steady = steady_since(times[settling_from:])
             if steady is not None and not fixed and not self._around.undecided():
                 break
             self._tell_waiting(times)
@@ -177,66 +135,7 @@ class Plan:
         self._measured.spans["unprofiled"] = (start, time.time_ns())
 
     def _record(self, kind: WindowKind, num_steps: int, share: float) -> Steps:
-        """Record one window; where the script's own profiler is in the way, try again once it is gone."""
-        while True:
-            while not self._together and self._around.foreign_active():
-                yield
-            complete = yield from self._attempt(kind, num_steps, share)
-            if complete or self._together:
-                return
-
-    def _attempt(self, kind: WindowKind, num_steps: int, share: float) -> Generator[None, int, bool]:
-        """Record one window; return False if the script's own profiler cut it off."""
-        self._disturbed = False
-        times: list[int] = []
-        self.window = None if self._around.foreign_active() else self._start(kind, num_steps)
-        began, grown_from = time.time_ns(), self._around.grown_mb()
-        try:
-            yield  # recorded but not marked: the profiler's own first step is slow
-            began = time.time_ns()
-            self._marking = True
-            self._around.sampling(kind == "light")
-            while len(times) < num_steps and (self._together or not self._disturbed):
-                times.append((yield))
-                if not self._together and self._full(kind, share, grown_from):
-                    break
-        finally:
-            self._around.sampling(False)
-            window, self.window, self._marking = self.window, None, False
-            if window is not None:
-                self._write(window, times, (began, time.time_ns()))
-        return not self._disturbed
-
-    def _start(self, kind: WindowKind, num_steps: int) -> Window | None:
-        self._around.say(f"capturing {num_steps} steps ({kind} window)")
-        try:
-            window = Window(kind)
-            window.start()
-        except Exception as error:  # the profiler failing must not end the user's script
-            self._measured.notes.append(f"The profiler could not start ({_first_line(error)}).")
-            return None
-        return window
-
-    def _write(self, window: Window, times: list[int], span: tuple[int, int]) -> None:
-        """Stop the profiler and write what it has, provided that there is a whole step in it."""
-        try:
-            window.stop()
-            if window.num_steps <= (len(self._measured.light) if window.kind == "light" else 0):
-                return  # nothing whole in it, or less than an earlier window has
-            name = f"{self._around.prefix}.{window.kind}.pt.trace.json.gz"
-            self._around.say(f"writing {name}")
-            size = window.export(self._around.folder / name)
-        except Exception as error:  # the profiler failing must not end the user's script
-            self._measured.notes.append(f"The {window.kind} window could not be written ({_first_line(error)}).")
-            return
-        self._measured.files[window.kind] = name
-        self._measured.spans[window.kind] = span
-        self._measured.flags[window.kind] = window.flags
-        if window.kind == "light":
-            self._measured.light, self._measured.light_mb = times[: window.num_steps], size
-        else:
-            self._measured.attribution = times[: window.num_steps]
-        self._around.wrote()
+        return self._recorder.record(kind, num_steps, lambda grown_from: self._full(kind, share, grown_from))
 
     def _fitting_steps(self, times: list[int]) -> int:
         """Return how many steps make a window long enough for the sampler and for a steady median."""
@@ -256,6 +155,8 @@ class Plan:
 
     def _full(self, kind: WindowKind, share: float, grown_from: float) -> bool:
         """Return whether the window must close early, and note why."""
+        if self._together:
+            return False
         limit = self._options.max_mb * (LIGHT_MB_SHARE if kind == "light" else 1.0)
         if self._around.grown_mb() - grown_from > limit:
             self._measured.notes.append(f"The {kind} window was cut short by --max-mb {self._options.max_mb:g}.")
@@ -277,7 +178,3 @@ class Plan:
 
     def _tell_waiting(self, times: list[int]) -> None:
         self._around.say(f"waiting for a steady state: step {len(times)}, now {median(times[-8:]) / 1e6:.1f} ms each")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

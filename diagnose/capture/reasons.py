@@ -71,4 +71,4 @@ def _never_stepped(session: Session) -> str:
 
 
 def _when(num_steps: int) -> str:
-    return f"after {num_steps} steps, before the capture began" if num_steps else "before its first step was over"
+    return f"after {num_steps} steps, before the capture began" if num_steps else "before its first steps were over"

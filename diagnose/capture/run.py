@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import multiprocessing
 import os
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from diagnose.capture.children import ForkedChildren, end_workers
 from diagnose.capture.imports import when_imported
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.reasons import nothing_captured
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptureResult", "Progress", "trace_script"]
 
-CHILD_GRACE = 5.0  # seconds that worker processes get to end by themselves; DataLoader workers need up to 5
 KINETO_SILENT = "99"  # above every level that Kineto writes at (5, its documented highest, still lets lines through)
 
 
@@ -70,7 +68,7 @@ def trace_script(
     session = Session(options, command, say=say, stop=_stop)
     say("waiting for the first step")
     forget = when_imported("torch", session.arm)
-    owner = os.getpid()
+    owner, forked = os.getpid(), ForkedChildren()
     outcome: Outcome | None = None
     try:
         outcome = run_script(argv, module=module)
@@ -83,7 +81,8 @@ def trace_script(
                 session.folder.discard()
     if os.getpid() != owner:  # the script forked, and this is the child at the script's end
         sys.exit(outcome.exit_code)
-    threads = _leave_behind(outcome)
+    threads = _leave_behind(outcome, forked)
+    forked.close()
     return _conclude(session, outcome, threads)
 
 
@@ -106,13 +105,14 @@ def _stop() -> None:
     raise StopScript
 
 
-def _leave_behind(outcome: Outcome) -> tuple[str, ...]:
+def _leave_behind(outcome: Outcome, forked: ForkedChildren) -> tuple[str, ...]:
     """After a deliberate stop end what the script would have ended: process groups and worker processes."""
     gc.collect()
     if outcome.ended not in ("stopped", "interrupted", "killed"):
         return ()
     _destroy_process_group()
-    _end_children()
+    end_workers()
+    forked.end()
     others = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
     return tuple(thread.name for thread in others)
 
@@ -122,16 +122,6 @@ def _destroy_process_group() -> None:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         with contextlib.suppress(RuntimeError, ValueError):
             distributed.destroy_process_group()
-
-
-def _end_children() -> None:
-    deadline = time.monotonic() + CHILD_GRACE
-    for child in multiprocessing.active_children():
-        if child.daemon:
-            child.join(max(0.0, deadline - time.monotonic()))
-        if child.is_alive():
-            child.terminate()
-            child.join(1.0)
 
 
 def _say_nothing(text: str) -> None:

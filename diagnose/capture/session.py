@@ -14,9 +14,10 @@ from diagnose.capture.folder import CaptureFolder
 from diagnose.capture.foreign import ForeignProfilers
 from diagnose.capture.gc_watch import GcWatch
 from diagnose.capture.listener import Listener
+from diagnose.capture.measured import Measured, Surroundings
 from diagnose.capture.nvml import GpuMonitor
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.plan import LEAST_STEPS, Measured, Plan, Surroundings
+from diagnose.capture.plan import LEAST_STEPS, Plan
 from diagnose.capture.process import compiled_graphs, resident_mb
 from diagnose.capture.ranks import agree_on_run_id, rank_and_size
 from diagnose.capture.sampler import Sampler
