@@ -2,7 +2,8 @@
 
 With step marks a step runs from its `ProfilerStep#n` mark to the next one, and the window reaches to the end of
 the last step or of the last device task that it launched, whichever is later: the device runs behind the host, and
-what it still has to do belongs to the step. Without marks the window runs from the first launch or device task to
+what it still has to do belongs to the step. By the same token it begins with the first task where the device was still
+busy with what came before. Without marks the window runs from the first launch or device task to
 the end of the last one, and counts as one step.
 """
 
@@ -29,6 +30,7 @@ class Steps(NamedTuple):
     start: Ints  # host time at which each step begins, ns
     end: Ints  # host time at which it ends; consecutive steps touch
     number: Ints  # n of ProfilerStep#n
+    window_start: int  # begin of the first step; of its first task where the device still ran what came before
     window_end: int  # end of the last step or of the last device task it launched
     thread: int  # row of Trace.threads that the marks are on, -1 without marks
     marked: bool
@@ -37,7 +39,7 @@ class Steps(NamedTuple):
     @property
     def window(self) -> tuple[int, int]:
         """Return the first and last instant of the window, ns."""
-        return int(self.start[0]), self.window_end
+        return self.window_start, self.window_end
 
     @property
     def num(self) -> int:
@@ -47,7 +49,7 @@ class Steps(NamedTuple):
     @property
     def step_ns(self) -> float:
         """Return the length of a step: the window over the number of steps."""
-        return (self.window_end - int(self.start[0])) / self.num
+        return (self.window_end - self.window_start) / self.num
 
 
 def find_steps(trace: Trace) -> Steps:
@@ -65,7 +67,8 @@ def find_steps(trace: Trace) -> Steps:
     if _is_cold(trace, start, end):
         start, end, number = start[1:], end[1:], number[1:]
         notes = (Note("The first step was left out: device code was still being loaded in it.", "warm-up"),)
-    return Steps(start, end, number, _window_end(trace, int(start[0]), int(end[-1])), thread, marked=True, notes=notes)
+    window = _window(trace, int(start[0]), int(end[-1]))
+    return Steps(start, end, number, *window, thread, marked=True, notes=notes)
 
 
 def _last_run(start: Ints, end: Ints) -> tuple[Ints, Ints]:
@@ -95,21 +98,31 @@ def _is_cold(trace: Trace, start: Ints, end: Ints) -> bool:
     return bool(((events.start[slow] >= start[0]) & (events.start[slow] < end[0])).any())
 
 
-def _window_end(trace: Trace, start: int, end: int) -> int:
-    """Return the end of the last device task launched before the last step ended."""
+def _window(trace: Trace, start: int, end: int) -> tuple[int, int]:
+    """Stretch the steps' host time to the end of the last device task that was launched in them.
+
+    Where the first task had to wait long after its launch although the file shows nothing running, the device was
+    still at work that was queued before the recording: the window then begins with that task.
+    """
     events = trace.events
     tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     launched = events.cause[tasks]
     began = np.where(launched >= 0, events.start[launched], events.start[tasks])
     mine = tasks[(began >= start) & (began < end)]
-    return max(end, int(events.end[mine].max())) if len(mine) else end
+    if not len(mine):
+        return start, end
+    first = int(tasks[events.end[tasks] > start][0])
+    launch = int(events.cause[first])
+    waited = int(events.start[first] - events.end[launch]) if launch >= 0 and events.start[launch] >= start else 0
+    begin = int(events.start[first]) if waited > QUEUED_BEFORE_NS else start
+    return begin, max(end, int(events.end[mine].max()))
 
 
 def _unmarked(trace: Trace) -> Steps:
     start, end = _recorded(trace)
     note = Note("The trace has no step marks: the whole recording is taken as one step.")
     one = np.ones(1, np.int64)
-    return Steps(start * one, end * one, 0 * one, end, -1, marked=False, notes=(note,))
+    return Steps(start * one, end * one, 0 * one, start, end, -1, marked=False, notes=(note,))
 
 
 def _recorded(trace: Trace) -> tuple[int, int]:
