@@ -78,7 +78,12 @@ class _Reader:
 
 def read_events(window: Window, rows: Rows) -> Ending:
     """Read the list whose beginning stands in the window, to its end or to where the file ends."""
-    reader = _Reader(rows)
+    ending = _read_blocks(window, _Reader(rows))
+    rows.flush()
+    return ending
+
+
+def _read_blocks(window: Window, reader: _Reader) -> Ending:
     while True:
         edge = window.last_edge()
         if edge:

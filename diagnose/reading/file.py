@@ -58,7 +58,7 @@ def _assemble(name: str, keys: Keys, table: Table, rows: Rows) -> Trace:
     return Trace(
         events=table.events,
         names=table.names,
-        threads=rows.threads.threads(),
+        threads=rows.fields.threads.threads(),
         devices=origin.devices(keys),
         rank=origin.rank_of(keys, name),
         world_size=origin.world_size_of(keys),

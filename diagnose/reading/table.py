@@ -32,7 +32,7 @@ class Table:
 
 def finish(rows: Rows) -> Table:
     """Sort, name kinds, drop what stands there twice, join tasks to launches; ``rows`` is used up."""
-    names = tuple(rows.names)
+    names = tuple(rows.fields.names)
     columns = {name: column.finish(rows.count) for name, column in rows.columns.items()}
     columns["kind"] = _kinds(columns["kind"].view(np.uint8), columns["name"], names)
     first_ns = int(columns["start"].min())

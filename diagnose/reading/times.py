@@ -19,24 +19,21 @@ _EXACT_BELOW_US = 2.0**43
 _LONGEST_US = 2.0**52
 
 
-def floats_hold(starts_us: _Floats, durations_us: _Floats) -> bool:
+def floats_hold(starts_us: Sequence[float], durations_us: Sequence[float]) -> bool:
     """Say whether these starts, read as floats, still have their nanoseconds.
 
     Whole microseconds have none to lose: floats hold them up to the year 2255. A late start may have been
     rounded to a whole one, so durations are looked at too.
     """
-    late = starts_us >= _EXACT_BELOW_US
-    return not late.any() or (_whole(starts_us[late]) and _whole(durations_us[late]))
-
-
-def _whole(us: _Floats) -> bool:
-    return bool((us == np.floor(us)).all())
+    if max(starts_us) < _EXACT_BELOW_US:
+        return True
+    return all(map(float.is_integer, starts_us)) and all(map(float.is_integer, durations_us))
 
 
 def starts_ns(us: _Floats) -> Ints:
     """Convert times; the fraction is rounded on its own, where it is still exact."""
-    whole = np.floor(us)
-    return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+    whole = us.astype(np.int64)
+    return whole * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
 
 
 def durations_ns(us: _Floats) -> Ints:
@@ -44,9 +41,9 @@ def durations_ns(us: _Floats) -> Ints:
     return np.rint(np.clip(us, 0.0, _LONGEST_US) * 1000.0).astype(np.int64)
 
 
-def exact_ns(times: Sequence[Raw]) -> Ints:
+def exact_ns(times: Sequence[Raw]) -> list[int]:
     """Convert times from their digits."""
-    return np.fromiter(map(_digits_ns, map(bytes, times)), np.int64, len(times))
+    return list(map(_digits_ns, map(bytes, times)))
 
 
 def _digits_ns(text: bytes) -> int:

@@ -1,0 +1,184 @@
+"""`diagnose analyze --json` against Holistic Trace Analysis, in fresh processes that take turns.
+
+A real trace is repeated in time to each size. Holistic Trace Analysis answers load, temporal breakdown, idle
+breakdown and queue length; diagnose answers everything it knows. Exit code 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from measure import Cost, median, run
+
+ROOT = Path(__file__).parents[2]
+TRACES = ROOT.parent / "shared" / "traces"
+DEFAULT_TRACE = TRACES / "hta_dlrm_v100_test.json.gz"  # one of Holistic Trace Analysis' own test traces
+REPORT = ROOT / "docs" / "benchmarks.md"
+ENVIRONMENT = ROOT / ".venv-bench"
+HTA = "traceinsight==0.6.1"
+WORK = ROOT / "build" / "bench"
+HELP_BAR_S = 0.3
+HELP_ROUNDS = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What is promised at a size: times faster, and the share of the memory."""
+
+    faster: float
+    memory: float
+
+
+BARS = {60: Bar(8, 1 / 5), 290: Bar(15, 1 / 8)}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Medians at one size."""
+
+    size_mb: int
+    raw_mb: float
+    ours: Cost
+    theirs: Cost
+    rounds: int
+
+    @property
+    def faster(self) -> float:
+        """How many times less time passes."""
+        return self.theirs.wall_s / self.ours.wall_s
+
+    @property
+    def memory(self) -> float:
+        """The share of the memory."""
+        return self.ours.peak_mb / self.theirs.peak_mb
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bar of this size is met; sizes of one's own have none."""
+        bar = BARS.get(self.size_mb)
+        return bar is None or (self.faster >= bar.faster and self.memory <= bar.memory)
+
+
+def install() -> None:
+    """Make the environment of Holistic Trace Analysis; it and its pandas never meet this project's own."""
+    subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
+    (ENVIRONMENT / ".gitignore").write_text("*\n")
+    pip = [str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, HTA], check=True)
+
+
+def compare(trace: Path, size_mb: int, rounds: int, hta_python: Path) -> Result:
+    """Measure both on the trace repeated to ``size_mb``."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    long = WORK / f"{trace.name.removesuffix('.gz').removesuffix('.json')}.{size_mb}mb.json"
+    if not long.exists():
+        say(f"repeating {trace.name} to {size_mb} MB")
+        # In a process apart: a child's peak memory counts from what its parent holds when it is started.
+        subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("repeat.py")), trace, long, str(size_mb)], check=True
+        )
+    ours = [sys.executable, "-m", "diagnose", "analyze", str(long), "--json"]
+    theirs = [str(hta_python), str(Path(__file__).with_name("hta_questions.py")), str(long)]
+    costs: tuple[list[Cost], list[Cost]] = ([], [])
+    for number in range(rounds):
+        say(f"{size_mb} MB, round {number + 1} of {rounds}")
+        costs[0].append(run(ours))
+        costs[1].append(run(theirs))
+    return Result(size_mb, long.stat().st_size / 1e6, median(costs[0]), median(costs[1]), rounds)
+
+
+def report(trace: Path, results: Sequence[Result], help_s: float) -> str:
+    """Return docs/benchmarks.md."""
+    python = f"Python {platform.python_version()}, numpy {version('numpy')}, msgspec {version('msgspec')}"
+    lines = [
+        "# Benchmarks",
+        "",
+        "`scripts/bench` writes this page. It repeats a real trace in time, then lets both tools answer in fresh",
+        "processes that take turns; the numbers are medians. Holistic Trace Analysis does load, temporal breakdown,",
+        "idle breakdown and queue length; `diagnose analyze --json` does all of its analysis.",
+        "",
+        f"Trace: {trace.name.removesuffix('.gz')}. {HTA.replace('==', ' ')}; {python}; {os.cpu_count()} cores.",
+        "",
+        "| raw JSON | rounds | diagnose: wall, CPU, peak | Holistic Trace Analysis: wall, CPU, peak | faster (wall) "
+        "| faster (CPU) | memory |",
+        "|---|---|---|---|---|---|---|",
+        *map(_row, results),
+        "",
+        "The bars: " + "; ".join(f"at {size} MB {_bar(bar)}" for size, bar in BARS.items()) + ".",
+        f"`diagnose --help`: {help_s * 1000:.0f} ms, median of {HELP_ROUNDS} (bar: {HELP_BAR_S * 1000:.0f} ms).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _row(result: Result) -> str:
+    cells = (
+        f"{result.raw_mb:.0f} MB",
+        str(result.rounds),
+        _cost(result.ours),
+        _cost(result.theirs),
+        f"{result.faster:.1f} ×",
+        f"{result.theirs.cpu_s / result.ours.cpu_s:.1f} ×",
+        f"1/{1 / result.memory:.1f}",
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cost(cost: Cost) -> str:
+    return f"{cost.wall_s:.2f} s, {cost.cpu_s:.2f} s, {cost.peak_mb:.0f} MB"
+
+
+def _bar(bar: Bar) -> str:
+    return f"at least {bar.faster:.0f} × faster with at most 1/{1 / bar.memory:.0f} of the memory"
+
+
+def say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--install", action="store_true", help=f"make .venv-bench with {HTA} first")
+    parser.add_argument("--hta", type=Path, default=ENVIRONMENT / "bin" / "python", help="a Python that has it")
+    parser.add_argument("--trace", type=Path, default=DEFAULT_TRACE, help="the recorded trace to repeat")
+    parser.add_argument("--sizes", default="60,290", help="MB of raw JSON, separated by commas")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each tool at each size")
+    parser.add_argument("--no-write", action="store_true", help="print the page instead of writing docs/benchmarks.md")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse()
+    if not options.trace.exists():
+        say(f"the trace {options.trace} is not here; name another one with --trace.")
+        return 0 if options.trace == DEFAULT_TRACE else 2
+    if options.install:
+        install()
+    if not options.hta.exists():
+        say("Holistic Trace Analysis is not installed; run scripts/bench --install, or name its Python with --hta.")
+        return 2
+    help_s = median([run([sys.executable, "-m", "diagnose", "--help"]) for _ in range(HELP_ROUNDS)]).wall_s
+    sizes = [int(size) for size in options.sizes.split(",")]
+    results = [compare(options.trace, size, options.rounds, options.hta) for size in sizes]
+    page = report(options.trace, results, help_s)
+    print(page)
+    if not options.no_write:
+        REPORT.write_text(page)
+    missed = [f"{result.size_mb} MB" for result in results if not result.holds]
+    if help_s > HELP_BAR_S:
+        missed.append("--help")
+    if missed:
+        say("a bar is missed: " + ", ".join(missed))
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
