@@ -44,9 +44,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     gaps, tasks = t.gaps, t.tasks
     if not len(tasks.start):
         return EMPTY
-    mine = (gaps.before >= 0) & (gaps.after >= 0) & tasks.is_collective[gaps.before]
-    mine &= tasks.stream[gaps.before] != tasks.stream[gaps.after]
-    return intersect(left, gaps.device_part(np.asarray(mine)))
+    return intersect(left, gaps.device_part(gaps.crosses & tasks.is_collective[gaps.before]))
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
@@ -59,7 +57,7 @@ def _host_collectives(t: Tables) -> Intervals:
 
 
 def _find_on_host(t: Tables) -> list[Finding]:
-    rows = matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND)
+    rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
     text = f"{len(rows) / t.steps.num:.1f} collectives of a host backend a step."
     return idle_finding(t, Idle(RULE, TITLE, probe="middle", evidence=lambda _t, _o: [text]))
 

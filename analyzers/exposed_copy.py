@@ -42,8 +42,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     staged = to_copy & (gaps.launch >= 0)
     call = gaps.launch[staged]
     begun = np.maximum(gaps.start[staged], events.start[call])
-    waits = (gaps.before >= 0) & tasks.is_copy[gaps.before] & (gaps.after >= 0) & ~to_copy
-    waits &= tasks.stream[gaps.before] != tasks.stream[gaps.after]
+    waits = gaps.crosses & tasks.is_copy[gaps.before] & ~to_copy
     return intersect(left, union((begun, gaps.end[staged]), gaps.device_part(to_copy | waits)))
 
 
@@ -69,6 +68,7 @@ def find(t: Tables) -> list[Finding]:
             base,
             lost_ns=lost_ns,
             count=max(base.count, len(rows)),
+            total_ns=base.total_ns + total(t.occupancy.exposed_copy),
             evidence=(*evidence, *base.evidence),
             facts={"pageable": pageable, "to_host": to_host, "num": len(rows)},
         )

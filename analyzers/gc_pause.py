@@ -30,7 +30,8 @@ RULE = "gc-pause"
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle during collections, which the profiler records or the capture has noted."""
-    return intersect(left, union(t.covering(t.host_rows(Kind.GC)), _noted(t)))
+    runs = union(t.covering(t.host_rows(Kind.GC)), _noted(t))
+    return intersect(intersect(left, t.gaps.host_part()), runs)
 
 
 def _noted(t: Tables) -> Intervals:

@@ -71,7 +71,7 @@ def _calls(t: Tables, o: Occurrences) -> list[str]:
     calls = calls[order]
     i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap]), len(calls) - 1)
     parents = Counter(_parent(t, int(row)) for row in calls[i].tolist()[:500])
-    per_step = len(calls) / t.steps.num
+    per_step = len(t.in_window(calls)) / t.steps.num
     listed = ", ".join(f"{name} ({count}×)" for name, count in parents.most_common(3))
     return [f"{per_step:.1f} blocking calls a step; the idle begins as these return: {listed}."]
 

@@ -30,7 +30,8 @@ RULE = "launch-bound"
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim the host's part of what is left, long stretches outside operators left out."""
-    return subtract(intersect(left, t.gaps.host_part()), python_stretches(t))
+    outside = intersect(python_stretches(t), t.gaps.unlaunched())
+    return subtract(intersect(left, t.gaps.host_part()), outside)
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:

@@ -34,7 +34,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     pieces = python_stretches(t)
     seen, waiting = waiting_share(t, pieces)
     mine = (seen > 0) & (waiting >= MIN_WAITING * seen)
-    return intersect(intersect(left, t.gaps.host_part()), Intervals(pieces.start[mine], pieces.end[mine]))
+    return intersect(intersect(left, t.gaps.unlaunched()), Intervals(pieces.start[mine], pieces.end[mine]))
 
 
 def find(t: Tables) -> list[Finding]:

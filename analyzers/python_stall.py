@@ -31,7 +31,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     seen = python_stretches(t)
     if t.capture.samples is None:
         seen = intersect(seen, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION)))
-    return intersect(intersect(left, t.gaps.host_part()), seen)
+    return intersect(intersect(left, t.gaps.unlaunched()), seen)
 
 
 def find(t: Tables) -> list[Finding]:

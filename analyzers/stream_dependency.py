@@ -15,10 +15,8 @@ How sure
 
 from __future__ import annotations
 
-import numpy as np
-
 from diagnose.findings import Finding, Prescription
-from diagnose.intervals import EMPTY, Intervals, intersect
+from diagnose.intervals import Intervals, intersect
 from diagnose.occurrences import Idle, idle_finding, removable
 from diagnose.tables import Tables
 
@@ -27,12 +25,7 @@ RULE = "stream-dependency"
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim the device's part of gaps between tasks of different streams."""
-    gaps, tasks = t.gaps, t.tasks
-    if not len(tasks.start):
-        return EMPTY
-    mine = (gaps.before >= 0) & (gaps.after >= 0) & (gaps.launch >= 0)
-    mine &= tasks.stream[gaps.before] != tasks.stream[gaps.after]
-    return intersect(left, gaps.device_part(np.asarray(mine)))
+    return intersect(left, t.gaps.device_part(t.gaps.crosses))
 
 
 def find(t: Tables) -> list[Finding]:

@@ -18,7 +18,7 @@ __all__ = ["loading_evidence", "loading_facts", "loading_prescriptions"]
 
 def loading_facts(t: Tables) -> Facts:
     """Return the loader's arguments where the capture has them, and what the trace shows of it."""
-    rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
+    rows = t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
     names = {t.name(row) for row in rows.tolist()}
     lengths = (t.trace.events.end - t.trace.events.start)[rows]
     known = dict(t.capture.info.loader) if t.capture.info else {}
@@ -83,6 +83,7 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
         ]
     num = facts.get("num_workers")
     more = min(2 * num, 32) if isinstance(num, int) and num > 0 else None
+    more_workers = {"num_workers": more or "2 * loader.num_workers", "persistent_workers": True, "prefetch_factor": 4}
     return [
         removable(
             finding,
@@ -92,7 +93,7 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
             if more
             else "Use more workers, keep them alive and let each prepare more batches",
             before=_call(facts, num_workers=num if num is not None else "…"),
-            after=_call(facts, num_workers=more or "2 × as many", persistent_workers=True, prefetch_factor=4, **pin),
+            after=_call(facts, **more_workers, **pin),
             least=0.0,
             most=0.9,
             safety="same numbers where samples do not draw from shared random state",

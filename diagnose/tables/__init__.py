@@ -110,6 +110,13 @@ class Tables:
         rows = names.matching(self.trace, kinds or (Kind.RUNTIME,), pattern)
         return rows[np.isin(self.trace.events.thread[rows], self.threads)]
 
+    def in_window(self, rows: Rows) -> Rows:
+        """Return the rows whose events begin in the window."""
+        start, end = self.steps.window
+        began = self.trace.events.start[rows]
+        mine: Rows = rows[(began >= start) & (began < end)]
+        return mine
+
     def covering(self, rows: Rows) -> Intervals:
         """Return the time that the given events cover."""
         return host.intervals_of(self.trace, rows)

@@ -29,11 +29,17 @@ class Gaps(NamedTuple):
 
     start: Ints
     end: Ints
+    called: Ints  # until here nothing was launched for the task after; the launch, if any, begins
     turn: Ints  # until here the task after was not queued yet: the host's part; from here on the device's part
     before: npt.NDArray[np.intp]  # row of Tasks that ended last before it, -1 at the window's start
     after: npt.NDArray[np.intp]  # row of Tasks that ends it, -1 at the window's end
     launch: npt.NDArray[np.int32]  # row of Trace.events: the call that queued `after`, -1 where unknown
     late: npt.NDArray[np.bool_]  # the launch began after the gap did
+    crosses: npt.NDArray[np.bool_]  # queued task after, and the one before ran on another stream only
+
+    def unlaunched(self) -> Intervals:
+        """Return the parts in which nothing had been launched yet."""
+        return union((self.start, self.called))
 
     def host_part(self, which: npt.NDArray[np.bool_] | None = None) -> Intervals:
         """Return the host's parts, of all gaps or of the chosen ones."""
@@ -62,17 +68,35 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
     late = (known & (called > start)) | ~has_after
     if is_blind(tasks):
         late |= ~known & (end - start >= LATENCY_NS)
-        returned = np.where(known, returned, end)
+        returned = np.where(~known & late, end, returned)
+        called = np.where(~known & late, end, called)
     turn = np.where(late, returned + LATENCY_NS, returned)
     turn = np.where(has_after, np.clip(turn, start, end), end)
-    return Gaps(start, end, turn, before, after, launch, late)
+    called = np.where(has_after, np.clip(called, start, turn), end)
+    return Gaps(start, end, called, turn, before, after, launch, late, _crosses(tasks, start, before, after, known))
+
+
+def _crosses(
+    tasks: Tasks, start: Ints, before: npt.NDArray[np.intp], after: npt.NDArray[np.intp], known: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Tell for each gap whether the task after can only have waited for another stream's task."""
+    if not len(tasks.start):
+        return np.zeros(len(start), bool)
+    between: npt.NDArray[np.bool_] = (
+        known & (before >= 0) & (after >= 0) & (tasks.stream[before] != tasks.stream[after])
+    )
+    ended = set(zip(tasks.end.tolist(), tasks.stream.tolist(), strict=True)) if between.any() else set()
+    for gap in np.flatnonzero(between).tolist():  # of several that end together one may be the own stream's
+        between[gap] = (int(start[gap]), int(tasks.stream[after[gap]])) not in ended
+    return between
 
 
 def one_gap(start: int, end: int) -> Gaps:
     """Return the window of a trace without a device as one region that is the host's from end to end."""
     none = np.full(1, -1, np.intp)
     one = np.ones(1, np.int64)
-    return Gaps(start * one, end * one, end * one, none, none, none.astype(np.int32), np.ones(1, bool))
+    launch, late, crosses = none.astype(np.int32), np.ones(1, bool), np.zeros(1, bool)
+    return Gaps(start * one, end * one, end * one, end * one, none, none, launch, late, crosses)
 
 
 def _last_to_end(tasks: Tasks, time: Ints) -> npt.NDArray[np.intp]:

@@ -103,13 +103,11 @@ def test_more_workers_where_there_are_some(late):
     assert "num_workers=8, persistent_workers=True, prefetch_factor=4" in p.after
 
 
-@pytest.mark.xfail(strict=True, reason="with an unknown number of workers the code to paste holds '2 × as many'")
 def test_code_to_paste_is_python_also_where_the_number_of_workers_is_unknown(late):
     (p,) = loading(late, WORKERS).prescribe("data-stall")
     compile(p.after.replace("…", "..."), "after", "exec")
 
 
-@pytest.mark.xfail(strict=True, reason="batches outside the window count towards batches_per_step")
 def test_batches_of_another_profiling_cycle_do_not_count(late):
     for at in (-9000, -8000, -7000):
         loading(late, start=at, end=at + 390)

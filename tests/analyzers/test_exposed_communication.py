@@ -152,7 +152,6 @@ def test_without_a_device_a_hidden_collective_costs_nothing(recording):
     assert r.booked() == {"operators": 1_000_000}
 
 
-@pytest.mark.xfail(strict=True, reason="collectives outside the window count towards the collectives a step")
 def test_without_a_device_collectives_outside_the_window_do_not_count(recording):
     r = on_host(recording)
     r.annotation("gloo:all_reduce", -900, -100, thread="gloo")

@@ -31,7 +31,6 @@ def test_a_copy_alone_on_the_device(recording):
     assert dict(finding.facts) == {"pageable": 1, "to_host": 0, "num": 1}
 
 
-@pytest.mark.xfail(strict=True, reason="total_ns leaves out the time of exposed copies: it is 0 where nothing idles")
 def test_the_total_over_all_steps_is_the_loss_of_all_steps(recording):
     finding = between_kernels(recording, PAGEABLE).find("exposed-copy")
     assert finding.total_ns == finding.lost_ns

@@ -91,13 +91,11 @@ def test_savings_lie_within_the_time_of_the_products(recording, capability):
         assert p.saves_ns[1] <= 400_000
 
 
-@pytest.mark.xfail(strict=True, reason="prescriptions promise up to 1.5 times what the finding says is lost")
 def test_savings_lie_within_the_loss(recording):
     for p in multiplying(recording).prescribe("full-precision-matmul"):
         assert p.saves_ns[1] <= 200_000
 
 
-@pytest.mark.xfail(strict=True, reason="products that reach out of the window count in full")
 def test_only_time_in_the_window_counts(recording):
     r = recording()
     r.step(1, 0, 1000)

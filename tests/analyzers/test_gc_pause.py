@@ -1,6 +1,5 @@
 """gc-pause: idle inside runs of Python's garbage collector on a thread that matters."""
 
-import pytest
 
 
 def test_a_collection_before_the_late_launch(late):
@@ -37,9 +36,6 @@ def test_it_comes_before_the_loader_in_which_it_ran(late):
     assert late.booked() == {"gc-pause": 300_000, "data-stall": 90_000, "launch-bound": 10_000}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="gc-pause claims the device's part of a gap too, where nothing waits for the host"
-)
 def test_a_collection_does_not_delay_what_is_queued_already(queued):
     r = queued()
     r.gc(300, 700)

@@ -86,7 +86,6 @@ def test_loading_is_left_out(late):
     assert late.booked() == {"data-stall": 300_000, "launch-bound": 100_000}
 
 
-@pytest.mark.xfail(strict=True, reason="the latency of a launch counts as Python where no operator follows it for long")
 def test_what_python_does_after_the_launch_did_not_delay_it(recording):
     r = recording()
     r.step(1, 0, 1000)

@@ -1,6 +1,5 @@
 """stream-dependency: queued work behind a task of another stream."""
 
-import pytest
 
 
 def test_a_task_that_starts_after_one_on_another_stream(queued):
@@ -63,9 +62,6 @@ def test_the_task_that_ended_last_is_the_one_waited_for(recording):
     assert r.booked() == {"stream-dependency": 100_000}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="of two tasks that end together, the one on the waiting stream may be passed over"
-)
 def test_of_two_that_end_together_the_own_stream_needs_no_wait(recording):
     r = recording()
     r.step(1, 0, 1000)

@@ -19,10 +19,7 @@ def test_a_task_without_a_launch_in_the_file(recording):
     assert r.booked() == {"unexplained-device": 100_000}
 
 
-BLIND = pytest.mark.xfail(strict=True, reason="in a file without links short gaps are booked as the host's too")
-
-
-@pytest.mark.parametrize(("gap", "rule"), [pytest.param(9, "kernel-latency", marks=BLIND), (10, "launch-bound")])
+@pytest.mark.parametrize(("gap", "rule"), [(9, "kernel-latency"), (10, "launch-bound")])
 def test_where_most_tasks_have_no_launch_longer_gaps_are_the_hosts(recording, gap, rule):
     r = recording()
     r.step(1, 0, 1000)

@@ -1,0 +1,141 @@
+"""A rule's file is its page: four sections, a name that is its id, a place in the registry, and few imports."""
+
+import ast
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from diagnose import analyzers
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(path for path in (ROOT / "analyzers").glob("*.py") if path.name != "__init__.py")
+SECTIONS = ("What it looks for", "Why it costs", "What to do", "How sure")
+FORBIDDEN = ("diagnose.analyzers", "diagnose.kernels", "diagnose.reports", "diagnose.reading", "torch", "plotly")
+REGISTRIES = (analyzers.IDLE_RULES, analyzers.HOST_RULES, analyzers.BUSY_RULES, (analyzers.REST,))
+
+
+def faults(path: Path) -> list[str]:
+    """Return what is wrong with a rule's file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [*section_faults(ast.get_docstring(tree) or ""), *name_faults(tree, path), *import_faults(tree)]
+
+
+def section_faults(page: str) -> list[str]:
+    first, _, rest = page.partition("\n")
+    said = [] if first.endswith(".") else ["the first line is no sentence"]
+    headings = re.findall(r"^(\S.*)\n    \S", rest, re.MULTILINE)
+    return said if tuple(headings) == SECTIONS else [*said, f"the sections with text are {headings}"]
+
+
+def name_faults(tree: ast.Module, path: Path) -> list[str]:
+    rules = [
+        node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and [t.id for t in node.targets if isinstance(t, ast.Name)] == ["RULE"]
+    ]
+    return [] if rules == [path.stem.replace("_", "-")] else [f"RULE is {rules}"]
+
+
+def import_faults(tree: ast.Module) -> list[str]:
+    """Name forbidden imports, also those inside functions; `from diagnose import kernels` counts."""
+    names = [a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]
+    names += [
+        f"{'.' * node.level}{node.module or ''}.{a.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for a in node.names
+    ]
+    return [f"imports {n}" for n in names if n.startswith(".") or any(f"{n}.".startswith(f"{f}.") for f in FORBIDDEN)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_file_is_whole(path):
+    assert faults(path) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_rule_is_registered_with_what_its_place_needs(path):
+    module = import_module(f"diagnose.analyzers.{path.stem}")
+    homes = [registry for registry in REGISTRIES if module in registry]
+    assert homes, "add it to a registry in analyzers/__init__.py"
+    assert callable(module.find)
+    assert callable(module.prescribe)
+    if module in analyzers.IDLE_RULES or module in analyzers.HOST_RULES:
+        assert callable(module.claim)
+    if hasattr(module, "claim_host"):
+        assert module in analyzers.HOST_RULES
+
+
+def test_no_rule_is_asked_twice_and_trust_comes_first():
+    for registry in REGISTRIES:
+        ids = [rule.RULE for rule in registry]
+        assert len(ids) == len(set(ids))
+    ids = [rule.RULE for rule in analyzers.IDLE_RULES]
+    assert set(ids[: len(analyzers.TRUST_RULES)]) == analyzers.TRUST_RULES
+    assert set(ids).isdisjoint(rule.RULE for rule in analyzers.BUSY_RULES)
+
+
+def test_every_registered_rule_has_a_test_file():
+    files = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
+    untested = {path.stem for path in FILES} - files - {"unexplained_device", "unexplained_host"}
+    assert untested == set()
+    assert "unexplained" in files
+
+
+GOOD = '"""A sentence.\n\nWhat it looks for\n    x\n\nWhy it costs\n    x\n\nWhat to do\n    x\n\nHow sure\n    x\n"""\nRULE = "some-rule"\n'
+
+
+def test_the_check_itself_can_pass_and_fail(tmp_path):
+    path = tmp_path / "some_rule.py"
+
+    def said(text: str) -> int:
+        path.write_text(text)
+        return len(faults(path))
+
+    assert said(GOOD) == 0
+    for section in SECTIONS:
+        assert said(GOOD.replace(section, "Remarks")) == 1
+        assert said(GOOD.replace(f"{section}\n    x", section)) == 1, "a heading without text"
+    assert said(GOOD.replace("A sentence.", "a heading")) == 1
+    assert said(GOOD.replace("some-rule", "other-rule")) == 1
+    for line in (
+        "import torch",
+        "import torch.nn as nn",
+        "from torch import nn",
+        "from diagnose import kernels",
+        "from diagnose.analyzers import host_sync",
+        "from diagnose.reading.file import read_trace",
+        "from . import host_sync",
+        "def f():\n    import plotly.graph_objects",
+    ):
+        assert said(f"{GOOD}{line}\n") == 1, line
+    assert said(f"{GOOD}from diagnose.tables import Tables\n") == 0
+
+
+SOURCES = [*FILES, ROOT / "diagnose" / "loading.py", ROOT / "diagnose" / "optimizers.py"]
+
+
+def _texts(path: Path) -> list[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+
+
+def _remedies() -> set[tuple[str, str]]:
+    """Return (module, name) of everything that code to paste imports, and (module, "") of named remedies."""
+    texts = [text for path in SOURCES for text in _texts(path)]
+    named = {(text, "") for text in texts if re.fullmatch(r"diagnose\.kernels\.\w+", text)}
+    pasted = {pair for text in texts for pair in re.findall(r"from (diagnose\.kernels\.\w+) import (\w+)", text)}
+    return named | pasted
+
+
+def test_remedies_exist_as_prescriptions_name_them():
+    assert _remedies()
+    for module, name in sorted(_remedies()):
+        path = ROOT / "kernels" / f"{module.rpartition('.')[2]}.py"
+        assert path.is_file(), module
+        defined = {getattr(node, "name", "") for node in ast.parse(path.read_text(encoding="utf-8")).body}
+        assert not name or name in defined, f"{module} has no {name}"
