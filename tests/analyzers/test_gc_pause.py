@@ -1,7 +1,6 @@
 """gc-pause: idle inside runs of Python's garbage collector on a thread that matters."""
 
 
-
 def test_a_collection_before_the_late_launch(late):
     late.gc(350, 650)
     assert late.booked() == {"gc-pause": 300_000, "python-stall": 90_000, "launch-bound": 10_000}

@@ -86,7 +86,7 @@ def test_every_registered_rule_has_a_test_file():
     assert "unexplained" in files
 
 
-GOOD = '"""A sentence.\n\nWhat it looks for\n    x\n\nWhy it costs\n    x\n\nWhat to do\n    x\n\nHow sure\n    x\n"""\nRULE = "some-rule"\n'
+GOOD = '"""A sentence.\n\n' + "\n\n".join(f"{section}\n    x" for section in SECTIONS) + '\n"""\nRULE = "some-rule"\n'
 
 
 def test_the_check_itself_can_pass_and_fail(tmp_path):

@@ -1,7 +1,6 @@
 """stream-dependency: queued work behind a task of another stream."""
 
 
-
 def test_a_task_that_starts_after_one_on_another_stream(queued):
     r = queued(300, 400, stream_before=20)
     assert r.booked() == {"stream-dependency": 100_000}

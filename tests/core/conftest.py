@@ -1,0 +1,41 @@
+"""The recorded traces beside the repository, each read and examined once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from diagnose.captures import Capture
+from diagnose.examine import examine_rank, tables_of
+from diagnose.findings import Diagnosis
+from diagnose.reading import read_trace
+from diagnose.tables import Tables
+
+TRACES = Path(__file__).parents[3] / "shared" / "traces"
+
+
+class Corpus:
+    """The recorded traces beside the repository, each read and examined once."""
+
+    @cached_property
+    def captures(self) -> dict[str, Capture]:
+        files = [path for path in sorted(TRACES.glob("*.json.gz")) if "not_kineto" not in path.name]
+        return {path.name.removesuffix(".json.gz"): Capture(read_trace(path)) for path in files}
+
+    @cached_property
+    def tables(self) -> dict[str, Tables]:
+        return {name: tables_of(c, c.trace) for name, c in self.captures.items()}
+
+    @cached_property
+    def diagnoses(self) -> dict[str, Diagnosis]:
+        return {name: examine_rank(c) for name, c in self.captures.items()}
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Corpus:
+    """Return the corpus; skip where it is absent."""
+    if not TRACES.is_dir():
+        pytest.skip("the recorded traces (../shared/traces) are not here")
+    return Corpus()

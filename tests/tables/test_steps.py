@@ -1,0 +1,162 @@
+"""Which stretches of a trace are its steady steps."""
+
+import pytest
+
+
+def steps(r):
+    return r.tables().steps
+
+
+def test_marks_give_the_steps(recording):
+    r = recording()
+    r.step(3, 0, 1000)
+    r.step(4, 1000, 2000)
+    r.kernel("gemm", 100, 200, launched=(50, 60))
+    found = steps(r)
+    assert found.start.tolist() == [0, 1_000_000]
+    assert found.end.tolist() == [1_000_000, 2_000_000]
+    assert found.number.tolist() == [3, 4]
+    assert (found.window, found.num, found.step_ns) == ((0, 2_000_000), 2, 1_000_000)
+    assert found.marked
+    assert found.notes == ()
+
+
+def test_a_small_hole_belongs_to_the_step_before(recording):
+    r = recording()
+    r.step(3, 0, 990)
+    r.step(4, 1000, 1990)
+    assert steps(r).end.tolist() == [1_000_000, 1_990_000]
+
+
+def test_old_files_have_marks_among_the_operators(recording):
+    r = recording()
+    r.op("ProfilerStep#7", 0, 1000)
+    assert steps(r).number.tolist() == [7]
+
+
+@pytest.mark.parametrize("name", ["ProfilerStep", "ProfilerStep#", "MyProfilerStep#1", "ProfilerStep#1 (copy)"])
+def test_other_names_are_no_marks(recording, name):
+    r = recording()
+    r.annotation(name, 0, 1000)
+    assert not steps(r).marked
+
+
+def test_marks_of_the_thread_that_has_most(recording):
+    r = recording()
+    for i in range(3):
+        r.step(i, 1000 * i, 1000 * i + 1000, thread="train")
+    r.step(9, 0, 5000, thread="other")
+    assert steps(r).number.tolist() == [0, 1, 2]
+    assert r.tables().main == r.thread_names.index("train")
+
+
+@pytest.mark.parametrize(("launched", "end"), [((900, 910), 2300), ((999, 1005), 2300), ((1000, 1005), 1000)])
+def test_the_window_reaches_to_the_last_task_that_a_step_launched(recording, launched, end):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("first", 0, 100, launched=(-20, -15))
+    r.kernel("gemm", 2000, 2300, launched=launched)
+    assert steps(r).window == (0, end * 1000)
+
+
+@pytest.mark.parametrize(("task", "start"), [(110, 0), (111, 111)])
+def test_where_the_first_task_waited_long_the_device_was_at_unrecorded_work(recording, task, start):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", task, 900, launched=(5, 10))  # it waited for 100 or for 101 µs
+    assert steps(r).window == (start * 1000, 1_000_000)
+
+
+def test_recorded_work_before_it_shows_why_the_first_task_waited(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("before", -500, 300, launched=(-520, -510))
+    r.kernel("gemm", 300, 900, launched=(5, 10))
+    assert steps(r).window == (0, 1_000_000)
+
+
+@pytest.mark.parametrize(("start", "end"), [(999, 2300), (1000, 1000)])
+def test_a_task_without_launch_belongs_to_the_step_it_starts_in(recording, start, end):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", start, 2300)
+    assert steps(r).window == (0, end * 1000)
+
+
+def test_only_the_last_profiling_cycle_counts(recording):
+    r = recording()
+    for number, at in ((2, 0), (3, 1000), (12, 50_000), (13, 51_000)):
+        r.step(number, at, at + 1000)
+    assert steps(r).number.tolist() == [12, 13]
+    assert steps(r).window == (50_000_000, 52_000_000)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a cycle is told by its hole only: a skipped step shorter than a recorded one is missed"
+)
+def test_a_hole_of_one_unrecorded_step_parts_cycles_too(recording):
+    r = recording()
+    for number, at in ((2, 0), (3, 1000), (5, 2900), (6, 3900)):  # step 4 ran unrecorded, and so a little faster
+        r.step(number, at, at + 1000)
+    assert steps(r).number.tolist() == [5, 6]
+
+
+def cold(recording, *, first=1500, call="cudaLaunchKernel", took=1001, others=2):
+    r = recording()
+    r.step(0, 0, first)
+    r.runtime(call, 100, 100 + took)
+    for i in range(others):
+        r.step(i + 1, first + 1000 * i, first + 1000 * (i + 1))
+    return r
+
+
+@pytest.mark.parametrize("call", ["cudaLaunchKernel", "cuModuleLoadData", "hipModuleLoad"])
+def test_a_first_step_that_loads_code_is_left_out_and_it_is_said(recording, call):
+    found = steps(cold(recording, call=call))
+    assert found.number.tolist() == [1, 2]
+    assert found.window == (1_500_000, 3_500_000)
+    assert [note.rule for note in found.notes] == ["warm-up"]
+    assert cold(recording, call=call).diagnosis().trust[0] == found.notes[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"first": 1499}, {"took": 1000}, {"others": 1}, {"call": "cudaStreamSynchronize"}],
+    ids=["short", "quick", "two steps", "waiting"],
+)
+def test_a_first_step_that_stays(recording, change):
+    found = steps(cold(recording, **change))
+    assert found.number[0] == 0
+    assert found.notes == ()
+
+
+def test_without_marks_the_window_runs_from_the_first_launch_to_the_last_task(recording):
+    r = recording()
+    r.op("aten::mm", 0, 2000)
+    r.kernel("gemm", 120, 300, launched=(100, 110))
+    r.kernel("relu", 400, 1500, launched=(310, 320))
+    found = steps(r)
+    assert (found.window, found.num, found.marked, found.thread) == ((100_000, 1_500_000), 1, False, -1)
+    assert [note.text for note in found.notes] == [
+        "The trace has no step marks: the whole recording is taken as one step."
+    ]
+
+
+@pytest.mark.parametrize(("returned", "start"), [(20, 10), (19, 120)])
+def test_what_was_queued_long_before_begins_with_its_task(recording, returned, start):
+    r = recording()
+    r.kernel("gemm", 120, 300, launched=(10, returned))  # it waited for 100 or for 101 µs
+    assert steps(r).window == (start * 1000, 300_000)
+
+
+def test_without_marks_and_device_it_is_what_the_host_recorded(recording):
+    r = recording(devices=())
+    r.op("aten::mm", 10, 500)
+    r.frame("train.py(1): main", 5, 400)
+    assert steps(r).window == (5_000, 500_000)
+
+
+def test_a_window_is_never_empty(recording):
+    r = recording(devices=())
+    r.op("aten::mm", 10, 10)
+    assert steps(r).window == (10_000, 10_001)
