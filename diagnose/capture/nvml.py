@@ -45,6 +45,9 @@ class GpuMonitor:
 
     def start(self) -> None:
         """Connect to the driver and begin to sample; on failure only ``reason`` is set."""
+        if not self._gpus:
+            self.reason = "The script uses no NVIDIA GPU: clocks, throttling and power were not recorded."
+            return
         try:
             self._connect()
         except Exception as error:  # NVML errors derive from Exception, and none may harm the script
@@ -71,9 +74,6 @@ class GpuMonitor:
         }
 
     def _connect(self) -> None:
-        if not self._gpus:
-            self.reason = "The script uses no NVIDIA GPU: clocks, throttling and power were not recorded."
-            raise LookupError("no GPU in use")
         if self._nvml is None:
             import pynvml
 

@@ -1,0 +1,116 @@
+"""However a script ends, its exit code passes through and what was captured stays usable."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+AFTER_LIGHT = 24  # steps: the light window of six steps is over, the script has many to go
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory, capturing_in):
+    """Scripts that end early without ending the process, one after the other."""
+    capturing = capturing_in(tmp_path_factory.mktemp("endings"))
+    jobs = {
+        (event, when): capturing.job("train.py", 1000, event, when, steps=6, skip=4)
+        for event in ("raise", "exit", "int", "term")
+        for when in (0, AFTER_LIGHT)
+    }
+    jobs["missing"] = capturing.job("nothing.py")
+    jobs["occupied"] = {**capturing.job("train.py"), "options": jobs["raise", AFTER_LIGHT]["options"]}
+    jobs["fork"] = capturing.job("train.py", 1_000_000, "fork", 3, steps=6, skip=4)
+    results = dict(zip(jobs, capturing.run(list(jobs.values())), strict=True))
+    results["leftovers"] = capturing.leftovers()
+    return results
+
+
+CODES = {"raise": 1, "exit": 3, "int": 130, "term": 143}
+ENDED = {"raise": "raised", "exit": "finished", "int": "interrupted", "term": "killed"}
+
+
+@pytest.mark.parametrize("event", CODES)
+def test_before_the_first_step(endings, event):
+    result = endings[event, 0].result
+    assert result["kind"] == "CaptureError"
+    assert result["exit_code"] == CODES[event]
+    assert endings[event, 0].info is None
+
+
+@pytest.mark.parametrize("event", CODES)
+def test_after_the_light_window(endings, event):
+    run = endings[event, AFTER_LIGHT]
+    assert run.result["failure"] == ""
+    assert run.result["exit_code"] == CODES[event] == run.info.exit_code
+    assert run.info.ended == ENDED[event]
+    assert len(run.marks("light")) == len(run.info.light_ms) > 0
+
+
+def test_the_traceback_is_the_script_s_alone(endings):
+    stderr = endings["raise", 0].stderr
+    traceback = stderr[stderr.index("Traceback") : stderr.index("ValueError: planted")]
+    assert traceback.count("  File ") == 1
+    assert "train.py" in traceback
+
+
+def test_a_missing_script(endings):
+    result = endings["missing"].result
+    assert (result["kind"], result["exit_code"]) == ("UsageError", 2)
+
+
+def test_an_occupied_folder_is_not_touched(endings):
+    result = endings["occupied"].result
+    assert (result["kind"], result["exit_code"]) == ("OutputError", 6)
+    assert "--force" in result["failure"]
+
+
+def test_a_forked_child_neither_captures_nor_stays(endings):
+    run = endings["fork"]
+    assert run.info.ended == "stopped"
+    assert endings["leftovers"] == []
+    assert [p for p in run.folder.parent.iterdir() if "partial" in p.name] == []
+
+
+@pytest.mark.parametrize(("event", "code"), [("kill", -9), ("_exit", 7)])
+def test_a_killed_process_leaves_what_it_had(capturing, event, code):
+    run = capturing("train.py", 1000, event, AFTER_LIGHT, steps=6, skip=4)
+    assert run.exit_code == code
+    (partial,) = run.folder.parent.glob(run.folder.name + ".partial-*")
+    info = json.loads((partial / "capture.json").read_text())
+    assert info["ended"] == "killed"
+    assert (partial / info["light_file"]).exists()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_end_with_the_script(capturing, method):
+    run = capturing("load.py", method, "train", steps=4)
+    assert run.exit_code == 0, run.stderr
+    assert run.info.loader["start_method"] == method
+    assert capturing.leftovers() == []
+
+
+def test_module(capturing):
+    job = capturing.job("package", "--flag", module=True, steps=4)
+    (run,) = capturing.run([job])
+    assert run.exit_code == 0, run.stderr
+    assert f"started __main__ ['--flag'] {capturing.scripts}" in run.stdout
+    assert run.info.command == ["-m", "package", "--flag"]
+    assert run.info.found_steps_by == "optimizer"
+
+
+def test_two_ranks(capturing):
+    job = capturing.job("ranks.py", steps=4, skip=6)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = capturing.process([*launcher, *capturing.command([job])])
+    assert done.returncode == 0, done.stderr
+    assert "not stopped" not in done.stdout
+    folder = Path(job["options"]["output"])
+    infos = [json.loads((folder / f"capture.rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert infos[0]["run_id"] == infos[1]["run_id"] != ""
+    for rank, info in enumerate(infos):
+        assert (info["rank"], info["world_size"], info["ended"]) == (rank, 2, "stopped")
+        assert (len(info["light_ms"]), len(info["attribution_ms"])) == (4, 2)
+        assert info["flags"]["ddp"]["bucket_cap_mb"] == 5
+        for name in ("light_file", "attribution_file", "samples_file"):
+            assert (folder / info[name]).exists()
+    assert not list(folder.parent.glob("*partial*"))

@@ -1,0 +1,70 @@
+"""The sampler: where a thread is, whether it runs, and what watching it costs."""
+
+import statistics
+import threading
+import time
+
+import numpy as np
+
+from diagnose.capture.sampler import Sampler
+
+
+def sampled(work, period_ms=2.0):
+    sampler = Sampler(threading.get_ident(), threading.get_native_id(), period_ms)
+    sampler.start()
+    work()
+    sampler.stop()
+    return sampler
+
+
+def spin(seconds=0.3):
+    end = time.thread_time() + seconds
+    total = 0
+    while time.thread_time() < end:
+        total += 1
+    return total
+
+
+def places(sampler):
+    rows = sampler.rows()
+    return [tuple(rows["places"][place]) for place in rows["place"]]
+
+
+def test_the_executing_line_not_the_function_s_first():
+    found = places(sampled(spin))
+    inside = [(line, function) for file, line, function in found if file == __file__]
+    assert len(inside) > 0.8 * len(found)
+    assert {function for _, function in inside} <= {"spin", "sampled"}
+    first = spin.__code__.co_firstlineno
+    assert {line for line, function in inside if function == "spin"} <= {first + 1, first + 3, first + 4}
+
+
+def test_library_frames_are_seen_through():
+    found = places(sampled(lambda: [statistics.median(range(20_000)) for _ in range(60)]))
+    assert all(file == __file__ for file, _, _ in found)
+
+
+def test_waiting_and_running():
+    waiting = sampled(lambda: time.sleep(0.2)).rows()["running"]
+    assert statistics.mean(waiting) < 0.1
+    native = np.random.default_rng(0).random((400, 400))
+    running = sampled(lambda: [native @ native for _ in range(60)]).rows()["running"]
+    assert max(running) == 1
+
+
+def test_what_it_costs():
+    summary = sampled(spin, period_ms=5.0).summary()
+    assert 0 < summary["cost_share"] < 0.02  # the bar: 2 % of a step of 5 ms
+    assert summary["num_samples"] > 5
+
+
+def test_stretches_add_up():
+    sampler = Sampler(threading.get_ident(), threading.get_native_id(), 2.0)
+    counts = []
+    for _ in range(2):
+        sampler.start()
+        time.sleep(0.05)
+        sampler.stop()
+        counts.append(len(sampler.rows()["time_ns"]))
+    assert 0 < counts[0] < counts[1]
+    assert sampler.rows()["time_ns"] == sorted(sampler.rows()["time_ns"])

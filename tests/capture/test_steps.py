@@ -1,0 +1,152 @@
+"""Every way of stepping is found, and each recorded step goes from boundary to boundary."""
+
+import statistics
+from itertools import pairwise
+
+import pytest
+
+
+def optimizer_steps_in(mark, events):
+    return sum(e.name.startswith("Optimizer.step#") and mark.start <= e.start < mark.end for e in events)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "events_per_step"),
+    [
+        ("train", "optimizer", 1),
+        ("gan", "optimizer", 4),
+        ("in_backward", "optimizer", 4),
+        ("lbfgs", "optimizer", 1),
+        ("scaler", "optimizer", 1),
+        ("inference", "forward", 2),
+        ("compiled", "forward", 1),
+        ("marker", "marker", 1),
+        ("load", "optimizer", 1),
+        ("batches", "dataloader", 1),
+        ("train on loader", "dataloader", 1),
+    ],
+)
+def test_found(captured, kind, source, events_per_step):
+    info = captured[kind].info
+    assert (info.found_steps_by, info.events_per_step) == (source, events_per_step)
+    assert info.ended == ("finished" if kind == "train" else "stopped")
+    assert info.exit_code == 0
+    assert (len(info.light_ms), len(info.attribution_ms)) == (6, 3)
+    assert len(info.unprofiled_ms) >= 6
+
+
+@pytest.mark.parametrize("kind", ["train", "gan", "in_backward", "inference", "batches"])
+def test_marks_are_the_steps(captured, kind):
+    run = captured[kind]
+    marks = run.marks("light")
+    assert len(marks) == len(run.info.light_ms)
+    for mark, milliseconds in zip(marks, run.info.light_ms, strict=True):
+        assert (mark.end - mark.start) / 1e6 == pytest.approx(milliseconds, rel=0.1, abs=0.3)
+    numbers = [int(mark.name.partition("#")[2]) for mark in marks]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert all(0 <= b.start - a.end < 2_000_000 for a, b in pairwise(marks))
+
+
+def test_a_step_holds_its_optimizer_steps(captured):
+    for kind, expected in (("gan", 4), ("in_backward", 4)):
+        events = captured[kind].events("light")
+        counts = [optimizer_steps_in(mark, events) for mark in captured[kind].marks("light")]
+        assert statistics.median(counts) == expected, kind
+
+
+def test_a_step_holds_its_loading(captured):
+    events = captured["load"].events("light")
+    loads = [e for e in events if e.name.startswith("enumerate(DataLoader)#")]
+    for mark in captured["load"].marks("light"):
+        assert any(mark.start <= load.start and load.end <= mark.end for load in loads)
+
+
+def test_an_inference_step_begins_with_its_first_module(captured):
+    events = captured["inference"].events("attribution")
+    for mark in captured["inference"].marks("attribution"):
+        ops = [e.name for e in events if e.cat == "cpu_op" and mark.start <= e.start and e.end <= mark.end]
+        assert ops.count("aten::linear") == 2
+        assert ops.index("aten::relu") > ops.index("aten::linear")
+
+
+def test_compiling_is_not_disturbed(captured, capturing):
+    run = capturing("steps.py", "compiled", steps=6, keep_going=True)
+    assert "graphs 1 breaks 0" in run.stdout
+    assert run.info.ended == "finished"
+
+
+def test_clock_is_the_wall_clock(captured):
+    run = captured["train"]
+    began, ended = run.info.flags["spans_ns"]["light"]
+    marks = run.marks("light")
+    assert began - 2_000_000 < marks[0].start < marks[-1].end < ended + 2_000_000
+
+
+def test_windows_record_what_they_should(captured):
+    run = captured["train"]
+    light, attribution = run.events("light"), run.events("attribution")
+    assert not any(e.cat == "python_function" or "Input Dims" in e.args for e in light)
+    assert any(e.cat == "python_function" and "train.py" in e.name for e in attribution)
+    assert any("Input Dims" in e.args for e in attribution)
+    assert any(e.name == "[memory]" for e in attribution)
+    assert run.info.flags["attribution"]["with_modules"] is False
+
+
+def test_what_the_script_runs_with(captured):
+    loader, optimizer = captured["fork"].info.loader, captured["train"].info.optimizer
+    assert (loader["num_workers"], loader["batch_size"], loader["start_method"]) == (2, 4, "fork")
+    assert (loader["persistent_workers"], loader["pin_memory"], loader["dataset"]) == (True, False, "Slow")
+    assert (optimizer["class"], optimizer["foreach"], optimizer["num_tensors"]) == ("AdamW", True, 4)
+    assert optimizer["num_params"] == 16 * 32 + 32 + 32 + 1
+    assert captured["scaler"].info.flags["autocast"] == {"device": "cpu", "dtype": "bfloat16"}
+    assert captured["train"].info.flags["matmul_precision"] == "highest"
+    assert "no GPU" in captured["train"].info.nvml["reason"] or "NVML" in captured["train"].info.nvml["reason"]
+
+
+def test_short_steps_get_a_longer_window(captured):
+    run = captured["auto"]
+    assert len(run.info.light_ms) > 50
+    assert run.info.sampler["num_samples"] > 0
+    assert 0 < run.info.sampler["cost_share"] < 0.02
+
+
+def test_a_short_script_gives_what_it_has(captured):
+    run = captured["short"]
+    assert run.info.ended == "finished"
+    assert run.info.light_file
+    assert not run.info.attribution_file
+    assert any("attribution window" in note for note in run.info.notes)
+    assert len(run.marks("light")) == len(run.info.light_ms) < 22
+
+
+def test_a_profiler_of_the_script_is_left_alone(captured):
+    run = captured["profiled"]
+    assert "own events True" in run.stdout
+    assert len(run.marks("light")) == 6
+    assert any("profiler of its own" in note and "steps.py:" in note for note in run.info.notes)
+
+
+def test_a_profiler_that_never_ends_is_named(captured):
+    result = captured["profiled_always"].result
+    assert result["kind"] == "CaptureError"
+    assert "profiler of its own" in result["failure"]
+    assert "steps.py:" in result["failure"]
+
+
+def test_never_stepping_is_an_error(captured):
+    result = captured["never"].result
+    assert (result["kind"], result["exit_code"]) == ("CaptureError", 5)
+    assert "diagnose.step()" in result["failure"]
+
+
+def test_progress_names_each_phase(captured):
+    said = captured["train"].result["said"]
+    kinds = [line.split()[0] for line in said]
+    assert kinds[0] == "waiting"
+    assert [k for k in kinds if k != "waiting"][-5:-1] == ["capturing", "writing", "capturing", "writing"]
+
+
+def test_nothing_of_the_profiler_reaches_the_terminal(captured):
+    stderr = captured["train"].stderr
+    assert "USDT" not in stderr
+    assert "CPUAllocator" not in stderr
