@@ -24,6 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.findings import Finding, Prescription
+from diagnose.gradients import ddp_facts, gradient_prescriptions
 from diagnose.intervals import EMPTY, Intervals, intersect, subtract, total
 from diagnose.occurrences import Idle, idle_finding, removable
 from diagnose.tables import Tables
@@ -59,7 +60,7 @@ def _host_collectives(t: Tables) -> Intervals:
 def _find_on_host(t: Tables) -> list[Finding]:
     rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
     text = f"{len(rows) / t.steps.num:.1f} collectives of a host backend a step."
-    return idle_finding(t, Idle(RULE, TITLE, probe="middle", evidence=lambda _t, _o: [text]))
+    return idle_finding(t, Idle(RULE, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=ddp_facts(t)))
 
 
 def find(t: Tables) -> list[Finding]:
@@ -88,7 +89,7 @@ def find(t: Tables) -> list[Finding]:
             total_ns=exposed + base.total_ns,
             median_ns=int(np.median(length)) if len(rows) else 0,
             evidence=(*evidence, *base.evidence),
-            facts={"small": small, "is_exchange": _is_exchange(t), "world_size": t.trace.world_size},
+            facts={"small": small, "is_exchange": _is_exchange(t), **ddp_facts(t)},
         )
     ]
 
@@ -134,23 +135,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
         ]
     if finding.facts.get("is_exchange"):
         return [_overlap_exchange(finding, step_ns)]
-    return [
-        removable(
-            finding,
-            step_ns,
-            id="overlap-gradients",
-            title="Let gradient buckets start during the backward, and send them in 16 bits",
-            before="model = DistributedDataParallel(model, …)",
-            after="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
-            "model = DistributedDataParallel(model, device_ids=[local_rank], bucket_cap_mb=25,\n"
-            "                                gradient_as_bucket_view=True, static_graph=True)\n"
-            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
-            least=0.2,
-            most=0.9,
-            safety="may change the numbers: 16-bit gradients round; compare the loss of the first hundred steps",
-            needs="a model whose used parameters do not change from step to step (static_graph)",
-        )
-    ]
+    return gradient_prescriptions(finding, step_ns)
 
 
 def _overlap_exchange(finding: Finding, step_ns: float) -> Prescription:

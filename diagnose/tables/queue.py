@@ -41,13 +41,15 @@ def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps) ->
         depth_p90=p90,
         empty_share=float(weight[depth <= 0].sum() / max(1, weight.sum())),
         launches_per_step=len(np.unique(tasks.launch[known])) / steps.num,
-        late_share=_after_a_pause(tasks, parts) if is_blind(tasks) else float((delay < LATENCY_NS).mean()),
+        late_share=_late_share(tasks, parts, delay),
         delay_p50_ns=int(np.median(delay)) if len(delay) else 0,
     )
 
 
-def _after_a_pause(tasks: Tasks, parts: Occupancy) -> float:
-    """Return the share of tasks that begin after idle of LATENCY_NS or more: what late launches look like unlinked."""
+def _late_share(tasks: Tasks, parts: Occupancy, delay: Ints) -> float:
+    """Return the share of tasks that began as soon as launched; unlinked, of those that began after a pause."""
+    if not is_blind(tasks):
+        return float((delay < LATENCY_NS).mean()) if len(delay) else 0.0
     pauses = parts.idle.end[(parts.idle.end - parts.idle.start) >= LATENCY_NS]
     return float(np.isin(tasks.start, pauses).mean())
 

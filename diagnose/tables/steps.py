@@ -60,9 +60,9 @@ def find_steps(trace: Trace) -> Steps:
     threads = trace.events.thread[marks]
     thread = int(np.bincount(threads[threads >= 0]).argmax()) if (threads >= 0).any() else -1
     marks = marks[threads == thread]
-    start, end = _last_run(trace.events.start[marks], trace.events.end[marks])
-    marks = marks[-len(start) :]
     number = np.array([int(trace.names[n].rpartition("#")[2]) for n in trace.events.name[marks]], np.int64)
+    start, end = _last_run(trace.events.start[marks], trace.events.end[marks], number)
+    number = number[-len(start) :]
     notes: tuple[Note, ...] = ()
     if _is_cold(trace, start, end):
         start, end, number = start[1:], end[1:], number[1:]
@@ -71,12 +71,15 @@ def find_steps(trace: Trace) -> Steps:
     return Steps(start, end, number, *window, thread, marked=True, notes=notes)
 
 
-def _last_run(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Keep the last run of consecutive steps and stretch each to the next: a long hole is another profiling cycle."""
+def _last_run(start: Ints, end: Ints, number: Ints) -> tuple[Ints, Ints]:
+    """Keep the last run of consecutive steps and stretch each to the next.
+
+    A long hole, or a number left out, parts one profiling cycle from the next.
+    """
     if len(start) == 1:
         return start, end
     hole = start[1:] - end[:-1]
-    breaks = np.flatnonzero(hole > np.median(end - start))
+    breaks = np.flatnonzero((hole > np.median(end - start)) | (np.diff(number) != 1))
     first = int(breaks[-1]) + 1 if len(breaks) else 0
     start, end = start[first:], end[first:].copy()
     end[:-1] = start[1:]

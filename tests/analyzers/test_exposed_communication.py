@@ -75,12 +75,12 @@ def test_names_of_collectives(recording, name):
     assert reduced(recording, name=name).find("exposed-communication") is not None
 
 
-def test_overlap_is_prescribed_for_large_collectives(recording):
+def test_sixteen_bits_are_prescribed_for_large_collectives(recording):
     (p,) = reduced(recording).prescribe("exposed-communication")
-    assert p.id == "overlap-gradients"
-    assert p.title == "Let gradient buckets start during the backward, and send them in 16 bits"
+    assert p.id == "compress-gradients"
+    assert p.title == "Send gradients in 16 bits"
     assert "bf16_compress_hook" in p.after
-    assert p.saves_ns == (60_000, 270_000)
+    assert p.saves_ns == (60_000, 150_000)
     assert p.safety.startswith("may change the numbers: 16-bit gradients round")
 
 
@@ -106,8 +106,8 @@ def test_an_exchange_is_also_known_by_the_operator_that_launched_it(recording):
     ("num", "length", "id"),
     [
         (31, 10, "bucket-gradients"),
-        (30, 10, "overlap-gradients"),
-        (31, 100, "overlap-gradients"),
+        (30, 10, "compress-gradients"),
+        (31, 100, "compress-gradients"),
         (31, 99, "bucket-gradients"),
     ],
 )

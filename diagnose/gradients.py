@@ -1,0 +1,74 @@
+"""What is known of how ranks exchange gradients, and the changes that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from diagnose.findings import Facts, Finding, Prescription
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+
+__all__ = ["ddp_facts", "gradient_prescriptions"]
+
+DEFAULT_BUCKET_MB = 25  # of DistributedDataParallel
+SHOWN = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")  # arguments that bear on the exchange
+LARGE_BUCKET_MB = 2 * DEFAULT_BUCKET_MB  # beyond this little is left of the backward when the first bucket is full
+
+
+def ddp_facts(t: Tables) -> Facts:
+    """Return the arguments of DistributedDataParallel, where the capture has seen it being made."""
+    flags = t.capture.info.flags if t.capture.info else {}
+    ddp = flags.get("ddp")
+    return {"ddp": dict(ddp) if isinstance(ddp, Mapping) else {}, "has_device": t.device_id >= 0}
+
+
+def gradient_prescriptions(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Prescribe buckets that start during the backward, where they do not, and gradients in 16 bits."""
+    ddp = finding.facts.get("ddp")
+    known = dict(ddp) if isinstance(ddp, Mapping) else {}
+    bucket_mb = known.get("bucket_cap_mb")
+    late = isinstance(bucket_mb, int | float) and bucket_mb > LARGE_BUCKET_MB
+    return [*([_smaller_buckets(finding, step_ns, known)] if late else []), _sixteen_bits(finding, step_ns, known)]
+
+
+def _call(arguments: Mapping[str, object], *, has_device: bool) -> str:
+    shown = {k: v for k, v in arguments.items() if k in SHOWN and v}
+    devices = ["device_ids=[local_rank]"] if has_device else []
+    given = [f"{k}={int(v) if isinstance(v, float) and v.is_integer() else v}" for k, v in shown.items()]
+    return f"model = DistributedDataParallel({', '.join(['model', *devices, *given])})"
+
+
+def _smaller_buckets(finding: Finding, step_ns: float, known: Mapping[str, object]) -> Prescription:
+    on_device = bool(finding.facts.get("has_device"))
+    better = {**known, "bucket_cap_mb": DEFAULT_BUCKET_MB, "gradient_as_bucket_view": True}
+    return removable(
+        finding,
+        step_ns,
+        id="overlap-gradients",
+        title=f"Let gradient buckets of {DEFAULT_BUCKET_MB} MB start during the backward",
+        before=_call(known, has_device=on_device),
+        after=_call(better, has_device=on_device),
+        least=0.2,
+        most=0.9,
+        safety="same numbers",
+        needs="a backward that is longer than the transfer; the last bucket stays visible",
+    )
+
+
+def _sixteen_bits(finding: Finding, step_ns: float, known: Mapping[str, object]) -> Prescription:
+    on_device = bool(finding.facts.get("has_device"))
+    hook = "bf16_compress_hook" if on_device else "fp16_compress_hook"  # gloo takes the second only
+    call = _call(known, has_device=on_device)
+    return removable(
+        finding,
+        step_ns,
+        id="compress-gradients",
+        title="Send gradients in 16 bits",
+        before=call,
+        after="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
+        f"{call}\nmodel.register_comm_hook(None, default_hooks.{hook})",
+        least=0.2,
+        most=0.5,
+        safety="may change the numbers: 16-bit gradients round; compare the loss of the first hundred steps",
+        needs="DistributedDataParallel; half of the bytes are saved, the latency is not",
+    )
