@@ -83,7 +83,6 @@ def test_where_most_tasks_have_no_launch_a_pause_before_them_stands_for_lateness
     assert r.tables().queue.late_share == 0.5
 
 
-@pytest.mark.xfail(strict=True, reason="late_share is the mean of nothing (a NaN) where the window holds no task")
 def test_a_step_in_which_the_device_did_nothing(recording):
     r = recording()
     r.kernel("a", -500, -400, launched=(-520, -510))
