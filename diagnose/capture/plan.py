@@ -86,9 +86,10 @@ class Plan:
         yield from self._record("light", first, LIGHT_SHARE)
         yield from self._pass(REST_STEPS)
         yield from self._record("attribution", self._attribution_steps(), 1.0)
-        if first < self._num_steps:  # short steps: now that the rest is safe, a light window that lasts
+        longer = self._longer_window()
+        if longer > first:  # short steps: now that the rest is safe, a light window that lasts
             yield from self._pass(REST_STEPS)
-            yield from self._record("light", self._num_steps, 1.0)
+            yield from self._record("light", longer, 1.0)
 
     def _wait(self) -> Steps:
         """Watch step times until they settle; with several ranks wait a fixed number of steps."""
@@ -152,6 +153,13 @@ class Plan:
         per_step = ATTRIBUTION_GROWTH * light.light_mb / len(light.light)
         fitting = int((self._options.max_mb - light.light_mb) / per_step) if per_step else wanted
         return max(1, min(wanted, fitting))
+
+    def _longer_window(self) -> int:
+        """Return how many steps a second light window may have, judging its size by the first one's."""
+        light = self._measured
+        if not light.light or not light.light_mb:
+            return 0
+        return min(self._num_steps, int(LIGHT_MB_SHARE * self._options.max_mb * len(light.light) / light.light_mb))
 
     def _full(self, kind: WindowKind, share: float, grown_from: float) -> bool:
         """Return whether the window must close early, and note why."""
