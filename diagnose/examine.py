@@ -10,7 +10,7 @@ from diagnose.analyzers import Analyzer
 from diagnose.captures import Capture
 from diagnose.findings import Diagnosis, Finding, Prescription, Source, Where
 from diagnose.host_operators import host_operators
-from diagnose.overhead import inflation_ns, overhead_share, without_inflation
+from diagnose.overhead import overhead_share, without_recording
 from diagnose.picture import picture
 from diagnose.tables import Tables
 from diagnose.trace import Note, Trace
@@ -43,7 +43,7 @@ def examine_rank(capture: Capture) -> Diagnosis:
     idle = _idle_shares(t)
     queue = t.queue if t.device_id >= 0 else None
     answer = verdict(queue, idle)
-    found = without_inflation(found, inflation_ns(t))
+    found = without_recording(t, found)
     found = [f for f in found if f.lost_ns >= WORTH_NAMING * step_ns]
     idle_ids = {rule.RULE for rule in (*analyzers.IDLE_RULES, analyzers.REST)}
     if is_scanty(t):

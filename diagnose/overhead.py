@@ -9,17 +9,19 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from diagnose.findings import Finding
 from diagnose.tables import Tables
-from diagnose.trace import Kind
+from diagnose.trace import Ints, Kind
 
-__all__ = ["inflation_ns", "overhead_share", "without_inflation"]
+__all__ = ["cost_per_event_ns", "overhead_share", "without_recording"]
 
+WORTH_SAYING = 0.01  # of a finding's loss
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on; a larger difference between recorded and
 # unrecorded steps is noise of the machine, not the profiler.
 MOST_PER_EVENT_NS = 2_000
-# The rules whose time is that of calling operators: where the profiler's time lands.
-INFLATED = ("launch-bound", "unfused-optimizer")
 
 
 def overhead_share(t: Tables) -> float | None:
@@ -30,26 +32,38 @@ def overhead_share(t: Tables) -> float | None:
     return statistics.median(info.light_ms) / statistics.median(info.unprofiled_ms) - 1
 
 
-def inflation_ns(t: Tables) -> float:
-    """Return the time that recording added to each step, ns; 0 where it was not measured."""
+def cost_per_event_ns(t: Tables) -> float:
+    """Return what recording one event added to the training thread, ns; 0 where it was not measured."""
     info = t.capture.info
     if info is None or not info.light_ms or not info.unprofiled_ms:
         return 0.0
-    added = 1e6 * (statistics.median(info.light_ms) - statistics.median(info.unprofiled_ms))
-    start, end = t.steps.window
-    rows = t.host_rows(Kind.OP, Kind.RUNTIME, Kind.ANNOTATION)
-    began = t.trace.events.start[rows]
-    num = int(((began >= start) & (began < end)).sum())
-    return max(0.0, min(added, MOST_PER_EVENT_NS * num / t.steps.num))
+    added_ns = 1e6 * (statistics.median(info.light_ms) - statistics.median(info.unprofiled_ms))
+    num = len(t.in_window(_recorded(t))) / t.steps.num
+    return max(0.0, min(added_ns / max(num, 1.0), MOST_PER_EVENT_NS))
 
 
-def without_inflation(found: list[Finding], added_ns: float) -> list[Finding]:
-    """Deduct the profiler's time from the findings that it lands in, in proportion to what they cost."""
-    inflated = sum(f.lost_ns for f in found if f.rule in INFLATED)
-    if added_ns <= 0 or inflated <= 0:
+def without_recording(t: Tables, found: list[Finding]) -> list[Finding]:
+    """Deduct from each idle finding what recording the events in its stretches cost."""
+    each_ns = cost_per_event_ns(t)
+    if each_ns <= 0:
         return found
-    kept = max(0.0, 1 - added_ns / inflated)
-    note = f"Recording adds {added_ns / 1e6:.2f} ms to each step; that is not counted in the loss."
-    return [
-        replace(f, lost_ns=f.lost_ns * kept, evidence=(*f.evidence, note)) if f.rule in INFLATED else f for f in found
-    ]
+    began = t.trace.events.start[_recorded(t)]
+    return [_deducted(f, each_ns * _num_inside(t, f.rule, began) / t.steps.num) for f in found]
+
+
+def _recorded(t: Tables) -> npt.NDArray[np.intp]:
+    return t.host_rows(Kind.OP, Kind.RUNTIME, Kind.ANNOTATION)
+
+
+def _num_inside(t: Tables, rule: str, began: Ints) -> int:
+    rows = t.causes.of(rule)
+    inside = np.searchsorted(began, t.causes.end[rows]) - np.searchsorted(began, t.causes.start[rows])
+    return int(inside.sum())
+
+
+def _deducted(finding: Finding, added_ns: float) -> Finding:
+    taken = min(added_ns, finding.lost_ns)
+    if taken < WORTH_SAYING * finding.lost_ns:
+        return finding
+    note = f"Recording adds about {taken / 1e6:.2f} ms of it to each step, which is not counted in the loss."
+    return replace(finding, lost_ns=finding.lost_ns - taken, evidence=(*finding.evidence, note))
