@@ -10,7 +10,7 @@ assert r.booked() == {"python-stall": 400_000}      # ns
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
@@ -284,3 +284,8 @@ def late() -> Recording:
 @pytest.fixture
 def queued() -> Any:
     return queued_gap
+
+
+@pytest.fixture(scope="session")
+def presentable() -> Callable[[Prescription], None]:
+    return assert_presentable

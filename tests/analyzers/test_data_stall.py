@@ -91,6 +91,18 @@ def test_loading_that_workers_cannot_hide_saves_less(recording, monkeypatch, cpu
     assert p.saves_ns == (pytest.approx(least), 790_000)
 
 
+def test_no_more_than_sixteen_workers_are_prescribed(recording):
+    r = recording()
+    r.step(1, 0, 100_000)
+    r.kernel("gemm", 0, 100, launched=(-20, -15))
+    loading(r, start=100, end=99_000)
+    r.op("aten::relu", 99_000, 100_000)
+    r.kernel("relu", 99_010, 100_000, launched=(99_000, 99_005))
+    (p,) = r.prescribe("data-stall")  # 98.9 ms of loading beside 1.1 ms of other work would need 90
+    assert p.title == "Load batches in 16 worker processes, ahead of the step"
+    assert p.predicted_step_ns > 1_100_000
+
+
 def test_more_workers_where_there_are_some(late):
     late.told(loader={"dataset": "Images", "batch_size": 32, "num_workers": 4})
     finding = loading(late, WORKERS).find("data-stall")

@@ -170,6 +170,12 @@ def _error(check, value):
     return ""
 
 
+def test_every_prescription_of_every_recorded_trace_is_fit_to_be_shown(recorded, presentable):
+    for diagnosis in recorded.diagnoses.values():
+        for prescription in diagnosis.prescriptions:
+            presentable(prescription)
+
+
 def test_every_table_of_every_recorded_trace(recorded):
     assert failing(assert_tables_hold, recorded.tables) == {}
 

@@ -1,0 +1,75 @@
+"""What a recording cannot tell is said, once and only where it is so."""
+
+import pytest
+
+from diagnose.trust import trust_notes
+
+
+def said(r, part):
+    return [note for note in trust_notes(r.tables()) if part in note.text]
+
+
+@pytest.fixture
+def hundred(recording):
+    """Return a function that writes a step of 100 tasks, some of them without duration or without a launch."""
+
+    def write(*, zero=0, unlinked=0, offset=0.0):
+        r = recording()
+        r.step(1, 0, 1000)
+        for i in range(100):
+            start = 10 * i + offset
+            launched = None if i < unlinked else (-200 + i, -199 + i)
+            r.kernel("add", start, start if i < zero else start + 9, launched=launched)
+        return r
+
+    return write
+
+
+@pytest.mark.parametrize(("zero", "fires"), [(1, False), (2, True)])
+def test_tasks_without_duration(hundred, zero, fires):
+    notes = said(hundred(zero=zero, offset=0.5), "have no duration")
+    assert [(note.text, note.rule) for note in notes] == (
+        [("2 of 100 device tasks have no duration.", "lost-records")] if fires else []
+    )
+
+
+def test_in_a_file_of_whole_microseconds_a_short_task_reads_as_zero(hundred):
+    assert said(hundred(zero=50), "have no duration") == []
+
+
+@pytest.mark.parametrize(("unlinked", "fires"), [(1, False), (2, True)])
+def test_tasks_without_a_launch(hundred, unlinked, fires):
+    assert [n.text for n in said(hundred(unlinked=unlinked), "have no launch")] == (
+        ["2 of 100 device tasks have no launch in the file: who queued them is not known."] if fires else []
+    )
+
+
+@pytest.mark.parametrize(("num", "fires"), [(9, True), (10, False)])
+def test_a_handful_of_tasks_says_nothing_of_steady_steps(recording, num, fires):
+    r = recording()
+    r.step(1, 0, 1000)
+    for i in range(num):
+        r.kernel("add", 100 * i, 100 * i + 100, launched=(-200 + i, -199 + i))
+    assert bool(said(r, "too few to say anything")) == fires
+
+
+def test_names_instead_of_lines_are_announced(hundred):
+    assert len(said(hundred(), "findings name operators, not lines")) == 1
+    framed = hundred()
+    framed.frame("train.py(3): main", 0, 1000)
+    assert said(framed, "findings name operators, not lines") == []
+    sampled = hundred()
+    sampled.sample(500)
+    assert said(sampled, "findings name operators, not lines") == []
+
+
+def test_notes_of_the_capture_are_passed_on(hundred):
+    r = hundred()
+    r.told(notes=("NVML is not available: no driver.",))
+    assert len(said(r, "no driver")) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="devices other than the busiest are passed over in silence")
+def test_a_second_device_that_is_not_looked_at_is_said(late):
+    late.kernel("gemm", 300, 600, device=1, launched=(-10, -5))
+    assert said(late, "device 1") or said(late, "2 devices")
