@@ -37,8 +37,9 @@ class ForkedChildren:
                     os.kill(pid, signal.SIGTERM)
 
     def close(self) -> None:
-        """Close the pipe."""
-        for end in (self._read, self._write):
+        """Close the pipe; the number must be forgotten first, since the next file opened will get it."""
+        ends, self._read, self._write = (self._read, self._write), -1, -1
+        for end in ends:
             with contextlib.suppress(OSError):
                 os.close(end)
 

@@ -8,7 +8,7 @@ __all__ = ["SourceChoice"]
 
 RANK = {"forward": 0, "dataloader": 1, "optimizer": 2, "marker": 3}
 TRAINING_PATIENCE = 256  # events without an optimizer's step: the most micro-batches that one step is expected to have
-EVALUATION_PATIENCE = 32  # the same without gradients: an evaluation may well come before the training
+EVALUATION_PATIENCE = 1024  # the same without gradients: a whole evaluation may well come before the training
 
 
 class SourceChoice:

@@ -129,7 +129,7 @@ def describe_gpus() -> list[dict[str, object]]:
                 "memory_bytes": properties.total_memory,
                 "num_sms": properties.multi_processor_count,
                 "compute_capability": [properties.major, properties.minor],
-                "current": index == torch.cuda.current_device(),
+                "in_use": index == torch.cuda.current_device() or torch.cuda.memory_reserved(index) > 0,
             }
         )
     return gpus

@@ -114,7 +114,7 @@ class Session:
         self.gpus, self.precision = describe_gpus(), precision_flags()
         self.run_id = agree_on_run_id()
         if self.options.nvml and self._monitor is None:
-            self._monitor = GpuMonitor([gpu for gpu in self.gpus if gpu["current"]], self.options.nvml_ms)
+            self._monitor = GpuMonitor([gpu for gpu in self.gpus if gpu["in_use"]], self.options.nvml_ms)
             self._monitor.start()
 
     def _leave_script(self) -> None:

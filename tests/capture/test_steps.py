@@ -100,7 +100,8 @@ def test_what_the_script_runs_with(captured):
     assert optimizer["num_params"] == 16 * 32 + 32 + 32 + 1
     assert captured["scaler"].info.flags["autocast"] == {"device": "cpu", "dtype": "bfloat16"}
     assert captured["train"].info.flags["matmul_precision"] == "highest"
-    assert "no GPU" in captured["train"].info.nvml["reason"] or "NVML" in captured["train"].info.nvml["reason"]
+    assert captured["train"].info.nvml["available"] is False
+    assert "no NVIDIA GPU" in captured["train"].info.nvml["reason"]
 
 
 def test_short_steps_get_a_longer_window(captured):
@@ -150,3 +151,17 @@ def test_nothing_of_the_profiler_reaches_the_terminal(captured):
     stderr = captured["train"].stderr
     assert "USDT" not in stderr
     assert "CPUAllocator" not in stderr
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(capturing):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    run = capturing("steps.py", "cuda", steps=6)
+    kernels = [e for e in run.events("light") if e.cat == "kernel"]
+    first, last = run.marks("light")[0], run.marks("light")[-1]
+    assert sum(first.start <= k.start <= last.end for k in kernels) > 6
+    assert any(e.cat == "cuda_sync" for e in run.events("attribution"))
+    assert run.info.gpus[0]["in_use"]
+    assert run.info.nvml["available"] or run.info.nvml["reason"]

@@ -89,6 +89,15 @@ def marker():
         diagnose.step()
 
 
+def cuda():
+    model = torch.nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(NUM_STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64, device="cuda")).mean().backward()
+        optimizer.step()
+
+
 def never():
     print(torch.ones(3).sum())
 
@@ -112,7 +121,7 @@ def profiled(*, always):
         one()
 
 
-KINDS = {f.__name__: f for f in (gan, in_backward, lbfgs, scaler, inference, compiled, marker, never)}
+KINDS = {f.__name__: f for f in (gan, in_backward, lbfgs, scaler, inference, compiled, marker, cuda, never)}
 if sys.argv[1].startswith("profiled"):
     profiled(always=sys.argv[1] == "profiled_always")
 else:
