@@ -15,45 +15,34 @@ How sure
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.findings import Finding, Prescription, Where
-from diagnose.intervals import covered, intersect, total, union
+from diagnose.intervals import total
 from diagnose.occurrences import removable
 from diagnose.tables import Tables
-from diagnose.trace import Kind
+from diagnose.tables.broadcasts import buffer_broadcasts, exposed_broadcasts
 
 RULE = "buffer-broadcast"
 MIN_SHARE = 0.002
-_FORWARD = re.compile(r"^DistributedDataParallel\.forward")
-_BROADCAST = re.compile(r"broadcast", re.IGNORECASE)
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the exposed time of broadcasts that DDP's forward launches."""
-    forward = t.covering(t.calls(_FORWARD, Kind.ANNOTATION, Kind.OP))
-    tasks, events = t.tasks, t.trace.events
-    mine = tasks.is_collective & (tasks.launch >= 0)
-    if not mine.any() or not len(forward.start):
+    rows = buffer_broadcasts(t)
+    alone = total(exposed_broadcasts(t))
+    if not len(rows) or alone / t.steps.num < MIN_SHARE * t.steps.step_ns:
         return []
-    named = np.array([bool(_BROADCAST.search(t.name(row))) for row in tasks.row[mine].tolist()], bool)
-    called = events.start[tasks.launch[mine]]
-    named &= covered(forward, called, called + 1) > 0
-    start, end = tasks.start[mine][named], tasks.end[mine][named]
-    alone = total(intersect(union((start, end)), t.occupancy.exposed_communication))
-    if alone / t.steps.num < MIN_SHARE * t.steps.step_ns:
-        return []
+    length = (t.tasks.end - t.tasks.start)[rows]
     return [
         Finding(
             rule=RULE,
             title="DistributedDataParallel broadcasts buffers in every forward",
             lost_ns=alone / t.steps.num,
-            count=len(start),
+            count=len(rows),
             total_ns=alone,
-            median_ns=int(np.median(end - start)),
-            evidence=(f"{len(start) / t.steps.num:.1f} broadcasts a step inside DistributedDataParallel.forward.",),
+            median_ns=int(np.median(length)),
+            evidence=(f"{len(rows) / t.steps.num:.1f} broadcasts a step inside DistributedDataParallel.forward.",),
             where=(Where(op="DistributedDataParallel.forward"),),
         )
     ]

@@ -28,6 +28,7 @@ from diagnose.gradients import ddp_facts, gradient_prescriptions
 from diagnose.intervals import EMPTY, Intervals, intersect, subtract, total
 from diagnose.occurrences import Idle, idle_finding, removable
 from diagnose.tables import Tables
+from diagnose.tables.broadcasts import exposed_broadcasts
 from diagnose.tables.names import HOST_BACKEND, matching
 from diagnose.trace import Ints, Kind
 
@@ -67,7 +68,7 @@ def find(t: Tables) -> list[Finding]:
     """Name collectives that nothing hides."""
     if t.device_id < 0:
         return _find_on_host(t)
-    exposed = total(t.occupancy.exposed_communication)
+    exposed = total(subtract(t.occupancy.exposed_communication, exposed_broadcasts(t)))  # those have their own rule
     idle = idle_finding(t, Idle(RULE, TITLE))
     lost_ns = exposed / t.steps.num + (idle[0].lost_ns if idle else 0.0)
     if lost_ns < MIN_SHARE * t.steps.step_ns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from diagnose import analyzers
@@ -10,9 +11,10 @@ from diagnose.analyzers import Analyzer
 from diagnose.captures import Capture
 from diagnose.findings import Diagnosis, Finding, Prescription, Source, Where
 from diagnose.host_operators import host_operators
+from diagnose.intervals import EMPTY, Intervals
 from diagnose.overhead import overhead_share, without_recording
 from diagnose.picture import picture
-from diagnose.tables import Tables
+from diagnose.tables import Claim, Tables
 from diagnose.trace import Note, Trace
 from diagnose.trust import is_scanty, trust_notes
 from diagnose.verdicts import headline, in_scope, verdict
@@ -23,19 +25,27 @@ __all__ = ["examine_rank", "tables_of"]
 WORTH_NAMING = 0.01
 
 
-def tables_of(capture: Capture, trace: Trace) -> Tables:
-    """Return the tables of a trace, with the idle rules that fit it: the device's, or the host's own."""
+def tables_of(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
+    """Return the tables of a trace, with the idle rules that fit it: the device's, or the host's own.
+
+    A rule whose claim fails claims nothing, and is said in ``notes``.
+    """
+    notes = [] if notes is None else notes
     has_device = Tables(capture, trace).device_id >= 0
     rules = analyzers.IDLE_RULES if has_device else analyzers.HOST_RULES
     rest = analyzers.REST.RULE if has_device else analyzers.WORK
-    claims = [(rule.RULE, rule.claim if has_device else getattr(rule, "claim_host", rule.claim)) for rule in rules]
+    claims = [
+        (rule.RULE, _careful(rule.RULE, rule.claim if has_device else getattr(rule, "claim_host", rule.claim), notes))
+        for rule in rules
+    ]
     return Tables(capture, trace, claims=(*claims, (rest, lambda _t, left: left)))
 
 
 def examine_rank(capture: Capture) -> Diagnosis:
     """Diagnose one rank from its timing trace; names and lines come from its attribution trace where there is one."""
-    t = tables_of(capture, capture.trace)
-    notes = list(trust_notes(t))
+    notes: list[Note] = []
+    t = tables_of(capture, capture.trace, notes)
+    notes += trust_notes(t)
     found = list(_findings(t, notes))
     if capture.attribution is not None:
         found = _with_places(found, tables_of(capture, capture.attribution))
@@ -61,7 +71,7 @@ def examine_rank(capture: Capture) -> Diagnosis:
         partition=t.partition if queue else None,
         idle_by_cause=idle,
         findings=tuple(found),
-        prescriptions=_prescriptions(found, step_ns),
+        prescriptions=_prescriptions(found, step_ns, notes),
         trust=tuple(notes),
         source=_source(t),
         operators=host_operators(t),
@@ -79,16 +89,30 @@ def _rules(t: Tables) -> tuple[Analyzer, ...]:
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
     """Ask every rule; one that fails becomes a note, and the others go on."""
     for rule in _rules(t):
-        yield from _guarded(rule, t, notes)
+        found: list[Finding] = []
+        with _noting(rule.RULE, notes):
+            found = rule.find(t)
+        yield from found
 
 
-def _guarded(rule: Analyzer, t: Tables, notes: list[Note]) -> list[Finding]:
+def _careful(rule: str, claim: Claim, notes: list[Note]) -> Claim:
+    def claims(t: Tables, left: Intervals) -> Intervals:
+        with _noting(rule, notes):
+            return claim(t, left)
+        return EMPTY
+
+    return claims
+
+
+@contextmanager
+def _noting(rule: str, notes: list[Note]) -> Iterator[None]:
+    """Turn a fault of one rule into a note: it must not take the others' answers away."""
     try:
-        return rule.find(t)
-    except Exception as error:  # a fault in one rule must not take the others' answers away
-        text = f"The rule {rule.RULE} failed on this trace ({type(error).__name__}: {error})."
-        notes.append(Note(text, rule.RULE))
-        return []
+        yield
+    except Exception as error:
+        note = Note(f"The rule {rule} failed on this trace ({type(error).__name__}: {error}).", rule)
+        if note not in notes:
+            notes.append(note)
 
 
 def _idle_shares(t: Tables) -> Mapping[str, float]:
@@ -111,7 +135,7 @@ def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, 
     return tuple(dict.fromkeys([*lines, *(w for w in light if not w.file)]))[:5]
 
 
-def _prescriptions(found: list[Finding], step_ns: float) -> tuple[Prescription, ...]:
+def _prescriptions(found: list[Finding], step_ns: float, notes: list[Note]) -> tuple[Prescription, ...]:
     """Collect the changes, those that save most first; one that several findings ask for is listed once."""
     rules = {
         rule.RULE: rule
@@ -119,7 +143,10 @@ def _prescriptions(found: list[Finding], step_ns: float) -> tuple[Prescription, 
     }
     listed: dict[str, Prescription] = {}
     for finding in found:
-        for p in rules[finding.rule].prescribe(finding, step_ns):
+        given: list[Prescription] = []
+        with _noting(finding.rule, notes):
+            given = rules[finding.rule].prescribe(finding, step_ns)
+        for p in given:
             if p.id not in listed or sum(p.saves_ns) > sum(listed[p.id].saves_ns):
                 listed[p.id] = p
     return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))

@@ -74,7 +74,7 @@ def _at_its_start(t: Tables, o: Occurrences) -> Probe:
     thread = np.where(launch >= 0, t.trace.events.thread[launch], t.main).astype(np.int16)
     before = t.gaps.start[o.gap]
     wait = 1_000_000  # the sampler sees the wait that led to the gap, not the gap: look at the millisecond before too
-    return Probe(thread, before, union((np.maximum(before - wait, 0), t.gaps.start[o.gap] + 50_000)))
+    return Probe(thread, np.maximum(before - 1, 0), union((np.maximum(before - wait, 0), t.gaps.start[o.gap] + 50_000)))
 
 
 PROBES: Mapping[str, Callable[[Tables, Occurrences], Probe]] = {

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from diagnose.tables import Tables
 from diagnose.tables.lost import launches_without_task, lost_share
+from diagnose.tables.names import rows_of
 from diagnose.trace import Kind, Note
 
 __all__ = ["is_scanty", "trust_notes"]
@@ -29,6 +32,11 @@ def trust_notes(t: Tables) -> Iterator[Note]:
     if t.device_id < 0:
         yield from _without_device(t)
         return
+    tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    others = sorted({int(d) for d in np.unique(t.trace.events.device[tasks])} - {t.device_id})
+    if others:
+        listed = ", ".join(map(str, others))
+        yield Note(f"Device {listed} ran tasks too; what is said here is of device {t.device_id}, the busiest.")
     if is_scanty(t):
         yield Note(
             f"The recording holds only {len(t.tasks.start)} device tasks: too few to say anything of steady steps. "

@@ -114,7 +114,7 @@ def _window(trace: Trace, start: int, end: int) -> tuple[int, int]:
     mine = tasks[(began >= start) & (began < end)]
     if not len(mine):
         return start, end
-    first = int(tasks[events.end[tasks] > start][0])
+    first = int(next(iter(tasks[events.end[tasks] > start]), mine[0]))
     launch = int(events.cause[first])
     waited = int(events.start[first] - events.end[launch]) if launch >= 0 and events.start[launch] >= start else 0
     begin = int(events.start[first]) if waited > QUEUED_BEFORE_NS else start

@@ -56,7 +56,6 @@ def test_the_broadcast_is_switched_off(recording):
     assert "batch-norm statistics" in p.safety
 
 
-@pytest.mark.xfail(strict=True, reason="the time of the broadcast is in exposed-communication as well")
 def test_its_time_is_counted_once(recording):
     answer = forward(recording, alone=800).diagnosis()
     assert sum(f.lost_ns for f in answer.findings) <= 800_000

@@ -72,6 +72,15 @@ def test_the_call_that_stages_pageable_memory_blocks_the_thread(recording):
     assert r.find("exposed-copy").lost_ns == 350_000
 
 
+def test_a_copy_that_is_the_first_task_of_the_step(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.copy(PINNED, 20, 100, launched=(2, 12))
+    r.kernel("relu", 100, 1000, launched=(13, 15))
+    # the step's first 2 µs are the host's; then the copy's call and its latency
+    assert r.booked() == {"exposed-copy": 18_000, "launch-bound": 2_000}
+
+
 def test_a_queued_task_that_waits_for_a_copy_on_another_stream(recording):
     r = recording()
     r.step(1, 0, 1000)

@@ -57,7 +57,6 @@ def test_the_operator_and_the_line_that_asked(recording):
     assert p.predicted_step_ns == 760_000
 
 
-@pytest.mark.xfail(strict=True, reason="the place is looked up at the gap's start, where the call is over already")
 def test_where_clocks_are_coarse_the_call_may_end_as_the_gap_begins(recording):
     r = recording()
     r.step(1, 0, 1000)

@@ -38,9 +38,6 @@ def test_a_rule_that_fails_becomes_a_note_and_the_others_go_on(late, monkeypatch
     assert note.text == "The rule python-stall failed on this trace (ZeroDivisionError: by chance)."
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ZeroDivisionError, reason="only find is guarded: a claim that fails fails them all"
-)
 def test_so_does_one_whose_claim_fails(late, monkeypatch):
     monkeypatch.setattr(gc_pause, "claim", broken)
     answer = several(late).diagnosis()
@@ -48,9 +45,6 @@ def test_so_does_one_whose_claim_fails(late, monkeypatch):
     assert [note.rule for note in answer.trust if note.rule] == ["gc-pause"]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ZeroDivisionError, reason="only find is guarded: a prescription that fails fails all"
-)
 def test_so_does_one_that_cannot_prescribe(late, monkeypatch):
     monkeypatch.setattr(gc_pause, "prescribe", broken)
     answer = several(late).diagnosis()
@@ -191,19 +185,21 @@ def inflate(r, *, light, unprofiled):
 def test_the_profilers_own_time_is_not_counted_in_the_loss(late):
     late.op("aten::mm", 200, 690)
     for i in range(10):
-        late.op("aten::add", 210 + i, 211 + i)
-    answer = inflate(late, light=1.01, unprofiled=1.0)
+        late.op("aten::add", 310 + i, 311 + i)
+    answer = inflate(late, light=1.015, unprofiled=1.0)
     (finding,) = answer.findings
-    assert finding.lost_ns == pytest.approx(400_000 - 10_000)
-    assert finding.evidence[-1] == "Recording adds 0.01 ms to each step; that is not counted in the loss."
-    assert answer.profiler_overhead == pytest.approx(0.01)
+    # 15 events in the step cost 1 µs each; eleven operators and the launch of them fall into the idle region
+    assert finding.lost_ns == pytest.approx(400_000 - 12_000)
+    said = "Recording adds about 0.01 ms of it to each step, which is not counted in the loss."
+    assert finding.evidence[-1] == said
+    assert answer.profiler_overhead == pytest.approx(0.015)
 
 
 def test_no_more_is_deducted_than_recording_can_cost(late):
     late.op("aten::mm", 200, 690)
     answer = inflate(late, light=2.0, unprofiled=1.0)
-    # ProfilerStep#1, three operators and one launch within the window, 2 µs each
-    assert answer.findings[0].lost_ns == pytest.approx(400_000 - 10_000)
+    # of the events in the step one launch and one operator fall into the idle region, 2 µs each at most
+    assert answer.findings[0].lost_ns == pytest.approx(400_000 - 4_000)
 
 
 def test_a_faster_recorded_step_deducts_nothing(late):

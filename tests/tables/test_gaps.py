@@ -40,6 +40,13 @@ def test_where_the_hosts_part_ends(recording, launched, turn, late):
     assert gap(between(recording, launched=launched)) == ((300, turn, 700), ("a", "b"), late)
 
 
+@pytest.mark.parametrize(
+    ("launched", "called"), [((-20, -15), 300), ((290, 340), 300), ((400, 685), 400), ((705, 710), 700), (None, 300)]
+)
+def test_when_the_launch_was_called_within_the_gap(recording, launched, called):
+    assert between(recording, launched=launched).tables().gaps.called.tolist() == [called * 1000]
+
+
 def test_the_parts_of_a_gap_meet(recording):
     gaps = between(recording, launched=(290, 340)).tables().gaps
     assert [part.tolist() for part in gaps.host_part()] == [[300_000], [340_000]]
