@@ -78,6 +78,7 @@ def test_the_main_thread_has_the_marks_and_launching_threads_count_beside_it(rec
     for i in range(60, 99):
         r.kernel("backward", 10 * i, 10 * i + 5, launched=(10 * i - 5, 10 * i - 4), thread="autograd")
     r.op("aten::mm", 0, 1000, thread="monitor")
+    r.op("autograd::engine", 0, 5000, thread="autograd")  # busier, but without marks
     t = r.tables()
     assert t.main == 0
     assert [r.thread_names[i] for i in t.threads] == ["main", "autograd"]
