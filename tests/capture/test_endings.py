@@ -93,8 +93,7 @@ def test_module(capturing):
     job = capturing.job("package", "--flag", module=True, steps=4)
     (run,) = capturing.run([job])
     assert run.exit_code == 0, run.stderr
-    assert f"started __main__ ['--flag'] {capturing.scripts}" in run.stdout
-    assert "threads 3" in run.stdout
+    assert f"started __main__ ['--flag'] {capturing.scripts} False" in run.stdout
     assert run.info.command == ["-m", "package", "--flag"]
     assert run.info.found_steps_by == "optimizer"
 
