@@ -67,9 +67,7 @@ class Rows:
         wanted = [(kind, chosen, _times(chosen)) for kind, chosen in self._sort_out(groups) if chosen]
         self.num_events += len(events)
         self.categories.update(groups)
-        for category, group in groups.items():
-            if category not in CATEGORIES and category not in LEFT_OUT:
-                self.left_out[category] += sum(event.ph == "X" for event in group)
+        self._count_left_out(groups)
         for kind, chosen, times in wanted:
             self._append(kind, times | self.fields.values(kind, chosen))
 
@@ -77,6 +75,11 @@ class Rows:
         """Move what waits into the columns."""
         while self._waiting:
             self._write(*self._waiting.popitem())
+
+    def _count_left_out(self, groups: Mapping[str, list[Any]]) -> None:
+        for category, group in groups.items():
+            if category not in CATEGORIES and category not in LEFT_OUT:
+                self.left_out[category] += sum(event.ph == "X" for event in group)
 
     def _sort_out(self, groups: Mapping[str, list[Any]]) -> Iterator[tuple[Kind, list[Any]]]:
         for category, group in groups.items():

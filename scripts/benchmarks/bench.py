@@ -68,11 +68,20 @@ class Result:
 
 
 def install() -> None:
-    """Make the environment of Holistic Trace Analysis; it and its pandas never meet this project's own."""
-    subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
+    """Make the environment of Holistic Trace Analysis; it and its pandas never meet this project's own.
+
+    Raises:
+        SystemExit: no Python at hand has pip.
+    """
+    # Debian's python3 comes without ensurepip: whichever pip there is installs into the environment from outside.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(ENVIRONMENT)], check=True)
     (ENVIRONMENT / ".gitignore").write_text("*\n")
-    pip = [str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, HTA], check=True)
+    for python in (sys.executable, sys._base_executable):
+        pip = [python, "-m", "pip", "--disable-pip-version-check"]
+        if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode == 0:
+            subprocess.run([*pip, "--python", str(ENVIRONMENT), "install", "--quiet", HTA], check=True)
+            return
+    raise SystemExit("bench: no pip is at hand to install Holistic Trace Analysis with; install python3-pip.")
 
 
 def compare(trace: Path, size_mb: int, rounds: int, hta_python: Path) -> Result:
