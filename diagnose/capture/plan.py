@@ -21,7 +21,7 @@ from diagnose.capture.window import WindowKind
 
 __all__ = ["LEAST_STEPS", "Plan"]
 
-DEFAULT_SKIP = 100  # steps: compiling, autotuning and caches are over long before, or never
+DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or never
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
 LEAST_STEPS = 10  # of a window where the user did not say: the median of ten is steady to a few percent
 MOST_STEPS = 100  # and of short steps so many that the window lasts

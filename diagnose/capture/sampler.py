@@ -18,6 +18,9 @@ __all__ = ["Sampler"]
 
 RUNNING_SHARE = 0.5  # of the time since the last sample that the thread must have spent on a CPU to count as running
 UNKNOWN = -1
+# A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
+# 5 ms the sampler would hardly ever look into a short stretch of Python, but into the torch call that comes after it.
+SWITCH_S = 0.0002
 
 
 class Sampler:
@@ -35,12 +38,15 @@ class Sampler:
         self._cost_ns = 0
         self._watched_ns = 0
         self._enough = False
+        self._switch_s = 0.0
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin a stretch of sampling."""
         if self._thread is None:
             self._enough = False
+            self._switch_s = sys.getswitchinterval()
+            sys.setswitchinterval(min(self._switch_s, SWITCH_S))
             self._thread = threading.Thread(target=self._run, name="diagnose-sampler", daemon=True)
             self._thread.start()
 
@@ -50,6 +56,7 @@ class Sampler:
             self._enough = True
             self._thread.join()
             self._thread = None
+            sys.setswitchinterval(self._switch_s)
 
     def rows(self) -> dict[str, object]:
         """Return the samples so far."""
