@@ -68,6 +68,13 @@ def test_what_shows_in_half_of_the_steps_is_no_warm_up(recording, in_steps, rule
     assert booked == {rule: 390_000 * len(in_steps), "launch-bound": 1_600_000 - 390_000 * len(in_steps)}
 
 
+def test_calls_before_and_after_the_steps_do_not_make_it_recur(recording):
+    r = four_steps(recording, "cuModuleLoadData", {2})
+    for at in (-900, -500, 4000, 5000):
+        r.runtime("cuModuleLoadData", at, at + 390)
+    assert r.booked()["warm-up"] == 390_000
+
+
 @pytest.mark.parametrize(("in_steps", "rule"), [({2}, "warm-up"), ({1, 3}, "allocator-stall")])
 def test_the_same_for_allocations(recording, in_steps, rule):
     assert four_steps(recording, "cudaMalloc", in_steps).booked()[rule] == 390_000 * len(in_steps)
