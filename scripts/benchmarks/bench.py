@@ -117,8 +117,8 @@ def report(trace: Path, results: Sequence[Result], help_s: float) -> str:
         f"Trace: {trace.name.removesuffix('.gz')}. {HTA.replace('==', ' ')}; {python}; {os.cpu_count()} cores.",
         "",
         "| raw JSON | rounds | diagnose: wall, CPU, peak | Holistic Trace Analysis: wall, CPU, peak | faster (wall) "
-        "| faster (CPU) | memory |",
-        "|---|---|---|---|---|---|---|",
+        "| faster (CPU) | memory | bar |",
+        "|---|---|---|---|---|---|---|---|",
         *map(_row, results),
         "",
         "The bars: " + "; ".join(f"at {size} MB {_bar(bar)}" for size, bar in BARS.items()) + ".",
@@ -137,6 +137,7 @@ def _row(result: Result) -> str:
         f"{result.faster:.1f} ×",
         f"{result.theirs.cpu_s / result.ours.cpu_s:.1f} ×",
         f"1/{1 / result.memory:.1f}",
+        ("met" if result.holds else "missed") if result.size_mb in BARS else "none",
     )
     return "| " + " | ".join(cells) + " |"
 
