@@ -22,11 +22,13 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.findings import Finding, Prescription
 from diagnose.gradients import ddp_facts, gradient_prescriptions
 from diagnose.intervals import EMPTY, Intervals, intersect, subtract, total
 from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.places import doing
 from diagnose.tables import Tables
 from diagnose.tables.broadcasts import exposed_broadcasts
 from diagnose.tables.names import HOST_BACKEND, matching
@@ -101,17 +103,19 @@ def _is_exchange(t: Tables) -> bool:
     mine = np.flatnonzero(tasks.is_collective)
     length = (tasks.end - tasks.start)[mine].astype(np.float64)
     longest = np.argsort(-length, kind="stable")[:MAX_LOOKED_UP]
-    exchange = [_exchanges(t, int(tasks.row[mine[i]]), int(tasks.launch[mine[i]])) for i in longest.tolist()]
+    exchange = _exchanges(t, tasks.row[mine[longest]], tasks.launch[mine[longest]])
     return bool(length[longest][exchange].sum() > length[longest].sum() / 2)
 
 
-def _exchanges(t: Tables, row: int, launch: int) -> bool:
-    """Look at the kernel's name, then at the operators around its launch: newer kernels are all called Generic."""
-    names = [t.name(row)]
-    thread = int(t.trace.events.thread[launch]) if launch >= 0 else -1
-    if thread in t.work_layers:
-        names += [t.name(r) for r in t.work_layers[thread].at(int(t.trace.events.start[launch]))]
-    return any(_EXCHANGE.search(name) for name in names)
+def _exchanges(t: Tables, rows: npt.NDArray[np.intp], launches: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """Look at the kernels' names, then at the operators around their launches: newer kernels are all called Generic."""
+    named = np.array([bool(_EXCHANGE.search(t.name(row))) for row in rows.tolist()], bool)
+    events = t.trace.events
+    for thread in t.threads:
+        mine = np.flatnonzero((launches >= 0) & (events.thread[launches] == thread))
+        around = doing(t, thread, events.start[launches[mine]])
+        named[mine] |= np.array([bool(_EXCHANGE.search(text)) for text in around], bool)
+    return named
 
 
 def _median_ms(length: Ints) -> float:

@@ -84,6 +84,8 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # wh
 
     Several PATHs, or a folder of several files, are the ranks of one run.
     """
+    # No linear algebra happens here; the threads that NumPy would start for it cost more than reading a small trace.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from diagnose.answering import Request, answer, examine_paths, prepare
 
     request = Request(**asked)

@@ -50,7 +50,8 @@ def examine_rank(capture: Capture) -> Diagnosis:
     if capture.attribution is not None:
         found = _with_places(found, tables_of(capture, capture.attribution))
     step_ns = t.steps.step_ns
-    idle = _idle_shares(t)
+    shares = _shares(t)
+    idle = shares if t.device_id >= 0 else {}
     queue = t.queue if t.device_id >= 0 else None
     answer = verdict(queue, idle)
     found = without_recording(t, found)
@@ -77,6 +78,7 @@ def examine_rank(capture: Capture) -> Diagnosis:
         operators=host_operators(t),
         picture=picture(t),
         profiler_overhead=overhead_share(t),
+        host_by_cause={} if queue else shares,
     )
 
 
@@ -115,9 +117,8 @@ def _noting(rule: str, notes: list[Note]) -> Iterator[None]:
             notes.append(note)
 
 
-def _idle_shares(t: Tables) -> Mapping[str, float]:
-    if t.device_id < 0:
-        return {}
+def _shares(t: Tables) -> Mapping[str, float]:
+    """Return the share of the window that each cause takes: of idle, or without a device of the host's time."""
     start, end = t.steps.window
     return {rule: ns / (end - start) for rule, ns in t.causes.totals().items()}
 

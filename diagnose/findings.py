@@ -227,6 +227,7 @@ class Diagnosis:
     operators: tuple[HostOperator, ...] = ()
     picture: Picture | None = None
     replay_error: float | None = None  # set once savings are replayed
+    host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
     profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1
 
     @property

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from diagnose.findings import Confidence, Example, Facts, Finding, Prescription, Where
 from diagnose.intervals import Intervals, union
-from diagnose.places import doing, place, sampled_lines
+from diagnose.places import doing, place, places, sampled_lines
 from diagnose.tables import Tables
 from diagnose.trace import Ints
 
@@ -102,7 +102,6 @@ def idle_finding(t: Tables, idle: Idle) -> list[Finding]:
     if not len(o.gap):
         return []
     probe = PROBES[idle.probe](t, o)
-    places = _places(t, o, probe)
     step_ns = t.steps.step_ns
     total = int(o.lost.sum())
     lost = total / t.steps.num
@@ -122,7 +121,7 @@ def idle_finding(t: Tables, idle: Idle) -> list[Finding]:
             median_ns=int(np.median(o.lost)),
             evidence=tuple(evidence),
             examples=tuple(_examples(t, o, probe)),
-            where=places,
+            where=_places(t, o, probe),
             confidence=idle.confidence,
             facts=idle.facts,
         )
@@ -132,9 +131,11 @@ def idle_finding(t: Tables, idle: Idle) -> list[Finding]:
 def _places(t: Tables, o: Occurrences, probe: Probe) -> tuple[Where, ...]:
     """Return the places of the occurrences, the costliest first; lines of the sampler stand before all others."""
     cost: dict[Where, int] = {}
-    for i in np.argsort(-o.lost, kind="stable")[:MAX_LOOKED_UP].tolist():
-        where = replace(place(t, int(probe.thread[i]), int(probe.time[i])), stack=())
-        cost[where] = cost.get(where, 0) + int(o.lost[i])
+    largest = np.argsort(-o.lost, kind="stable")[:MAX_LOOKED_UP]
+    found = places(t, probe.thread[largest], probe.time[largest])
+    for where, lost in zip(found, o.lost[largest].tolist(), strict=True):
+        bare = replace(where, stack=())
+        cost[bare] = cost.get(bare, 0) + lost
     ranked = sorted(cost, key=lambda where: -cost[where])
     ranked = [w for w in ranked if w.file or w.op]
     lines = [where for where, share in sampled_lines(t, probe.during) if share >= 0.2]
@@ -156,7 +157,7 @@ def _examples(t: Tables, o: Occurrences, probe: Probe) -> list[Example]:
                 lost_ns=int(o.lost[i]),
                 before=_task(t, int(t.gaps.before[gap])),
                 after=_task(t, int(t.gaps.after[gap])),
-                host=doing(t, thread, time),
+                host=doing(t, thread, probe.time[i : i + 1])[0],
                 where=place(t, thread, time),
             )
         )

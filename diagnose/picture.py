@@ -106,14 +106,15 @@ def _gaps(t: Tables, start: int, end: int) -> tuple[Gap, ...]:
     causes = t.causes
     rows = np.flatnonzero((causes.start < end) & (causes.end > start))
     rows = np.sort(rows[np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:MAX_GAPS]])
+    details = doing(t, t.main, (causes.start[rows] + causes.end[rows]) // 2)
     return tuple(
         Gap(
             start_ns=max(int(causes.start[r]) - start, 0),
             end_ns=min(int(causes.end[r]), end) - start,
             cause=causes.rules[int(causes.rule[r])],
-            detail=doing(t, t.main, int(causes.start[r] + causes.end[r]) // 2),
+            detail=detail,
         )
-        for r in rows.tolist()
+        for r, detail in zip(rows.tolist(), details, strict=True)
     )
 
 

@@ -13,13 +13,15 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.findings import Where
 from diagnose.intervals import Intervals
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK
+from diagnose.trace import Ints
 
-__all__ = ["doing", "is_user_file", "place", "sampled_lines", "source_line"]
+__all__ = ["doing", "is_user_file", "place", "places", "sampled_lines", "source_line"]
 
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 _LIBRARY = re.compile(
@@ -43,21 +45,36 @@ def source_line(file: str | None, line: int | None) -> str | None:
     return linecache.getline(file, line).strip() or None
 
 
-def doing(t: Tables, thread: int, time: int) -> str:
-    """Say in a few words what a thread was inside of at ``time``: operators, outermost first."""
-    return " > ".join(_work(t, thread, time)) or "between operators"
-
-
-def _work(t: Tables, thread: int, time: int) -> list[str]:
+def doing(t: Tables, thread: int, time: Ints) -> list[str]:
+    """Say in a few words what a thread was inside of at each time: operators, outermost first."""
     layers = t.work_layers.get(thread)
-    names = [t.name(row) for row in layers.at(time)] if layers else []
-    return [name for name in names if not STEP_MARK.match(name)]
+    each = layers.at_each(time) if layers else [[] for _ in time]
+    return [" > ".join(_names(t, rows)) or "between operators" for rows in each]
+
+
+def _names(t: Tables, rows: list[int]) -> list[str]:
+    return [name for name in map(t.name, rows) if not STEP_MARK.match(name)]
 
 
 def place(t: Tables, thread: int, time: int) -> Where:
     """Return where a thread was at ``time`` as far as the trace tells."""
-    work = _work(t, thread, time)
-    frames = _frames(t, thread, time)
+    return places(t, np.array([thread]), np.array([time], np.int64))[0]
+
+
+def places(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where]:
+    """Return, for each thread and time, where it was as far as the trace tells."""
+    found = [Where()] * len(time)
+    for one in np.unique(thread).tolist():
+        mine = np.flatnonzero(thread == one)
+        work, frames = t.work_layers.get(one), t.frame_layers.get(one)
+        rows = work.at_each(time[mine]) if work else [[] for _ in mine]
+        stacks = frames.at_each(time[mine]) if frames else [[] for _ in mine]
+        for i, opened, stack in zip(mine.tolist(), rows, stacks, strict=True):
+            found[i] = _where(_names(t, opened), _frames(t, opened, stack))
+    return found
+
+
+def _where(work: list[str], frames: list[str]) -> Where:
     op = work[0] if work else None
     for text in frames:
         match = _FRAME.match(text)
@@ -67,14 +84,11 @@ def place(t: Tables, thread: int, time: int) -> Where:
     return Where(op=op, stack=tuple((list(reversed(work)) + frames)[:_MAX_STACK]))
 
 
-def _frames(t: Tables, thread: int, time: int) -> list[str]:
-    """Return the Python frames open at ``time``, innermost first."""
-    layers = t.frame_layers.get(thread)
-    rows = layers.at(time) if layers else []
-    if rows:
-        return [t.name(row) for row in reversed(rows)]
-    work = t.work_layers.get(thread)
-    for row in reversed(work.at(time) if work else []):
+def _frames(t: Tables, work: list[int], frames: list[int]) -> list[str]:
+    """Return the names of Python frames, innermost first; of an operator's call stack where none were recorded."""
+    if frames:
+        return [t.name(row) for row in reversed(frames)]
+    for row in reversed(work):
         detail = int(t.trace.events.detail[row])
         if detail >= 0 and "(" in t.trace.names[detail]:
             return [frame for frame in t.trace.names[detail].split(";") if frame]

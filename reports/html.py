@@ -108,10 +108,10 @@ def _parts(d: Diagnosis) -> list[tuple[str, str, str, float]]:
 
 
 def _causes(d: Diagnosis) -> list[tuple[str, float]]:
-    """Return what the device's idle time was due to; without a device, what the host was at in the drawn step."""
+    """Return what the device's idle time was due to; without a device, what the host was at."""
     shares = d.idle_by_cause
     if d.partition is None and d.picture is not None and d.picture.step_ns > 0:
-        shares = cause_shares(d.picture)
+        shares = d.host_by_cause or cause_shares(d.picture)
     return sorted(((cause, share) for cause, share in shares.items() if share > 0), key=lambda item: -item[1])
 
 

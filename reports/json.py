@@ -62,6 +62,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "queue": None if d.queue is None else _queue(d.queue),
         "partition": None if d.partition is None else _shares(asdict(d.partition)),
         "idle_by_cause": _shares(d.idle_by_cause),
+        "host_by_cause": _shares(d.host_by_cause),
         "findings": [_finding(f, d.step_ns) for f in d.findings],
         "prescriptions": _each(_prescription, d.prescriptions),
         "operators": _each(_operator, d.operators),

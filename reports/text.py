@@ -74,10 +74,11 @@ def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
 def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     """Yield what takes the place of queue and partition where the trace has no device."""
     if d.picture is not None and d.picture.gaps and d.picture.step_ns > 0:
-        shares = cause_shares(d.picture)
-        yield _title("Where the host's time goes", f"step {d.picture.step}, {duration(d.picture.step_ns)}")
+        shares = d.host_by_cause or cause_shares(d.picture)
+        over = f"{d.steps} steps; the row is step {d.picture.step}, {duration(d.picture.step_ns)}"
+        yield _title("Where the host's time goes", over)
         yield text_picture.host(d.picture, shares, width)
-        yield text_picture.causes(shares, d.picture.step_ns, width)
+        yield text_picture.causes(shares, d.step_ns, width)
     if d.operators:
         yield _title("Host operators by self time")
         yield text_findings.operators(d.operators, d.step_ns, width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ __all__ = ["Claim", "Tables"]
 Claim: TypeAlias = "Callable[[Tables, Intervals], Intervals]"
 
 Rows = npt.NDArray[np.intp]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,31 @@ class Tables:
 
     def host_rows(self, *kinds: Kind) -> Rows:
         """Return the rows of the given kinds on the threads that matter."""
-        rows = names.rows_of(self.trace, *kinds)
-        return rows[np.isin(self.trace.events.thread[rows], self.threads)]
+
+        def look() -> Rows:
+            rows = names.rows_of(self.trace, *kinds)
+            return rows[np.isin(self.trace.events.thread[rows], self.threads)]
+
+        return self.once(("host_rows", kinds), look)
 
     def calls(self, pattern: names.Pattern, *kinds: Kind) -> Rows:
         """Return the rows on the threads that matter whose name the pattern finds."""
-        rows = names.matching(self.trace, kinds or (Kind.RUNTIME,), pattern)
-        return rows[np.isin(self.trace.events.thread[rows], self.threads)]
+
+        def look() -> Rows:
+            rows = names.matching(self.trace, kinds or (Kind.RUNTIME,), pattern)
+            return rows[np.isin(self.trace.events.thread[rows], self.threads)]
+
+        return self.once(("calls", pattern, kinds), look)
+
+    @cached_property
+    def _made(self) -> dict[object, object]:
+        return {}
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """Return what ``make`` gives, made at the first asking for ``key``: tables that several rules share."""
+        if key not in self._made:
+            self._made[key] = make()
+        return cast("T", self._made[key])
 
     def in_window(self, rows: Rows) -> Rows:
         """Return the rows whose events begin in the window."""

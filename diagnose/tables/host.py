@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -30,14 +29,20 @@ class Layers(NamedTuple):
 
     def at(self, time: int) -> list[int]:
         """Return the rows of the events open at ``time``, outermost first."""
-        return [int(row) for row in self._open(time)]
+        return self.at_each(np.array([time], np.int64))[0]
 
-    def _open(self, time: int) -> Iterator[int]:
-        for rows, start, end in zip(self.rows, self.start, self.end, strict=True):
-            i = int(np.searchsorted(start, time, side="right")) - 1
-            if i < 0 or end[i] <= time:
-                return
-            yield int(rows[i])
+    def at_each(self, time: Ints) -> list[list[int]]:
+        """Return, for each time, the rows of the events open then, outermost first."""
+        found: list[list[int]] = [[] for _ in range(len(time))]
+        asked = np.arange(len(time))
+        for depth in range(len(self.rows)):
+            rows = self.open_in(depth, time[asked])
+            asked, rows = asked[rows >= 0], rows[rows >= 0]
+            if not len(asked):
+                break
+            for i, row in zip(asked.tolist(), rows.tolist(), strict=True):
+                found[i].append(row)
+        return found
 
     def open_in(self, depth: int, time: Ints) -> npt.NDArray[np.intp]:
         """Return, for each time, the row open in layer ``depth``, -1 where none is."""

@@ -22,8 +22,14 @@ def _launches(t: Tables) -> npt.NDArray[np.intp]:
 
 def launches_without_task(t: Tables) -> npt.NDArray[np.intp]:
     """Return the launches in the window that no device task of any device answers."""
-    tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
-    return np.setdiff1d(_launches(t), t.trace.events.cause[tasks])
+
+    def look() -> npt.NDArray[np.intp]:
+        answered = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
+        answered[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
+        launches = _launches(t)
+        return launches[~answered[launches]]
+
+    return t.once("launches_without_task", look)
 
 
 def lost_share(t: Tables) -> float:

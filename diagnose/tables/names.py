@@ -78,7 +78,7 @@ def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: re.Pattern[str]) ->
     rows = rows_of(trace, *kinds)
     names = trace.events.name[rows]
     hit = np.zeros(len(trace.names) + 1, bool)
-    for name in np.unique(names).tolist():
+    for name in np.flatnonzero(np.bincount(names)).tolist():
         hit[name] = pattern.search(trace.names[name]) is not None
     return rows[hit[names]]
 

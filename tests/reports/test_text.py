@@ -86,7 +86,7 @@ def test_a_healthy_trace_is_told_so(forms):
 
 def test_without_a_gpu_the_operators_take_the_place_of_the_queue(forms):
     text = render(forms["no_gpu"])
-    assert "Where the host's time goes  step 2, 20.0 ms" in text
+    assert "Where the host's time goes  10 steps; the row is step 2, 20.0 ms" in text
     assert re.search(r"^  cause    a{52}b{35}$", text, re.MULTILINE)  # 60 % and 40 % of 87 columns
     assert re.search(r"  a  operators +60\.0 %  12\.0 ms", text)
     assert "Host operators by self time" in text
