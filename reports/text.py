@@ -101,7 +101,8 @@ def _title(title: str, aside: str = "") -> RenderableType:
 def _facts(d: Diagnosis) -> Iterator[str]:
     yield f"step {duration(d.step_ns)}" + (f", median of {d.steps}" if d.steps > 1 else "")
     if d.profiler_overhead is not None:
-        yield f"{percent(d.profiler_overhead)} longer than unprofiled"
+        slower = d.profiler_overhead > 0
+        yield f"{percent(d.profiler_overhead)} longer than unprofiled" if slower else "no longer than unprofiled"
     if d.replay_error is not None:
         yield f"replay error {percent(d.replay_error)}"
     names = [clean(name) for name in d.source.devices]
