@@ -1,0 +1,180 @@
+"""From tables to the dependency graph: nodes, what each of them waits for, and what delay stays on each edge."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.replay.graph import Edge, Graph
+from diagnose.replay.points import AWAITED, MARK, Points, find_points, handoffs
+from diagnose.replay.waits import MARGIN_NS, awaited, inferred_events, recorded_events
+from diagnose.tables import Tables
+from diagnose.trace import Ints
+
+__all__ = ["build"]
+
+Index = npt.NDArray[np.intp]
+Columns = tuple[Index, Index, npt.NDArray[np.int8]]
+
+
+class _Nodes(NamedTuple):
+    """Root, then points, then tasks, before they are put in order."""
+
+    row: Index
+    is_task: npt.NDArray[np.bool_]
+    lane: Ints
+    start: Ints
+    end: Ints
+    key: Ints  # every dependency goes from a lower to a higher key
+
+
+def build(t: Tables) -> Graph:
+    """Return the graph of the window; without a device it has the host's points only."""
+    points = find_points(t)
+    src, dst, kind = _edges(t, points)
+    nodes = _nodes(t, points)
+    nodes = nodes._replace(start=_segment_starts(nodes, src, dst, kind, points))
+    rank = np.empty(len(nodes.row), np.intp)
+    order = np.lexsort((nodes.is_task, nodes.key))
+    order = np.concatenate([[0], order[order != 0]])
+    rank[order] = np.arange(len(order))
+    slack = nodes.start[dst] - nodes.end[src]
+    sound = (rank[src] < rank[dst]) & (slack >= -MARGIN_NS)
+    sound |= (kind == Edge.LAUNCH) & (rank[src] < rank[dst])
+    src, dst, kind, num = src[sound], dst[sound], kind[sound], len(sound)
+    src, dst, kind = _with_roots(src, dst, kind, len(rank))
+    late = (nodes.start[dst] - nodes.end[src]).astype(np.float64)
+    delay, binding = _delays(dst, kind, late)
+    marks = np.flatnonzero(points.sort == MARK) + 1
+    return Graph(
+        row=nodes.row[order],
+        is_task=nodes.is_task[order],
+        lane=nodes.lane[order],
+        start=nodes.start[order],
+        end=nodes.end[order],
+        duration=(nodes.end - nodes.start)[order].astype(np.float64),
+        src=rank[src],
+        dst=rank[dst],
+        kind=kind,
+        delay=delay,
+        marks=rank[marks],
+        binding=binding,
+        dropped=num - int(sound.sum()),
+    )
+
+
+def _nodes(t: Tables, points: Points) -> _Nodes:
+    begin, tasks = t.steps.window[0], t.tasks
+    num = len(points.time)
+    one = np.array([begin], np.int64)
+    queued = np.where(tasks.launch >= 0, t.trace.events.start[tasks.launch], tasks.start)
+    return _Nodes(
+        row=np.concatenate([[-1], points.row, tasks.row]).astype(np.intp),
+        is_task=np.concatenate([np.zeros(num + 1, bool), np.ones(len(tasks.row), bool)]),
+        lane=np.concatenate([[-1], points.thread, tasks.stream]).astype(np.int64),
+        start=np.concatenate([one, points.time, tasks.start]),
+        end=np.concatenate([one, points.time, tasks.end]),
+        key=np.concatenate([one, points.time, np.maximum(tasks.start, queued)]),
+    )
+
+
+def _segment_starts(nodes: _Nodes, src: Index, dst: Index, kind: npt.NDArray[np.int8], points: Points) -> Ints:
+    """Return the starts with those of host segments at the latest point that they follow; a wait has no length."""
+    latest = np.full(len(nodes.row), nodes.start[0])
+    host = (kind == Edge.THREAD) | (kind == Edge.HANDOFF)
+    np.maximum.at(latest, dst[host], nodes.end[src[host]])
+    segment = np.zeros(len(nodes.row), bool)
+    segment[1 : len(points.sort) + 1] = points.sort != AWAITED
+    starts: Ints = np.where(segment, latest, nodes.start)
+    return starts
+
+
+def _edges(t: Tables, points: Points) -> Columns:
+    """Return the dependencies between root (0), points (from 1) and tasks (behind them)."""
+    first = len(points.time) + 1
+    tasks = t.tasks
+    host = np.arange(1, first)
+    before = _previous(points.thread) + 1
+    passed = handoffs(t, points)
+    given = np.flatnonzero(passed >= 0)
+    ahead = _previous(tasks.stream.astype(np.int64))
+    behind = np.flatnonzero(ahead >= 0)
+    launched, launch = _launches(points, tasks.launch)
+    waited, ended = awaited(t, points)
+    recorded = recorded_events(t)
+    allowed = np.full(len(tasks.row), t.steps.window[0])
+    allowed[behind] = tasks.end[ahead[behind]]
+    allowed[launched] = np.maximum(allowed[launched], points.time[launch])
+    known = set(recorded[1])
+    inferred = [p for p in zip(*inferred_events(t, allowed), strict=True) if p[1] not in known]
+    parts = [
+        (before, host, np.where(points.sort == AWAITED, Edge.CALL, Edge.THREAD)),
+        (passed[given] + 1, given + 1, Edge.HANDOFF),
+        (ahead[behind] + first, behind + first, Edge.STREAM),
+        (launch + 1, launched + first, Edge.LAUNCH),
+        (np.array(waited, np.intp) + first, np.array(ended, np.intp) + 1, Edge.WAIT),
+        (np.array(recorded[0], np.intp) + first, np.array(recorded[1], np.intp) + first, Edge.EVENT),
+        (
+            np.array([p[0] for p in inferred], np.intp) + first,
+            np.array([p[1] for p in inferred], np.intp) + first,
+            Edge.INFERRED,
+        ),
+    ]
+    return (
+        np.concatenate([p[0] for p in parts]).astype(np.intp),
+        np.concatenate([p[1] for p in parts]).astype(np.intp),
+        np.concatenate([np.broadcast_to(np.asarray(p[2], np.int8), p[1].shape) for p in parts]).astype(np.int8),
+    )
+
+
+def _previous(lane: Ints) -> Index:
+    """Return, for each row, the row before it in the same lane, -1 for the first."""
+    found = np.full(len(lane), -1, np.intp)
+    order = np.argsort(lane, kind="stable")
+    same = lane[order][1:] == lane[order][:-1]
+    found[order[1:][same]] = order[:-1][same]
+    return found
+
+
+def _launches(points: Points, launch: npt.NDArray[np.int32]) -> tuple[Index, Index]:
+    """Return (task, point) for each task whose launch lies in the window; one launch may have many tasks."""
+    called = np.flatnonzero((points.sort != AWAITED) & (points.row >= 0))
+    order = called[np.argsort(points.row[called], kind="stable")]
+    rows = points.row[order]
+    at = np.searchsorted(rows, launch)
+    inside = at < len(rows)
+    inside[inside] = rows[at[inside]] == launch[inside]
+    return np.flatnonzero(inside), order[at[inside]]
+
+
+def _with_roots(src: Index, dst: Index, kind: npt.NDArray[np.int8], num: int) -> Columns:
+    """Give every node without a dependency one on the begin of the window."""
+    alone = np.ones(num, bool)
+    alone[dst] = False
+    alone[0] = False
+    loose = np.flatnonzero(alone)
+    return (
+        np.concatenate([src, np.zeros(len(loose), np.intp)]),
+        np.concatenate([dst, loose]),
+        np.concatenate([kind, np.full(len(loose), Edge.BEFORE)]).astype(np.int8),
+    )
+
+
+def _delays(
+    dst: Index, kind: npt.NDArray[np.int8], slack: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Return the delay of each edge and whether it binds.
+
+    What the node started after last is what it waited for: that edge keeps the measured delay. On the others as much
+    time may have passed as is usual for their kind, never more than was measured.
+    """
+    order = np.lexsort((slack, dst))
+    binding = np.zeros(len(dst), bool)
+    binding[order[np.append(True, dst[order][1:] != dst[order][:-1])[: len(order)]]] = True
+    usual = np.zeros(len(Edge))
+    for each in np.unique(kind).tolist():
+        of_kind = slack[binding & (kind == each)]
+        usual[each] = float(np.median(of_kind)) if len(of_kind) else 0.0
+    return np.where(binding, slack, np.minimum(slack, np.maximum(usual[kind], 0))), binding

@@ -1,0 +1,70 @@
+"""The dependency graph of the steady steps, as flat arrays.
+
+A node is a device task or a segment of host work that ends at a point: a launch, the end of a blocking call, or a step
+mark. A node becomes ready when every edge into it allows, ``end[src] + delay``, and ends ``duration`` later. So a
+blocking call's end is never stored: it follows from what the call waits for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.trace import Ints
+
+__all__ = ["Edge", "Graph", "Times"]
+
+Index = npt.NDArray[np.intp]
+
+
+class Edge(IntEnum):
+    """Why one node has to wait for another."""
+
+    THREAD = 0  # order on a host thread
+    HANDOFF = 1  # a thread that was doing nothing goes on after another one: backward after forward
+    LAUNCH = 2  # launch -> task
+    STREAM = 3  # order on a stream
+    EVENT = 4  # event record -> wait, recorded
+    INFERRED = 5  # the same, inferred: a queued task began right when a task of another stream ended
+    CALL = 6  # begin -> end of a blocking call: what it costs when there is nothing to wait for
+    WAIT = 7  # device task -> end of the blocking call that waits for it
+    BEFORE = 8  # begin of the window -> what was already under way
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in an order in which every edge points forward; node 0 is the begin of the window. Times in ns."""
+
+    row: Index  # row of Trace.events: the task, or the call at the point that ends a segment; -1 for marks
+    is_task: npt.NDArray[np.bool_]
+    lane: Ints  # stream of a task, thread of a segment
+    start: Ints  # measured
+    end: Ints  # measured
+    duration: npt.NDArray[np.float64]
+    src: Index
+    dst: Index
+    kind: npt.NDArray[np.int8]  # an Edge
+    delay: npt.NDArray[np.float64]  # what passes on an edge beyond its order, measured: launch latency and the like
+    marks: Index  # the node at which each step ends on the host, in time order
+    binding: npt.NDArray[np.bool_]  # the edge that the measured start followed, one a node
+    dropped: int = 0  # dependencies that contradict the measured times, as skewed clocks make them
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return len(self.row)
+
+
+class Times(NamedTuple):
+    """When each node was ready and ended in a replay, ns on the trace's clock."""
+
+    ready: npt.NDArray[np.float64]
+    end: npt.NDArray[np.float64]
+
+    @property
+    def window_ns(self) -> float:
+        """Return the length of the window."""
+        return float(self.end.max() - self.end[0])

@@ -1,0 +1,64 @@
+"""Changes to a graph. Each is a plain function from graph to graph, so that several are replayed together."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.intervals import Intervals, covered
+from diagnose.replay.graph import Edge, Graph
+from diagnose.trace import Trace
+
+__all__ = ["drop_waits", "scale_host", "scale_kernels", "typical_delays"]
+
+
+def scale_kernels(graph: Graph, trace: Trace, pattern: str, factor: float) -> Graph:
+    """Make the device tasks whose name the pattern finds take ``factor`` of their time."""
+    named = re.compile(pattern)
+    tasks = np.flatnonzero(graph.is_task)
+    ids = trace.events.name[graph.row[tasks]]
+    hit = {name for name in np.unique(ids).tolist() if named.search(trace.names[name])}
+    duration = graph.duration.copy()
+    duration[tasks[np.isin(ids, list(hit))]] *= factor
+    return replace(graph, duration=duration)
+
+
+def drop_waits(graph: Graph, calls: npt.NDArray[np.intp]) -> Graph:
+    """Let the given blocking calls return without waiting for the device; they cost what such a call costs."""
+    gone = (graph.kind == Edge.WAIT) & np.isin(graph.row[graph.dst], calls)
+    kept = ~gone
+    return replace(
+        graph,
+        src=graph.src[kept],
+        dst=graph.dst[kept],
+        kind=graph.kind[kept],
+        delay=graph.delay[kept],
+        binding=graph.binding[kept],
+    )
+
+
+def scale_host(graph: Graph, stretches: Intervals, factor: float) -> Graph:
+    """Make the host's work within the stretches (ns, sorted, disjoint) take ``factor`` of its time.
+
+    Only work between points shrinks: a blocking call takes as long as what it waits for.
+    """
+    inside = covered(stretches, graph.start, graph.end)
+    less = np.where(graph.is_task, 0.0, inside * (1 - factor))
+    return replace(graph, duration=np.maximum(graph.duration - less, 0.0))
+
+
+def typical_delays(graph: Graph) -> Graph:
+    """Replace every measured delay by the median of its kind: what is left of the truth is what the graph explains.
+
+    What the begin of the window handed over, and calls that cost the host itself, stay as measured.
+    """
+    delay = graph.delay.copy()
+    for kind in (Edge.LAUNCH, Edge.STREAM, Edge.EVENT, Edge.INFERRED, Edge.WAIT):
+        mine = graph.kind == kind
+        binding = mine & graph.binding
+        if binding.any():
+            delay[mine] = max(0.0, float(np.median(graph.delay[binding])))
+    return replace(graph, delay=delay)

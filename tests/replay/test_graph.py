@@ -1,0 +1,228 @@
+"""Recordings of a few calls: what the graph replays, and what a change to it must do. Times in µs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from diagnose.captures import Capture
+from diagnose.examine import tables_of
+from diagnose.intervals import span
+from diagnose.replay import Edge, build, drop_waits, scale_host, scale_kernels, simulate, typical_delays
+from diagnose.trace import Kind
+
+
+def two_steps(recording):
+    """Each step: a 40 µs and b 20 µs one after the other, c 10 µs beside them, then a sync and 18 µs of Python."""
+    r = recording()
+    for step in range(2):
+        at = 100 * step
+        r.step(step + 1, at, at + 100)
+        r.kernel("a", at + 20, at + 60, launched=(at + 10, at + 15))
+        r.kernel("b", at + 60, at + 80, launched=(at + 20, at + 25))
+        r.kernel("c", at + 36, at + 46, stream=8, launched=(at + 26, at + 28))
+        r.runtime("cudaStreamSynchronize", at + 30, at + 82)
+    return r.tables()
+
+
+def ends(graph, name, t):
+    """Return when the tasks of a name end in a replay, µs."""
+    rows = [i for i in range(len(graph)) if graph.is_task[i] and t.name(int(graph.row[i])) == name]
+    return (simulate(graph).end[rows] / 1000).tolist()
+
+
+def marks(graph):
+    return (simulate(graph).end[graph.marks] / 1000).tolist()
+
+
+def test_unchanged_replay_is_what_was_measured(recording):
+    t = two_steps(recording)
+    graph = build(t)
+    assert np.array_equal(simulate(graph).end, graph.end)
+    assert marks(graph) == [100, 200]
+    assert simulate(graph).window_ns == 200_000
+    assert graph.dropped == 0
+
+
+def test_every_edge_points_forward(recording):
+    graph = build(two_steps(recording))
+    assert (graph.src < graph.dst).all()
+
+
+def test_a_longer_kernel_on_the_path_lengthens_each_step_by_as_much(recording):
+    t = two_steps(recording)
+    assert marks(scale_kernels(build(t), t.trace, "^a$", 2)) == [140, 280]
+
+
+def test_a_longer_hidden_kernel_moves_no_step(recording):
+    t = two_steps(recording)
+    graph = scale_kernels(build(t), t.trace, "^c$", 2)
+    assert ends(graph, "c", t) == [56, 156]
+    assert marks(graph) == [100, 200]
+
+
+def test_a_hidden_kernel_that_gets_long_enough_delays_nothing_but_its_own_stream(recording):
+    t = two_steps(recording)
+    graph = scale_kernels(build(t), t.trace, "^c$", 7)
+    assert ends(graph, "c", t) == [106, 206]
+    assert ends(graph, "a", t) == [60, 160]
+
+
+def test_a_shorter_kernel_is_followed_until_the_launch_holds(recording):
+    # Without a's 40 µs, b waits for its own launch at 20 and the usual 10 µs; the sync ends 2 µs after b.
+    t = two_steps(recording)
+    graph = scale_kernels(build(t), t.trace, "^a$", 0)
+    assert ends(graph, "b", t) == [50, 120]
+    assert marks(graph) == [70, 140]
+
+
+def test_without_the_sync_the_host_runs_ahead(recording):
+    # The calls cost nothing of their own: steps take the host 10 + 10 + 6 + 4 + 18 = 48 µs. The device then works
+    # without a pause from 20 on: 2 x (40 + 20).
+    t = two_steps(recording)
+    calls = np.array([i for i in range(len(t.trace.events)) if t.name(i) == "cudaStreamSynchronize"])
+    graph = drop_waits(build(t), calls)
+    assert marks(graph) == [48, 96]
+    assert ends(graph, "b", t) == [80, 140]
+    assert simulate(graph).window_ns == 140_000
+
+
+def test_a_sync_that_waited_for_nothing_keeps_its_own_time(recording):
+    r = recording()
+    r.step(1, 0, 100)
+    r.kernel("a", 20, 30, launched=(10, 15))
+    r.runtime("cudaDeviceSynchronize", 50, 57)
+    t = r.tables()
+    assert marks(scale_kernels(build(t), t.trace, "a", 2)) == [100]
+    # 30 µs more: a ends at 60, and the call after it.
+    assert marks(scale_kernels(build(t), t.trace, "a", 4)) == [103]
+
+
+def test_backward_thread_follows_the_forward_one_and_is_followed(recording):
+    r = recording()
+    r.step(1, 0, 100)
+    r.kernel("f", 20, 24, launched=(10, 12))
+    r.kernel("b", 50, 60, launched=(40, 42), thread="backward")
+    r.runtime("cudaDeviceSynchronize", 45, 61)
+    t = r.tables()
+    graph = build(t)
+    assert (graph.kind == Edge.HANDOFF).sum() == 2
+    assert marks(graph) == [100]
+    shorter = scale_host(graph, span(0, 10_000), 0)
+    assert ends(shorter, "b", t) == [50]
+    assert marks(shorter) == [90]
+
+
+def test_threads_that_are_busy_at_the_same_time_do_not_follow_each_other(recording):
+    r = recording()
+    r.step(1, 0, 100)
+    r.op("aten::work", 0, 90)
+    r.op("aten::work", 0, 90, thread="other")
+    r.kernel("f", 20, 24, launched=(10, 12))
+    r.kernel("b", 50, 60, stream=8, launched=(40, 42), thread="other")
+    assert not (build(r.tables()).kind == Edge.HANDOFF).any()
+
+
+def test_one_launch_of_a_graph_carries_all_its_kernels(recording):
+    r = recording()
+    r.step(1, 0, 100)
+    tasks = [r.kernel("k", s, e) for s, e in ((20, 30), (30, 40), (41, 50))]
+    r.runtime("cudaGraphLaunch", 10, 15, launches=tasks)
+    t = r.tables()
+    graph = build(t)
+    assert (graph.kind == Edge.LAUNCH).sum() == 3
+    assert ends(graph, "k", t) == [30, 40, 50]
+    assert ends(scale_kernels(graph, t.trace, "k", 2), "k", t) == [40, 60, 79]
+
+
+def test_a_task_that_starts_when_another_stream_ends_is_inferred_to_wait_for_it(recording):
+    r = recording()
+    r.step(1, 0, 100)
+    r.copy("Memcpy HtoD (Pinned -> Device)", 10, 50, stream=8, launched=(5, 7))
+    r.kernel("x", 52, 60, launched=(8, 10))
+    t = r.tables()
+    graph = build(t)
+    assert (graph.kind == Edge.INFERRED).sum() == 1
+    assert ends(scale_kernels(graph, t.trace, "Memcpy", 2), "x", t) == [100]
+
+
+def test_a_recorded_event_is_waited_for(recording):
+    r = recording()
+    r.step(1, 0, 100)
+    r.kernel("p", 10, 50, stream=8, launched=(5, 7))
+    record = r.runtime("cudaEventRecord", 8, 9)
+    wait = r.runtime("cudaStreamWaitEvent", 10, 11)
+    r._add(Kind.SYNC, "Stream Wait Event", 11, 11, stream=7, device=0).cause = wait
+    r.kernel("x", 70, 80, launched=(12, 14))
+    events = r.trace.events
+    awaits = np.where(events.kind == Kind.SYNC, record.values["correlation"], -1)
+    trace = replace(r.trace, events=replace(events, awaits=awaits))
+    t = tables_of(Capture(trace), trace)
+    graph = build(t)
+    assert (graph.kind == Edge.EVENT).sum() == 1
+    assert not (graph.kind == Edge.INFERRED).any()
+    assert ends(scale_kernels(graph, t.trace, "p", 2), "x", t) == [120]
+
+
+def test_tasks_without_a_launch_follow_their_stream(recording):
+    r = recording()
+    r.kernel("a", 0, 10)
+    r.kernel("b", 12, 20)
+    t = r.tables()
+    assert ends(scale_kernels(build(t), t.trace, "a", 2), "b", t) == [30]
+
+
+def test_a_task_that_starts_before_its_launch_is_replayed_all_the_same(recording):
+    r = recording()
+    r.step(1, 0, 100)
+    r.kernel("a", 20, 30, launched=(25, 27))
+    t = r.tables()
+    graph = build(t)
+    assert np.array_equal(simulate(graph).end, graph.end)
+
+
+def test_without_a_device_the_steps_remain(recording):
+    r = recording(devices=())
+    r.step(1, 0, 100)
+    r.step(2, 100, 250)
+    r.op("aten::mm", 10, 90)
+    graph = build(r.tables())
+    assert marks(graph) == [100, 250]
+    assert marks(scale_host(graph, span(0, 50_000), 0)) == [50, 200]
+
+
+def test_usual_delays_replace_the_measured_ones(recording):
+    # Launch delays of 5, 5 and 25 µs: with the usual one the last kernel ends 20 µs earlier.
+    r = recording()
+    r.step(1, 0, 100)
+    for launch, start in ((0, 5), (20, 25), (40, 65)):
+        r.kernel("k", start, start + 2, launched=(launch, launch + 1))
+    t = r.tables()
+    assert ends(typical_delays(build(t)), "k", t) == [7, 27, 47]
+
+
+def test_a_hundred_thousand_nodes_are_replayed_in_time(recording):
+    t = two_steps(recording)
+    graph = build(t)
+    num = 100_000
+    node = np.arange(num)
+    src = np.concatenate([node[:-1], np.maximum(node[2:] - 2, 0)])
+    dst = np.concatenate([node[1:], node[2:]])
+    big = replace(
+        graph,
+        row=node,
+        is_task=np.ones(num, bool),
+        start=np.zeros(num, np.int64),
+        duration=np.ones(num),
+        src=src,
+        dst=dst,
+        delay=np.zeros(len(src)),
+    )
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        assert simulate(big).window_ns == num - 1
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.4  # 0.05 to 0.1 s on an idle machine; the bar is 0.2 s
