@@ -18,10 +18,11 @@ How sure
 from __future__ import annotations
 
 from diagnose.findings import Finding, Prescription
-from diagnose.intervals import Intervals, intersect, longer_than
+from diagnose.intervals import Intervals, intersect, longer_than, subtract, union
 from diagnose.occurrences import Idle, idle_finding, removable
 from diagnose.tables import Tables
 from diagnose.tables.names import HOST_COLLECTIVE
+from diagnose.tables.rendezvous import collectives_of_calls
 from diagnose.trace import Kind
 
 RULE = "host-collective"
@@ -33,6 +34,12 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     rows = t.calls(HOST_COLLECTIVE, Kind.OP, Kind.ANNOTATION, Kind.PYTHON)
     waits = longer_than(t.covering(rows), MIN_NS)
     return intersect(intersect(left, t.gaps.host_part()), waits)
+
+
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim, without a device, the same and collectives of a host backend that such calls are made of."""
+    made_of = t.covering(collectives_of_calls(t))
+    return union(claim(t, left), intersect(left, longer_than(subtract(made_of, t.in_ops), 1)))
 
 
 def find(t: Tables) -> list[Finding]:

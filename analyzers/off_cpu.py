@@ -1,8 +1,8 @@
 """The training thread is not running, and no event says why.
 
 What it looks for
-    Stretches between operators in which the sampler found the thread off the CPU in at least 70 % of its samples:
-    sleeping, waiting for a file, a socket or a lock, or put aside by the scheduler.
+    Stretches between operators in which the sampler found the thread off the CPU in at least 70 % of its samples, at
+    lines that hardly ever run: sleeping, or waiting for a socket, another process or a lock.
 
 Why it costs
     Nothing is launched by a thread that does not run.

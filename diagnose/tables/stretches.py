@@ -16,6 +16,7 @@ __all__ = ["least_stretch", "outside_operators", "python_stretches", "waiting_sh
 STRETCH_NS = 1_000_000
 SHORTEST_NS = 200_000
 SHARE_OF_STEP = 0.1
+WAITS = 0.9  # of the samples at a line
 
 
 def least_stretch(t: Tables) -> int:
@@ -35,7 +36,11 @@ def outside_operators(t: Tables) -> Intervals:
 
 
 def waiting_share(t: Tables, pieces: Intervals) -> tuple[Ints, Ints]:
-    """Return, for each piece, how many samples fell into it and how many of them found the thread not running."""
+    """Return, for each piece, how many samples fell into it and how many of them found the thread waiting.
+
+    Waiting means at a line that waits nearly always: one that sleeps, or reads a socket. Where a line computes as
+    well, as a checkpoint does between its writes, a sample that finds it off the CPU says little.
+    """
     none = np.zeros(len(pieces.start), np.int64)
     samples = t.capture.samples
     if samples is None or not t.trace.epoch_ns or not len(pieces.start):
@@ -43,6 +48,11 @@ def waiting_share(t: Tables, pieces: Intervals) -> tuple[Ints, Ints]:
     time = samples.time_ns - t.trace.epoch_ns
     i = np.searchsorted(pieces.start, time, side="right") - 1
     inside = (i >= 0) & (time < pieces.end[np.maximum(i, 0)]) & (samples.running >= 0)
+    inside &= samples.place >= 0
+    still = samples.running == 0
+    at = samples.place[inside]
+    num = np.bincount(at, minlength=len(samples.places) + 1)
+    idles = np.bincount(at, still[inside], minlength=len(num)) >= WAITS * np.maximum(num, 1)
     seen = np.bincount(i[inside], minlength=len(pieces.start))
-    waiting = np.bincount(i[inside & (samples.running == 0)], minlength=len(pieces.start))
+    waiting = np.bincount(i[inside & still & idles[samples.place]], minlength=len(pieces.start))
     return seen, waiting

@@ -62,3 +62,19 @@ def test_without_a_device(recording):
     r.op("aten::mm", 0, 600)
     r.op("c10d::barrier", 600, 1000)
     assert r.booked() == {"operators": 600_000, "host-collective": 400_000}
+
+
+def test_without_a_device_a_part_of_an_object_collective_is_told_by_the_attribution_window(recording):
+    def ring(r):
+        r.step(1, 0, 1000)
+        r.op("aten::mm", 0, 400)
+        r.annotation("gloo:all_gather", 400, 700, thread="gloo")
+        r.op("aten::add", 700, 1000)
+        return r
+
+    named = ring(recording())
+    named.frame("torch/distributed/distributed_c10d.py(3000): all_gather_object", 390, 710)
+    answer = ring(recording()).diagnosis(attribution=named)
+    assert answer.dominant == "host-collective"
+    assert answer.findings[0].lost_ns == 300_000
+    assert ring(recording()).diagnosis().dominant == "exposed-communication", "nothing tells it without frames"
