@@ -10,6 +10,7 @@ assert r.booked() == {"python-stall": 400_000}      # ns
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -28,6 +29,10 @@ from diagnose.trace import Device, Events, Kind, Thread, Trace
 EPOCH_NS = 1_700_000_000_000_000_000
 COPY_CALL = "cudaMemcpyAsync"
 LAUNCH_CALL = "cudaLaunchKernel"
+
+# A shell that runs the tests in the background has the interrupt ignored, and every script they start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass
