@@ -60,5 +60,5 @@ def typical_delays(graph: Graph) -> Graph:
         mine = graph.kind == kind
         binding = mine & graph.binding
         if binding.any():
-            delay[mine] = max(0.0, float(np.median(graph.delay[binding])))
+            delay[mine] = max(0.0, float(np.percentile(graph.delay[binding], 50, method="lower")))
     return replace(graph, delay=delay)
