@@ -65,8 +65,8 @@ IDLE_RULES: tuple[IdleAnalyzer, ...] = (
     profiler_overhead,
     lost_records,
     warm_up,
-    gc_pause,
     recompilation,
+    gc_pause,
     allocator_stall,
     data_stall,
     host_collective,
@@ -89,8 +89,8 @@ TRUST_RULES = frozenset({"profiler-overhead", "lost-records", "warm-up"})
 # What divides the training thread's time where there is no device; the rest is operators at work.
 HOST_RULES: tuple[IdleAnalyzer, ...] = (
     warm_up,
-    gc_pause,
     recompilation,
+    gc_pause,
     data_stall,
     host_collective,
     exposed_communication,

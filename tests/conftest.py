@@ -30,7 +30,7 @@ EPOCH_NS = 1_700_000_000_000_000_000
 COPY_CALL = "cudaMemcpyAsync"
 LAUNCH_CALL = "cudaLaunchKernel"
 
-# A shell that runs the tests in the background has the interrupt ignored, and every script they start would inherit that.
+# A shell that runs the tests in the background ignores the interrupt, and every script they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
