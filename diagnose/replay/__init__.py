@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from diagnose.replay.build import build
 from diagnose.replay.graph import Edge, Graph, Times
-from diagnose.replay.path import Path, critical_path, shares
+from diagnose.replay.path import CriticalPath, critical_path, shares
 from diagnose.replay.predict import Change, PredictedStep, graph_of, predict, replayed_savings
 from diagnose.replay.simulate import simulate
 from diagnose.replay.transforms import drop_waits, scale_host, scale_kernels, typical_delays
 
 __all__ = [
     "Change",
+    "CriticalPath",
     "Edge",
     "Graph",
-    "Path",
     "PredictedStep",
     "Times",
     "build",

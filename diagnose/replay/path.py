@@ -11,10 +11,10 @@ import numpy.typing as npt
 from diagnose.replay.graph import Graph, Times
 from diagnose.tables import Tables
 
-__all__ = ["Path", "critical_path", "shares"]
+__all__ = ["CriticalPath", "critical_path", "shares"]
 
 
-class Path(NamedTuple):
+class CriticalPath(NamedTuple):
     """The chain in time order; columns are parallel. What they sum to is the length of the window."""
 
     node: npt.NDArray[np.intp]
@@ -22,7 +22,7 @@ class Path(NamedTuple):
     delay_ns: npt.NDArray[np.float64]  # on the edge by which the chain came to it
 
 
-def critical_path(graph: Graph, times: Times) -> Path:
+def critical_path(graph: Graph, times: Times) -> CriticalPath:
     """Return the chain of nodes, each waiting for the one before it, that ends with the window."""
     allowed = times.end[graph.src] + graph.delay
     order = np.lexsort((allowed, graph.dst))
@@ -37,10 +37,10 @@ def critical_path(graph: Graph, times: Times) -> Path:
         delays.append(float(times.ready[node] - times.end[graph.src[edge]]))
         node = int(graph.src[edge])
     chain = np.array(nodes[::-1], np.intp)
-    return Path(chain, graph.duration[chain], np.array(delays[::-1], np.float64))
+    return CriticalPath(chain, graph.duration[chain], np.array(delays[::-1], np.float64))
 
 
-def shares(t: Tables, graph: Graph, path: Path) -> Mapping[str, float]:
+def shares(t: Tables, graph: Graph, path: CriticalPath) -> Mapping[str, float]:
     """Return what the path consists of: shares of host, compute, communication, copy and delay, which sum to 1."""
     length = float(path.duration_ns.sum() + path.delay_ns.sum())
     if length <= 0:

@@ -19,7 +19,7 @@ from diagnose.replay.transforms import drop_waits, scale_host, typical_delays
 from diagnose.tables import Tables
 from diagnose.tables.syncs import blocking_calls
 
-__all__ = ["Change", "PredictedStep", "graph_of", "predict", "replayed_savings"]
+__all__ = ["Change", "PredictedStep", "graph_of", "predict", "replayed_savings", "without_cause"]
 
 Change: TypeAlias = Callable[[Graph], Graph]
 
@@ -60,7 +60,7 @@ def replayed_savings(t: Tables, finding: Finding) -> tuple[float, float] | None:
     """
     if t.device_id < 0:
         return None
-    change = _without(t, finding.rule)
+    change = without_cause(t, finding.rule)
     if change is None:
         return None
     saved = []
@@ -71,7 +71,8 @@ def replayed_savings(t: Tables, finding: Finding) -> tuple[float, float] | None:
     return min(saved), max(saved)
 
 
-def _without(t: Tables, rule: str) -> Change | None:
+def without_cause(t: Tables, rule: str) -> Change | None:
+    """Return the change that takes a rule's cause away, None where it is not work or waiting of the host."""
     rows = t.causes.of(rule)
     pieces: Intervals = Intervals(t.causes.start[rows], t.causes.end[rows])
     if rule == "host-sync":

@@ -50,15 +50,19 @@ def scale_host(graph: Graph, stretches: Intervals, factor: float) -> Graph:
     return replace(graph, duration=np.maximum(graph.duration - less, 0.0))
 
 
-def typical_delays(graph: Graph) -> Graph:
+def typical_delays(graph: Graph, held_out_from: int | None = None) -> Graph:
     """Replace every measured delay by the median of its kind: what is left of the truth is what the graph explains.
 
-    What the begin of the window handed over, and calls that cost the host itself, stay as measured.
+    With ``held_out_from`` (ns on the trace's clock) only nodes that ended later are changed, and the medians are
+    those of the nodes before. What the begin of the window handed over, and calls that cost the host itself, stay
+    as measured.
     """
+    later = graph.end[graph.dst] > (-1 if held_out_from is None else held_out_from)
+    learned = graph.binding if held_out_from is None else graph.binding & ~later
     delay = graph.delay.copy()
     for kind in (Edge.LAUNCH, Edge.STREAM, Edge.EVENT, Edge.INFERRED, Edge.WAIT):
         mine = graph.kind == kind
-        binding = mine & graph.binding
-        if binding.any():
-            delay[mine] = max(0.0, float(np.percentile(graph.delay[binding], 50, method="lower")))
+        seen = graph.delay[mine & learned]
+        usual = max(0.0, float(np.percentile(seen, 50, method="lower"))) if len(seen) else 0.0
+        delay[mine & later] = usual
     return replace(graph, delay=delay)

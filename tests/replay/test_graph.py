@@ -226,3 +226,14 @@ def test_a_hundred_thousand_nodes_are_replayed_in_time(recording):
         assert simulate(big).window_ns == num - 1
         took.append(time.perf_counter() - began)
     assert min(took) < 0.4  # 0.05 to 0.1 s on an idle machine; the bar is 0.2 s
+
+
+def test_a_held_out_step_takes_its_delays_from_the_steps_before(recording):
+    # Launch delays of 5 and 5 µs in the first step and 25 µs in the second: that one is foretold to end 20 µs earlier.
+    r = recording()
+    r.step(1, 0, 50)
+    r.step(2, 50, 80)
+    for launch, start in ((10, 15), (20, 25), (60, 85)):
+        r.kernel("k", start, start + 2, launched=(launch, launch + 1))
+    t = r.tables()
+    assert ends(typical_delays(build(t), held_out_from=50_000), "k", t) == [17, 27, 67]
