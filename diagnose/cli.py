@@ -93,6 +93,30 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # wh
     answer(examine_paths(paths, request.progress), request, files)
 
 
+@cli.command("what-if")
+@click.option(
+    "--without", "rules", multiple=True, metavar="RULE", help="Take away what this rule found; may be repeated."
+)
+@click.option(
+    "--scale",
+    "scales",
+    multiple=True,
+    metavar="PATTERN=FACTOR",
+    help="Let kernels whose name PATTERN finds take FACTOR of their time; may be repeated.",
+)
+@click.argument("path")
+def what_if(rules: tuple[str, ...], scales: tuple[str, ...], path: str) -> None:
+    """Predict the step after changes, by replaying the recorded steps with all of them at once.
+
+        diagnose what-if trace.json.gz --without host-sync --scale 'gemm=0.5'
+
+    Without a change it shows what the step's critical path consists of.
+    """
+    from diagnose.what_if import Asked, ask, parse_scale
+
+    click.echo(ask(path, Asked(rules, tuple(map(parse_scale, scales)))).text())
+
+
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; no exception but SystemExit leaves this function."""
     try:

@@ -10,7 +10,7 @@ __all__ = ["simulate"]
 
 
 def simulate(graph: Graph) -> Times:
-    """Return when each node is ready and ends; takes about 0.1 s for 100,000 nodes.
+    """Return when each node is ready and ends; takes about 0.025 s for 45,000 nodes.
 
     A plain loop over lists: levels are too narrow to gain from arrays, most hold one launch and one task.
     """
