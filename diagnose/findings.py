@@ -213,8 +213,8 @@ class Diagnosis:
     verdict: Verdict
     headline: str  # one sentence
     dominant: str | None
-    step_ns: float  # median
-    step_times_ns: tuple[int, ...]
+    step_ns: float  # mean: the window over the number of steps
+    step_times_ns: tuple[int, ...]  # host time of each steady step
     queue: Queue | None  # None without a GPU in the trace
     partition: Partition | None
     idle_by_cause: Mapping[str, float]

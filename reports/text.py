@@ -99,7 +99,7 @@ def _title(title: str, aside: str = "") -> RenderableType:
 
 
 def _facts(d: Diagnosis) -> Iterator[str]:
-    yield f"step {duration(d.step_ns)}" + (f", median of {d.steps}" if d.steps > 1 else "")
+    yield f"step {duration(d.step_ns)}" + (f", mean of {d.steps} steps" if d.steps > 1 else "")
     if d.profiler_overhead is not None:
         slower = d.profiler_overhead > 0
         yield f"{percent(d.profiler_overhead)} longer than unprofiled" if slower else "no longer than unprofiled"
