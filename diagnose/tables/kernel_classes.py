@@ -1,0 +1,141 @@
+"""What a device task does, told from its name: the class of a kernel of cuBLAS, cuDNN, CUTLASS, Triton, ROCm, PyTorch.
+
+The first pattern that matches decides, so special names stand before general ones: a cuDNN batch norm is a
+normalisation, not a convolution. Names that say nothing are told by the operator that launched them, where it is known.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.tables.names import COLLECTIVE
+from diagnose.trace import Events, Kind, Trace
+
+__all__ = ["CLASSES", "OTHER", "classify", "kernel_classes"]
+
+OTHER = "other"
+_I = re.IGNORECASE
+
+# Class, and what the names of its kernels contain.
+_BY_NAME: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("memcpy", re.compile(r"^Memcpy|^Copy(Host|Device)To|copyBuffer", _I)),
+    ("memset", re.compile(r"^Memset|fillBuffer", _I)),
+    ("collective", COLLECTIVE),
+    ("gemm", re.compile(r"^triton_tem_\w*mm|^triton_mm|matmul_ogs|^_?matmul_kernel|fused_moe", _I)),
+    ("attention", re.compile(r"^triton_tem_\w*(attention|flex)")),
+    ("fused", re.compile(r"^triton_(poi|red|per|for|tem|helion|unk|spl|mm|foreach)?_|^triton__")),
+    (
+        "attention",
+        re.compile(
+            r"fmha|flash_(fwd|bwd)|flash_?attn|FlashAttn|attn_(fwd|bwd)|(bwd|fwd)_kernel_(dk|dq|fuse)|aotriton|attention"
+            r"|mha_(fwd|bwd)|\bmla_|sdpa",
+            _I,
+        ),
+    ),
+    (
+        "embedding",
+        re.compile(
+            r"split_embedding|embedding|fbgemm_gpu::(?!.*(FP8|fp8|Quantiz))|permute_(pooled|indices|2D|1D)|recat_"
+            r"|bounds_check_indices|linearize_index|lxu_cache|expand_into_jagged",
+            _I,
+        ),
+    ),
+    (
+        "optimizer",
+        re.compile(r"multi_tensor_apply|FusedAdam|FusedSgd|FusedAdagrad|FusedOptimizer|fused_?lamb|lion_", _I),
+    ),
+    ("loss", re.compile(r"nll_?loss|ClassNLL|cross_?entropy|mse_loss|bce_loss|binary_cross|ctc_|kl_div", _I)),
+    ("softmax", re.compile(r"soft_?max", _I)),
+    (
+        "normalisation",
+        re.compile(
+            r"\bbn_(fw|bw)|batch_?norm|BatchNorm|layer_?norm|group_?norm|instance_?norm|rms_?norm|GammaBeta"
+            r"|RowwiseMoments|ComputeInternalGradients|ComputeFusedParams|cuCompute(Part)?Grad|welford",
+            _I,
+        ),
+    ),
+    (
+        "copy",
+        re.compile(
+            r"nchwToNhwc|nhwcToNchw|foldedNhwc|NhwcToFolded|transpose_(readWrite|\w*_)|batched_transpose|transpose(?!\w*conv)\w*kernel"
+            r"|CatArrayBatchedCopy|direct_copy_kernel|SubTensorOp|convertTensor_kernel|tensorTransform"
+            r"|copy_device_to_device|split_with_sizes_copy|chunk_cat|reshape_and_cache|permute_?kernel|copy_kernel",
+            _I,
+        ),
+    ),
+    (
+        "convolution",
+        re.compile(
+            r"scudnn|hcudnn|convolv|winograd|[wd]grad|fprop|conv[123]?d|\bconv_|grouped_conv|_conv|Conv(Fwd|Bwd|olution)"
+            r"|miopen|igemm_(fwd|bwd|wrw)|gtcx?\d?_|im2(col|d)|col2im|flip_filter|fft[123]d_|pointwise_mult_and_sum_complex"
+            r"|gcgemm|naive_conv|cask_cudnn|compute\w*Offsets|bwd_weight|bwd_data|scalePackedTensor|cudnn\w*::ops",
+            _I,
+        ),
+    ),
+    (
+        "gemm",
+        re.compile(
+            r"gemm|nvjet|cijk_|gemv|GEMV|xmma|cublas|splitK|cutlass(?!.*elementwise)|hipblaslt|matmul|^bmm_|wvSplitK"
+            r"|dot_kernel|epilogue::impl|LLMM|moe::dev|finalizeKernel|bmm_\w*(E4m3|Bfloat16)",
+            _I,
+        ),
+    ),
+    (
+        "index",
+        re.compile(
+            r"scatter|gather|index|cub::|RadixSort|sort|top_?k|DeviceSelect|DeviceScan|thrust|masked_|bitonic|searchsorted"
+            r"|histogram|nonzero|unique|tensor_kernel_scan|write_indices|cumsum|rocprim|krn_partial|segment"
+            r"|triu_tril|compute_cuda_kernel|flip_kernel|roll_cuda|compute_grad_weight|partials_per|sum_and_scatter",
+            _I,
+        ),
+    ),
+    ("pooling", re.compile(r"pool|upsampl|interpolat|grid_sampl|roi_?align|nms_kernel", _I)),
+    (
+        "reduction",
+        re.compile(r"reduce_|reduction|_reduce|\bReduce|batchnorm_reduce|argmax|argmin|cuda_norm|lpnorm|amax|amin", _I),
+    ),
+    (
+        "elementwise",
+        re.compile(
+            r"elementwise|pointwise|fill_|distribution|dropout|_(add|mul|sub|div)_|gelu|silu|act_and_mul|relu|sigmoid"
+            r"|rotary|quantiz|FP8|_to_float|float_to|hfp8|cast_|arange|linspace|kernelPointwise|OpTensor|op_tensor"
+            r"|addTensor|op_generic_tensor|applyOp|prelu|random|philox|dequant|FunctionalBinary|scale_|AddFunctor",
+            _I,
+        ),
+    ),
+)
+# Operators that tell the class where the kernel's name does not.
+_BY_OP: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("attention", re.compile(r"scaled_dot_product|_flash_attention|_efficient_attention|multi_head_attention")),
+    ("convolution", re.compile(r"^aten::(_?convolution|cudnn_conv|miopen_conv|conv[123]d|thnn_conv|slow_conv)")),
+    ("gemm", re.compile(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul|mv|dot|einsum)\b")),
+    ("normalisation", re.compile(r"_norm(_backward)?$")),
+    ("softmax", re.compile(r"softmax")),
+    ("embedding", re.compile(r"embedding")),
+)
+CLASSES = tuple(dict.fromkeys(name for name, _ in _BY_NAME))
+
+
+def classify(name: str, op: str = "") -> str:
+    """Return the class of a device task from its name, or from the operator behind it, or `other`."""
+    for kind, pattern in _BY_NAME:
+        if pattern.search(name):
+            return kind
+    for kind, pattern in _BY_OP:
+        if op and pattern.search(op):
+            return kind
+    return OTHER
+
+
+def kernel_classes(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.str_]:
+    """Return the class of each device task; each distinct name is looked at once."""
+    events: Events = trace.events
+    names, inverse = np.unique(events.name[rows], return_inverse=True)
+    found = np.array([classify(trace.names[n]) for n in names.tolist()] or [OTHER], "U16")
+    classes = found[inverse] if len(rows) else np.zeros(0, "U16")
+    classes[events.kind[rows] == Kind.MEMCPY] = "memcpy"
+    classes[events.kind[rows] == Kind.MEMSET] = "memset"
+    return classes
