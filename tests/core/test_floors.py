@@ -33,6 +33,7 @@ FLOORS = {
     "child": FACES,
     "launch": FACES,
     "ranks": FACES,
+    "what_if": FACES,
     "cli": COMMAND,
     "__main__": COMMAND,
     "__init__": COMMAND,
