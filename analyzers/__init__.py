@@ -12,6 +12,7 @@ from typing import Protocol
 
 from diagnose.analyzers import (
     allocator_stall,
+    at_roofline,
     buffer_broadcast,
     data_stall,
     device_contention,
@@ -28,9 +29,12 @@ from diagnose.analyzers import (
     profiler_overhead,
     python_stall,
     recompilation,
+    slow_kernel,
     stream_dependency,
     unexplained_device,
     unexplained_host,
+    unfused_attention,
+    unfused_elementwise,
     unfused_optimizer,
     warm_up,
 )
@@ -83,7 +87,14 @@ IDLE_RULES: tuple[IdleAnalyzer, ...] = (
     unexplained_device,
 )
 REST: Analyzer = unexplained_host
-BUSY_RULES: tuple[Analyzer, ...] = (buffer_broadcast, full_precision_matmul)
+BUSY_RULES: tuple[Analyzer, ...] = (
+    buffer_broadcast,
+    full_precision_matmul,
+    unfused_attention,
+    unfused_elementwise,
+    slow_kernel,
+    at_roofline,
+)
 # What these explain is not there in a steady, complete recording: no claim about the script rests on it.
 TRUST_RULES = frozenset({"profiler-overhead", "lost-records", "warm-up"})
 # What divides the training thread's time where there is no device; the rest is operators at work.

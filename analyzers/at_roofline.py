@@ -1,0 +1,64 @@
+"""The heavy kernels already run near what the device can do.
+
+What it looks for
+    A full device on which the operators whose work is known take at least 60 % of the busy time and reach, together,
+    at least 60 % of its peak rate or bandwidth.
+
+Why it costs
+    It does not: this says where there is little to gain. What is named as lost is the time above the data sheet's
+    peak, which no kernel reaches.
+
+What to do
+    Do less work: fewer bytes, fewer operations, a narrower type, a faster device. Other kernels will not help.
+
+How sure
+    High: the times are measured and the work follows from the shapes. Nothing is said of a device that is not in the
+    table, and where shapes were not recorded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import total
+from diagnose.roofline import busy_part, device_peak, groups
+from diagnose.tables import Tables
+from diagnose.verdicts import SIGNIFICANT_IDLE
+
+RULE = "at-roofline"
+MIN_COVERED = 0.6  # of the busy time: most of what the device does must be known to say so
+NEAR = 0.6  # of the peak: what good libraries reach in large 16-bit products
+
+
+def find(t: Tables) -> list[Finding]:
+    """Say that the kernels are good where they are."""
+    peak, known = device_peak(t), groups(t)
+    if peak is None or not known or t.queue.idle_share > SIGNIFICANT_IDLE:
+        return []
+    tasks = np.concatenate([group.tasks for group in known])
+    time = busy_part(t, tasks)
+    near = sum(group.share * group.time_ns for group in known) / sum(group.time_ns for group in known)
+    if time < MIN_COVERED * total(t.occupancy.busy) or near < NEAR:
+        return []
+    return [
+        Finding(
+            rule=RULE,
+            title=f"The heavy kernels run at {near:.0%} of what the device can do: little to gain there",
+            lost_ns=time * (1 - near) / t.steps.num,
+            count=len(tasks),
+            total_ns=time,
+            median_ns=int(np.median((t.tasks.end - t.tasks.start)[tasks])),
+            evidence=(
+                f"Operators whose work is known take {time / total(t.occupancy.busy):.0%} of the busy time; rates are "
+                f"held against the {peak.source} ({peak.name}).",
+                *(f"{g.op} {g.shapes}: {g.achieved()} of {g.peak(peak)}." for g in known[:3]),
+            ),
+            confidence="high",
+        )
+    ]
+
+
+def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
+    """Prescribe nothing: no change of kernels gives this time back."""
+    return []

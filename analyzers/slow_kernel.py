@@ -1,0 +1,129 @@
+"""Heavy kernels run far below what the device can do.
+
+What it looks for
+    Operators whose shapes tell their work (products, attention, pointwise operators, softmax, layer norm) and whose
+    kernels of 20 µs or more reach less than 40 % of the device's peak rate or bandwidth, together at least 10 % of
+    the busy time.
+
+Why it costs
+    The same work takes less than half the time in a kernel that fits its shape: good libraries reach 60 % of the peak
+    rate in large products and 80 % of the bandwidth.
+
+What to do
+    Let a search pick the kernel (max-autotune), try another attention backend, or change the shape: sizes that are
+    multiples of 64, larger batches.
+
+How sure
+    Medium: the time is measured and the work follows from the shapes, but no shape reaches the peak, and what is
+    lost against a good kernel is an estimate. Nothing is said of a device that is not in the table, and of operators
+    without recorded shapes. Float32 products on tensor-core devices are left to full-precision-matmul,
+    written-out attention and runs of pointwise operators to their own rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.attention import written_out_attention
+from diagnose.chains import chains
+from diagnose.findings import Finding, Prescription, Where
+from diagnose.intervals import total
+from diagnose.occurrences import removable
+from diagnose.places import place
+from diagnose.roofline import Group, busy_part, device_peak, groups
+from diagnose.tables import Tables
+
+RULE = "slow-kernel"
+MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
+SLOW = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %, streaming kernels 70 to 95 %
+REACHED = {"compute": 0.6, "memory": 0.8}  # by a good kernel
+MAX_SHOWN = 3
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time of heavy kernels above what good ones need."""
+    peak = device_peak(t)
+    taken = _of_other_rules(t)
+    slow = [group for group in groups(t) if group.share < SLOW and not taken[group.tasks].any()]
+    if peak is None or not slow:
+        return []
+    tasks = np.concatenate([group.tasks for group in slow])
+    time = busy_part(t, tasks)
+    if time < MIN_SHARE * total(t.occupancy.busy):
+        return []
+    needed = sum(group.bound_ns / REACHED[group.limit] for group in slow) / sum(group.time_ns for group in slow)
+    length = (t.tasks.end - t.tasks.start)[tasks]
+    return [
+        Finding(
+            rule=RULE,
+            title=f"Heavy kernels run at {sum(g.bound_ns for g in slow) / sum(g.time_ns for g in slow):.0%} of what "
+            "the device can do",
+            lost_ns=time * (1 - needed) / t.steps.num,
+            count=len(tasks),
+            total_ns=time,
+            median_ns=int(np.median(length)),
+            evidence=(
+                f"They take {time / t.steps.num / 1e6:.2f} ms of each step, {time / total(t.occupancy.busy):.0%} of "
+                f"the busy time; rates are held against the {peak.source} ({peak.name}).",
+                *(
+                    f"{g.op} {g.shapes}: {g.achieved()} of {g.peak(peak)}, {g.time_ns / t.steps.num / 1e6:.2f} ms a "
+                    f"step in {g.kernel[:80]}."
+                    for g in slow[:MAX_SHOWN]
+                ),
+            ),
+            where=tuple(dict.fromkeys(_where(t, group) for group in slow[:MAX_SHOWN])),
+            confidence="medium",
+            facts={"attention": "attention" in slow[0].op},
+        )
+    ]
+
+
+def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:
+    """Tell which tasks are counted elsewhere: those of written-out attention and of runs of pointwise operators."""
+    taken = np.zeros(len(t.tasks.row), bool)
+    for attention in written_out_attention(t):
+        taken[attention.products] = taken[attention.between] = True
+    for chain in chains(t):
+        taken[chain.tasks] = True
+    return taken
+
+
+def _where(t: Tables, group: Group) -> Where:
+    row = group.launch
+    return replace(place(t, int(t.trace.events.thread[row]), int(t.trace.events.start[row])), stack=())
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Try another attention backend, or let a search pick the kernels."""
+    if finding.facts["attention"]:
+        return [
+            removable(
+                finding,
+                step_ns,
+                id="other-attention",
+                title="Let attention run in another backend and keep the fastest",
+                before="y = F.scaled_dot_product_attention(q, k, v)",
+                after="from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
+                "with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):\n"
+                "    y = F.scaled_dot_product_attention(q, k, v)",
+                least=0.0,
+                safety="may change the numbers: backends round differently; compare the loss of the first steps",
+                needs="a device and shapes that the backend supports; is_causal=True where the mask is causal",
+            )
+        ]
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="autotune-kernels",
+            title="Let a search choose the kernels",
+            before="model = Model()",
+            after='model = torch.compile(Model(), mode="max-autotune")',
+            least=0.0,
+            safety="may change the numbers: other kernels round differently; compare the loss of the first steps",
+            needs="minutes of compiling at the first step",
+        )
+    ]

@@ -1,0 +1,85 @@
+"""Attention is written out: product, softmax, product.
+
+What it looks for
+    A softmax whose input has as many elements as the batched product before it made and the batched product after it
+    takes, with the scaling, masks, casts and dropout between them: together at least 5 % of the busy time.
+
+Why it costs
+    The scores, one for each pair of positions, go to memory and back for each of those kernels. A fused kernel keeps
+    them on the chip.
+
+What to do
+    Call `scaled_dot_product_attention`, or choose it where the model has a switch.
+
+How sure
+    High that it is written out: the shapes of the three operators fit. What is lost is the time between the two
+    products, which a fused kernel does not need; what it saves in the products is not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from diagnose.attention import written_out_attention
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import total
+from diagnose.occurrences import removable
+from diagnose.places import places
+from diagnose.roofline import busy_part
+from diagnose.tables import Tables
+
+RULE = "unfused-attention"
+MIN_SHARE = 0.05  # of the busy time
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time between the products of written-out attention."""
+    found = written_out_attention(t)
+    if not found:
+        return []
+    between = np.concatenate([attention.between for attention in found])
+    time = busy_part(t, between)
+    if time < MIN_SHARE * total(t.occupancy.busy):
+        return []
+    products = busy_part(t, np.concatenate([attention.products for attention in found]))
+    events = t.trace.events
+    rows = np.array([attention.softmax for attention in found], np.intp)
+    where = [replace(w, stack=()) for w in places(t, events.thread[rows], events.start[rows])]
+    return [
+        Finding(
+            rule=RULE,
+            title="Attention runs as separate kernels around a softmax",
+            lost_ns=time / t.steps.num,
+            count=len(found),
+            total_ns=time,
+            median_ns=int(np.median((t.tasks.end - t.tasks.start)[between])),
+            evidence=(
+                f"{len(found) / t.steps.num:.0f} times a step a softmax stands between two batched products; what "
+                f"runs between takes {time / t.steps.num / 1e6:.2f} ms, "
+                f"the products {products / t.steps.num / 1e6:.2f} ms.",
+                f"Each keeps up to {max(a.scores for a in found) / 1e6:.1f} million scores in memory.",
+            ),
+            where=tuple(dict.fromkeys(where))[:3],
+            confidence="high",
+        )
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Use the fused operator."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="fused-attention",
+            title="Use scaled_dot_product_attention",
+            before="scores = q @ k.transpose(-2, -1) * scale\ny = scores.softmax(-1) @ v",
+            after="y = F.scaled_dot_product_attention(q, k, v, scale=scale)\n"
+            '# for a model of transformers: from_pretrained(..., attn_implementation="sdpa")',
+            least=0.5,
+            safety="may change the numbers: the fused kernel adds in another order; compare the first losses",
+            needs="no use of the attention weights themselves",
+        )
+    ]

@@ -1,0 +1,98 @@
+"""Pointwise operators run one by one where one pass would do.
+
+What it looks for
+    Two or more different pointwise operators (additions, products, activations, casts, masks) in a row on a stream,
+    with outputs of the same size: together at least 15 % of the busy time.
+
+Why it costs
+    Each reads its inputs from memory and writes its output there for the next one to read. One fused kernel keeps
+    what lies between in registers.
+
+What to do
+    Compile the model, or the function that holds the chain.
+
+How sure
+    Medium: the operators and sizes are recorded, but not whether each takes the one before it. What is lost is the
+    time of each run above its longest kernel. Nothing is said where shapes were not recorded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from diagnose.chains import Chain, chains
+from diagnose.findings import Finding, Prescription, Where
+from diagnose.intervals import total
+from diagnose.occurrences import removable
+from diagnose.places import places
+from diagnose.roofline import busy_part
+from diagnose.tables import Tables
+
+RULE = "unfused-elementwise"
+MIN_SHARE = 0.15  # of the busy time: less comes back only in part when a model is compiled
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time of runs of pointwise kernels above one pass each."""
+    found = chains(t)
+    if not found:
+        return []
+    tasks = np.concatenate([chain.tasks for chain in found])
+    time = busy_part(t, tasks)
+    if time < MIN_SHARE * total(t.occupancy.busy):
+        return []
+    one_pass = sum(chain.longest_ns for chain in found) / max(sum(chain.time_ns for chain in found), 1)
+    return [
+        Finding(
+            rule=RULE,
+            title="Pointwise operators run one by one",
+            lost_ns=time * (1 - one_pass) / t.steps.num,
+            count=len(found),
+            total_ns=time,
+            median_ns=int(np.median((t.tasks.end - t.tasks.start)[tasks])),
+            evidence=(
+                f"{len(tasks) / t.steps.num:.0f} pointwise kernels a step stand in {len(found) / t.steps.num:.0f} runs "
+                f"over tensors of one size and take {time / t.steps.num / 1e6:.2f} ms, "
+                f"{time / total(t.occupancy.busy):.0%} of the busy time.",
+                *_commonest(found, t.steps.num),
+            ),
+            where=_where(t, found),
+            confidence="medium",
+        )
+    ]
+
+
+def _commonest(found: list[Chain], num_steps: int) -> list[str]:
+    cost: Counter[tuple[str, ...]] = Counter()
+    for chain in found:
+        cost[chain.ops] += chain.time_ns
+    return [
+        f"{' > '.join(op.removeprefix('aten::') for op in ops[:8])}: {time / num_steps / 1e6:.2f} ms a step."
+        for ops, time in cost.most_common(3)
+    ]
+
+
+def _where(t: Tables, found: list[Chain]) -> tuple[Where, ...]:
+    heavy = sorted(found, key=lambda chain: -chain.time_ns)[:20]
+    rows = np.array([t.tasks.launch[chain.tasks[0]] for chain in heavy], np.intp)
+    events = t.trace.events
+    return tuple(dict.fromkeys(replace(w, stack=()) for w in places(t, events.thread[rows], events.start[rows])))[:3]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Compile the model."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="compile-model",
+            title="Compile the model so that pointwise operators become one pass",
+            before="model = Model()",
+            after="model = torch.compile(Model())",
+            least=0.4,
+            safety="may change the numbers: fused loops round differently; compare the loss of the first steps",
+        )
+    ]

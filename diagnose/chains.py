@@ -1,0 +1,86 @@
+"""Runs of pointwise kernels over tensors of one size: what a compiler makes one pass of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.attention import written_out_attention
+from diagnose.intervals import covered
+from diagnose.roofline import operators
+from diagnose.tables import Tables
+from diagnose.tables.kernel_classes import kernel_classes
+from diagnose.tables.names import OPTIMIZER_STEP
+from diagnose.trace import Kind
+from diagnose.work import is_pointwise, output_size
+
+__all__ = ["Chain", "chains"]
+
+
+class Chain(NamedTuple):
+    """Two or more different pointwise operators, one after the other on a stream."""
+
+    tasks: npt.NDArray[np.intp]  # indices into Tasks
+    ops: tuple[str, ...]
+    time_ns: int
+    longest_ns: int  # one pass over all inputs takes at least as long
+
+
+def chains(t: Tables) -> list[Chain]:
+    """Return the runs in time order.
+
+    Neither the optimizer's own kernels nor those within written-out attention count: other rules speak of them. A run
+    of one and the same operator does not count either: it may as well be a loop over tensors that do not depend on
+    each other.
+    """
+    return t.once("chains", lambda: _chains(t))
+
+
+def _chains(t: Tables) -> list[Chain]:
+    size = _sizes(t)
+    ops = operators(t)
+    found: list[Chain] = []
+    for stream in np.unique(t.tasks.stream).tolist():
+        tasks = np.flatnonzero(t.tasks.stream == stream)
+        cuts = np.flatnonzero(np.diff(size[tasks]) != 0) + 1
+        for run in np.split(tasks, cuts):
+            names = tuple(t.name(int(ops[task])) for task in run) if size[run[0]] else ()
+            if len(set(names)) > 1:
+                length = (t.tasks.end - t.tasks.start)[run]
+                found.append(Chain(run, names, int(length.sum()), int(length.max())))
+    return found
+
+
+def _sizes(t: Tables) -> npt.NDArray[np.int64]:
+    """Return the number of elements that each task of a pointwise operator writes, 0 for every other task."""
+    events = t.trace.events
+    ops = operators(t)
+    size = np.zeros(len(ops), np.int64)
+    classes = kernel_classes(t.trace, t.tasks.row)
+    asked = (ops >= 0) & np.isin(classes, ("elementwise", "copy")) & ~_of_other_rules(t)
+    known: dict[tuple[int, int, int], int] = {}
+    for task in np.flatnonzero(asked).tolist():
+        key = (int(events.name[ops[task]]), int(events.shapes[ops[task]]), int(events.types[ops[task]]))
+        if key not in known:
+            known[key] = _size(t, *key)
+        size[task] = known[key]
+    return size
+
+
+def _size(t: Tables, name: int, shapes: int, types: int) -> int:
+    if shapes < 0 or types < 0 or not is_pointwise(t.trace.names[name]):
+        return 0
+    return output_size(t.trace.names[shapes], t.trace.names[types])
+
+
+def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:
+    taken = np.zeros(len(t.tasks.row), bool)
+    for attention in written_out_attention(t):
+        taken[attention.between] = True
+    steps = t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
+    launch = t.tasks.launch
+    called = t.trace.events.start[np.maximum(launch, 0)]
+    mine: npt.NDArray[np.bool_] = taken | ((launch >= 0) & (covered(steps, called, called + 1) > 0))
+    return mine

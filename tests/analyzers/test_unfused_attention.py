@@ -1,0 +1,60 @@
+"""unfused-attention: product, softmax, product, told by shapes that fit."""
+
+import pytest
+
+QK, SCORES, PV = "[[8, 128, 64], [8, 64, 128]]", "[[2, 4, 128, 128], [], []]", "[[8, 128, 128], [8, 128, 64]]"
+FLOATS = '["float", "float"]'
+
+
+def attending(recording, *, qk=QK, scores=SCORES, pv=PV, softmax=200, last="aten::bmm"):
+    """Return a step of 1000 busy µs: product 100, scaling 50, softmax, product 100, and the rest."""
+    r = recording()
+    r.step(1, 0, 1000)
+    parts = [
+        ("aten::bmm", qk, FLOATS, "gemm", 100),
+        ("aten::mul", "[[2, 4, 128, 128], []]", FLOATS, "elementwise", 50),
+        ("aten::_softmax", scores, '["float", "", ""]', "softmax_warp_forward", softmax),
+        (last, pv, FLOATS, "gemm", 100),
+    ]
+    time = 0
+    for i, (op, shapes, types, kernel, took) in enumerate(parts):
+        r.op(op, -100 + 10 * i, -91 + 10 * i, shapes=shapes, types=types)
+        r.kernel(kernel, time, time + took, launched=(-98 + 10 * i, -96 + 10 * i))
+        time += took
+    r.kernel("other", time, 1000, launched=(-20, -15))
+    return r
+
+
+def test_what_stands_between_the_products_is_lost(recording):
+    finding = attending(recording).find("unfused-attention")
+    assert (finding.lost_ns, finding.count, finding.total_ns) == (250_000, 1, 250_000)
+    assert finding.evidence[0].endswith("what runs between takes 0.25 ms, the products 0.20 ms.")
+    assert finding.where[0].op == "aten::_softmax"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"qk": "[[8, 128, 64], [8, 64, 64]]"},
+        {"scores": "[[128, 128], [], []]"},
+        {"pv": "[[8, 64, 128], [8, 128, 64]]"},
+        {"pv": "[]"},
+        {"last": "aten::mm"},
+    ],
+)
+def test_shapes_that_do_not_fit_are_no_attention(recording, change):
+    assert attending(recording, **change).find("unfused-attention") is None
+
+
+def test_little_time_is_not_worth_a_line(recording):
+    assert attending(recording, softmax=1).find("unfused-attention").total_ns == 51_000
+    short = attending(recording, softmax=1)
+    short.rows = [row for row in short.rows if row.name != "elementwise"]
+    assert short.find("unfused-attention") is None
+
+
+def test_the_fused_operator(recording):
+    (p,) = attending(recording).prescribe("unfused-attention")
+    assert p.id == "fused-attention"
+    assert "scaled_dot_product_attention" in p.after
+    assert p.saves_ns == (125_000, 250_000)

@@ -1,0 +1,67 @@
+"""unfused-elementwise: different pointwise operators in a row over tensors of one size."""
+
+import pytest
+
+SIZE = {"shapes": "[[1000, 1000], [1000, 1000]]", "types": '["float", "float"]'}
+NAME = "vectorized_elementwise_kernel"
+RUN = (("aten::mul", 100), ("aten::add", 200), ("aten::relu", 100))
+
+
+def computing(recording, run=RUN, *, name=NAME, stream=None, optimizer=False, **texts):
+    """Return a step that begins with the run, then a product up to 1000 µs."""
+    r = recording()
+    r.step(1, 0, 1000)
+    if optimizer:
+        r.annotation("Optimizer.step#SGD.step", -100, 0)
+    time = 0
+    for i, (op, took) in enumerate(run):
+        at = -100 + 10 * i
+        r.op(op, at, at + 9, **(SIZE | texts))
+        r.kernel(name, time, time + took, launched=(at + 2, at + 4), stream=stream[i] if stream else 7)
+        time += took
+    r.kernel("gemm", time, 1000, launched=(-20, -15))
+    return r
+
+
+def test_three_operators_become_one_pass(recording):
+    finding = computing(recording).find("unfused-elementwise")
+    # 100 + 200 + 100 µs, of which the longest stays
+    assert (finding.lost_ns, finding.count, finding.total_ns) == (pytest.approx(200_000), 1, 400_000)
+    assert finding.evidence == (
+        "3 pointwise kernels a step stand in 1 runs over tensors of one size and take 0.40 ms, 40% of the busy time.",
+        "mul > add > relu: 0.40 ms a step.",
+    )
+    assert finding.where[0].op == "aten::mul"
+    assert finding.confidence == "medium"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": (("aten::mul", 200), ("aten::mul", 200))},  # may be a loop over unrelated tensors
+        {"run": (("aten::mul", 400),)},
+        {"run": (("aten::mul", 70), ("aten::add", 70))},  # less than 15 % of the busy time
+        {"name": "gemm"},
+        {"name": "reduce_kernel"},
+        {"stream": (7, 8, 9)},
+        {"optimizer": True},
+        {"shapes": "[]"},
+    ],
+)
+def test_what_is_no_run(recording, change):
+    assert computing(recording, **change).find("unfused-elementwise") is None
+
+
+def test_another_size_ends_a_run(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    for i, (op, rows) in enumerate([("aten::mul", 1000), ("aten::add", 1000), ("aten::relu", 500)]):
+        r.op(op, -100 + 10 * i, -91 + 10 * i, shapes=f"[[{rows}, 10]]", types='["float"]')
+        r.kernel(NAME, 300 * i, 300 * i + 300, launched=(-98 + 10 * i, -96 + 10 * i))
+    assert r.find("unfused-elementwise").total_ns == 600_000
+
+
+def test_the_model_is_compiled(recording):
+    (p,) = computing(recording).prescribe("unfused-elementwise")
+    assert p.id == "compile-model"
+    assert p.saves_ns == pytest.approx((80_000, 200_000))
