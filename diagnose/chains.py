@@ -44,9 +44,12 @@ def _chains(t: Tables) -> list[Chain]:
     found: list[Chain] = []
     for stream in np.unique(t.tasks.stream).tolist():
         tasks = np.flatnonzero(t.tasks.stream == stream)
-        cuts = np.flatnonzero(np.diff(size[tasks]) != 0) + 1
-        for run in np.split(tasks, cuts):
-            names = tuple(t.name(int(ops[task])) for task in run) if size[run[0]] else ()
+        begin = np.flatnonzero(np.diff(size[tasks], prepend=-1) != 0)
+        end = np.append(begin[1:], len(tasks))
+        worth = (size[tasks[begin]] > 0) & (end - begin > 1)
+        for first, last in zip(begin[worth].tolist(), end[worth].tolist(), strict=True):
+            run = tasks[first:last]
+            names = tuple(t.name(op) for op in ops[run].tolist())
             if len(set(names)) > 1:
                 length = (t.tasks.end - t.tasks.start)[run]
                 found.append(Chain(run, names, int(length.sum()), int(length.max())))
@@ -58,14 +61,19 @@ def _sizes(t: Tables) -> npt.NDArray[np.int64]:
     events = t.trace.events
     ops = operators(t)
     size = np.zeros(len(ops), np.int64)
-    classes = kernel_classes(t.trace, t.tasks.row)
-    asked = (ops >= 0) & np.isin(classes, ("elementwise", "copy")) & ~_of_other_rules(t)
+    shaped = np.flatnonzero((ops >= 0) & (events.shapes[ops] >= 0) & (events.types[ops] >= 0))
+    if not len(shaped):
+        return size
+    asked = shaped[~_of_other_rules(t)[shaped]]
+    columns = (events.name[ops[asked]], events.shapes[ops[asked]], events.types[ops[asked]])
     known: dict[tuple[int, int, int], int] = {}
-    for task in np.flatnonzero(asked).tolist():
-        key = (int(events.name[ops[task]]), int(events.shapes[ops[task]]), int(events.types[ops[task]]))
-        if key not in known:
-            known[key] = _size(t, *key)
-        size[task] = known[key]
+    for task, *key in zip(asked.tolist(), *(column.tolist() for column in columns), strict=True):
+        name, shapes, types = key
+        if (name, shapes, types) not in known:
+            known[name, shapes, types] = _size(t, name, shapes, types)
+        size[task] = known[name, shapes, types]
+    sized = np.flatnonzero(size)
+    size[sized[~np.isin(kernel_classes(t.trace, t.tasks.row[sized]), ("elementwise", "copy"))]] = 0
     return size
 
 

@@ -104,14 +104,19 @@ def _groups(t: Tables) -> list[Group]:
         return []
     events = t.trace.events
     ops = operators(t)
-    calls: dict[int, list[int]] = defaultdict(list)
-    for task in np.flatnonzero((ops >= 0) & ~t.tasks.is_collective & ~t.tasks.is_copy).tolist():
-        calls[int(ops[task])].append(task)
-    alike: dict[tuple[int, int, int], list[list[int]]] = defaultdict(list)
     length = t.tasks.end - t.tasks.start
+    asked = np.flatnonzero((ops >= 0) & ~t.tasks.is_collective & ~t.tasks.is_copy)
+    asked = asked[(events.shapes[ops[asked]] >= 0) & (events.types[ops[asked]] >= 0)]
+    if not len(asked):
+        return []
+    _, inverse = np.unique(ops[asked], return_inverse=True)
+    asked = asked[np.bincount(inverse, length[asked].astype(np.float64))[inverse] >= MIN_NS]
+    calls: dict[int, list[int]] = defaultdict(list)
+    for task, op in zip(asked.tolist(), ops[asked].tolist(), strict=True):
+        calls[op].append(task)
+    alike: dict[tuple[int, int, int], list[list[int]]] = defaultdict(list)
     for op, tasks in calls.items():
-        if events.shapes[op] >= 0 and events.types[op] >= 0 and int(length[tasks].sum()) >= MIN_NS:
-            alike[int(events.name[op]), int(events.shapes[op]), int(events.types[op])].append(tasks)
+        alike[int(events.name[op]), int(events.shapes[op]), int(events.types[op])].append(tasks)
     found = [_group(t, peak, key, each) for key, each in alike.items()]
     return sorted((group for group in found if group), key=lambda group: -group.time_ns)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
 VERDICT_BAR = 0.95
-CAUSE_BAR = 0.90
+CAUSE_BAR = 0.95
 
 
 def main() -> int:
