@@ -36,16 +36,20 @@ def written_out_attention(t: Tables) -> list[WrittenOut]:
 
 def _search(t: Tables) -> list[WrittenOut]:
     ops = operators(t)
+    launching = np.bincount(t.trace.events.name[ops[ops >= 0]])
+    softmaxes = [n for n in np.flatnonzero(launching).tolist() if t.trace.names[n] in _SOFTMAX]
+    if not softmaxes:
+        return []
     found = []
     for stream in np.unique(t.tasks.stream).tolist():
         tasks = np.flatnonzero((t.tasks.stream == stream) & (ops >= 0))
         # One entry for each operator, in the order of its first task.
         rows, first = np.unique(ops[tasks], return_index=True)
-        order = rows[np.argsort(first, kind="stable")].tolist()
-        for i, row in enumerate(order):
-            if t.name(row) in _SOFTMAX:
-                attention = _around(t, tasks, order, i)
-                found += [attention] if attention else []
+        in_order = rows[np.argsort(first, kind="stable")]
+        order = in_order.tolist()
+        for i in np.flatnonzero(np.isin(t.trace.events.name[in_order], softmaxes)).tolist():
+            attention = _around(t, tasks, order, i)
+            found += [attention] if attention else []
     return found
 
 

@@ -46,7 +46,9 @@ def _chains(t: Tables) -> list[Chain]:
         tasks = np.flatnonzero(t.tasks.stream == stream)
         begin = np.flatnonzero(np.diff(size[tasks], prepend=-1) != 0)
         end = np.append(begin[1:], len(tasks))
-        worth = (size[tasks[begin]] > 0) & (end - begin > 1)
+        name = np.where(ops[tasks] >= 0, t.trace.events.name[ops[tasks]], -1)
+        changes = np.append(0, np.cumsum(np.diff(name) != 0))  # of the operator, up to each task
+        worth = (size[tasks[begin]] > 0) & (changes[end - 1] > changes[begin])
         for first, last in zip(begin[worth].tolist(), end[worth].tolist(), strict=True):
             run = tasks[first:last]
             names = tuple(t.name(op) for op in ops[run].tolist())
@@ -65,13 +67,13 @@ def _sizes(t: Tables) -> npt.NDArray[np.int64]:
     if not len(shaped):
         return size
     asked = shaped[~_of_other_rules(t)[shaped]]
-    columns = (events.name[ops[asked]], events.shapes[ops[asked]], events.types[ops[asked]])
-    known: dict[tuple[int, int, int], int] = {}
-    for task, *key in zip(asked.tolist(), *(column.tolist() for column in columns), strict=True):
-        name, shapes, types = key
-        if (name, shapes, types) not in known:
-            known[name, shapes, types] = _size(t, name, shapes, types)
-        size[task] = known[name, shapes, types]
+    code = events.name[ops[asked]].astype(np.int64)
+    for column in (events.shapes, events.types):
+        code = code * len(t.trace.names) + column[ops[asked]]
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    alike = ops[asked[first]]
+    keys = zip(events.name[alike].tolist(), events.shapes[alike].tolist(), events.types[alike].tolist(), strict=True)
+    size[asked] = np.array([_size(t, *key) for key in keys], np.int64)[inverse]
     sized = np.flatnonzero(size)
     size[sized[~np.isin(kernel_classes(t.trace, t.tasks.row[sized]), ("elementwise", "copy"))]] = 0
     return size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -111,22 +110,22 @@ def _groups(t: Tables) -> list[Group]:
         return []
     _, inverse = np.unique(ops[asked], return_inverse=True)
     asked = asked[np.bincount(inverse, length[asked].astype(np.float64))[inverse] >= MIN_NS]
-    calls: dict[int, list[int]] = defaultdict(list)
-    for task, op in zip(asked.tolist(), ops[asked].tolist(), strict=True):
-        calls[op].append(task)
-    alike: dict[tuple[int, int, int], list[list[int]]] = defaultdict(list)
-    for op, tasks in calls.items():
-        alike[int(events.name[op]), int(events.shapes[op]), int(events.types[op])].append(tasks)
-    found = [_group(t, peak, key, each) for key, each in alike.items()]
+    code = events.name[ops[asked]].astype(np.int64)
+    for column in (events.shapes, events.types):
+        code = code * len(t.trace.names) + column[ops[asked]]
+    order = np.argsort(code, kind="stable")
+    parts = np.split(asked[order], np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []
+    found = [_group(t, peak, int(ops[part[0]]), part) for part in parts]
     return sorted((group for group in found if group), key=lambda group: -group.time_ns)
 
 
-def _group(t: Tables, peak: Peak, key: tuple[int, int, int], calls: list[list[int]]) -> Group | None:
-    op, shapes, types = (t.trace.names[i] for i in key)
+def _group(t: Tables, peak: Peak, first: int, tasks: npt.NDArray[np.intp]) -> Group | None:
+    events = t.trace.events
+    op, shapes, types = (t.trace.names[int(column[first])] for column in (events.name, events.shapes, events.types))
     each = work_of(op, shapes, types)
     if each is None:
         return None
-    tasks = np.array([task for call in calls for task in call], np.intp)
+    calls = len(np.unique(operators(t)[tasks]))
     length = t.tasks.end[tasks] - t.tasks.start[tasks]
     longest = int(tasks[length.argmax()])
     kernel = t.name(int(t.tasks.row[longest]))
@@ -141,11 +140,11 @@ def _group(t: Tables, peak: Peak, key: tuple[int, int, int], calls: list[list[in
         kernel=kernel,
         tasks=tasks,
         launch=int(t.tasks.launch[longest]),
-        calls=len(calls),
+        calls=calls,
         time_ns=float(length.sum()),
-        bound_ns=max(compute_ns, memory_ns) * len(calls),
+        bound_ns=max(compute_ns, memory_ns) * calls,
         limit="compute" if compute_ns > memory_ns else "memory",
-        work=Work(each.flop * len(calls), each.bytes * len(calls), precision),
+        work=Work(each.flop * calls, each.bytes * calls, precision),
         precision=precision,
     )
 
