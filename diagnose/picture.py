@@ -16,10 +16,10 @@ from diagnose.trace import Kind
 __all__ = ["picture"]
 
 # A page stays quick with so many bars; the longest are kept and the rest counted.
-MAX_DEVICE_SPANS = 2500
-MAX_HOST_SPANS = 1000
-MAX_GAPS = 1500
-MAX_DEPTHS = 1500
+MAX_DEVICE_SPANS = 1500
+MAX_HOST_SPANS = 500
+MAX_GAPS = 600
+MAX_DEPTHS = 800
 MAX_LAYERS = 3  # of the host's nesting
 
 
