@@ -45,8 +45,10 @@ VOLTA, AMPERE = 7, 8
 
 
 def _rows(t: Tables) -> npt.NDArray[np.intp]:
-    full = matching(t.trace, (Kind.KERNEL,), _FULL)
-    return np.setdiff1d(np.intersect1d(full, t.tasks.row), matching(t.trace, (Kind.KERNEL,), _NOT))
+    full = np.zeros(len(t.trace.events.kind), bool)
+    full[matching(t.trace, (Kind.KERNEL,), _FULL)] = True
+    full[matching(t.trace, (Kind.KERNEL,), _NOT)] = False
+    return np.sort(t.tasks.row[full[t.tasks.row]])
 
 
 def _generation(t: Tables) -> int:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from diagnose.findings import Diagnosis, Finding, Prescription
     from diagnose.marker import step
 
+__version__ = "0.1.0"
+
 __all__ = [
     "CaptureError",
     "DiagnoseError",
@@ -39,6 +41,7 @@ __all__ = [
     "Prescription",
     "Tracing",
     "UsageError",
+    "__version__",
     "analyze",
     "analyze_trace",
     "step",

@@ -53,7 +53,7 @@ def prepare(request: Request) -> tuple[Path, ...]:
     return files
 
 
-def examine_paths(paths: Sequence[str | Path], progress: Progress) -> Diagnosis:
+def examine_paths(paths: Sequence[str | Path], progress: Progress, *, draw: bool = True) -> Diagnosis:
     """Read traces or capture folders and diagnose them.
 
     Raises:
@@ -66,7 +66,7 @@ def examine_paths(paths: Sequence[str | Path], progress: Progress) -> Diagnosis:
     with progress.phase("analysing"):
         from diagnose.pipeline import examine
 
-        return examine(captures)
+        return examine(captures, draw=draw)
 
 
 def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.intervals import distinct
 from diagnose.roofline import operators
 from diagnose.tables import Tables
 
@@ -41,7 +42,7 @@ def _search(t: Tables) -> list[WrittenOut]:
     if not softmaxes:
         return []
     found = []
-    for stream in np.unique(t.tasks.stream).tolist():
+    for stream in distinct(t.tasks.stream).tolist():
         tasks = np.flatnonzero((t.tasks.stream == stream) & (ops >= 0))
         # One entry for each operator, in the order of its first task.
         rows, first = np.unique(ops[tasks], return_index=True)

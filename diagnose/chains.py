@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.attention import written_out_attention
-from diagnose.intervals import covered
+from diagnose.intervals import covered, distinct
 from diagnose.roofline import operators
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import kernel_classes
@@ -42,7 +42,7 @@ def _chains(t: Tables) -> list[Chain]:
     size = _sizes(t)
     ops = operators(t)
     found: list[Chain] = []
-    for stream in np.unique(t.tasks.stream).tolist():
+    for stream in distinct(t.tasks.stream).tolist():
         tasks = np.flatnonzero(t.tasks.stream == stream)
         begin = np.flatnonzero(np.diff(size[tasks], prepend=-1) != 0)
         end = np.append(begin[1:], len(tasks))
@@ -63,26 +63,23 @@ def _sizes(t: Tables) -> npt.NDArray[np.int64]:
     events = t.trace.events
     ops = operators(t)
     size = np.zeros(len(ops), np.int64)
-    shaped = np.flatnonzero((ops >= 0) & (events.shapes[ops] >= 0) & (events.types[ops] >= 0))
+    names = t.trace.names
+    pointwise = np.zeros(len(names) + 1, bool)  # by name; the last one is for tasks of no operator
+    asked_names = np.flatnonzero(np.bincount(events.name[ops[ops >= 0]], minlength=1))
+    pointwise[asked_names] = [is_pointwise(names[name]) for name in asked_names.tolist()]
+    shaped = np.flatnonzero(pointwise[np.where(ops >= 0, events.name[ops], -1)])
+    shaped = shaped[(events.shapes[ops[shaped]] >= 0) & (events.types[ops[shaped]] >= 0)]
     if not len(shaped):
         return size
     asked = shaped[~_of_other_rules(t)[shaped]]
-    code = events.name[ops[asked]].astype(np.int64)
-    for column in (events.shapes, events.types):
-        code = code * len(t.trace.names) + column[ops[asked]]
+    code = events.shapes[ops[asked]].astype(np.int64) * len(names) + events.types[ops[asked]]
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     alike = ops[asked[first]]
-    keys = zip(events.name[alike].tolist(), events.shapes[alike].tolist(), events.types[alike].tolist(), strict=True)
-    size[asked] = np.array([_size(t, *key) for key in keys], np.int64)[inverse]
+    keys = zip(events.shapes[alike].tolist(), events.types[alike].tolist(), strict=True)
+    size[asked] = np.array([output_size(names[shape], names[kind]) for shape, kind in keys], np.int64)[inverse]
     sized = np.flatnonzero(size)
     size[sized[~np.isin(kernel_classes(t.trace, t.tasks.row[sized]), ("elementwise", "copy"))]] = 0
     return size
-
-
-def _size(t: Tables, name: int, shapes: int, types: int) -> int:
-    if shapes < 0 or types < 0 or not is_pointwise(t.trace.names[name]):
-        return 0
-    return output_size(t.trace.names[shapes], t.trace.names[types])
 
 
 def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from diagnose import __version__
 from diagnose.errors import DiagnoseError
 
 __all__ = ["INTERNAL_ERROR", "INTERRUPTED", "cli", "main", "run"]
@@ -39,7 +40,7 @@ def _outputs(command: _Command) -> _Command:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="diagnose", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Say why a PyTorch training step is slow, on which line, and what to change."""
 
@@ -90,7 +91,8 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # wh
 
     request = Request(**asked)
     files = prepare(request)
-    answer(examine_paths(paths, request.progress), request, files)
+    draw = not request.as_json or any(file.suffix != ".json" for file in files)
+    answer(examine_paths(paths, request.progress, draw=draw), request, files)
 
 
 @cli.command("what-if")

@@ -41,7 +41,7 @@ def tables_of(capture: Capture, trace: Trace, notes: list[Note] | None = None) -
     return Tables(capture, trace, claims=(*claims, (rest, lambda _t, left: left)))
 
 
-def examine_rank(capture: Capture) -> Diagnosis:
+def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     """Diagnose one rank from its timing trace; names and lines come from its attribution trace where there is one."""
     notes: list[Note] = []
     t = tables_of(capture, capture.trace, notes)
@@ -76,7 +76,7 @@ def examine_rank(capture: Capture) -> Diagnosis:
         trust=tuple(notes),
         source=_source(t),
         operators=host_operators(t),
-        picture=picture(t),
+        picture=picture(t) if draw else None,
         profiler_overhead=overhead_share(t),
         host_by_cause={} if queue else shares,
     )

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.findings import Gap, Picture, Span
+from diagnose.intervals import distinct
 from diagnose.places import doing
 from diagnose.tables import Tables
 from diagnose.tables.queue import depth_over_time
@@ -59,7 +60,7 @@ def _device_bars(t: Tables, start: int, end: int) -> list[_Bars]:
     kinds["compute"] = ~(tasks.is_collective | tasks.is_copy)
     return [
         _Bars(f"GPU {t.device_id} stream {stream}", category, tasks.row[inside & mask & (tasks.stream == stream)])
-        for stream in np.unique(tasks.stream[inside]).tolist()
+        for stream in distinct(tasks.stream[inside]).tolist()
         for category, mask in kinds.items()
     ]
 

@@ -25,15 +25,17 @@ def analyze_paths(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis:
     return examine(open_captures(paths))
 
 
-def examine(captures: Sequence[Capture]) -> Diagnosis:
+def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     """Diagnose one capture for each rank; the answer is the slowest rank's, with every rank's numbers beside it.
+
+    ``draw`` makes the picture of one step that text and HTML show; the JSON does not hold it.
 
     Raises:
         InputError: there is no capture at all.
     """
     if not captures:
         raise InputError("There is nothing to analyse: no trace was given. Name a trace file or a capture folder.")
-    each = [examine_rank(capture) for capture in captures]
+    each = [examine_rank(capture, draw=draw) for capture in captures]
     slowest = max(each, key=lambda d: d.step_ns)
     if len(each) == 1:
         return slowest

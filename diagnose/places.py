@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.findings import Where
-from diagnose.intervals import Intervals
+from diagnose.intervals import Intervals, distinct
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK
 from diagnose.trace import Ints
@@ -64,7 +64,7 @@ def place(t: Tables, thread: int, time: int) -> Where:
 def places(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where]:
     """Return, for each thread and time, where it was as far as the trace tells."""
     found = [Where()] * len(time)
-    for one in np.unique(thread).tolist():
+    for one in distinct(thread).tolist():
         mine = np.flatnonzero(thread == one)
         work, frames = t.work_layers.get(one), t.frame_layers.get(one)
         rows = work.at_each(time[mine]) if work else [[] for _ in mine]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.devices import Peak, Precision, peak_of
-from diagnose.intervals import intersect, total, union
+from diagnose.intervals import distinct, intersect, total, union
 from diagnose.tables import Tables
 from diagnose.trace import Device, Ints, Kind
 from diagnose.work import Work, work_of
@@ -125,7 +125,7 @@ def _group(t: Tables, peak: Peak, first: int, tasks: npt.NDArray[np.intp]) -> Gr
     each = work_of(op, shapes, types)
     if each is None:
         return None
-    calls = len(np.unique(operators(t)[tasks]))
+    calls = len(distinct(operators(t)[tasks]))
     length = t.tasks.end[tasks] - t.tasks.start[tasks]
     longest = int(tasks[length.argmax()])
     kernel = t.name(int(t.tasks.row[longest]))

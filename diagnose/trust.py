@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
+from diagnose.intervals import distinct
 from diagnose.tables import Tables
 from diagnose.tables.lost import launches_without_task, lost_share
 from diagnose.tables.names import rows_of
@@ -33,7 +32,7 @@ def trust_notes(t: Tables) -> Iterator[Note]:
         yield from _without_device(t)
         return
     tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
-    others = sorted({int(d) for d in np.unique(t.trace.events.device[tasks])} - {t.device_id})
+    others = sorted(set(distinct(t.trace.events.device[tasks]).tolist()) - {t.device_id})
     if others:
         listed = ", ".join(map(str, others))
         yield Note(f"Device {listed} ran tasks too; what is said here is of device {t.device_id}, the busiest.")

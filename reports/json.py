@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from importlib import metadata, resources
-from statistics import median
 from typing import TypeAlias, TypeVar
 
+from diagnose import __version__
 from diagnose.findings import (
     Diagnosis,
     Example,
@@ -42,6 +41,8 @@ def render(d: Diagnosis) -> str:
 
 def schema() -> dict[str, Json]:
     """Return the JSON schema (draft 2020-12) that every rendered diagnosis follows."""
+    from importlib import resources
+
     text = resources.files("diagnose.reports").joinpath("diagnosis.schema.json").read_text(encoding="utf-8")
     loaded: dict[str, Json] = json.loads(text)
     return loaded
@@ -51,7 +52,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
     """Return the diagnosis as plain dicts, lists, strings and finite numbers."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "tool": {"name": "diagnose", "version": _version()},
+        "tool": {"name": "diagnose", "version": __version__},
         "source": _source(d.source),
         "verdict": d.verdict,
         "headline": _text(d.headline),
@@ -72,13 +73,6 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "ranks": _each(_rank, d.ranks),
         "trials": _each(_trial, d.trials),
     }
-
-
-def _version() -> str:
-    try:
-        return metadata.version("diagnose")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _source(s: Source) -> dict[str, Json]:
@@ -170,14 +164,20 @@ def _rank(r: RankSummary) -> dict[str, Json]:
 def _trial(t: Trial) -> dict[str, Json]:
     return {
         "id": t.id,
-        "baseline_ms": _share(median(t.baseline_ms)) if t.baseline_ms else None,
-        "step_ms": _share(median(t.step_ms)) if t.step_ms else None,
+        "baseline_ms": _median(t.baseline_ms),
+        "step_ms": _median(t.step_ms),
         "baseline_samples_ms": _each(_share, t.baseline_ms),
         "step_samples_ms": _each(_share, t.step_ms),
         "speed_up": _share(t.speed_up),
         "interval": _each(_share, t.interval),
         "numerics": t.numerics,
     }
+
+
+def _median(values: Sequence[float]) -> float | None:
+    from statistics import median  # with fractions and decimal, so only where there are trials
+
+    return _share(median(values)) if values else None
 
 
 def _each(convert: Callable[[_T], Json], values: Iterable[_T]) -> list[Json]:

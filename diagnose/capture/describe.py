@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from diagnose import __version__
 from diagnose.captures import CaptureInfo
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
     torch = sys.modules.get("torch")
     return CaptureInfo(
         run_id=session.run_id,
-        tool_version=_own_version(),
+        tool_version=__version__,
         command=session.command,
         cwd=session.cwd,
         started_at=session.started_at,
@@ -66,10 +66,3 @@ def _flags(session: Session) -> dict[str, object]:
 
 def _ms(times: Sequence[int]) -> tuple[float, ...]:
     return tuple(round(t / 1e6, 4) for t in times)
-
-
-def _own_version() -> str:
-    try:
-        return version("diagnose")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return ""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.intervals import distinct
 from diagnose.replay.graph import Edge, Graph
 from diagnose.replay.points import AWAITED, MARK, Points, find_points, handoffs
 from diagnose.replay.waits import MARGIN_NS, awaited, inferred_events, recorded_events
@@ -174,7 +175,7 @@ def _delays(
     binding = np.zeros(len(dst), bool)
     binding[order[np.append(True, dst[order][1:] != dst[order][:-1])[: len(order)]]] = True
     usual = np.zeros(len(Edge))
-    for each in np.unique(kind).tolist():
+    for each in distinct(kind).tolist():
         of_kind = slack[binding & (kind == each)]
         usual[each] = float(np.median(of_kind)) if len(of_kind) else 0.0
     return np.where(binding, slack, np.minimum(slack, np.maximum(usual[kind], 0))), binding

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.intervals import distinct
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
 from diagnose.tables.syncs import blocking_calls
@@ -35,7 +36,7 @@ def find_points(t: Tables) -> Points:
     launches = t.in_window(np.unique(t.tasks.launch[t.tasks.launch >= 0]).astype(np.intp))
     waits = t.in_window(blocking_calls(t))
     waits = waits[events.end[waits] <= finish]
-    calls = np.union1d(launches, waits).astype(np.intp)
+    calls = distinct(launches, waits).astype(np.intp)
     marks = np.append(t.steps.start[1:], t.steps.end[-1:]) if t.steps.marked else np.empty(0, np.int64)
     marks = marks[(marks > begin) & (marks <= finish)]
     time = np.concatenate([events.start[calls], events.end[waits], marks]).astype(np.int64)
@@ -57,7 +58,7 @@ def handoffs(t: Tables, points: Points) -> Index:
     switch = switch[points.sort[switch] != AWAITED]
     events = t.trace.events
     rows = rows_of(t.trace, Kind.OP, Kind.RUNTIME)
-    for thread in np.unique(points.thread[switch]).tolist():
+    for thread in distinct(points.thread[switch]).tolist():
         mine = switch[points.thread[switch] == thread]
         busy = rows[events.thread[rows] == thread]
         reach = np.maximum.accumulate(events.end[busy])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import Intervals, covered
+from diagnose.intervals import Intervals, covered, distinct
 from diagnose.replay.graph import Edge, Graph
 from diagnose.trace import Trace
 
@@ -20,7 +20,7 @@ def scale_kernels(graph: Graph, trace: Trace, pattern: str, factor: float) -> Gr
     named = re.compile(pattern)
     tasks = np.flatnonzero(graph.is_task)
     ids = trace.events.name[graph.row[tasks]]
-    hit = {name for name in np.unique(ids).tolist() if named.search(trace.names[name])}
+    hit = {name for name in distinct(ids).tolist() if named.search(trace.names[name])}
     duration = graph.duration.copy()
     duration[tasks[np.isin(ids, list(hit))]] *= factor
     return replace(graph, duration=duration)

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.intervals import distinct
 from diagnose.replay.points import AWAITED, Points
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
@@ -32,7 +33,7 @@ class _Lanes:
         self.end = tasks.end
         self.task: dict[int, Index] = {}
         self.begun: dict[int, Ints] = {}
-        for stream in np.unique(tasks.stream).tolist():
+        for stream in distinct(tasks.stream).tolist():
             mine = np.flatnonzero(tasks.stream == stream)
             mine = mine[np.argsort(begun[mine], kind="stable")]
             self.task[stream], self.begun[stream] = mine, begun[mine]

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.intervals import distinct
 from diagnose.tables import Tables
 from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD
 from diagnose.tables.steps import COLD_CALL_NS
@@ -43,7 +44,7 @@ def code_loads(t: Tables) -> Rows:
     launches = t.calls(LAUNCH)
     slow = launches[events.end[launches] - events.start[launches] > COLD_CALL_NS]
     slow = np.array([r for r in slow.tolist() if not _COPY_OR_GRAPH.search(t.name(r))], np.intp)
-    return np.union1d(slow, setup)
+    return distinct(slow, setup)
 
 
 def compile_frames(t: Tables) -> Rows:
@@ -57,4 +58,4 @@ def recurs(t: Tables, rows: Rows) -> bool:
         return False
     step = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right")
     inside = step[(step > 0) & (t.trace.events.start[rows] < t.steps.end[-1])]
-    return len(np.unique(inside)) >= max(2.0, RECURS_IN * t.steps.num)
+    return len(distinct(inside)) >= max(2.0, RECURS_IN * t.steps.num)

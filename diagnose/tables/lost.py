@@ -43,7 +43,8 @@ def unanswered(t: Tables) -> Intervals:
     if not len(lost):
         return EMPTY
     events = t.trace.events
-    answered = np.setdiff1d(_launches(t), lost)
+    launches = _launches(t)
+    answered = launches[~np.isin(launches, lost)]
     i = np.searchsorted(events.start[answered], events.start[lost], side="right")
     until = np.append(events.start[answered], t.steps.window_end)[i]
     return union((events.start[lost], until))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.findings import Queue
-from diagnose.intervals import total
+from diagnose.intervals import distinct, total
 from diagnose.tables.device import Occupancy, Tasks
 from diagnose.tables.gaps import LATENCY_NS, is_blind
 from diagnose.tables.steps import Steps
@@ -40,7 +40,7 @@ def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps) ->
         depth_p50=p50,
         depth_p90=p90,
         empty_share=float(weight[depth <= 0].sum() / max(1, weight.sum())),
-        launches_per_step=len(np.unique(tasks.launch[known])) / steps.num,
+        launches_per_step=len(distinct(tasks.launch[known])) / steps.num,
         late_share=_late_share(tasks, parts, delay),
         delay_p50_ns=int(np.median(delay)) if len(delay) else 0,
     )

@@ -11,7 +11,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import covered, union
+from diagnose.intervals import covered, distinct, union
 from diagnose.tables import Tables
 from diagnose.tables.names import HOST_COLLECTIVE, matching
 from diagnose.trace import Kind, Trace
@@ -39,6 +39,6 @@ def _kinds(trace: Trace) -> frozenset[str]:
     names = events.name[rows]
     return frozenset(
         trace.names[name]
-        for name in np.unique(names).tolist()
+        for name in distinct(names).tolist()
         if inside[names == name].sum() > MOSTLY * length[names == name].sum()
     )

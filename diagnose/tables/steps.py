@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from diagnose.intervals import distinct
 from diagnose.tables.names import LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
 from diagnose.trace import Ints, Kind, Note, Trace
 
@@ -92,7 +93,7 @@ def _is_cold(trace: Trace, start: Ints, end: Ints) -> bool:
     length = end - start
     if length[0] < COLD_RATIO * np.median(length[1:]):
         return False
-    calls = np.union1d(
+    calls = distinct(
         matching(trace, (Kind.RUNTIME,), LAUNCH),
         matching(trace, (Kind.RUNTIME,), MODULE_LOAD),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.intervals import distinct
 from diagnose.tables import Tables
 from diagnose.tables.names import BLOCKING, rows_of
 from diagnose.trace import Kind
@@ -27,4 +28,4 @@ def _look(t: Tables) -> npt.NDArray[np.intp]:
     call = events.cause[copies]
     waited = events.end[call] >= events.end[copies] - _MARGIN_NS
     waited &= np.isin(events.thread[call], t.threads)
-    return np.union1d(t.calls(BLOCKING), call[waited]).astype(np.intp)
+    return distinct(t.calls(BLOCKING), call[waited]).astype(np.intp)
