@@ -14,21 +14,28 @@ from diagnose.trace import Note
 
 __all__ = [
     "Confidence",
+    "CriticalPath",
     "Diagnosis",
     "Example",
     "Facts",
     "Finding",
+    "Forecast",
     "Gap",
     "HostOperator",
+    "Memory",
     "Partition",
+    "PathPiece",
     "Picture",
     "Prescription",
     "Queue",
     "RankSummary",
+    "Roofline",
+    "RooflinePoint",
     "Source",
     "Span",
     "Trial",
     "Verdict",
+    "Waterfall",
     "Where",
 ]
 
@@ -77,6 +84,7 @@ class Finding:
     where: tuple[Where, ...] = ()  # the places, the costliest first
     confidence: Confidence = "high"
     facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
+    path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,8 @@ class Prescription:
     safety: str  # "same numbers", or "may change the numbers: ..." with how to check
     needs: str = ""
     remedy: str = ""  # dotted name of the module that does it, or ""
+    basis: Literal["replay", "bound"] = "bound"  # saves_ns is replayed, or bounded by what the finding lost
+    assumes: str = ""  # what the two ends of saves_ns rest on, one sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +175,86 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
+class PathPiece:
+    """A piece of the critical path of one step: what the step's end waited for; times are ns from the step's start."""
+
+    start_ns: int
+    end_ns: int
+    category: str  # compute, communication, copy, host, wait, latency
+    name: str
+    lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """What the step consists of when every wait is followed to its reason."""
+
+    shares: Mapping[str, float]  # of the path by category, over all steady steps; sums to 1
+    pieces: tuple[PathPiece, ...] = ()  # of the step that the picture draws, in time order, small ones merged
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The step after some prescriptions, replayed together."""
+
+    ids: tuple[str, ...]  # of the prescriptions applied, in order; () for the step as it is
+    title: str  # of the one applied last, or "now"
+    step_ns: float
+    low_ns: float
+    high_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """The best combination, one prescription after the other; the first entry is the step as measured."""
+
+    forecasts: tuple[Forecast, ...]
+    bound_by: str  # what binds the step after the last one: a category of the critical path, as a sentence
+    shares: Mapping[str, float] = field(default_factory=dict)  # of the critical path then, by category
+
+
+@dataclass(frozen=True, slots=True)
+class RooflinePoint:
+    """All calls of one operator with the same shapes and types, set against the device's peak rates."""
+
+    op: str
+    shapes: str
+    kernel: str  # the longest
+    step_share: float
+    precision: str
+    flop_per_byte: float
+    tflops: float  # achieved
+    gb_per_s: float  # achieved
+    bound: Literal["compute", "memory"]
+    achieved: float  # share of the bound's rate
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The heavy operators against the device."""
+
+    device: str
+    tflops: Mapping[str, float]  # peak by precision
+    gb_per_s: float  # peak
+    points: tuple[RooflinePoint, ...] = ()  # the costliest first
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of the device (or of the host, without one) over the steady steps; bytes."""
+
+    device: str
+    peak_allocated: int
+    peak_reserved: int | None = None
+    capacity: int | None = None
+    peak_at_ns: int = 0  # from the begin of the first steady step
+    timeline: tuple[tuple[int, int, int], ...] = ()  # (ns, allocated, reserved or -1): a step function
+    by_category: Mapping[str, int] = field(default_factory=dict)  # at the peak: parameters, gradients, …
+    by_place: tuple[tuple[Where, int], ...] = ()  # at the peak, the largest first
+    retries: int | None = None  # allocations that had to free cached memory first
+
+
+@dataclass(frozen=True, slots=True)
 class HostOperator:
     """One operator on the host, summed over the steady steps; most expensive first."""
 
@@ -229,6 +319,10 @@ class Diagnosis:
     replay_error: float | None = None  # set once savings are replayed
     host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
     profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1
+    critical_path: CriticalPath | None = None  # None where nothing was replayed
+    waterfall: Waterfall | None = None
+    roofline: Roofline | None = None  # None for an unknown device, or without shapes
+    memory: Memory | None = None  # None without memory events
 
     @property
     def steps(self) -> int:
