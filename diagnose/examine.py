@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from diagnose import analyzers
 from diagnose.analyzers import Analyzer
@@ -13,11 +14,13 @@ from diagnose.findings import Diagnosis, Finding, Prescription, Source, Where
 from diagnose.host_operators import host_operators
 from diagnose.intervals import EMPTY, Intervals
 from diagnose.overhead import overhead_share, without_recording
-from diagnose.picture import picture
 from diagnose.tables import Claim, Tables
 from diagnose.trace import Note, Trace
 from diagnose.trust import is_scanty, trust_notes
 from diagnose.verdicts import headline, in_scope, verdict
+
+if TYPE_CHECKING:
+    from diagnose.figures import Picture
 
 __all__ = ["examine_rank", "tables_of"]
 
@@ -76,10 +79,16 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         trust=tuple(notes),
         source=_source(t),
         operators=host_operators(t),
-        picture=picture(t) if draw else None,
+        picture=_drawn(t) if draw else None,
         profiler_overhead=overhead_share(t),
         host_by_cause={} if queue else shares,
     )
+
+
+def _drawn(t: Tables) -> Picture:
+    from diagnose.picture import picture  # only where it is shown: the types of charts cost 5 ms to import
+
+    return picture(t)
 
 
 def _rules(t: Tables) -> tuple[Analyzer, ...]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.findings import Gap, Picture, Span
+from diagnose.figures import Gap, Picture, Span
 from diagnose.intervals import distinct
 from diagnose.places import doing
 from diagnose.tables import Tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from diagnose.findings import Gap, Picture
+from diagnose.figures import Gap, Picture
 
 __all__ = ["bar", "cause_shares", "cells", "depth_columns", "idle_columns", "shades", "sparkline"]
 

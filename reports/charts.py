@@ -11,7 +11,8 @@ from html import escape
 from statistics import median
 from typing import TypeAlias, TypedDict
 
-from diagnose.findings import Diagnosis, Gap, Picture, Span
+from diagnose.figures import Gap, Picture, Span
+from diagnose.findings import Diagnosis
 from diagnose.reports.causes import CATEGORIES, colour
 from diagnose.reports.names import middle, shorten
 from diagnose.reports.words import clean

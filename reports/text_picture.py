@@ -10,7 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.findings import Partition, Picture, Queue
+from diagnose.figures import Picture
+from diagnose.findings import Partition, Queue
 from diagnose.reports.bars import bar, cells, depth_columns, idle_columns, shades, sparkline
 from diagnose.reports.causes import meaning
 from diagnose.reports.words import clean, duration, percent, summed

@@ -16,6 +16,7 @@ FLOORS = {
     "marker": GROUND,
     "progress": GROUND,
     "findings": TYPES,
+    "figures": TYPES,
     "intervals": TYPES,
     "captures": TYPES,
     "tables": TABLES,

@@ -5,19 +5,17 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.figures import Gap, Picture, Span
 from diagnose.findings import (
     Diagnosis,
     Example,
     Finding,
-    Gap,
     HostOperator,
     Partition,
-    Picture,
     Prescription,
     Queue,
     RankSummary,
     Source,
-    Span,
     Trial,
     Where,
 )

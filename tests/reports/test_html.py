@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from diagnose.findings import Gap, Picture, Prescription, Span
+from diagnose.figures import Gap, Picture, Span
+from diagnose.findings import Prescription
 from diagnose.reports.charts import chart_data, levels
 from diagnose.reports.html import render
 

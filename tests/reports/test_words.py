@@ -2,7 +2,8 @@
 
 import pytest
 
-from diagnose.findings import Gap, Where
+from diagnose.figures import Gap
+from diagnose.findings import Where
 from diagnose.reports.bars import bar, cells, depth_columns, idle_columns, shades, sparkline
 from diagnose.reports.names import shorten
 from diagnose.reports.words import clean, duration, path_tail, percent, place, summed
