@@ -36,7 +36,7 @@ def examined(monkeypatch, tmp_path):
     asked = []
     reading, pipeline = ModuleType("diagnose.reading"), ModuleType("diagnose.pipeline")
     reading.open_captures = lambda paths: asked.extend(paths) or ["capture"]
-    pipeline.examine = lambda captures: HEALTHY
+    pipeline.examine = lambda captures, **_: HEALTHY
     monkeypatch.setitem(sys.modules, "diagnose.reading", reading)
     monkeypatch.setitem(sys.modules, "diagnose.pipeline", pipeline)
     monkeypatch.chdir(tmp_path)
@@ -112,7 +112,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(examined, tmp_path, monkeypa
 
 @pytest.mark.parametrize(("error", "code"), [(InputError("It is empty."), 4), (CaptureError("No step."), 5)])
 def test_every_error_is_one_sentence_with_its_exit_code(examined, monkeypatch, capsys, error, code):
-    def fail(captures):
+    def fail(captures, **_):
         raise error
 
     monkeypatch.setattr(sys.modules["diagnose.pipeline"], "examine", fail)
@@ -123,7 +123,7 @@ def test_every_error_is_one_sentence_with_its_exit_code(examined, monkeypatch, c
 
 
 def test_a_fault_of_our_own_says_how_to_report_it(examined, monkeypatch, capsys):
-    monkeypatch.setattr(sys.modules["diagnose.pipeline"], "examine", lambda captures: {}["missing"])
+    monkeypatch.setattr(sys.modules["diagnose.pipeline"], "examine", lambda captures, **_: {}["missing"])
     assert cli.run(["analyze", "a.json", "--quiet"]) == 70
     shown = capsys.readouterr().err
     assert shown.startswith("diagnose: error: a fault in diagnose itself: KeyError: 'missing'.")
@@ -134,7 +134,7 @@ def test_a_fault_of_our_own_says_how_to_report_it(examined, monkeypatch, capsys)
 
 
 def test_an_interrupt_is_no_traceback(examined, monkeypatch, capsys):
-    def interrupt(captures):
+    def interrupt(captures, **_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["diagnose.pipeline"], "examine", interrupt)

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 BOUNDS = ("--skip", "40", "--steps", "8")  # a script that never settles still ends within the minute
 SMALL_SHARE = 0.02  # of a step: below this a finding is not worth a reader's time
+ATTEMPTS = 3  # other processes on the machine take the core away in the midst of Python; no script is at fault then
 REPAIRED_SHARE = 0.10  # a repaired script waits for its next bottleneck, and the machine has noise of its own
 
 
@@ -43,18 +44,32 @@ def _large(diagnosis, least=SMALL_SHARE):
     return [(f["rule"], f["lost_share"], f["title"]) for f in diagnosis["findings"] if f["lost_share"] > least]
 
 
+def _all_wrong(diagnose, fixture, complaint, *arguments):
+    """Trace until nothing is to be complained of, a few times; return what was wrong in each attempt."""
+    wrong = []
+    for _ in range(ATTEMPTS):
+        wrong.append(complaint(_trace(diagnose, fixture, *arguments)))
+        if not wrong[-1]:
+            return []
+    return wrong
+
+
 @pytest.mark.parametrize(("fixture", "rules"), _cases("expect"))
 def test_what_was_planted_is_found(diagnose, fixture, rules):
-    diagnosis = _trace(diagnose, fixture)
-    assert diagnosis["verdict"] == "no-gpu"
-    if rules:
-        assert diagnosis["dominant"] in rules, _large(diagnosis)
-    else:
-        assert _large(diagnosis) == []
+    def complaint(diagnosis):
+        assert diagnosis["verdict"] == "no-gpu"
+        if diagnosis["dominant"] in rules:
+            return []
+        return _large(diagnosis) or ([("nothing found", rules)] if rules else [])
+
+    assert _all_wrong(diagnose, fixture, complaint) == []
 
 
 @pytest.mark.parametrize(("fixture", "rules"), _cases("fixed"))
 def test_the_repaired_script_is_found_healthy(diagnose, fixture, rules):
-    diagnosis = _trace(diagnose, fixture, "--fixed")
     least = SMALL_SHARE if fixture.name == "healthy" else REPAIRED_SHARE
-    assert [found for found in _large(diagnosis, least) if found[0] not in rules] == []
+
+    def complaint(diagnosis):
+        return [found for found in _large(diagnosis, least) if found[0] not in rules]
+
+    assert _all_wrong(diagnose, fixture, complaint, "--fixed") == []
