@@ -108,6 +108,16 @@ class Trial:
     speed_up: float
     interval: tuple[float, float]
     numerics: Literal["identical", "within", "drifted", "unknown"]
+    title: str = ""
+    ids: tuple[str, ...] = ()  # of what was applied together; (id,) for one prescription alone
+    kind: Literal["single", "combination", "without"] = "single"  # without: the combination less ``id``
+    predicted_ms: float | None = None
+    noise: float | None = None  # share by which the baseline differs from itself
+    peak_bytes: tuple[int, int] | None = None  # baseline, trial
+    losses: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # baseline, trial; of the same steps
+    drift: float | None = None  # median relative distance of the losses
+    note: str = ""  # what the reader should know of it, one sentence
+    failure: str = ""  # why it could not be measured; the times are empty then
 
 
 @dataclass(frozen=True, slots=True)
