@@ -95,6 +95,44 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # wh
     answer(examine_paths(paths, request.progress, draw=draw), request, files)
 
 
+@cli.command(context_settings={"allow_interspersed_args": False})
+@click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as in python -m.")
+@click.option("--auto", is_flag=True, help="Try every prescription that can be applied from outside (the default).")
+@click.option("--apply", "ids", metavar="ID,…", help="Try these changes only.")
+@click.option("--budget", default="10m", show_default=True, metavar="TIME", help="Stop starting runs after it.")
+@click.option(
+    "--cwd-mode",
+    type=click.Choice(["copy", "same"]),
+    default="copy",
+    show_default=True,
+    help="Run in a copy of the working folder, or in the folder itself.",
+)
+@click.option("--launcher", default="", metavar="COMMAND", help="What starts the ranks: 'torchrun --nproc-per-node 2'.")
+@click.option(
+    "--step-on",
+    type=click.Choice(["auto", "optimizer", "dataloader", "forward", "marker"]),
+    default="auto",
+    help="What ends a step.  [default: auto]",
+)
+@click.option("--keep", metavar="FOLDER", help="Keep the output of every run in FOLDER.")
+@click.option("--yes", is_flag=True, help="Do not ask before running the script repeatedly.")
+@_outputs
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # noqa: ANN401  # what click read, typed by ProveRequest
+    """Run SCRIPT with the prescribed changes and without, in turns, and measure both, losses included.
+
+    SCRIPT is run unmodified, many times, each time for some dozens of steps. A capture folder may stand in its place.
+    """
+    from diagnose.errors import UsageError
+    from diagnose.proving import ProveRequest, prove_and_answer
+
+    if auto and ids:
+        raise UsageError("--auto and --apply contradict each other; give one of them.")
+    apply = tuple(name.strip() for name in (ids or "").split(",") if name.strip())
+    return prove_and_answer(ProveRequest(apply=apply, **asked))
+
+
 @cli.command("what-if")
 @click.option(
     "--without", "rules", multiple=True, metavar="RULE", help="Take away what this rule found; may be repeated."

@@ -96,6 +96,7 @@ class Prescription:
     remedy: str = ""  # dotted name of the module that does it, or ""
     basis: Literal["replay", "bound"] = "bound"  # saves_ns is replayed, or bounded by what the finding lost
     assumes: str = ""  # what the two ends of saves_ns rest on, one sentence
+    arguments: Facts = field(default_factory=dict)  # what `diagnose prove` applies it with, such as {"workers": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,7 @@ class Diagnosis:
     waterfall: Waterfall | None = None
     roofline: Roofline | None = None  # None for an unknown device, or without shapes
     memory: Memory | None = None  # None without memory events
+    after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
 
     @property
     def steps(self) -> int:

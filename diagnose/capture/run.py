@@ -22,7 +22,7 @@ from diagnose.capture.session import Session
 if TYPE_CHECKING:
     from diagnose.captures import CaptureInfo
 
-__all__ = ["CaptureResult", "Progress", "trace_script"]
+__all__ = ["CaptureResult", "Progress", "leave_behind", "silence_kineto", "trace_script"]
 
 KINETO_SILENT = "99"  # above every level that Kineto writes at (5, its documented highest, still lets lines through)
 
@@ -81,7 +81,7 @@ def trace_script(
                 session.folder.discard()
     if os.getpid() != owner:  # the script forked, and this is the child at the script's end
         sys.exit(outcome.exit_code)
-    threads = _leave_behind(outcome, forked)
+    threads = leave_behind(outcome, forked)
     forked.close()
     return _conclude(session, outcome, threads)
 
@@ -105,7 +105,7 @@ def _stop() -> None:
     raise StopScript
 
 
-def _leave_behind(outcome: Outcome, forked: ForkedChildren) -> tuple[str, ...]:
+def leave_behind(outcome: Outcome, forked: ForkedChildren) -> tuple[str, ...]:
     """After a deliberate stop end what the script would have ended: process groups and worker processes."""
     gc.collect()
     if outcome.ended not in ("stopped", "interrupted", "killed"):

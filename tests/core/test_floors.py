@@ -30,6 +30,7 @@ FLOORS = {
     "output": FACES,
     "answering": FACES,
     "api": FACES,
+    "proving": FACES,
     "tracing": FACES,
     "child": FACES,
     "launch": FACES,

@@ -1,0 +1,55 @@
+"""Which prescriptions of a diagnosis are to be run: those that can be applied from outside, the best first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.errors import UsageError
+from diagnose.findings import Diagnosis, Prescription
+from diagnose.proof.patches import BY_HAND, PATCHES
+
+__all__ = ["Candidate", "by_hand", "candidates"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A patch to be tried, with what the diagnosis foretells of it."""
+
+    id: str
+    title: str
+    predicted_ratio: float | None = None  # of the step then to the step now
+
+
+def candidates(diagnosis: Diagnosis, asked: Sequence[str]) -> tuple[Candidate, ...]:
+    """Return what to run: the ids asked for, or without any every prescription that can be applied from outside.
+
+    Raises:
+        UsageError: an id is unknown, or names a change that only the script's author can make.
+    """
+    prescribed = {p.id: p for p in diagnosis.prescriptions}
+    if not asked:
+        has_gpu = diagnosis.queue is not None
+        wanted = [name for name in prescribed if name in PATCHES and (has_gpu or not PATCHES[name].needs_gpu)]
+        return tuple(_candidate(name, prescribed.get(name), diagnosis.step_ns) for name in wanted)
+    for name in asked:
+        if name in BY_HAND:
+            raise UsageError(f"{name} cannot be applied from outside: {BY_HAND[name]}. Make the change by hand.")
+        if name not in PATCHES:
+            raise UsageError(f"There is no change {name} that can be applied; there are {', '.join(sorted(PATCHES))}.")
+    return tuple(_candidate(name, prescribed.get(name), diagnosis.step_ns) for name in dict.fromkeys(asked))
+
+
+def by_hand(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Return a sentence for each prescription that cannot be run."""
+    return tuple(
+        f"{p.id} was not run: {BY_HAND.get(p.id, 'it cannot be applied from outside the script')}."
+        for p in diagnosis.prescriptions
+        if p.id not in PATCHES
+    )
+
+
+def _candidate(name: str, prescription: Prescription | None, step_ns: float) -> Candidate:
+    predicted = prescription.predicted_step_ns if prescription else None
+    ratio = predicted / step_ns if predicted is not None and step_ns > 0 else None
+    return Candidate(name, prescription.title if prescription else PATCHES[name].title, ratio)

@@ -1,0 +1,140 @@
+"""The process of one trial: patches torch as ordered, runs the script as Python would, times its steps, stops it.
+
+``sys.argv`` holds the file of the order, then [-m] SCRIPT and its arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from diagnose.capture.children import ForkedChildren
+from diagnose.capture.facts import ScriptFacts
+from diagnose.capture.imports import when_imported
+from diagnose.capture.listener import Listener
+from diagnose.capture.options import CaptureOptions
+from diagnose.capture.ranks import rank_and_size
+from diagnose.capture.run import leave_behind, silence_kineto, trace_script
+from diagnose.capture.script import Outcome, StopScript, check_script, run_script
+from diagnose.errors import DiagnoseError
+from diagnose.proof.patches import PATCHES, Log, Undo
+from diagnose.proof.spec import Order, Run
+from diagnose.proof.timing import StepTimer
+from diagnose.proof.watching import Numbers, PeakMemory, seed_everything
+
+__all__ = ["main"]
+
+LEAST_TIMED = 5  # steps of a script that ends early: fewer make no median
+
+
+def main() -> NoReturn:
+    """Carry the order out, write the result, and leave without waiting for the script's threads."""
+    order = Order.read(Path(sys.argv[1]))
+    module = sys.argv[2] == "-m"
+    script = sys.argv[3:] if module else sys.argv[2:]
+    seed_everything(order.seed, when_imported)
+    log = Log()
+    undo = _patch(order, log)
+    try:
+        run = _trace(order, script, module=module) if order.capture else _measure(order, script, module=module)
+    except DiagnoseError as error:
+        run = Run(failure=str(error), exit_code=error.exit_code)
+    finally:
+        for one in reversed(undo):
+            one()
+    _write(order, replace(run, ids=order.ids, applied=tuple(log.done), refused=tuple(log.refused)))
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
+
+
+def _patch(order: Order, log: Log) -> list[Undo]:
+    """Install the patches once torch is imported; return what undoes them."""
+    undo: list[Undo] = []
+
+    def install() -> None:
+        for name in order.ids:
+            patch = PATCHES[name]
+            if patch.install is not None:
+                undo.append(patch.install(log, order.arguments.get(name, {})))
+
+    for name in order.ids:
+        for variable, value in PATCHES[name].environment.items():
+            os.environ[variable] = value
+            log.did(f"{variable}={value}")
+    when_imported("torch", install)
+    return undo
+
+
+def _trace(order: Order, script: Sequence[str], *, module: bool) -> Run:
+    options = CaptureOptions(output=Path(order.capture), steps=order.capture_steps, force=True, quiet=True)
+    result = trace_script(script, options, module=module)
+    return Run(ended=result.info.ended, exit_code=result.exit_code)
+
+
+def _measure(order: Order, script: Sequence[str], *, module: bool) -> Run:
+    check_script(script, module=module)
+    silence_kineto()
+    numbers, memory = Numbers(), PeakMemory()
+    timer = StepTimer(order.warm_up, order.timed, alone=rank_and_size()[1] == 1, timing_begins=memory.start)
+
+    def boundary(fresh: bool) -> None:  # a callback
+        if fresh:
+            timer.restart()
+            return
+        timer.boundary()
+        if timer.done:
+            raise StopScript
+
+    listener = Listener(order.step_on, ScriptFacts(), boundary)  # type: ignore[arg-type]  # checked by the parent
+    when_imported("torch", numbers.arm)
+    when_imported("torch", listener.arm)
+    owner, forked = os.getpid(), ForkedChildren()
+    outcome = run_script(script, module=module)
+    if os.getpid() != owner:  # the script forked, and this is the child at the script's end
+        os._exit(outcome.exit_code)
+    listener.disarm()
+    listener.shut_loaders()
+    numbers.disarm()
+    run = _result(outcome, timer, numbers, memory)
+    leave_behind(outcome, forked)
+    return run
+
+
+def _result(outcome: Outcome, timer: StepTimer, numbers: Numbers, memory: PeakMemory) -> Run:
+    step_ns = timer.step_ns()
+    return Run(
+        step_ns=step_ns if len(step_ns) >= LEAST_TIMED else (),
+        losses=numbers.losses,
+        grad_norms=numbers.grad_norms,
+        peak_bytes=memory.read(),
+        clock=timer.clock,
+        warm_up=timer.num_warm_up,
+        steady=timer.steady,
+        ended=outcome.ended,
+        exit_code=outcome.exit_code,
+        failure="" if len(step_ns) >= LEAST_TIMED else _why_nothing(outcome, timer, len(step_ns)),
+    )
+
+
+def _why_nothing(outcome: Outcome, timer: StepTimer, timed: int) -> str:
+    if outcome.ended == "raised":
+        return f"The script raised {type(outcome.error).__name__}: {str(outcome.error).strip().splitlines()[:1]}."
+    seen = timer.num_warm_up + timed
+    return f"The script ended after {seen} steps that could be timed; it must run for more to be measured."
+
+
+def _write(order: Order, run: Run) -> None:
+    rank, size = rank_and_size()
+    path = Path(order.result if size == 1 or rank == 0 else f"{order.result}.rank{rank}")
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(run.to_json(), encoding="utf-8")
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Patches that compile the model in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diagnose.proof.patches.base import Log, Undo
+from diagnose.proof.patches.top_module import once_for_top_module
+
+__all__ = ["compile_graphs", "compile_model"]
+
+
+def compile_model(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+    """Compile the outermost module before its first forward."""
+    return _compile(log, None)
+
+
+def compile_graphs(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+    """Compile the outermost module and replay its launches as CUDA graphs."""
+    return _compile(log, "reduce-overhead")
+
+
+def _compile(log: Log, mode: str | None) -> Undo:
+    def act(module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401, ARG001  # a Module and its arguments
+        if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
+            log.left("a model that is compiled already")
+            return
+        module.compile(mode=mode) if mode else module.compile()
+        log.did(f"{type(module).__name__}.compile({f'mode={mode!r}' if mode else ''})")
+
+    return once_for_top_module(act)

@@ -1,0 +1,90 @@
+"""From runs to trials: pairs of baseline and changed runs, judged for time and for numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal, NamedTuple
+
+from diagnose.findings import Trial
+from diagnose.proof.candidates import Candidate
+from diagnose.proof.numerics import compare
+from diagnose.proof.patches import PATCHES
+from diagnose.proof.patches.base import Promise
+from diagnose.proof.spec import Run
+from diagnose.proof.statistics import noise_of, speed_up
+
+__all__ = ["Measured", "is_gain", "judge", "loosest"]
+
+_ORDER: tuple[Promise, ...] = ("identical", "rounding", "reduced")
+SHOWN_LOSSES = 100
+
+
+class Measured(NamedTuple):
+    """The runs of one change."""
+
+    ids: Sequence[str]
+    baselines: Sequence[Run]  # those beside the variants, which share the machine's mood
+    variants: Sequence[Run]
+    all_baselines: Sequence[Run]
+    kind: Literal["single", "combination", "without"] = "single"
+
+
+def judge(candidate: Candidate, measured: Measured) -> Trial:
+    """Return what came of a change."""
+    ids, baselines, variants, all_baselines, kind = measured
+    common = {"id": candidate.id, "title": candidate.title, "ids": tuple(ids), "kind": kind}
+    good = [run for run in variants if run.step_ns]
+    failure = next((run.failure for run in variants if run.failure), "")
+    if not good or not any(run.step_ns for run in baselines):
+        return Trial(
+            baseline_ms=(), step_ms=(), speed_up=1.0, interval=(0.0, 0.0), numerics="unknown",
+            failure=failure or "The unchanged script could not be measured beside it.", **common,  # type: ignore[arg-type]
+        )  # fmt: skip
+    before = [run.step_ns for run in baselines if run.step_ns]
+    after = [run.step_ns for run in good]
+    noise = noise_of([run.step_ns for run in all_baselines if run.step_ns])
+    faster = speed_up(before, after, noise)
+    parity = compare([run.losses for run in all_baselines if run.losses] or [()], good[0].losses, loosest(ids))
+    baseline_ms = tuple(ns / 1e6 for run in before for ns in run)
+    predicted = candidate.predicted_ratio
+    return Trial(
+        baseline_ms=baseline_ms,
+        step_ms=tuple(ns / 1e6 for run in after for ns in run),
+        speed_up=faster.ratio,
+        interval=(faster.low, faster.high),
+        numerics=parity.numerics,
+        predicted_ms=predicted * median(baseline_ms) if predicted is not None else None,
+        noise=noise,
+        peak_bytes=_peaks(baselines, good),
+        losses=(baselines[0].losses[:SHOWN_LOSSES], good[0].losses[:SHOWN_LOSSES]),
+        drift=parity.drift,
+        note=_note(good, parity.note),
+        **common,  # type: ignore[arg-type]  # the texts above
+    )
+
+
+def is_gain(trial: Trial) -> bool:
+    """Tell whether the change made the step shorter for certain, and left the numbers as it promised."""
+    return not trial.failure and trial.interval[0] > 1.0 and trial.numerics != "drifted"
+
+
+def loosest(ids: Sequence[str]) -> Promise:
+    """Return the promise of several changes together: that of the one which changes the numbers most."""
+    return max((PATCHES[name].promise for name in ids), key=_ORDER.index, default="identical")
+
+
+def _peaks(baselines: Sequence[Run], variants: Sequence[Run]) -> tuple[int, int] | None:
+    before = [run.peak_bytes for run in baselines if run.peak_bytes is not None]
+    after = [run.peak_bytes for run in variants if run.peak_bytes is not None]
+    return (int(median(before)), int(median(after))) if before and after else None
+
+
+def _note(runs: Sequence[Run], parity: str) -> str:
+    first = runs[0]
+    parts = [f"Applied: {'; '.join(first.applied)}."] if first.applied else ["It found nothing to change."]
+    if first.refused:
+        parts.append(f"Left alone: {'; '.join(first.refused)}.")
+    if not all(run.steady for run in runs):
+        parts.append("Its step times had not settled before they were measured.")
+    return " ".join([*parts, *([parity] if parity else [])])

@@ -1,0 +1,197 @@
+"""``diagnose prove``: say what will run, diagnose, run the trials, diagnose what is left, answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from diagnose.answering import Request, answer, examine_paths, prepare
+from diagnose.errors import CaptureError, UsageError
+from diagnose.findings import Diagnosis
+from diagnose.progress import Progress
+from diagnose.proof.candidates import by_hand, candidates
+from diagnose.proof.prove import Proof, prove
+from diagnose.proof.runs import Command, Runner
+from diagnose.trace import Note
+
+__all__ = ["ProveRequest", "command_of", "parse_budget", "prove_and_answer"]
+
+TRACE_TIMEOUT_S = 600.0
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class ProveRequest(Request):
+    """What ``diagnose prove`` was asked for."""
+
+    script: str = ""
+    args: Sequence[str] = ()
+    module: bool = False
+    apply: Sequence[str] = ()
+    budget: str = "10m"
+    cwd_mode: Literal["copy", "same"] = "copy"
+    launcher: str = ""
+    step_on: str = "auto"
+    keep: str | None = None  # folder for the runs' outputs
+    yes: bool = False
+    patches: dict[str, dict[str, object]] = field(default_factory=dict)
+
+
+def prove_and_answer(request: ProveRequest) -> int:
+    """Prove and print; return the exit code.
+
+    Raises:
+        UsageError: the request makes no sense, or nobody was there to agree to it.
+        CaptureError: the script could not be traced or measured.
+    """
+    budget_s = parse_budget(request.budget)
+    files = prepare(request)
+    command, capture = command_of(request)
+    _agree(request, command, budget_s)
+    with _folder(request.keep) as folder:
+        runner = Runner(command, folder.path, cwd_mode=request.cwd_mode, step_on=request.step_on)
+        if capture is None:
+            capture = folder.path / "capture"
+            _trace(runner, (), capture, request.progress, "to find what holds it back")
+        diagnosis = examine_paths([capture], request.progress)
+        proof = _prove(runner, diagnosis, request, budget_s)
+        diagnosis = _with_proof(diagnosis, proof)
+        if proof.best:
+            diagnosis = replace(diagnosis, after=_after(runner, proof.best, folder.path / "after", request.progress))
+        answer(diagnosis, request, files)
+        if request.keep:
+            request.progress.say(f"the output of every run is in {folder.path}")
+    return 0
+
+
+def parse_budget(text: str) -> float:
+    """Return seconds from 90, 90s, 10m or 1h.
+
+    Raises:
+        UsageError: it is none of these, or not above zero.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if seconds <= 0:
+        raise UsageError(f"--budget {text} is no time; give 90s, 10m or 1h.")
+    return seconds
+
+
+def command_of(request: ProveRequest) -> tuple[Command, Path | None]:
+    """Return what to run, and the capture that tells of it where one was named instead of a script.
+
+    Raises:
+        UsageError: there is no such script, or the capture does not know its command.
+    """
+    launcher = tuple(request.launcher.split())
+    path = Path(request.script)
+    if request.module:
+        return Command(("-m", request.script, *request.args), Path.cwd(), launcher), None
+    if not path.exists():
+        raise UsageError(f"There is no script or capture {request.script}; check the path.")
+    if not path.is_dir() or (path / "__main__.py").is_file():
+        return Command((request.script, *request.args), Path.cwd(), launcher), None
+    return _of_capture(path, launcher), path
+
+
+def _of_capture(path: Path, launcher: tuple[str, ...]) -> Command:
+    described = sorted(path.glob("capture*.json"))
+    if not described:
+        raise UsageError(
+            f"{path} is no capture of diagnose trace, so the command to run is not known; name the script."
+        )
+    info = json.loads(described[0].read_text(encoding="utf-8"))
+    script, cwd, world = (
+        tuple(info.get("command") or ()),
+        Path(info.get("cwd") or "."),
+        int(info.get("world_size") or 1),
+    )
+    if not script or script[0] == "<notebook>" or not cwd.is_dir():
+        raise UsageError(f"{path} was not captured from a script that can be run again; name the script.")
+    if world > 1 and not launcher:
+        launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}")
+    return Command(script, cwd, launcher)
+
+
+def _agree(request: ProveRequest, command: Command, budget_s: float) -> None:
+    """Tell what is about to run, and ask unless told not to.
+
+    Raises:
+        UsageError: there is nobody to ask, or the answer is no.
+    """
+    where = (
+        "each time in a copy of the working folder, which is thrown away"
+        if request.cwd_mode == "copy"
+        else "each time in the working folder itself, where it may write"
+    )
+    request.progress.say(
+        f"this runs {command.text} again and again for up to {budget_s / 60:.0f} min, {where}; "
+        "every run is stopped after some dozens of steps. What it writes to elsewhere is not protected."
+    )
+    if request.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("Nobody can be asked whether to run the script repeatedly; agree to it with --yes.")
+    import click
+
+    if not click.confirm("Run it?", default=True, err=True):
+        raise UsageError("Nothing was run.")
+
+
+def _trace(runner: Runner, ids: Sequence[str], capture: Path, progress: Progress, why: str) -> None:
+    with progress.phase(f"tracing {runner.command.text} {why}"):
+        run = runner.trace(ids, capture, timeout_s=TRACE_TIMEOUT_S)
+    if run.failure:
+        raise CaptureError(run.failure)
+
+
+def _prove(runner: Runner, diagnosis: Diagnosis, request: ProveRequest, budget_s: float) -> Proof:
+    runner.arguments = {p.id: p.arguments for p in diagnosis.prescriptions if p.arguments}
+    chosen = candidates(diagnosis, request.apply)
+    if not chosen:
+        return Proof(notes=["No prescription of this diagnosis can be applied from outside, so nothing was run."])
+    return prove(runner, chosen, budget_s, request.progress.say)
+
+
+def _with_proof(diagnosis: Diagnosis, proof: Proof) -> Diagnosis:
+    notes = [*proof.notes, *by_hand(diagnosis)]
+    return replace(diagnosis, trials=tuple(proof.trials), trust=(*diagnosis.trust, *(Note(text) for text in notes)))
+
+
+def _after(runner: Runner, best: tuple[str, ...], capture: Path, progress: Progress) -> Diagnosis | None:
+    """Return the diagnosis with the best combination applied, None where it could not be traced."""
+    try:
+        _trace(runner, best, capture, progress, f"with {' and '.join(best)}, to see what binds it then")
+        return examine_paths([capture], progress)
+    except (CaptureError, OSError) as error:
+        progress.say(f"it could not be traced with the changes: {error}")
+        return None
+
+
+class _folder:  # noqa: N801  # a context manager, used like a function
+    """A folder for the runs: kept where a name was given, thrown away otherwise."""
+
+    def __init__(self, keep: str | None) -> None:
+        self._keep = keep
+        self.path = Path()
+
+    def __enter__(self) -> _folder:
+        if self._keep is None:
+            self.path = Path(tempfile.mkdtemp(prefix="diagnose-prove-"))
+            return self
+        self.path = Path(self._keep).absolute()
+        if self.path.exists() and any(self.path.iterdir()):
+            raise UsageError(f"The folder {self._keep} is not empty; give --keep a new name.")
+        self.path.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._keep is None:
+            shutil.rmtree(self.path, ignore_errors=True)
