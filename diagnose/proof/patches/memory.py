@@ -97,24 +97,20 @@ def channels_last(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001
     import torch
     from torch.utils._pytree import tree_map
 
-    converted: set[int] = set()
+    converted: dict[int, bool] = {}
 
-    def begins(module: Any) -> None:  # noqa: ANN401  # a Module
-        if id(module) in converted:
-            return
-        converted.add(id(module))
-        if any(isinstance(inner, torch.nn.Conv2d) for inner in module.modules()):
-            module.to(memory_format=torch.channels_last)
-            module.register_forward_pre_hook(_inputs_too)
-            log.did(f"{type(module).__name__} and its inputs in channels_last")
-        else:
-            log.left(f"{type(module).__name__}, which has no Conv2d")
+    def begins(module: Any, args: tuple[Any, ...]) -> Any:  # noqa: ANN401  # a Module
+        if id(module) not in converted:
+            converted[id(module)] = any(isinstance(inner, torch.nn.Conv2d) for inner in module.modules())
+            if converted[id(module)]:
+                module.to(memory_format=torch.channels_last)
+                log.did(f"{type(module).__name__} and its inputs in channels_last")
+            else:
+                log.left(f"{type(module).__name__}, which has no Conv2d")
+        return tree_map(convert, args) if converted[id(module)] else None
 
-    def _inputs_too(module: Any, args: tuple[Any, ...]) -> Any:  # noqa: ANN401, ARG001  # torch's signature
-        def convert(leaf: Any) -> Any:  # noqa: ANN401  # a leaf
-            image = isinstance(leaf, torch.Tensor) and leaf.dim() == 4  # batch, channels, two sides
-            return leaf.contiguous(memory_format=torch.channels_last) if image else leaf
-
-        return tree_map(convert, args)
+    def convert(leaf: Any) -> Any:  # noqa: ANN401  # a leaf
+        image = isinstance(leaf, torch.Tensor) and leaf.dim() == 4  # noqa: PLR2004  # batch, channels, two sides
+        return leaf.contiguous(memory_format=torch.channels_last) if image else leaf
 
     return around_top_module(begins, lambda output: output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from diagnose.proof.patches.base import Log, Undo, replace_attribute
@@ -49,6 +49,10 @@ def _patched(cls: type, flag: str, log: Log) -> Undo:
         changed = {k: v for k, v in bound.arguments.items() if k not in ("self", other)}
         changed["params"] = _kept(changed["params"])
         before = {**changed, **({other: bound.arguments[other]} if other in bound.arguments else {})}
+        if flag == "fused" and not all(p.is_floating_point() for p in _tensors(changed["params"])):
+            log.left(f"{cls.__name__}: a parameter is not of a floating-point type")
+            original(self, **before)
+            return
         try:
             original(self, **{**changed, flag: True})
         except (RuntimeError, ValueError, TypeError) as error:
@@ -66,4 +70,15 @@ def _has(signature: inspect.Signature, flag: str, self: object, args: Any, kwarg
 
 def _kept(parameters: Any) -> Any:  # noqa: ANN401  # whatever an optimizer takes
     """Return the parameters so that they can be gone through twice: a generator is used up by the first attempt."""
-    return list(parameters) if not isinstance(parameters, list | tuple | dict) else parameters
+    return list(parameters) if not isinstance(parameters, list | tuple) else parameters
+
+
+def _tensors(parameters: Any) -> Iterator[Any]:  # noqa: ANN401  # whatever an optimizer takes
+    """Go through the tensors of parameters, named parameters and groups."""
+    for entry in parameters:
+        if isinstance(entry, Mapping):
+            inner = entry["params"]
+            entry["params"] = inner if isinstance(inner, list | tuple) or hasattr(inner, "dtype") else list(inner)
+            yield from _tensors([entry["params"]] if hasattr(entry["params"], "dtype") else entry["params"])
+        else:
+            yield entry[1] if isinstance(entry, tuple) else entry

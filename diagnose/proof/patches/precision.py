@@ -20,7 +20,7 @@ def autocast(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # t
 
     active: list[Any] = []
 
-    def begins(module: Any) -> None:  # noqa: ANN401  # a Module
+    def begins(module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401, ARG001  # a Module
         device = next((p.device.type for p in module.parameters()), "cpu")
         if torch.is_autocast_enabled(device):
             log.left("a model that runs under autocast already")

@@ -10,8 +10,10 @@ from diagnose.proof.patches.base import Undo
 __all__ = ["around_top_module", "once_for_top_module"]
 
 
-def around_top_module(begins: Callable[[Any], None], ends: Callable[[Any], Any]) -> Undo:
-    """Call ``begins`` before every outermost forward in training, and let ``ends`` convert what it returns.
+def around_top_module(begins: Callable[[Any, tuple[Any, ...]], Any], ends: Callable[[Any], Any]) -> Undo:
+    """Call ``begins`` before every outermost forward, and let ``ends`` convert what the forward returns.
+
+    What ``begins`` returns, where it is not None, takes the place of the positional arguments.
 
     Hooks on single modules must not exist while something compiles, so patches that compile use
     `once_for_top_module`.
@@ -20,10 +22,9 @@ def around_top_module(begins: Callable[[Any], None], ends: Callable[[Any], Any])
 
     depth: list[Any] = []
 
-    def before(module: Any, args: Any) -> None:  # noqa: ANN401, ARG001  # torch's signature
+    def before(module: Any, args: tuple[Any, ...]) -> Any:  # noqa: ANN401  # torch's signature
         depth.append(module)
-        if len(depth) == 1:
-            begins(module)
+        return begins(module, args) if len(depth) == 1 else None
 
     def after(module: Any, args: Any, output: Any) -> Any:  # noqa: ANN401, ARG001  # torch's signature
         if not depth or depth[-1] is not module:

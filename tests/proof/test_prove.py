@@ -1,0 +1,116 @@
+"""The order and the judgement of runs, with a script that is a table of step times."""
+
+import pytest
+
+from diagnose.errors import CaptureError
+from diagnose.proof.candidates import Candidate
+from diagnose.proof.prove import prove
+from diagnose.proof.spec import Run
+
+LOSSES = tuple(1.0 / (i + 1) for i in range(20))
+
+
+class Script:
+    """Takes ``base`` ms a step, times the factor of each patch."""
+
+    def __init__(self, factors, base=10.0, losses=None, fails=(), wall_s=0.0):
+        self.factors, self.base, self.fails, self.wall_s = factors, base, fails, wall_s
+        self.losses = losses or {}
+        self.ran = []
+        self.warm_up = self.timed = 0
+
+    def time(self, ids, *, timeout_s):
+        self.ran.append(tuple(ids))
+        if any(name in self.fails for name in ids):
+            return Run(ids=tuple(ids), failure="It ended with exit code 1 before anything was measured.")
+        step = self.base * 1e6
+        for name in ids:
+            step *= self.factors.get(name, 1.0)
+        losses = next((self.losses[name] for name in ids if name in self.losses), LOSSES)
+        wobble = [step * (1 + 0.001 * (i % 5)) for i in range(self.timed)]
+        return Run(ids=tuple(ids), step_ns=tuple(wobble), losses=losses, peak_bytes=100, wall_s=self.wall_s)
+
+
+def chosen(*names):
+    return [Candidate(name, name.title(), 0.5) for name in names]
+
+
+def run(script, *names, budget_s=1e6):
+    return prove(script, chosen(*names), budget_s, lambda _text: None)
+
+
+def test_each_candidate_stands_between_two_baselines():
+    script = Script({"schedule-gc": 0.5})
+    run(script, "schedule-gc", "sham")
+    assert script.ran == [
+        (), (), (),
+        ("schedule-gc",), ("schedule-gc",), (),
+        ("sham",), ("sham",), (),
+    ]  # fmt: skip
+
+
+def test_a_gain_is_measured_and_a_control_is_none():
+    proof = run(Script({"schedule-gc": 0.5}), "schedule-gc", "sham")
+    gain, sham = proof.trials
+    assert gain.speed_up == pytest.approx(2.0)
+    assert gain.interval[0] > 1.9
+    assert gain.numerics == "identical"
+    assert gain.predicted_ms == pytest.approx(5.0, rel=0.01)
+    assert sham.interval[0] <= 1.0 <= sham.interval[1]
+    assert proof.best == ("schedule-gc",)
+
+
+def test_gains_are_run_together_and_each_is_left_out():
+    script = Script({"schedule-gc": 0.5, "fused-optimizer": 0.8, "load-in-workers": 0.9})
+    proof = run(script, "schedule-gc", "fused-optimizer", "load-in-workers")
+    whole = proof.trials[3]
+    assert whole.kind == "combination"
+    assert whole.speed_up == pytest.approx(1 / (0.5 * 0.8 * 0.9))
+    left_out = {trial.id: trial for trial in proof.trials[4:]}
+    assert set(left_out) == {"schedule-gc", "fused-optimizer", "load-in-workers"}
+    assert all(trial.kind == "without" for trial in left_out.values())
+    assert left_out["schedule-gc"].speed_up == pytest.approx(1 / (0.8 * 0.9))
+    assert left_out["schedule-gc"].ids == ("fused-optimizer", "load-in-workers")
+
+
+def test_a_slower_change_and_one_that_drifts_are_results_but_no_gains():
+    drifted = tuple(loss * 2 for loss in LOSSES)
+    script = Script({"schedule-gc": 1.5, "autocast": 0.5}, losses={"autocast": drifted})
+    proof = run(script, "schedule-gc", "autocast")
+    assert proof.trials[0].interval[1] < 1.0
+    assert proof.trials[1].numerics == "drifted"
+    assert proof.best == ()
+
+
+def test_a_change_that_crashes_is_reported_and_the_others_go_on():
+    proof = run(Script({"sham": 1.0}, fails=("compile-model",)), "compile-model", "sham")
+    assert proof.trials[0].failure.startswith("It ended with exit code 1")
+    assert proof.trials[0].step_ms == ()
+    assert proof.trials[1].failure == ""
+
+
+def test_the_budget_ends_the_trials_and_says_which_are_missing(monkeypatch):
+    now = iter(range(0, 10_000, 10))
+    monkeypatch.setattr("diagnose.proof.prove.time.monotonic", lambda: next(now))
+    proof = run(Script({"schedule-gc": 0.5}, wall_s=10.0), "schedule-gc", "sham", budget_s=100)
+    assert [t.id for t in proof.trials] == ["schedule-gc"]
+    assert any("sham" in note and "--budget" in note for note in proof.notes)
+
+
+def test_a_script_that_cannot_be_measured_at_all_is_an_error():
+    class Ends:
+        warm_up = timed = 0
+
+        def time(self, ids, *, timeout_s):
+            return Run(failure="The script ended after 3 steps that could be timed; it must run for more.")
+
+    with pytest.raises(CaptureError, match="ended after 3 steps"):
+        run(Ends(), "sham")
+
+
+def test_short_steps_are_timed_more_often_than_long_ones():
+    short, long = Script({}, base=1.0), Script({}, base=3000.0)
+    run(short, "sham")
+    run(long, "sham")
+    assert short.timed > 100
+    assert long.timed < 10
