@@ -12,6 +12,7 @@ from base64 import b64encode
 from dataclasses import asdict
 from hashlib import sha256
 from importlib import resources
+from statistics import median
 from typing import Final
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -61,6 +62,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "median": median,
         "duration": words.duration,
         "percent": words.percent,
         "place": words.place,

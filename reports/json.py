@@ -72,6 +72,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "trust": [{"text": _text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": _each(_rank, d.ranks),
         "trials": _each(_trial, d.trials),
+        "after": None if d.after is None else to_dict(d.after),
     }
 
 
@@ -171,6 +172,16 @@ def _trial(t: Trial) -> dict[str, Json]:
         "speed_up": _share(t.speed_up),
         "interval": _each(_share, t.interval),
         "numerics": t.numerics,
+        "title": _text(t.title),
+        "ids": _each(_text, t.ids),
+        "kind": t.kind,
+        "predicted_ms": _share(t.predicted_ms),
+        "noise": _share(t.noise),
+        "peak_bytes": None if t.peak_bytes is None else list(t.peak_bytes),
+        "losses": [_each(_share, losses) for losses in t.losses],
+        "drift": _share(t.drift),
+        "note": _text(t.note),
+        "failure": _text(t.failure),
     }
 
 

@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.findings import Diagnosis, RankSummary, Trial
-from diagnose.reports import text_findings, text_picture
+from diagnose.findings import Diagnosis, RankSummary
+from diagnose.reports import text_findings, text_picture, text_trials
 from diagnose.reports.bars import cause_shares
 from diagnose.reports.words import clean, duration, path_tail, percent, plural, ranks
 
@@ -62,7 +62,10 @@ def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     yield from text_findings.findings(d, width)
     if d.trials:
         yield _title("Trials")
-        yield from (_trial(trial) for trial in d.trials)
+        yield from text_trials.trials(d)
+        if d.after is not None:
+            yield _title("With the gains applied")
+            yield from text_trials.then(d)
     if len(d.ranks) > 1:
         yield _title("Ranks")
         yield _ranks(d.ranks)
@@ -113,18 +116,6 @@ def _facts(d: Diagnosis) -> Iterator[str]:
     if d.source.torch:
         yield f"torch {clean(d.source.torch)}"
     yield clean(path_tail(d.source.command or d.source.path, 60))
-
-
-def _trial(trial: Trial) -> RenderableType:
-    low, high = trial.interval
-    style = "green" if low > 1 else "red" if high < 1 else "yellow"
-    line = Text.assemble(
-        (f"{trial.speed_up:.2f} × ", style),
-        (f"({low:.2f} to {high:.2f})  ", "dim"),
-        clean(trial.id),
-        (f"  numbers: {trial.numerics}", "dim"),
-    )
-    return Padding(line, (0, 0, 0, 2))
 
 
 def _ranks(ranks: tuple[RankSummary, ...]) -> Table:

@@ -217,9 +217,14 @@ def ranks() -> Diagnosis:
 
 
 def trials() -> Diagnosis:
-    fast = Trial("data-stall-fix", (20.0, 20.4, 19.9), (14.1, 14.3, 14.0), 1.42, (1.38, 1.46), "identical")
-    slow = Trial("host-sync-fix", (20.0, 20.2), (20.4, 20.6), 0.98, (0.95, 0.99), "drifted")
-    return replace(gaps(), trials=(fast, slow))
+    fast = Trial(
+        "data-stall-fix", (20.0, 20.4, 19.9), (14.1, 14.3, 14.0), 1.42, (1.38, 1.46), "identical", predicted_ms=15.0,
+        peak_bytes=(100, 130), losses=((1.0, 0.5), (1.0, 0.5)),
+    )  # fmt: skip
+    slow = Trial("host-sync-fix", (20.0, 20.2), (20.4, 20.6), 0.98, (0.95, 0.99), "drifted", note="It found nothing.")
+    failed = Trial("compile-fix", (), (), 1.0, (0.0, 0.0), "unknown", failure="It ended with exit code 1.")
+    part = replace(fast, ids=("other",), kind="without", predicted_ms=None)
+    return replace(gaps(), trials=(fast, slow, failed, part), after=healthy())
 
 
 def hostile() -> Diagnosis:

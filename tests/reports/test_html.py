@@ -131,7 +131,10 @@ def test_without_a_gpu_the_page_is_about_the_host(forms):
 def test_ranks_and_trials_have_tables(forms):
     assert len(re.findall(r'<th scope="row" class="number">[0-3]</th>', render(forms["ranks"]))) == 4
     page = Page(render(forms["trials"]))
-    assert "data-stall-fix 1.42 × 1.38 to 1.46 3 and 3 identical" in page.text
+    assert "data-stall-fix 1.42 × 1.38 to 1.46 20.0 ms to 14.1 ms 15.0 ms identical" in page.text
+    assert "compile-fix failed: It ended with exit code 1." in page.text
+    assert "together, without data-stall-fix" in page.text
+    assert "With the gains applied: " in page.text
 
 
 def test_hostile_strings_stay_text(forms, hostile_text):

@@ -110,7 +110,7 @@ def channels_last(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001
         return tree_map(convert, args) if converted[id(module)] else None
 
     def convert(leaf: Any) -> Any:  # noqa: ANN401  # a leaf
-        image = isinstance(leaf, torch.Tensor) and leaf.dim() == 4  # noqa: PLR2004  # batch, channels, two sides
+        image = isinstance(leaf, torch.Tensor) and leaf.dim() == 4  # batch, channels, two sides
         return leaf.contiguous(memory_format=torch.channels_last) if image else leaf
 
     return around_top_module(begins, lambda output: output)

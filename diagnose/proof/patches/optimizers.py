@@ -68,17 +68,21 @@ def _has(signature: inspect.Signature, flag: str, self: object, args: Any, kwarg
     return bool(signature.bind(self, *args, **kwargs).arguments.get(flag))
 
 
-def _kept(parameters: Any) -> Any:  # noqa: ANN401  # whatever an optimizer takes
+def _kept(parameters: Any) -> list[Any]:  # noqa: ANN401  # whatever an optimizer takes
     """Return the parameters so that they can be gone through twice: a generator is used up by the first attempt."""
-    return list(parameters) if not isinstance(parameters, list | tuple) else parameters
+    return [
+        {**entry, "params": _listed(entry["params"])} if isinstance(entry, Mapping) else entry for entry in parameters
+    ]
 
 
-def _tensors(parameters: Any) -> Iterator[Any]:  # noqa: ANN401  # whatever an optimizer takes
+def _listed(parameters: Any) -> list[Any]:  # noqa: ANN401  # a tensor, or an iterable of what an optimizer takes
+    return [parameters] if hasattr(parameters, "dtype") else list(parameters)
+
+
+def _tensors(parameters: list[Any]) -> Iterator[Any]:
     """Go through the tensors of parameters, named parameters and groups."""
     for entry in parameters:
         if isinstance(entry, Mapping):
-            inner = entry["params"]
-            entry["params"] = inner if isinstance(inner, list | tuple) or hasattr(inner, "dtype") else list(inner)
-            yield from _tensors([entry["params"]] if hasattr(entry["params"], "dtype") else entry["params"])
+            yield from _tensors(entry["params"])
         else:
             yield entry[1] if isinstance(entry, tuple) else entry

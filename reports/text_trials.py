@@ -1,0 +1,63 @@
+"""What was run to prove the prescriptions, and what binds the step afterwards, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from diagnose.findings import Diagnosis, Trial
+from diagnose.reports.words import clean, duration, percent
+
+__all__ = ["then", "trials"]
+
+_LABELS = {"single": "", "combination": "together: ", "without": "together, without "}
+
+
+def trials(d: Diagnosis) -> Iterator[RenderableType]:
+    """Yield a line for each trial, with what was foretold and how its losses went."""
+    for trial in d.trials:
+        yield Padding(_failed(trial) if trial.failure else _line(trial), (0, 0, 0, 2))
+        if trial.note:
+            yield Padding(Text(clean(trial.note), style="dim"), (0, 0, 0, 4))
+
+
+def then(d: Diagnosis) -> Iterator[RenderableType]:
+    """Yield the diagnosis after the best combination, in a sentence."""
+    if d.after is not None:
+        yield Padding(Text(clean(d.after.headline)), (0, 0, 0, 2))
+
+
+def _name(trial: Trial) -> str:
+    return f"{_LABELS[trial.kind]}{clean(trial.id)}"
+
+
+def _failed(trial: Trial) -> Text:
+    return Text.assemble(("failed ", "red"), _name(trial), (f"  {clean(trial.failure)}", "dim"))
+
+
+def _line(trial: Trial) -> Text:
+    low, high = trial.interval
+    style = "green" if low > 1 else "red" if high < 1 else "yellow"
+    parts = [f"  numbers: {trial.numerics}", *_times(trial)]
+    return Text.assemble(
+        (f"{trial.speed_up:.2f} × ", style),
+        (f"({low:.2f} to {high:.2f})  ", "dim"),
+        _name(trial),
+        ("".join(parts), "dim"),
+    )
+
+
+def _times(trial: Trial) -> Iterator[str]:
+    if not trial.baseline_ms or not trial.step_ms:
+        return
+    before, after = median(trial.baseline_ms), median(trial.step_ms)
+    foretold = f" (foretold {duration(trial.predicted_ms * 1e6)})" if trial.predicted_ms is not None else ""
+    yield f"  step {duration(before * 1e6)} to {duration(after * 1e6)}{foretold}"
+    if trial.peak_bytes is not None and trial.peak_bytes[0] > 0:
+        change = trial.peak_bytes[1] / trial.peak_bytes[0] - 1
+        if abs(change) >= 0.02:  # less is the allocator's own rounding
+            yield f"  memory {'+' if change > 0 else '−'}{percent(abs(change))}"
