@@ -16,7 +16,7 @@ from diagnose.answering import Request, answer, examine_paths, prepare
 from diagnose.errors import CaptureError, UsageError
 from diagnose.findings import Diagnosis
 from diagnose.progress import Progress
-from diagnose.proof.candidates import by_hand, candidates
+from diagnose.proof.candidates import by_hand, candidates, check_ids
 from diagnose.proof.prove import Proof, prove
 from diagnose.proof.runs import Command, Runner
 from diagnose.trace import Note
@@ -52,6 +52,7 @@ def prove_and_answer(request: ProveRequest) -> int:
         CaptureError: the script could not be traced or measured.
     """
     budget_s = parse_budget(request.budget)
+    check_ids(request.apply)
     files = prepare(request)
     command, capture = command_of(request)
     _agree(request, command, budget_s)

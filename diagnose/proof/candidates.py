@@ -9,7 +9,7 @@ from diagnose.errors import UsageError
 from diagnose.findings import Diagnosis, Prescription
 from diagnose.proof.patches import BY_HAND, PATCHES
 
-__all__ = ["Candidate", "by_hand", "candidates"]
+__all__ = ["Candidate", "by_hand", "candidates", "check_ids"]
 
 
 @dataclass(frozen=True)
@@ -22,22 +22,26 @@ class Candidate:
 
 
 def candidates(diagnosis: Diagnosis, asked: Sequence[str]) -> tuple[Candidate, ...]:
-    """Return what to run: the ids asked for, or without any every prescription that can be applied from outside.
-
-    Raises:
-        UsageError: an id is unknown, or names a change that only the script's author can make.
-    """
+    """Return what to run: the ids asked for, or without any every prescription that can be applied from outside."""
     prescribed = {p.id: p for p in diagnosis.prescriptions}
     if not asked:
         has_gpu = diagnosis.queue is not None
         wanted = [name for name in prescribed if name in PATCHES and (has_gpu or not PATCHES[name].needs_gpu)]
         return tuple(_candidate(name, prescribed.get(name), diagnosis.step_ns) for name in wanted)
+    return tuple(_candidate(name, prescribed.get(name), diagnosis.step_ns) for name in dict.fromkeys(asked))
+
+
+def check_ids(asked: Sequence[str]) -> None:
+    """Refuse what cannot be run.
+
+    Raises:
+        UsageError: an id is unknown, or names a change that only the script's author can make.
+    """
     for name in asked:
         if name in BY_HAND:
             raise UsageError(f"{name} cannot be applied from outside: {BY_HAND[name]}. Make the change by hand.")
         if name not in PATCHES:
             raise UsageError(f"There is no change {name} that can be applied; there are {', '.join(sorted(PATCHES))}.")
-    return tuple(_candidate(name, prescribed.get(name), diagnosis.step_ns) for name in dict.fromkeys(asked))
 
 
 def by_hand(diagnosis: Diagnosis) -> tuple[str, ...]:

@@ -1,0 +1,116 @@
+"""``diagnose prove`` on real scripts: what it measures, and that it harms nothing."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+TRAIN = """
+import sys, time
+import torch
+from pathlib import Path
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range({steps}):
+    {before}
+    time.sleep(0.004)
+    loss = model(torch.randn(32, 64)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    {after}
+"""
+
+
+def train(steps=100_000, before="pass", after="pass"):
+    return TRAIN.format(steps=steps, before=before, after=after)
+
+
+def proven(diagnose, *arguments, code=0):
+    done = diagnose("prove", "--yes", "--json", *arguments)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout) if code == 0 else done.stderr
+
+
+def trial(diagnosis, name):
+    return next(t for t in diagnosis["trials"] if t["id"] == name)
+
+
+def test_workers_are_proven_on_the_slow_dataset_and_a_control_is_not(diagnose):
+    arguments = (FIXTURES / "slow_dataset.py", "--steps", "100000", "--device", "cpu")
+    diagnosis = proven(diagnose, "--apply", "load-in-workers,sham", "--budget", "3m", *arguments)
+    workers, sham = trial(diagnosis, "load-in-workers"), trial(diagnosis, "sham")
+    assert diagnosis["dominant"] == "data-stall"
+    assert workers["interval"][0] > 1.0
+    assert workers["numerics"] == "identical"
+    assert sham["interval"][0] <= 1.0 <= sham["interval"][1]
+    assert sham["numerics"] == "identical"
+
+
+def test_a_script_that_writes_harms_nothing(diagnose, script, tmp_path):
+    (tmp_path / "log.txt").write_text("mine")
+    path = script(train(after="Path('log.txt').write_text('step'); Path(f'ckpt{step}.pt').touch()"))
+    proven(diagnose, "--apply", "sham", "--budget", "1m", path.name)
+    assert (tmp_path / "log.txt").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["log.txt", "train.py"]
+
+
+def test_a_change_that_crashes_is_a_result(diagnose, script):
+    path = script(train(before="assert not getattr(model, '_compiled_call_impl', None), 'no compiling here'"))
+    diagnosis = proven(diagnose, "--apply", "compile-model,sham", "--budget", "2m", path.name)
+    assert "no compiling here" in trial(diagnosis, "compile-model")["failure"]
+    assert trial(diagnosis, "sham")["failure"] == ""
+
+
+def test_a_script_without_seeds_is_seeded_and_one_that_is_random_is_judged_by_its_spread(diagnose, script):
+    path = script(train(before="import os; torch.manual_seed(int.from_bytes(os.urandom(4), 'big'))"))
+    diagnosis = proven(diagnose, "--apply", "sham", "--budget", "1m", path.name)
+    assert trial(diagnosis, "sham")["numerics"] == "within"
+    assert "differs from itself" in trial(diagnosis, "sham")["note"]
+
+
+def test_what_cannot_be_proven_is_one_sentence(diagnose, script):
+    short = script(train(steps=4), "short.py")
+    assert "diagnose: error:" in proven(diagnose, "--apply", "sham", short.name, code=5)
+    raising = script(train(before="raise ValueError('bad data')"), "raising.py")
+    error = proven(diagnose, "--apply", "sham", raising.name, code=5)
+    assert error.count("diagnose: error:") == 1
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--apply", "defer-sync", "train.py"), "by hand"),
+        (("--apply", "no-such-thing", "train.py"), "There is no change no-such-thing"),
+        (("--budget", "soon", "train.py"), "--budget soon is no time"),
+        (("nowhere.py",), "no script or capture"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_runs(diagnose, script, arguments, said):
+    script("raise SystemExit(9)")
+    error = proven(diagnose, *arguments, code=2)
+    assert said in error
+
+
+def test_nothing_runs_unasked(diagnose, script):
+    script("raise SystemExit(9)")
+    done = diagnose("prove", "train.py", stdin=-3)  # DEVNULL
+    assert done.returncode == 2
+    assert "--yes" in done.stderr
+
+
+def test_two_ranks_are_started_the_same_way_for_every_run(diagnose):
+    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2"
+    arguments = (FIXTURES / "ddp_one_bucket.py", "--steps", "400", "--device", "cpu")
+    diagnosis = proven(diagnose, "--launcher", launcher, "--apply", "bucket-gradients", "--budget", "3m", *arguments)
+    changed = trial(diagnosis, "bucket-gradients")
+    assert changed["failure"] == ""
+    assert "bucket_cap_mb" in changed["note"]
+    assert changed["numerics"] in ("identical", "within")
