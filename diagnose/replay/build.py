@@ -177,5 +177,5 @@ def _delays(
     usual = np.zeros(len(Edge))
     for each in distinct(kind).tolist():
         of_kind = slack[binding & (kind == each)]
-        usual[each] = float(np.median(of_kind)) if len(of_kind) else 0.0
+        usual[each] = float(np.sort(of_kind)[len(of_kind) // 2]) if len(of_kind) else 0.0
     return np.where(binding, slack, np.minimum(slack, np.maximum(usual[kind], 0))), binding

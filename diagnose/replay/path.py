@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.intervals import Intervals, among, covered
 from diagnose.replay.graph import Graph, Times
 from diagnose.tables import Tables
 
-__all__ = ["CriticalPath", "critical_path", "shares"]
+__all__ = ["CriticalPath", "categories", "critical_path", "on_path", "shares"]
 
 
 class CriticalPath(NamedTuple):
@@ -20,6 +21,11 @@ class CriticalPath(NamedTuple):
     node: npt.NDArray[np.intp]
     duration_ns: npt.NDArray[np.float64]  # of the node itself
     delay_ns: npt.NDArray[np.float64]  # on the edge by which the chain came to it
+
+    @property
+    def length_ns(self) -> float:
+        """Return the length of the chain."""
+        return float(self.duration_ns.sum() + self.delay_ns.sum())
 
 
 def critical_path(graph: Graph, times: Times) -> CriticalPath:
@@ -40,18 +46,43 @@ def critical_path(graph: Graph, times: Times) -> CriticalPath:
     return CriticalPath(chain, graph.duration[chain], np.array(delays[::-1], np.float64))
 
 
+def categories(t: Tables, graph: Graph, path: CriticalPath) -> npt.NDArray[np.str_]:
+    """Return what each node of the path is: host, compute, communication or copy."""
+    rows, on_device = graph.row[path.node], graph.is_task[path.node]
+    found = np.where(on_device, "compute", "host").astype("U13")
+    found[on_device & among(rows, t.tasks.row[t.tasks.is_collective])] = "communication"
+    found[on_device & among(rows, t.tasks.row[t.tasks.is_copy])] = "copy"
+    return found
+
+
 def shares(t: Tables, graph: Graph, path: CriticalPath) -> Mapping[str, float]:
-    """Return what the path consists of: shares of host, compute, communication, copy and delay, which sum to 1."""
-    length = float(path.duration_ns.sum() + path.delay_ns.sum())
+    """Return what the path consists of: shares of host, compute, communication, copy and latency, which sum to 1.
+
+    Latency is what passes between one node's end and the next one's begin: from launch to task, from event to wait.
+    """
+    length = path.length_ns
     if length <= 0:
         return {}
-    rows = graph.row[path.node]
-    on_device = graph.is_task[path.node]
-    kinds = {
-        "communication": on_device & np.isin(rows, t.tasks.row[t.tasks.is_collective]),
-        "copy": on_device & np.isin(rows, t.tasks.row[t.tasks.is_copy]),
-        "host": ~on_device,
-    }
-    kinds["compute"] = on_device & ~kinds["communication"] & ~kinds["copy"]
-    found = {kind: float(path.duration_ns[mine].sum()) / length for kind, mine in kinds.items()}
-    return found | {"delay": float(path.delay_ns.sum()) / length}
+    kinds = categories(t, graph, path)
+    names = ("host", "compute", "communication", "copy")
+    found = {kind: float(path.duration_ns[kinds == kind].sum()) / length for kind in names}
+    return found | {"latency": float(path.delay_ns.sum()) / length}
+
+
+def on_path(t: Tables, graph: Graph, path: CriticalPath, rule: str) -> float:
+    """Return the share of the path that a rule's causes cover: its idle stretches on the host, its tasks on the device.
+
+    ``t`` holds the causes; the graph may be of a part of its window.
+    """
+    rows = t.causes.of(rule)
+    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+    task = graph.is_task[path.node]
+    mine = np.where(task, 0, covered(pieces, graph.start[path.node], graph.end[path.node])).astype(np.float64)
+    tasks = t.blamed(rule)
+    if rule in ("exposed-communication", "exposed-copy"):
+        tasks = np.flatnonzero(t.tasks.is_collective if rule == "exposed-communication" else t.tasks.is_copy)
+    blamed = task & among(graph.row[path.node], t.tasks.row[tasks])
+    mine[blamed] = path.duration_ns[blamed]
+    begun = graph.start[path.node].astype(np.float64)
+    waited = np.where(task, covered(pieces, (begun - path.delay_ns).astype(np.int64), graph.start[path.node]), 0)
+    return float(mine.sum() + waited.sum()) / path.length_ns if path.length_ns > 0 else 0.0

@@ -33,7 +33,7 @@ def find_points(t: Tables) -> Points:
     """Return the points of the window."""
     events = t.trace.events
     begin, finish = t.steps.window
-    launches = t.in_window(np.unique(t.tasks.launch[t.tasks.launch >= 0]).astype(np.intp))
+    launches = t.in_window(distinct(t.tasks.launch[t.tasks.launch >= 0]).astype(np.intp))
     waits = t.in_window(blocking_calls(t))
     waits = waits[events.end[waits] <= finish]
     calls = distinct(launches, waits).astype(np.intp)

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
-
-import numpy as np
-import numpy.typing as npt
 
 from diagnose.findings import Finding
 from diagnose.intervals import Intervals
 from diagnose.replay.build import build
 from diagnose.replay.graph import Graph
+from diagnose.replay.removal import HOST_WORK, Change, syncs_before
 from diagnose.replay.simulate import simulate
 from diagnose.replay.transforms import drop_waits, scale_host, typical_delays
 from diagnose.tables import Tables
-from diagnose.tables.syncs import blocking_calls
 
 __all__ = ["Change", "PredictedStep", "graph_of", "predict", "replayed_savings", "without_cause"]
-
-Change: TypeAlias = Callable[[Graph], Graph]
-
-# Rules whose idle time goes when the host does not do what they name.
-_HOST_WORK = frozenset({
-    "allocator-stall", "data-stall", "gc-pause", "host-collective", "launch-bound", "off-cpu", "profiler-overhead",
-    "python-stall", "recompilation", "unexplained-host",
-})  # fmt: skip
-# A synchronisation ends where the gap begins, or up to this time before; as in the rule host-sync.
-_SYNC_NS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +62,10 @@ def without_cause(t: Tables, rule: str) -> Change | None:
     rows = t.causes.of(rule)
     pieces: Intervals = Intervals(t.causes.start[rows], t.causes.end[rows])
     if rule == "host-sync":
-        return partial(drop_waits, calls=_calls_before(t, pieces))
-    if rule in _HOST_WORK:
+        return partial(drop_waits, calls=syncs_before(t, pieces))
+    if rule in HOST_WORK:
         return partial(scale_host, stretches=pieces, factor=0.0)
     return None
-
-
-def _calls_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
-    """Return the blocking calls that end in a piece or shortly before one."""
-    calls = blocking_calls(t)
-    ended = t.trace.events.end[calls]
-    if not len(pieces.start):
-        return calls[:0]
-    at = np.searchsorted(pieces.end, ended)
-    following = np.minimum(at, len(pieces.start) - 1)
-    mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= _SYNC_NS)
-    found: npt.NDArray[np.intp] = calls[mine]
-    return found
 
 
 def _changed(graph: Graph, changes: Sequence[Change]) -> Graph:

@@ -129,6 +129,14 @@ class Tables:
             self._made[key] = make()
         return cast("T", self._made[key])
 
+    def blame(self, rule: str, tasks: Rows) -> None:
+        """Note which tasks (indices into ``tasks``) hold what a rule counts as lost."""
+        self._made["blamed", rule] = tasks
+
+    def blamed(self, rule: str) -> Rows:
+        """Return the tasks that a rule has named, none where it named none."""
+        return cast("Rows", self._made.get(("blamed", rule), np.zeros(0, np.intp)))
+
     def in_window(self, rows: Rows) -> Rows:
         """Return the rows whose events begin in the window."""
         start, end = self.steps.window

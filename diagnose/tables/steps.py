@@ -21,6 +21,7 @@ __all__ = ["Steps", "find_steps"]
 
 # A first step this much longer than the median of the others, with device code being loaded in it, is a cold one.
 COLD_RATIO = 1.5
+ALIKE = 0.01  # of the median length: steps that differ by less are the same for the eye
 QUEUED_BEFORE_NS = 100_000  # ten times the longest launch latency on an empty queue
 COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a warm one takes 3 to 20 µs
 
@@ -46,6 +47,14 @@ class Steps(NamedTuple):
     def num(self) -> int:
         """Return how many steps there are."""
         return len(self.start)
+
+    @property
+    def typical(self) -> int:
+        """Return the step that stands for all: of those of median length, to a hundredth, the one in the middle."""
+        length = self.end - self.start
+        off = np.abs(length - np.median(length))
+        alike = np.flatnonzero(off <= max(float(off.min()), ALIKE * float(np.median(length))))
+        return int(alike[len(alike) // 2])
 
     @property
     def step_ns(self) -> float:

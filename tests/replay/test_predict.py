@@ -59,7 +59,7 @@ def test_the_path_tiles_the_window_and_names_what_it_consists_of(stalled):
     assert [stalled.name(int(row)) for row in graph.row[path.node]] == ["cudaLaunchKernel", "cudaLaunchKernel", "b"]
     assert path.duration_ns.sum() + path.delay_ns.sum() == 500_000
     assert shares(stalled, graph, path) == pytest.approx(
-        {"host": 0.8, "compute": 0.18, "communication": 0, "copy": 0, "delay": 0.02}
+        {"host": 0.8, "compute": 0.18, "communication": 0, "copy": 0, "latency": 0.02}
     )
 
 

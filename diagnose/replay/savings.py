@@ -1,0 +1,188 @@
+"""What each prescription saves, and all of them one after the other: replayed on a few steps, never added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from diagnose.findings import Finding, Prescription
+from diagnose.replay.build import build
+from diagnose.replay.excerpt import excerpt
+from diagnose.replay.graph import Graph
+from diagnose.replay.path import critical_path, on_path, shares
+from diagnose.replay.removal import removal
+from diagnose.replay.simulate import simulate
+from diagnose.replay.transforms import typical_delays
+from diagnose.tables import Tables
+
+if TYPE_CHECKING:
+    from diagnose.figures import CriticalPath, Waterfall
+
+__all__ = ["Replayed", "path_of", "replay_savings", "waterfall"]
+
+RELIABLE = 0.1  # the error of the unchanged replay above which savings stay bounds
+WORTH_ADDING = 0.01  # of the step: less is no step of the waterfall
+MOST_REPLAYED = 8  # prescriptions, the most valuable first: each takes two replays
+_BOUND_BY = {
+    "host": "the host: Python and operators between launches",
+    "compute": "the device's own kernels",
+    "communication": "communication",
+    "copy": "copies between host and device",
+    "latency": "launch latency and pauses between tasks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Prescriptions with replayed savings, and what the replay rests on."""
+
+    prescriptions: tuple[Prescription, ...]
+    fractions: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by id: taken away at least, at most
+    error: float | None = None  # share by which the unchanged replay misses the step with usual delays
+    path: Mapping[str, float] | None = None  # shares of the critical path by category
+    on_path: Mapping[str, float] = field(default_factory=dict)  # by rule: share of the path that its cause lies on
+    why_not: str = ""  # why savings stayed bounds
+
+
+def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Prescription]) -> Replayed:
+    """Return the prescriptions with (least, most) from replays in which the stated part of the cause is taken away."""
+    prescribed = tuple(prescribed)
+    if not found:
+        return Replayed(prescribed)
+    part, graph = _graph(t)
+    base = simulate(graph)
+    if base.window_ns <= 0:
+        return Replayed(prescribed, why_not="The steps have no length to replay.")
+    error = abs(simulate(typical_delays(graph)).window_ns / base.window_ns - 1)
+    chain = critical_path(graph, base)
+    path = shares(part, graph, chain)
+    lying = {f.rule: on_path(t, graph, chain, f.rule) for f in found}
+    if error > RELIABLE:
+        why = (
+            f"Replayed with usual delays the step comes out {error:.0%} off: the trace does not show what its tasks "
+            "waited for, so what changes save is bounded, not replayed."
+        )
+        return Replayed(prescribed, error=error, path=path, on_path=lying, why_not=why)
+    by_rule = {f.rule: f for f in found}
+    replayed, fractions = list(prescribed), {}
+    for i, p in enumerate(prescribed[:MOST_REPLAYED]):
+        taken = _fractions(by_rule[p.rule], p) if p.rule in by_rule else (0.0, 0.0)
+        saved = _saved(t, graph, base.window_ns, by_rule[p.rule], taken) if taken[1] > 0 else None
+        if saved is not None:
+            fractions[p.id] = taken
+            replayed[i] = _with_savings(p, saved, taken, t.steps.step_ns)
+    replayed.sort(key=lambda p: -sum(p.saves_ns))
+    return Replayed(tuple(replayed), fractions, error, path, lying)
+
+
+def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterfall | None:
+    """Return the step after one prescription, two, …, each for another finding, replayed together; None without any."""
+    if not replayed.fractions:
+        return None
+    from diagnose.figures import Forecast, Waterfall
+
+    _, graph = _graph(t)
+    now = simulate(graph).window_ns
+    scale = t.steps.step_ns / now
+    chain = [Forecast((), "now", t.steps.step_ns, t.steps.step_ns, t.steps.step_ns)]
+    low = high = middle = graph
+    for finding, p in _one_for_each(found, replayed):
+        parts = replayed.fractions[p.id]
+        after = [
+            _removed(t, finding, g, f)
+            for g, f in zip((low, high, middle), (parts[1], parts[0], sum(parts) / 2), strict=True)
+        ]
+        most = _most(finding, t.steps.step_ns)
+        before = (chain[-1].low_ns, chain[-1].high_ns, chain[-1].step_ns)
+        lengths = [max(simulate(g).window_ns * scale, b - most) for g, b in zip(after, before, strict=True)]
+        if chain[-1].step_ns - lengths[2] < WORTH_ADDING * t.steps.step_ns:
+            continue
+        low, high, middle = after
+        ids = (*chain[-1].ids, p.id)
+        chain.append(Forecast(ids, p.title, lengths[2], min(lengths), max(lengths)))
+    if len(chain) == 1:
+        return None
+    then = shares(t, middle, critical_path(middle, simulate(middle)))
+    largest = max(then, key=lambda name: then[name], default="")
+    return Waterfall(tuple(chain), _BOUND_BY.get(largest, largest), then)
+
+
+def path_of(t: Tables, replayed: Replayed) -> CriticalPath | None:
+    """Return the critical path to be drawn, None where nothing was replayed."""
+    if replayed.path is None:
+        return None
+    from diagnose.replay.drawn import drawn_path
+
+    part, graph = _graph(t)
+    i = t.steps.typical
+    end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
+    return drawn_path(part, graph, simulate(graph), (int(t.steps.start[i]), end), replayed.path)
+
+
+def _graph(t: Tables) -> tuple[Tables, Graph]:
+    def make() -> tuple[Tables, Graph]:
+        part = excerpt(t)
+        return part, build(part)
+
+    return t.once("replayed excerpt", make)
+
+
+def _fractions(finding: Finding, p: Prescription) -> tuple[float, float]:
+    """Return which part of the cause the prescription takes away at least and at most."""
+    if finding.lost_ns <= 0:
+        return 0.0, 0.0
+    least, most = (min(max(saved / finding.lost_ns, 0.0), 1.0) for saved in p.saves_ns)
+    return least, most
+
+
+def _saved(
+    t: Tables, graph: Graph, now: float, finding: Finding, taken: tuple[float, float]
+) -> tuple[float, float] | None:
+    """Return how much shorter the step gets (ns) when those parts of the cause go, None where no graph can tell."""
+    saved = []
+    for fraction in taken:
+        change = removal(t, finding, fraction)
+        if change is None and fraction > 0:
+            return None
+        then = simulate(change(graph)).window_ns if change is not None else now
+        saved.append(min(max(1 - then / now, 0.0) * t.steps.step_ns, _most(finding, t.steps.step_ns)))
+    return min(saved), max(saved)
+
+
+def _most(finding: Finding, step_ns: float) -> float:
+    """Return the most that can be saved: what the cause costs in the mean step, which the replayed one may differ from.
+
+    Without a wait for the device the host runs ahead, which may cover more than the wait cost.
+    """
+    return step_ns if finding.rule == "host-sync" else min(finding.lost_ns, step_ns)
+
+
+def _with_savings(
+    p: Prescription, saved: tuple[float, float], taken: tuple[float, float], step_ns: float
+) -> Prescription:
+    least, most = taken
+    part = f"between {least:.0%} and {most:.0%}" if least < most else f"{most:.0%}"
+    dropped = p.rule == "host-sync"
+    return replace(
+        p,
+        saves_ns=saved,
+        predicted_step_ns=step_ns - sum(saved) / 2,
+        basis="replay",
+        assumes="Nothing else needs the value at once." if dropped else f"The change takes {part} of the cause away.",
+    )
+
+
+def _removed(t: Tables, finding: Finding, graph: Graph, fraction: float) -> Graph:
+    change = removal(t, finding, fraction)
+    return graph if change is None else change(graph)
+
+
+def _one_for_each(found: Sequence[Finding], replayed: Replayed) -> list[tuple[Finding, Prescription]]:
+    """Pair each finding with the prescription that saves most of it; what saves most comes first."""
+    by_rule = {f.rule: f for f in found}
+    chosen: dict[str, Prescription] = {}
+    for p in replayed.prescriptions:
+        if p.id in replayed.fractions:
+            chosen.setdefault(p.rule, p)
+    return [(by_rule[rule], p) for rule, p in chosen.items()]
