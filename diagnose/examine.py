@@ -69,7 +69,7 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     with _noting("replay", notes):
         replayed = replay_savings(t, found, prescribed)
         notes += [Note(replayed.why_not)] if replayed.why_not else []
-        falls, path = waterfall(t, found, replayed), path_of(t, replayed) if draw else None
+        falls, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
     found = [replace(f, path_share=replayed.on_path.get(f.rule)) for f in found]
     largest = next((f for f in found if in_scope(answer, f, is_idle_rule=f.rule in idle_ids)), None)
     found.sort(key=lambda f: f is not largest)

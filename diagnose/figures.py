@@ -1,4 +1,4 @@
-"""What charts and tables of a report draw: the timeline of a step, its critical path, forecasts, roofline, memory.
+"""What charts of a report draw: the timeline of a step, the roofline, memory.
 
 Times are nanoseconds, sizes bytes, shares fractions.
 """
@@ -12,16 +12,12 @@ from typing import Literal
 from diagnose.findings import Where
 
 __all__ = [
-    "CriticalPath",
-    "Forecast",
     "Gap",
     "Memory",
-    "PathPiece",
     "Picture",
     "Roofline",
     "RooflinePoint",
     "Span",
-    "Waterfall",
 ]
 
 
@@ -56,45 +52,6 @@ class Picture:
     gaps: tuple[Gap, ...] = ()
     depth: tuple[tuple[int, int], ...] = ()  # (ns from the step's start, queue depth): a step function
     num_spans_left_out: int = 0  # spans too short to draw that were dropped
-
-
-@dataclass(frozen=True, slots=True)
-class PathPiece:
-    """A piece of the critical path of one step: what the step's end waited for; times are ns from the step's start."""
-
-    start_ns: int
-    end_ns: int
-    category: str  # compute, communication, copy, host, wait, latency
-    name: str
-    lane: str
-
-
-@dataclass(frozen=True, slots=True)
-class CriticalPath:
-    """What the step consists of when every wait is followed to its reason."""
-
-    shares: Mapping[str, float]  # of the path by category, over all steady steps; sums to 1
-    pieces: tuple[PathPiece, ...] = ()  # of the step that the picture draws, in time order, small ones merged
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """The step after some prescriptions, replayed together."""
-
-    ids: tuple[str, ...]  # of the prescriptions applied, in order; () for the step as it is
-    title: str  # of the one applied last, or "now"
-    step_ns: float
-    low_ns: float
-    high_ns: float
-
-
-@dataclass(frozen=True, slots=True)
-class Waterfall:
-    """The best combination, one prescription after the other; the first entry is the step as measured."""
-
-    forecasts: tuple[Forecast, ...]
-    bound_by: str  # what binds the step after the last one: a category of the critical path, as a sentence
-    shares: Mapping[str, float] = field(default_factory=dict)  # of the critical path then, by category
 
 
 @dataclass(frozen=True, slots=True)

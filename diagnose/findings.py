@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from diagnose.trace import Note
 
 if TYPE_CHECKING:
-    from diagnose.figures import CriticalPath, Memory, Picture, Roofline, Waterfall
+    from diagnose.figures import Memory, Picture, Roofline
+    from diagnose.outlook import CriticalPath, Waterfall
 
 __all__ = [
     "Confidence",

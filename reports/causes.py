@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["CATEGORIES", "PARTS", "VERDICTS", "Look", "colour", "meaning"]
+__all__ = ["CATEGORIES", "PARTS", "PATH", "VERDICTS", "Look", "colour", "meaning"]
 
 
 class Look(NamedTuple):
@@ -64,6 +64,16 @@ CATEGORIES = {
     "runtime": "#76879c",
 }
 """The colour of a span of the timeline. Busy time is calm, so that the gaps stand out."""
+
+
+PATH = {
+    "compute": "#5b7fa6",
+    "communication": "#4f9c9a",
+    "copy": "#a3946a",
+    "host": "#f2811d",
+    "latency": "#a48ee6",
+}
+"""The colour of a category of the critical path: the host in a colour of its own, for it is what waits there."""
 
 
 def colour(cause: str) -> str:

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from diagnose.findings import Diagnosis, Prescription
 from diagnose.reports import words
 from diagnose.reports.bars import cause_shares
-from diagnose.reports.causes import PARTS, VERDICTS, colour, meaning
+from diagnose.reports.causes import CATEGORIES, PARTS, PATH, VERDICTS, colour, meaning
 from diagnose.reports.charts import chart_data
 from diagnose.reports.names import middle, shorten
 
@@ -48,6 +48,7 @@ def render(d: Diagnosis) -> str:
         parts=_parts(d),
         causes=_causes(d),
         fixes=_by_rule(d),
+        path_shares=_path_shares(d),
     )
     return page + "\n"
 
@@ -74,6 +75,7 @@ def _environment() -> Environment:
         "middle": lambda text, limit: middle(words.clean(text), limit),
         "colour": colour,
         "meaning": meaning,
+        "tone": lambda category: PATH.get(category, CATEGORIES["operator"]),
     }
     return environment
 
@@ -115,6 +117,12 @@ def _causes(d: Diagnosis) -> list[tuple[str, float]]:
     if d.partition is None and d.picture is not None and d.picture.step_ns > 0:
         shares = d.host_by_cause or cause_shares(d.picture)
     return sorted(((cause, share) for cause, share in shares.items() if share > 0), key=lambda item: -item[1])
+
+
+def _path_shares(d: Diagnosis) -> list[tuple[str, float]]:
+    """Return what the critical path consists of, the largest first."""
+    shares = d.critical_path.shares if d.critical_path is not None else {}
+    return sorted(((name, share) for name, share in shares.items() if share > 0), key=lambda item: -item[1])
 
 
 def _by_rule(d: Diagnosis) -> dict[str, list[Prescription]]:

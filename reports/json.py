@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from diagnose import __version__
 from diagnose.findings import (
@@ -25,6 +25,9 @@ from diagnose.findings import (
     Trial,
     Where,
 )
+
+if TYPE_CHECKING:
+    from diagnose.outlook import Waterfall
 
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
 
@@ -68,6 +71,8 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "prescriptions": _each(_prescription, d.prescriptions),
         "operators": _each(_operator, d.operators),
         "replay": {"error_share": _share(d.replay_error)},
+        "critical_path": None if d.critical_path is None else _shares(d.critical_path.shares),
+        "waterfall": None if d.waterfall is None else _waterfall(d.waterfall),
         "profiler_overhead": _share(d.profiler_overhead),
         "trust": [{"text": _text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": _each(_rank, d.ranks),
@@ -110,6 +115,7 @@ def _finding(f: Finding, step_ns: float) -> dict[str, Json]:
         "where": _each(_where, f.where),
         "examples": _each(_example, f.examples),
         "facts": _plain(f.facts),
+        "path_share": _share(f.path_share),
     }
 
 
@@ -137,7 +143,25 @@ def _prescription(p: Prescription) -> dict[str, Json]:
         "id": p.id,
         **texts,
         "saves_ms": _each(_ms, p.saves_ns),
+        "basis": p.basis,
+        "assumes": _text(p.assumes),
         "predicted_step_ms": None if p.predicted_step_ns is None else _ms(p.predicted_step_ns),
+    }
+
+
+def _waterfall(w: Waterfall) -> dict[str, Json]:
+    return {
+        "forecasts": [
+            {
+                "ids": _each(_text, f.ids),
+                "title": _text(f.title),
+                "step_ms": _ms(f.step_ns),
+                "range_ms": [_ms(f.low_ns), _ms(f.high_ns)],
+            }
+            for f in w.forecasts
+        ],
+        "bound_by": _text(w.bound_by),
+        "shares": _shares(w.shares),
     }
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.findings import Diagnosis, RankSummary
-from diagnose.reports import text_findings, text_picture, text_trials
+from diagnose.reports import text_findings, text_forecast, text_picture, text_trials
 from diagnose.reports.bars import cause_shares
 from diagnose.reports.words import clean, duration, path_tail, percent, plural, ranks
 
@@ -60,6 +60,12 @@ def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     else:
         yield from _host(d, width)
     yield from text_findings.findings(d, width)
+    if d.waterfall is not None:
+        yield _title("What the changes lead to", "replayed one after the other")
+        yield from text_forecast.falls(d.waterfall)
+    if d.critical_path is not None and d.partition is not None:
+        yield _title("What the step's length follows from", "its critical path")
+        yield text_forecast.path(d.critical_path.shares)
     if d.trials:
         yield _title("Trials")
         yield from text_trials.trials(d)

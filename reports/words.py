@@ -86,9 +86,14 @@ def place(where: Where, limit: int = 40) -> str:
     return " · ".join(parts)
 
 
+UNSEEN_NS = 1_000  # of a step: no one can measure less
+
+
 def saving(prescription: Prescription) -> str:
     """Return "saves 1.20 to 3.40 ms a step", or "" where the prescription claims none."""
     least, most = prescription.saves_ns
+    if prescription.basis == "replay" and most < UNSEEN_NS:
+        return "saves nothing yet: other work hides it"
     if not math.isfinite(most) or most <= 0:
         return ""
     if not math.isfinite(least) or least <= 0:

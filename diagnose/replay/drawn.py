@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from diagnose.figures import CriticalPath as Drawn
-from diagnose.figures import PathPiece
+from diagnose.outlook import CriticalPath as Drawn
+from diagnose.outlook import PathPiece
 from diagnose.replay.graph import Graph, Times
 from diagnose.replay.path import CriticalPath, categories, critical_path
 from diagnose.tables import Tables
@@ -38,25 +38,54 @@ def _pieces(t: Tables, graph: Graph, times: Times, path: CriticalPath) -> Iterat
 
 def _within(piece: PathPiece, start: int, end: int) -> PathPiece:
     """Cut a piece to the step and count its time from the step's begin; outside it has no length."""
-    return replace(piece, start_ns=max(piece.start_ns, start) - start, end_ns=min(piece.end_ns, end) - start)
+    return piece._replace(start_ns=max(piece.start_ns, start) - start, end_ns=min(piece.end_ns, end) - start)
 
 
 def _joined(pieces: Sequence[PathPiece], least_ns: float) -> list[PathPiece]:
-    """Join neighbours of one category, and what is too short to be seen to the piece before it."""
+    """Join neighbours of one category, after those too short to be seen were joined to what most of their time is."""
     joined: list[PathPiece] = []
-    for whole in pieces:
-        # Where the clocks of host and device are skewed a task seems to begin before what it waited for has ended.
-        piece = replace(whole, start_ns=max(whole.start_ns, joined[-1].end_ns if joined else 0))
-        if piece.end_ns <= piece.start_ns:
-            continue
-        short = piece.end_ns - piece.start_ns < least_ns
-        if joined and (short or joined[-1].category == piece.category):
-            last = joined[-1]
-            longest = max(last, piece, key=lambda p: p.end_ns - p.start_ns)
-            joined[-1] = PathPiece(last.start_ns, piece.end_ns, last.category, longest.name, last.lane)
+    for piece in _in_groups(_in_turn(pieces), least_ns):
+        if joined and joined[-1].category == piece.category:
+            longest = max(joined[-1], piece, key=_length)
+            joined[-1] = longest._replace(start_ns=joined[-1].start_ns, end_ns=piece.end_ns)
         else:
             joined.append(piece)
     return joined
+
+
+def _in_groups(pieces: Iterable[PathPiece], least_ns: float) -> Iterator[PathPiece]:
+    """Yield one piece for each group of at least ``least_ns``: of the category that most of its time belongs to."""
+    group: list[PathPiece] = []
+    for piece in pieces:
+        group.append(piece)
+        if piece.end_ns - group[0].start_ns >= least_ns:
+            yield _stands_for(group)
+            group = []
+    if group:
+        yield _stands_for(group)
+
+
+def _stands_for(group: list[PathPiece]) -> PathPiece:
+    time: Counter[str] = Counter()
+    for piece in group:
+        time[piece.category] += _length(piece)
+    category = max(time, key=lambda name: time[name])
+    longest = max((piece for piece in group if piece.category == category), key=_length)
+    return longest._replace(start_ns=group[0].start_ns, end_ns=group[-1].end_ns)
+
+
+def _in_turn(pieces: Iterable[PathPiece]) -> Iterator[PathPiece]:
+    """Let each piece begin no earlier than the one before it ends: clocks of host and device may be skewed."""
+    reached = 0
+    for whole in pieces:
+        piece = whole._replace(start_ns=max(whole.start_ns, reached))
+        if piece.end_ns > piece.start_ns:
+            reached = piece.end_ns
+            yield piece
+
+
+def _length(piece: PathPiece) -> int:
+    return piece.end_ns - piece.start_ns
 
 
 def _lane(t: Tables, graph: Graph, node: int) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from diagnose.findings import Finding, Prescription
+from diagnose.outlook import CriticalPath, Forecast, Waterfall
 from diagnose.replay.build import build
 from diagnose.replay.excerpt import excerpt
 from diagnose.replay.graph import Graph
@@ -15,9 +15,6 @@ from diagnose.replay.removal import removal
 from diagnose.replay.simulate import simulate
 from diagnose.replay.transforms import typical_delays
 from diagnose.tables import Tables
-
-if TYPE_CHECKING:
-    from diagnose.figures import CriticalPath, Waterfall
 
 __all__ = ["Replayed", "path_of", "replay_savings", "waterfall"]
 
@@ -80,8 +77,6 @@ def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterf
     """Return the step after one prescription, two, …, each for another finding, replayed together; None without any."""
     if not replayed.fractions:
         return None
-    from diagnose.figures import Forecast, Waterfall
-
     _, graph = _graph(t)
     now = simulate(graph).window_ns
     scale = t.steps.step_ns / now
@@ -108,10 +103,10 @@ def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterf
     return Waterfall(tuple(chain), _BOUND_BY.get(largest, largest), then)
 
 
-def path_of(t: Tables, replayed: Replayed) -> CriticalPath | None:
-    """Return the critical path to be drawn, None where nothing was replayed."""
-    if replayed.path is None:
-        return None
+def path_of(t: Tables, replayed: Replayed, *, draw: bool = True) -> CriticalPath | None:
+    """Return the critical path, with its pieces where it is to be drawn; None where nothing was replayed."""
+    if replayed.path is None or not draw:
+        return None if replayed.path is None else CriticalPath(replayed.path)
     from diagnose.replay.drawn import drawn_path
 
     part, graph = _graph(t)

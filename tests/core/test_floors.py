@@ -17,6 +17,7 @@ FLOORS = {
     "progress": GROUND,
     "findings": TYPES,
     "figures": TYPES,
+    "outlook": TYPES,
     "intervals": TYPES,
     "captures": TYPES,
     "tables": TABLES,

@@ -19,6 +19,7 @@ from diagnose.findings import (
     Trial,
     Where,
 )
+from diagnose.outlook import CriticalPath, Forecast, PathPiece, Waterfall
 from diagnose.trace import Note
 
 MS = 1_000_000
@@ -147,6 +148,22 @@ def gaps() -> Diagnosis:
         picture=picture(),
         replay_error=0.021,
         profiler_overhead=0.08,
+        critical_path=CriticalPath(
+            {"host": 0.6, "compute": 0.37, "latency": 0.03, "copy": 0.0},
+            (
+                PathPiece(0, 12 * MS, "host", "cudaLaunchKernel", "host 1"),
+                PathPiece(12 * MS, 20 * MS, "compute", "sm90_gemm<128, 64>", "GPU 0 stream 7"),
+            ),
+        ),
+        waterfall=Waterfall(
+            (
+                Forecast((), "now", 20 * MS, 20 * MS, 20 * MS),
+                Forecast(("fix",), "Load in workers", 15 * MS, 14 * MS, 16 * MS),
+                Forecast(("fix", "defer"), "Defer the sync", 14 * MS, 14 * MS, 14 * MS),
+            ),
+            "the device's own kernels",
+            {"compute": 0.9, "host": 0.1},
+        ),
     )
 
 
@@ -161,6 +178,7 @@ def healthy() -> Diagnosis:
         idle_by_cause={"kernel-latency": 0.012},
         findings=(),
         prescriptions=(),
+        waterfall=None,
         trust=(),
         picture=Picture(5, 20 * MS, (Span("GPU 0 stream 7", 0, 19 * MS, "sm90_gemm", "compute"),), (), ((0, 300),)),
     )

@@ -206,3 +206,15 @@ def test_nested_spans_get_rows_of_their_own():
     assert levels([(0, 10), (1, 5), (2, 3), (5, 9), (10, 12)]) == [0, 1, 2, 1, 0]
     assert max(levels([(i, 1000 - i) for i in range(50)])) == 7
     assert levels([]) == []
+
+
+def test_the_waterfall_and_the_path_are_drawn(forms):
+    page = Page(render(forms["gaps"]))
+    assert "Load in workers fix 15.0 ms 14.0 ms to 16.0 ms" in page.text
+    assert "Then the step is bound by the device's own kernels." in page.text
+    text = render(forms["gaps"])
+    assert 'class="fall now"><i style="width: 100.00%">' in text
+    assert '<b style="left: 70.00%; width: 10.00%">' in text
+    assert 'title="compute, 8.00 ms: sm90_gemm&lt;128, 64&gt; (GPU 0 stream 7)"' in text
+    assert text.count('class="fall"') == 2
+    assert "What the changes lead to" not in Page(render(forms["healthy"])).text

@@ -130,3 +130,19 @@ def test_hostile_strings_are_printed_as_they_read(forms, colour):
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", rest)
     assert "\x1b[31m{{" not in text  # an escape sequence that a string brought along
     text.encode("utf-8")
+
+
+def test_the_waterfall_takes_one_line_a_change(forms):
+    text = render(forms["gaps"])
+    assert re.search(r"^  20\.0 ms  █{30}  now$", text, re.MULTILINE)
+    assert re.search(r"^  15\.0 ms  █{22}\S? +with fix +14\.0 ms to 16\.0 ms$", text, re.MULTILINE)
+    assert "then it is bound by the device's own kernels" in text
+    assert "host 60.0 %, compute 37.0 %, latency 3.0 %" in text
+    assert "What the changes lead to" not in render(forms["healthy"])
+
+
+def test_a_replay_that_finds_nothing_says_so(forms):
+    gaps = forms["gaps"]
+    none = replace(gaps.prescriptions[0], saves_ns=(0.0, 0.0), basis="replay")
+    text = render(replace(gaps, prescriptions=(none,)))
+    assert "saves nothing yet: other work hides it" in text

@@ -1,0 +1,48 @@
+"""What the changes lead to, replayed together, and what the step's length follows from, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from diagnose.outlook import Waterfall
+from diagnose.reports.bars import bar
+from diagnose.reports.words import clean, duration, percent
+
+__all__ = ["falls", "path"]
+
+_BAR = 30
+LEAST_SHARE = 0.005  # of the path: less is no line's worth
+
+
+def falls(waterfall: Waterfall) -> Iterator[RenderableType]:
+    """Yield one line for each change, the step after it, and at the end what binds it then."""
+    now = waterfall.forecasts[0].step_ns
+    grid = Table.grid(padding=(0, 2))
+    for justify in ("right", "left", "left", "right"):
+        grid.add_column(justify=justify, no_wrap=True)
+    for forecast in waterfall.forecasts:
+        wide = forecast.high_ns - forecast.low_ns > LEAST_SHARE * now
+        span = f"{duration(forecast.low_ns)} to {duration(forecast.high_ns)}" if wide else ""
+        drawn = bar(forecast.step_ns / now if now else 0, _BAR).ljust(_BAR)
+        grid.add_row(
+            Text(f"  {duration(forecast.step_ns)}"),
+            Text(drawn, style="cyan" if forecast.ids else "red"),
+            clean(f"with {forecast.ids[-1]}" if len(forecast.ids) == 1 else f"and {forecast.ids[-1]}")
+            if forecast.ids
+            else "now",
+            Text(span, style="dim"),
+        )
+    yield grid
+    yield Padding(Text(f"then it is bound by {clean(waterfall.bound_by)}", style="dim"), (0, 0, 0, 2))
+
+
+def path(shares: Mapping[str, float]) -> RenderableType:
+    """Return the critical path in one line."""
+    ranked = sorted(((name, share) for name, share in shares.items() if share >= LEAST_SHARE), key=lambda s: -s[1])
+    listed = ", ".join(f"{clean(name)} {percent(share)}" for name, share in ranked)
+    return Padding(Text(listed), (0, 0, 0, 2))
