@@ -134,9 +134,18 @@ def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # noqa: ANN401  # 
 
 
 @cli.command("what-if")
+@click.option("--apply", "ids", metavar="ID,…", default="", help="Apply these prescriptions, in this order.")
 @click.option(
     "--without", "rules", multiple=True, metavar="RULE", help="Take away what this rule found; may be repeated."
 )
+@click.option(
+    "--no-sync",
+    "places",
+    multiple=True,
+    metavar="FILE:LINE",
+    help="Do not wait for the device at this line; may be repeated.",
+)
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Load batches in N worker processes.")
 @click.option(
     "--scale",
     "scales",
@@ -144,17 +153,26 @@ def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # noqa: ANN401  # 
     metavar="PATTERN=FACTOR",
     help="Let kernels whose name PATTERN finds take FACTOR of their time; may be repeated.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("path")
-def what_if(rules: tuple[str, ...], scales: tuple[str, ...], path: str) -> None:
-    """Predict the step after changes, by replaying the recorded steps with all of them at once.
+def what_if(path: str, as_json: bool, workers: int | None, **named: Any) -> None:  # noqa: ANN401  # lists of texts
+    """Predict the step after changes, by replaying the recorded steps with one change after the other.
 
-        diagnose what-if trace.json.gz --without host-sync --scale 'gemm=0.5'
+        diagnose what-if trace.json.gz --apply load-in-workers,autocast --scale 'gemm=0.5'
 
     Without a change it shows what the step's critical path consists of.
     """
-    from diagnose.what_if import Asked, ask, parse_scale
+    from diagnose.what_if import Asked, ask, parse_place, parse_scale
 
-    click.echo(ask(path, Asked(rules, tuple(map(parse_scale, scales)))).text())
+    asked = Asked(
+        apply=tuple(name.strip() for name in named["ids"].split(",") if name.strip()),
+        without=named["rules"],
+        no_sync=tuple(map(parse_place, named["places"])),
+        workers=workers,
+        scale=tuple(map(parse_scale, named["scales"])),
+    )
+    answer = ask(path, asked)
+    click.echo(answer.to_json() if as_json else answer.text())
 
 
 def run(argv: Sequence[str] | None = None) -> int:

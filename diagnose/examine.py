@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from diagnose import analyzers
 from diagnose.analyzers import Analyzer
@@ -23,7 +23,7 @@ from diagnose.verdicts import headline, in_scope, verdict
 if TYPE_CHECKING:
     from diagnose.figures import Picture
 
-__all__ = ["examine_rank", "tables_of"]
+__all__ = ["Found", "examine_rank", "found_in", "tables_of"]
 
 # A finding that costs less of the step than this is not worth a line, and never the answer.
 WORTH_NAMING = 0.01
@@ -45,26 +45,39 @@ def tables_of(capture: Capture, trace: Trace, notes: list[Note] | None = None) -
     return Tables(capture, trace, claims=(*claims, (rest, lambda _t, left: left)))
 
 
-def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
-    """Diagnose one rank from its timing trace; names and lines come from its attribution trace where there is one."""
+class Found(NamedTuple):
+    """What the rules found in one rank, and what they prescribe."""
+
+    tables: Tables
+    findings: list[Finding]  # worth naming, the costliest first
+    prescribed: tuple[Prescription, ...]
+    notes: list[Note]
+
+
+def found_in(capture: Capture) -> Found:
+    """Let every rule speak on one rank's timing trace; names and lines come from its attribution trace, if any."""
     notes: list[Note] = []
     t = tables_of(capture, capture.trace, notes)
     notes += trust_notes(t)
     found = list(_findings(t, notes))
     if capture.attribution is not None:
         found = _with_places(found, tables_of(capture, capture.attribution))
+    found = [f for f in without_recording(t, found) if f.lost_ns >= WORTH_NAMING * t.steps.step_ns]
+    if is_scanty(t):
+        found = [replace(f, confidence="low") for f in found]
+    found.sort(key=lambda f: -f.lost_ns)
+    return Found(t, found, _prescriptions(found, t.steps.step_ns, notes), notes)
+
+
+def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
+    """Diagnose one rank; ``draw`` makes what only charts and the text report show."""
+    t, found, prescribed, notes = found_in(capture)
     step_ns = t.steps.step_ns
     shares = _shares(t)
     idle = shares if t.device_id >= 0 else {}
     queue = t.queue if t.device_id >= 0 else None
     answer = verdict(queue, idle)
-    found = without_recording(t, found)
-    found = [f for f in found if f.lost_ns >= WORTH_NAMING * step_ns]
     idle_ids = {rule.RULE for rule in (*analyzers.IDLE_RULES, analyzers.REST)}
-    if is_scanty(t):
-        found = [replace(f, confidence="low") for f in found]
-    found.sort(key=lambda f: -f.lost_ns)
-    prescribed = _prescriptions(found, step_ns, notes)
     replayed, falls, path = Replayed(prescribed), None, None
     with _noting("replay", notes):
         replayed = replay_savings(t, found, prescribed)

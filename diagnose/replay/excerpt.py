@@ -9,7 +9,8 @@ from diagnose.tables.device import Tasks
 
 __all__ = ["MOST_TASKS", "excerpt"]
 
-MOST_TASKS = 4_000  # a replay of these takes 3 ms; one long step may have more
+MOST_TASKS = 8_000  # a replay of these takes 5 ms; one long step may have more
+MOST_STEPS = 5  # more say the same
 _OF_THE_WHOLE = ("device_id", "driving", "main", "threads", "work_layers")
 
 
@@ -19,9 +20,9 @@ def excerpt(t: Tables, most_tasks: int = MOST_TASKS) -> Tables:
     The steps are those around the typical one. Work that was queued before them is left out: the window
     begins when the device is done with it, and ends with the last task that they launched.
     """
-    if t.steps.num == 1 or len(t.tasks.row) <= most_tasks:
+    num = min(max(1, int(most_tasks * t.steps.num / max(len(t.tasks.row), 1))), MOST_STEPS)
+    if t.steps.num <= num:
         return t
-    num = max(1, int(most_tasks * t.steps.num / len(t.tasks.row)))
     first = min(max(t.steps.typical - num // 2, 0), t.steps.num - num)
     return _of_steps(t, first, first + num)
 

@@ -16,7 +16,6 @@ from diagnose.replay.graph import Edge, Graph
 from diagnose.replay.transforms import drop_waits, scale_host
 from diagnose.tables import Tables
 from diagnose.tables.syncs import blocking_calls
-from diagnose.trace import Ints
 
 __all__ = ["HOST_WORK", "Change", "removal", "shorten_tasks", "syncs_before"]
 
@@ -46,8 +45,8 @@ def removal(t: Tables, finding: Finding, fraction: float) -> Change | None:
         return partial(scale_host, stretches=pieces, factor=1 - fraction)
     if t.device_id < 0:
         return partial(scale_host, stretches=pieces, factor=1 - fraction) if len(rows) else None
-    if finding.rule == "kernel-latency":
-        return partial(shorten_pauses, ends=pieces.end, factor=1 - fraction)
+    if finding.rule == "kernel-latency" and len(rows):
+        return partial(shorten_pauses, pauses=pieces, fraction=fraction)
     if finding.rule in ("exposed-communication", "exposed-copy"):
         return _of_exposed(t, finding.rule, pieces, fraction)
     return _of_kernels(t, finding, fraction)
@@ -63,13 +62,12 @@ def shorten_tasks(graph: Graph, rows: npt.NDArray[np.intp], less: Floats) -> Gra
     return replace(graph, duration=duration)
 
 
-def shorten_pauses(graph: Graph, ends: Ints, factor: float) -> Graph:
-    """Make the pauses before tasks that begin at the given times (ns, sorted) ``factor`` of what they are."""
-    at = np.minimum(np.searchsorted(ends, graph.start[graph.dst]), len(ends) - 1)
-    hit = graph.is_task[graph.dst] & (graph.kind != Edge.BEFORE) & (ends[at] == graph.start[graph.dst])
-    delay = graph.delay.copy()
-    delay[hit] *= factor
-    return replace(graph, delay=delay)
+def shorten_pauses(graph: Graph, pauses: Intervals, fraction: float) -> Graph:
+    """Take ``fraction`` of each pause away from what passes, beyond their order, before the task that ends it."""
+    at = np.minimum(np.searchsorted(pauses.end, graph.start[graph.dst]), len(pauses.end) - 1)
+    hit = graph.is_task[graph.dst] & (graph.kind != Edge.BEFORE) & (pauses.end[at] == graph.start[graph.dst])
+    less = np.where(hit, fraction * (pauses.end - pauses.start)[at], 0.0)
+    return replace(graph, delay=np.where(hit, np.maximum(graph.delay - less, 0.0), graph.delay))
 
 
 def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:

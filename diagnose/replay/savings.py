@@ -11,6 +11,7 @@ from diagnose.replay.build import build
 from diagnose.replay.excerpt import excerpt
 from diagnose.replay.graph import Graph
 from diagnose.replay.path import critical_path, on_path, shares
+from diagnose.replay.period import owners, period_ns
 from diagnose.replay.removal import removal
 from diagnose.replay.simulate import simulate
 from diagnose.replay.transforms import typical_delays
@@ -49,7 +50,8 @@ def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Pre
         return Replayed(prescribed)
     part, graph = _graph(t)
     base = simulate(graph)
-    if base.window_ns <= 0:
+    now = _step_ns(t, graph)
+    if now <= 0:
         return Replayed(prescribed, why_not="The steps have no length to replay.")
     error = abs(simulate(typical_delays(graph)).window_ns / base.window_ns - 1)
     chain = critical_path(graph, base)
@@ -65,7 +67,7 @@ def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Pre
     replayed, fractions = list(prescribed), {}
     for i, p in enumerate(prescribed[:MOST_REPLAYED]):
         taken = _fractions(by_rule[p.rule], p) if p.rule in by_rule else (0.0, 0.0)
-        saved = _saved(t, graph, base.window_ns, by_rule[p.rule], taken) if taken[1] > 0 else None
+        saved = _saved(t, graph, now, by_rule[p.rule], taken) if taken[1] > 0 else None
         if saved is not None:
             fractions[p.id] = taken
             replayed[i] = _with_savings(p, saved, taken, t.steps.step_ns)
@@ -78,7 +80,9 @@ def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterf
     if not replayed.fractions:
         return None
     _, graph = _graph(t)
-    now = simulate(graph).window_ns
+    now = _step_ns(t, graph)
+    if now <= 0:
+        return None
     scale = t.steps.step_ns / now
     chain = [Forecast((), "now", t.steps.step_ns, t.steps.step_ns, t.steps.step_ns)]
     low = high = middle = graph
@@ -90,7 +94,7 @@ def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterf
         ]
         most = _most(finding, t.steps.step_ns)
         before = (chain[-1].low_ns, chain[-1].high_ns, chain[-1].step_ns)
-        lengths = [max(simulate(g).window_ns * scale, b - most) for g, b in zip(after, before, strict=True)]
+        lengths = [max(_step_ns(t, g) * scale, b - most) for g, b in zip(after, before, strict=True)]
         if chain[-1].step_ns - lengths[2] < WORTH_ADDING * t.steps.step_ns:
             continue
         low, high, middle = after
@@ -123,6 +127,12 @@ def _graph(t: Tables) -> tuple[Tables, Graph]:
     return t.once("replayed excerpt", make)
 
 
+def _step_ns(t: Tables, graph: Graph) -> float:
+    part, original = _graph(t)
+    owner = t.once("owners of replayed nodes", lambda: owners(part, original))
+    return period_ns(graph, simulate(graph), owner)
+
+
 def _fractions(finding: Finding, p: Prescription) -> tuple[float, float]:
     """Return which part of the cause the prescription takes away at least and at most."""
     if finding.lost_ns <= 0:
@@ -140,7 +150,7 @@ def _saved(
         change = removal(t, finding, fraction)
         if change is None and fraction > 0:
             return None
-        then = simulate(change(graph)).window_ns if change is not None else now
+        then = _step_ns(t, change(graph)) if change is not None else now
         saved.append(min(max(1 - then / now, 0.0) * t.steps.step_ns, _most(finding, t.steps.step_ns)))
     return min(saved), max(saved)
 

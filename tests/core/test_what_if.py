@@ -1,10 +1,12 @@
 """What the step would take if: questions to the replay, through the function behind `diagnose what-if`."""
 
+import json
+
 import pytest
 
 from diagnose import what_if
 from diagnose.errors import InputError, UsageError
-from diagnose.what_if import Asked, ask, parse_scale
+from diagnose.what_if import Asked, ask, parse_place, parse_scale
 
 
 @pytest.fixture
@@ -63,13 +65,70 @@ def test_several_ranks_are_refused(late, monkeypatch):
         ask("folder", Asked())
 
 
-def test_without_a_device_there_is_nothing_to_replay(recording, monkeypatch):
-    r = recording()
-    r.step(1, 0, 1000)
-    r.op("aten::mm", 0, 900)
+@pytest.fixture
+def on_the_host(recording, monkeypatch):
+    """Two steps of 100 without a device: 60 of loading in the training process, 40 of operators."""
+    r = recording(devices=())
+    for i in range(2):
+        r.step(i + 1, 100 * i, 100 * i + 100)
+        r.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100 * i, 100 * i + 60)
+        r.op("aten::mm", 100 * i + 60, 100 * i + 100)
     monkeypatch.setattr(what_if, "open_captures", lambda _paths: [r.capture()])
+    return lambda **changes: ask("trace.json", Asked(**changes))
+
+
+def test_without_a_device_the_host_is_replayed(on_the_host):
+    assert on_the_host().then_ns == pytest.approx(100_000)
+    assert on_the_host(without=("data-stall",)).then_ns == pytest.approx(40_000)
+
+
+def test_workers_hide_loading_as_far_as_they_are_fast_enough(on_the_host):
+    # One worker delivers a batch every 60, of which the rest of the step hides 40.
+    assert on_the_host(workers=1).then_ns == pytest.approx(60_000)
+    assert on_the_host(workers=2).then_ns == pytest.approx(40_000)
+
+
+def test_a_prescription_is_applied_between_its_bounds(on_the_host):
+    answer = on_the_host(apply=("load-in-workers",))
+    now, then = answer.forecasts
+    assert now.step_ns == pytest.approx(100_000)
+    assert then.low_ns == pytest.approx(40_000)  # all of the stall
+    assert then.low_ns < then.step_ns < then.high_ns < 100_000
+    assert "with load-in-workers: " in answer.text()
+    assert json.loads(answer.to_json())["forecasts"][1]["range_ms"] == [then.low_ns / 1e6, then.high_ns / 1e6]
+
+
+def test_without_a_device_there_are_no_kernels_to_scale(on_the_host):
     with pytest.raises(InputError, match="no device work"):
-        ask("trace.json", Asked())
+        on_the_host(scale=(("gemm", 0.5),))
+
+
+def test_a_wait_at_a_line_is_dropped(recording, monkeypatch):
+    # After the sync at 82 the device is idle to 120. Without it b is launched at 30 + 28 = 58, and follows a at 80.
+    r = recording()
+    r.step(1, 0, 150)
+    r.frame("train.py(7): step", 0, 150)
+    r.kernel("a", 20, 80, launched=(10, 15))
+    r.op("aten::item", 28, 83)
+    r.runtime("cudaStreamSynchronize", 30, 82)
+    r.op("aten::mm", 84, 130)
+    r.kernel("b", 120, 150, launched=(110, 115))
+    monkeypatch.setattr(what_if, "open_captures", lambda _paths: [r.capture()])
+    answer = ask("trace.json", Asked(no_sync=(("train.py", 7),)))
+    assert answer.then_ns == pytest.approx(110_000)
+    with pytest.raises(UsageError, match=r"No wait for the device was recorded at other\.py:7"):
+        ask("trace.json", Asked(no_sync=(("other.py", 7),)))
+
+
+def test_an_unknown_prescription_names_those_that_there_are(on_the_host):
+    with pytest.raises(UsageError, match="no prescription nonsense; there are: load-in-workers"):
+        on_the_host(apply=("nonsense",))
+
+
+@pytest.mark.parametrize("text", ["train.py", "train.py:", "train.py:x", ":4", "train.py:0"])
+def test_a_place_that_is_none(text):
+    with pytest.raises(UsageError, match="FILE:LINE"):
+        parse_place(text)
 
 
 @pytest.mark.parametrize("text", ["gemm", "=0.5", "gemm=fast", "gemm=-1", "(=1", "gemm=inf", "gemm=nan"])
@@ -80,3 +139,7 @@ def test_a_scale_that_is_none(text):
 
 def test_a_pattern_may_hold_an_equals_sign():
     assert parse_scale("a=b=0.5") == ("a=b", 0.5)
+
+
+def test_a_kernel_pattern_may_say_so():
+    assert parse_scale("kernel~gemm=0.5") == ("gemm", 0.5)

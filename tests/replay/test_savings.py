@@ -7,6 +7,7 @@ import pytest
 from diagnose.findings import Finding, Prescription
 from diagnose.replay.build import build
 from diagnose.replay.excerpt import excerpt
+from diagnose.replay.period import owners, period_ns
 from diagnose.replay.removal import removal
 from diagnose.replay.savings import path_of, replay_savings, waterfall
 from diagnose.replay.simulate import simulate
@@ -147,8 +148,24 @@ def test_a_few_steps_stand_for_all(recording):
     assert part.steps.num == 4
     assert len(part.tasks.row) == 4
     assert part.steps.step_ns == pytest.approx(t.steps.step_ns, rel=0.02)
-    assert excerpt(t, most_tasks=20) is t
+    assert excerpt(t).steps.num == 5  # more steps say the same
     assert excerpt(t, most_tasks=0).steps.num == 1
+
+
+def test_few_steps_are_taken_whole(stalled):
+    assert excerpt(stalled) is stalled
+
+
+def test_a_step_is_the_time_from_end_to_end(recording):
+    """The device is 50 behind at the end: that is no part of a step, though it is of the window."""
+    r = recording()
+    for i in range(4):
+        r.step(i + 1, 100 * i, 100 * i + 100)
+        r.kernel("a", 100 * i + 60, 100 * i + 150, launched=(100 * i + 10, 100 * i + 12))
+    t = r.tables()
+    graph = build(t)
+    assert t.steps.step_ns == 112_500
+    assert period_ns(graph, simulate(graph), owners(t, graph)) == pytest.approx(100_000)
 
 
 def test_work_queued_before_the_chosen_steps_is_left_out(recording):

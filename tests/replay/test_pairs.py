@@ -1,0 +1,71 @@
+"""Before and after of the same workload, recorded by others: what the replay of the first foretells of the second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diagnose.examine import examine_rank, found_in, tables_of
+from diagnose.reading import open_captures
+from diagnose.replay.build import build
+from diagnose.replay.excerpt import excerpt
+from diagnose.replay.period import owners, period_ns
+from diagnose.replay.removal import removal
+from diagnose.replay.simulate import simulate
+from diagnose.what_if import Asked, ask
+
+TRACES = Path(__file__).parents[3] / "shared" / "traces"
+
+
+def found(name):
+    path = next(iter(sorted(TRACES.rglob(f"{name}*.json*"))), None) if TRACES.is_dir() else None
+    if path is None:
+        pytest.skip(f"the recorded trace {name} is not here")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("kineto_rn50_nw0_a", "kineto_rn50_nw4_a"), ("kineto_rn50_profapi_nw0", "kineto_rn50_profapi_nw4")],
+)
+def test_four_workers_are_foretold_to_a_tenth(before, after):
+    """The later run's mean holds two steps half as long again as the others, so its median stands for it."""
+    foretold = ask(found(before), Asked(workers=4)).then_ns
+    (capture,) = open_captures([found(after)])
+    steps = tables_of(capture, capture.trace).steps
+    assert foretold == pytest.approx(float(np.median(steps.end - steps.start)), rel=0.10)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("kineto_rn50_nw0_a", "kineto_rn50_nw4_a"), ("kineto_rn50_profapi_nw0", "kineto_rn50_profapi_nw4")],
+)
+def test_of_a_pair_the_slower_one_is_told_what_the_faster_one_has(before, after):
+    slow, fast = (examine_rank(open_captures([found(name)])[0]) for name in (before, after))
+    assert slow.prescriptions[0].id == "load-in-workers"
+    assert slow.prescriptions[0].predicted_step_ns < slow.step_ns
+    assert "load-in-workers" not in {p.id for p in fast.prescriptions}
+
+
+@pytest.mark.parametrize(
+    "name", ["kineto_rn50_nw0_a", "luatil_gpt_compile", "tl_owlv2_h100", "hta_ddp_unbucketed_v100"]
+)
+    "name", ["kineto_rn50_nw0_a", "luatil_gpt_compile", "tl_owlv2_h100", "hta_ddp_unbucketed_v100"]
+)
+def test_a_few_steps_say_what_all_steps_say(name):
+    """Savings replayed on an excerpt against the same on the whole window, in shares of the step."""
+    (capture,) = open_captures([found(name)])
+    t, findings, _, _ = found_in(capture)
+    part = excerpt(t)
+    graphs = [(graph, owners(of, graph)) for of, graph in ((t, build(t)), (part, build(part)))]
+    for finding in findings:
+        change = removal(t, finding, 1.0)
+        if change is not None:
+            whole, some = (1 - step(change(graph), owner) / step(graph, owner) for graph, owner in graphs)
+            assert some == pytest.approx(whole, abs=0.05), finding.rule
+
+
+def step(graph, owner):
+    return period_ns(graph, simulate(graph), owner)
