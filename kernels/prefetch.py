@@ -36,11 +36,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
 from diagnose.kernels._nested import Batch, has_opaque, moved, needs_pin, pinned, tensors
+from diagnose.kernels._wrapping import LoaderWrapper
 
 __all__ = ["DevicePrefetcher", "SideStream"]
 
@@ -50,7 +51,7 @@ WITHOUT_STREAMS = frozenset({"cpu", "mps", "meta"})
 """Device types whose copies torch cannot order on a second stream; batches are moved when they are asked for."""
 
 
-class DevicePrefetcher(Generic[T]):
+class DevicePrefetcher(LoaderWrapper[T]):
     """Iterates over ``loader`` with every tensor of a batch on ``device``, copied ``ahead`` batches early.
 
     A batch is a tensor or any nesting of mappings, lists, tuples, named tuples and dataclasses of them, or an object
@@ -68,27 +69,9 @@ class DevicePrefetcher(Generic[T]):
             raise ValueError(
                 f"DevicePrefetcher needs ahead >= 1, not {ahead}; use the loader itself to copy nothing early."
             )
-        self.loader = loader
+        super().__init__(loader)
         self.device = torch.device(device)
         self.ahead = ahead
-
-    def __len__(self) -> int:
-        """Return the loader's number of batches."""
-        return len(self.loader)  # type: ignore[arg-type]  # a loader without a length says so itself
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever the loader has
-        if name == "loader":  # not set yet: this is a copy in the making
-            raise AttributeError(name)
-        return getattr(self.loader, name)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Hand the epoch to whatever shuffles by it: the loader, its dataset, its sampler or its batch sampler."""
-        batch_sampler = getattr(self.loader, "batch_sampler", None)
-        inner = [getattr(self.loader, name, None) for name in ("dataset", "sampler")]
-        for part in (self.loader, *inner, batch_sampler, getattr(batch_sampler, "sampler", None)):
-            set_epoch = getattr(part, "set_epoch", None)
-            if callable(set_epoch):
-                set_epoch(epoch)
 
     def __iter__(self) -> Iterator[T]:
         """Yield every batch on the device."""

@@ -1,0 +1,217 @@
+"""Keeps what a deterministic stage of the dataset computed, in one copy for all workers and ranks of a machine.
+
+What it cures
+    `data-stall` where samples are slow to read or decode, and all of them, or the ones wanted most, fit the budget:
+    from the second epoch on they are mapped into memory instead. A dictionary in the dataset cannot do that: each
+    worker has its own, and loses it with the epoch.
+
+When it does not help
+    In the first epoch. For stages that draw random numbers: keep augmentation outside, after the cache. When the budget
+    is much smaller than the data and every sample is wanted equally often: the oldest goes before it is wanted again.
+
+Cost
+    Up to ``num_bytes`` of shared memory, or of the disk under ``path``; tens of µs for a hit. Each process computes
+    its first value twice, to see that the stage repeats itself.
+
+Numerics
+    None: values come back bit by bit. What a worker changes in place stays its own.
+
+Example::
+
+    from diagnose.kernels.shared_cache import SharedCache
+
+    cache = SharedCache(256 << 20)  # one budget for all workers
+    decode = cache.stage(decode, version="1")  # the slow, deterministic part; change the version with the code
+    loader = DataLoader(Augmented(files, decode), batch_size=16, num_workers=2)
+    for batch in loader:
+        train_step(batch)
+    print(cache.counts())  # hits, misses, evicted, ... over all processes
+    cache.close()
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from diagnose.kernels._cache_files import Ledger, load, pack, store
+from diagnose.kernels._loader_costs import same
+from diagnose.kernels._state import fingerprint
+
+__all__ = ["CacheCounts", "SharedCache"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+KEEP_SHARE = 0.9
+"""When the budget is full, the oldest go until this share is left: so files are listed once for many insertions."""
+
+
+@dataclass(frozen=True)
+class CacheCounts:
+    """What happened so far, over all processes."""
+
+    hits: int
+    misses: int
+    evicted: int
+    refused: int  # values larger than the budget, or no room left on the device
+    held_bytes: int
+
+
+class SharedCache:
+    """A cache of at most ``num_bytes`` that forked and spawned workers and all ranks of the machine can share.
+
+    Without ``path`` it lives in shared memory and goes with the process that made it. With ``path``, a folder, it stays
+    for later runs; give every rank the same one. The least recently used values go first.
+
+    Raises:
+        ValueError: ``num_bytes`` is not positive.
+        PermissionError: ``path`` belongs to another user, whose values could run code here.
+    """
+
+    def __init__(self, num_bytes: int, *, path: str | os.PathLike[str] | None = None) -> None:
+        if num_bytes < 1:
+            raise ValueError(f"SharedCache needs num_bytes >= 1, not {num_bytes}; such as 4 << 30 for 4 GB.")
+        self.num_bytes = num_bytes
+        self._remove: Callable[[], object] | None = None
+        if path is None:
+            shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            self.folder = Path(tempfile.mkdtemp(prefix="sample-cache-", dir=shared))
+            self._remove = weakref.finalize(self, _remove_own, self.folder, os.getpid())
+        else:
+            self.folder = Path(path)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if hasattr(os, "getuid") and self.folder.stat().st_uid != os.getuid():
+                raise PermissionError(
+                    f"The cache folder {self.folder} belongs to another user; SharedCache needs one of your own, since "
+                    "values in it are unpickled."
+                )
+        self._ledger = Ledger(self.folder / "ledger")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Send the folder to a spawned worker, which uses it and does not remove it."""
+        return {"num_bytes": self.num_bytes, "folder": self.folder}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._remove = None
+        self._ledger = Ledger(self.folder / "ledger")
+
+    def stage(self, function: Callable[P, R], *, version: str = "") -> CachedStage[P, R]:
+        """Return ``function`` with its results kept.
+
+        Its arguments must be strings, numbers, paths, bytes or tuples of them. ``version`` is part of the key: change
+        it with the function's code, or with what it reads.
+        """
+        return CachedStage(self, function, version)
+
+    def counts(self) -> CacheCounts:
+        """Return what happened so far, over all processes."""
+        return CacheCounts(**self._ledger.read())
+
+    def close(self) -> None:
+        """Remove a cache that lives in shared memory; one with a path stays."""
+        if self._remove is not None:
+            self._remove()
+
+    def get(self, key: str) -> tuple[Any] | None:
+        """Return the value under a file name, in a tuple, or None where there is none."""
+        found = load(self.folder / key)
+        self._ledger.add(hits=int(found is not None), misses=int(found is None))
+        return found
+
+    def put(self, key: str, value: Any) -> None:  # noqa: ANN401  # whatever the stage returns
+        """Keep the value, if there is room once the least recently used are gone."""
+        chunks = pack(value)
+        size = sum(map(len, chunks))
+        if size > self.num_bytes:
+            self._ledger.add(refused=1)
+            return
+        with self._ledger.locked() as totals:
+            if totals["held_bytes"] + size > self.num_bytes:
+                self._evict(totals, int(KEEP_SHARE * self.num_bytes) - size)
+            path = self.folder / key
+            if path.exists():  # another worker was faster
+                return
+            try:
+                store(path, chunks)
+            except OSError:
+                totals["refused"] += 1
+                return
+            totals["held_bytes"] += size
+
+    def _evict(self, totals: dict[str, int], keep: int) -> None:
+        files = [(e.stat().st_mtime_ns, e.stat().st_size, e.path) for e in os.scandir(self.folder) if len(e.name) == 32]
+        held = sum(size for _, size, _ in files)  # what is there, also after a process died in between
+        for _, size, path in sorted(files):
+            if held <= max(keep, 0):
+                break
+            Path(path).unlink(missing_ok=True)
+            held -= size
+            totals["evicted"] += 1
+        totals["held_bytes"] = held
+
+
+class CachedStage(Generic[P, R]):
+    """A function whose results are kept; made by ``SharedCache.stage``."""
+
+    def __init__(self, cache: SharedCache, function: Callable[P, R], version: str) -> None:
+        self.cache, self.function = cache, function
+        self.prefix = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}@{version}"
+        self.checked_in: int | None = None  # the process that saw the function repeat itself
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return the function's result for these arguments, computed or kept.
+
+        Raises:
+            TypeError: an argument cannot be part of a key.
+            ValueError: the function gave two different results for the same arguments.
+        """
+        text = "|".join([self.prefix, *map(_key, args), *(f"{name}={_key(kwargs[name])}" for name in sorted(kwargs))])
+        key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        found = self.cache.get(key)
+        if found is not None:
+            return found[0]  # type: ignore[no-any-return]  # what this function returned
+        value = self._computed(*args, **kwargs)
+        self.cache.put(key, value)
+        return value
+
+    def _computed(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.checked_in == os.getpid():
+            return self.function(*args, **kwargs)
+        before = fingerprint()
+        first = self.function(*args, **kwargs)
+        if before != fingerprint() or not same(first, self.function(*args, **kwargs)):
+            raise ValueError(
+                f"{self.prefix.partition('@')[0]} is not deterministic, and a cache would freeze one outcome for all "
+                "epochs; cache the part before the random augmentation."
+            )
+        self.checked_in = os.getpid()
+        return first
+
+
+def _key(value: object) -> str:
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return f"{type(value).__name__}:{value!r}"
+    if isinstance(value, os.PathLike):
+        return f"path:{os.fspath(value)!r}"
+    if isinstance(value, tuple):
+        return f"({','.join(map(_key, value))})"
+    if hasattr(value, "__index__"):  # numpy's integers and tensors of one
+        return f"int:{value.__index__()!r}"
+    raise TypeError(
+        f"A cached stage was called with a {type(value).__name__}, which has no stable name across processes; "
+        "pass an index, a path, a string or a tuple of them, and let the stage look the rest up."
+    )
+
+
+def _remove_own(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked worker inherits the finalizer, but not the folder
+        shutil.rmtree(folder, ignore_errors=True)

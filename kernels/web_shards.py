@@ -1,0 +1,205 @@
+"""Streams WebDataset shards (tar files) so that ranks and workers share them out, shuffled, in epochs of known length.
+
+What it cures
+    `data-stall` of datasets of many small files: tar shards are read sequentially, which disks and object stores are an
+    order of magnitude faster at.
+
+When it does not help
+    When samples are slow to decode rather than to read, or are wanted at random: shards are shuffled as a whole, and
+    samples within a buffer.
+
+Cost
+    ``shuffle`` samples in memory for each worker. Going on within an epoch reads and drops what was used before.
+
+Numerics
+    The order follows from ``seed``, epoch, rank, worker and their numbers alone. With ``epoch_batches`` an epoch is
+    that many batches on every rank, whatever the shards hold: short shares begin again, long ones are cut.
+
+Example::
+
+    from diagnose.kernels.web_shards import WebShards
+
+    batches = WebShards(shards, ("x.npy", "y.cls"), batch_size=4, num_workers=2, shuffle=100)
+    for epoch in range(epochs):
+        batches.set_epoch(epoch)
+        for x, y in batches:
+            train_step((x, y))
+            position = batches.state_dict()  # for a checkpoint; load_state_dict goes on from there
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+
+from diagnose.kernels.sharding import ranks
+
+__all__ = ["WebShards"]
+
+Transform = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """What a worker needs to know; sent to it as it is."""
+
+    shards: tuple[str, ...]
+    fields: tuple[str, ...]
+    batch_size: int
+    transforms: tuple[Transform, ...]
+    decoders: tuple[Any, ...]
+    shuffle: int
+    seed: int
+    epoch_batches: int | None
+    collate: Callable[[list[Any]], Any]
+
+
+class WebShards:
+    """Iterates over batches of ``fields`` from tar ``shards``; each worker of each rank reads shards of its own.
+
+    ``fields`` are the extensions of a sample's files, ``transforms`` one function for each (picklable, since workers
+    get them), ``decoders`` what webdataset's ``decode`` takes, such as ``("torchrgb",)``. Rank and number of ranks are
+    those of the process group, or of torchrun's environment, where they are not given.
+
+    Raises:
+        ImportError: the webdataset package is missing.
+        ValueError: there are fewer shards than ranks × workers, or several ranks and no ``epoch_batches``.
+    """
+
+    def __init__(  # noqa: PLR0913  # each is a property of the data or of the job
+        self,
+        shards: Sequence[str],
+        fields: Sequence[str],
+        *,
+        batch_size: int,
+        num_workers: int = 0,
+        transforms: Sequence[Transform] = (),
+        decoders: Sequence[Any] = (),
+        shuffle: int = 1000,
+        seed: int = 0,
+        epoch_batches: int | None = None,
+        rank: int | None = None,
+        num_ranks: int | None = None,
+        collate: Callable[[list[Any]], Any] = default_collate,
+        **loader_arguments: Any,  # noqa: ANN401  # the DataLoader's: pin_memory, prefetch_factor, ...
+    ) -> None:
+        _webdataset()
+        self.place = ranks(rank, num_ranks)
+        shares = self.place[1] * max(1, num_workers)
+        _check(shards, fields, transforms, batch_size, shares, epoch_batches, self.place[1], max(1, num_workers))
+        self.recipe = _Recipe(
+            tuple(shards), tuple(fields), batch_size, tuple(transforms), tuple(decoders), shuffle, seed, epoch_batches,
+            collate,
+        )  # fmt: skip
+        self.loader_arguments = {"num_workers": num_workers, **loader_arguments}
+        self.epoch, self.done, self.skip = 0, 0, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order comes next; a position within the epoch, if loaded, is kept for that epoch."""
+        if epoch != self.epoch:
+            self.epoch, self.skip = epoch, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the position: the epoch, and how many of its batches were handed out."""
+        return {"epoch": self.epoch, "batches": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on at a position, in the next loop."""
+        self.epoch, self.skip = state["epoch"], state["batches"]
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch on this rank.
+
+        Raises:
+            TypeError: ``epoch_batches`` was not given; shards do not say how many samples they hold.
+        """
+        if self.recipe.epoch_batches is None:
+            raise TypeError("Shards do not say how many samples they hold; give WebShards epoch_batches for a length.")
+        return self.recipe.epoch_batches
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of the epoch, from the loaded position on."""
+        skip, self.skip = self.skip, 0
+        loader = DataLoader(_Stream(self.recipe, self.epoch, self.place), batch_size=None, **self.loader_arguments)
+        for number, batch in enumerate(loader, 1):
+            self.done = number
+            if number > skip:
+                yield batch
+
+
+class _Stream(IterableDataset[Any]):
+    """One worker's batches of one epoch."""
+
+    def __init__(self, recipe: _Recipe, epoch: int, place: tuple[int, int]) -> None:
+        self.recipe, self.epoch, self.place = recipe, epoch, place
+
+    def __iter__(self) -> Iterator[Any]:
+        info, recipe = get_worker_info(), self.recipe
+        worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        share = self.place[0] * workers + worker
+        shards = list(recipe.shards)
+        if recipe.shuffle:  # the same order on all ranks, so that their shares are disjoint
+            random.Random(f"{recipe.seed} {self.epoch}").shuffle(shards)
+        mine = shards[share :: self.place[1] * workers]
+        if recipe.epoch_batches is None:
+            yield from self._once(mine, f"{share}")
+            return
+        left = recipe.epoch_batches // workers + (worker < recipe.epoch_batches % workers)
+        for turn in range(left):  # every turn gives a batch at least
+            for batch in self._once(mine, f"{share} {turn}" if turn else f"{share}"):
+                if not left:
+                    return
+                left -= 1
+                yield batch
+            if not left:
+                return
+
+    def _once(self, shards: list[str], share: str) -> Iterator[Any]:
+        wds, recipe = _webdataset(), self.recipe
+        stages = [wds.SimpleShardList(shards), wds.tarfile_to_samples()]
+        if recipe.shuffle:
+            stages.append(wds.shuffle(recipe.shuffle, rng=random.Random(f"{recipe.seed} {self.epoch} {share}")))
+        stages += [wds.decode(*recipe.decoders), wds.to_tuple(*recipe.fields)]
+        if recipe.transforms:
+            stages.append(wds.map_tuple(*recipe.transforms))
+        stages.append(wds.batched(recipe.batch_size, collation_fn=recipe.collate))
+        found = False
+        for batch in wds.DataPipeline(*stages):
+            found = True
+            yield batch
+        if not found:
+            raise ValueError(f"The shards {shards} hold no sample; leave empty shards out.")
+
+
+def _check(  # noqa: PLR0913, PLR0917
+    shards: Sequence[str], fields: Sequence[str], transforms: Sequence[Transform], batch_size: int, shares: int,
+    epoch_batches: int | None, num_ranks: int, workers: int,
+) -> None:  # fmt: skip
+    if isinstance(shards, str):
+        raise TypeError(f"WebShards needs a list of shards, not the text {shards!r}; expand patterns first.")
+    if len(shards) < shares:
+        raise ValueError(
+            f"WebShards got {len(shards)} shards for {num_ranks} rank(s) with {workers} reader(s) each; "
+            f"write at least {shares} shards, or use fewer workers."
+        )
+    if transforms and len(transforms) != len(fields):
+        raise ValueError(f"WebShards needs one transform for each of {list(fields)}, not {len(transforms)}.")
+    if batch_size < 1 or (epoch_batches is not None and epoch_batches < 1):
+        raise ValueError(f"WebShards needs batch_size and epoch_batches >= 1, not {batch_size} and {epoch_batches}.")
+    if num_ranks > 1 and epoch_batches is None:
+        raise ValueError(
+            f"WebShards runs on {num_ranks} ranks, whose shards rarely hold equally many samples; give epoch_batches, "
+            "or the ranks wait for each other at the end of the epoch for ever."
+        )
+
+
+def _webdataset() -> Any:  # noqa: ANN401  # a package without types
+    try:
+        return import_module("webdataset")
+    except ImportError as error:
+        raise ImportError("WebShards needs the webdataset package: pip install webdataset") from error

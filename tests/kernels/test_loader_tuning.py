@@ -1,0 +1,246 @@
+import os
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
+
+from diagnose.kernels import _loader_costs as costs_module
+from diagnose.kernels import loader_tuning
+from diagnose.kernels._loader_costs import Room, private_bytes, room_for_workers, same
+from diagnose.kernels.loader_tuning import Settings, SteadyLoader, rebuilt, tune_loader
+
+
+class Slow(Dataset):
+    """Waits for its storage; ``draw`` makes it depend on a random generator."""
+
+    def __init__(self, num=64, seconds=0.002, draw=None):
+        self.num, self.seconds, self.draw = num, seconds, draw
+
+    def __len__(self):
+        return self.num
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        noise = self.draw() if self.draw else 0.0
+        return torch.full((3,), float(index)) + noise, index
+
+
+class Failing(Slow):
+    def __getitem__(self, index):
+        if index == 40:
+            raise OSError("the disk is gone")
+        return super().__getitem__(index)
+
+
+class DiesInWorkers(Slow):
+    def __getitem__(self, index):
+        if torch.utils.data.get_worker_info() is not None:
+            os._exit(3)
+        return super().__getitem__(index)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from range(8)
+
+
+def train(loader, epochs=2):
+    """Return the losses of a model with dropout, whose draws and the loader's come from the same generator."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    losses = []
+    for _ in range(epochs):
+        for x, y in loader:
+            loss = (model(x).squeeze(1) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    return losses
+
+
+def indices(loader):
+    return [y.tolist() for _, y in loader]
+
+
+def test_slow_samples_get_workers_and_the_same_losses_over_all_epochs():
+    plain = DataLoader(Slow(), batch_size=8, shuffle=True)
+    expected = train(plain)
+    tuning = tune_loader(plain, lambda batch: time.sleep(0.01), seconds=0.5)
+    assert tuning.settings.num_workers >= 1, str(tuning)
+    assert tuning.speed_up > 1.3, str(tuning)
+    assert 0.014 < tuning.costs.samples < 0.05
+    assert train(tuning.loader) == expected
+    assert "workers" in str(tuning)
+
+
+def test_persistent_workers_alone_would_change_the_second_epoch():
+    """Torch draws no seed for workers that live on; the loader here makes up for it."""
+    dataset = Slow(32, 0.0)
+    expected = train(DataLoader(dataset, batch_size=8, shuffle=True))
+    arguments = {"batch_size": 8, "shuffle": True, "num_workers": 1, "persistent_workers": True}
+    assert train(DataLoader(dataset, **arguments)) != expected
+    assert train(SteadyLoader(dataset, **arguments)) == expected
+
+
+def test_measuring_leaves_no_trace():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(batch):
+        random.random(), np.random.rand()
+        model(batch[0]).sum().backward()
+        optimizer.step()
+
+    generator = torch.Generator().manual_seed(5)
+    loader = DataLoader(Slow(16, 0.0), batch_size=4, shuffle=True, generator=generator)
+    before = [v.clone() for v in model.state_dict().values()]
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy(), generator.get_state()
+    model.eval()
+    tune_loader(loader, step, state=(model, optimizer), seconds=0.05, max_workers=1)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.state_dict().values(), strict=True))
+    assert not optimizer.state
+    assert all(p.grad is None for p in model.parameters())
+    assert not model.training
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert states[1] == random.getstate()
+    assert (states[2] == np.random.get_state()[1]).all()
+    assert torch.equal(states[3], generator.get_state())
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda: torch.rand(3), random.random, np.random.rand, iter(range(10**9)).__next__, time.perf_counter]
+)
+def test_loaders_whose_samples_depend_on_more_than_their_index_stay(draw):
+    loader = DataLoader(Slow(draw=draw), batch_size=8)
+    tuning = tune_loader(loader, seconds=0.2, max_workers=1)
+    assert tuning.loader is loader
+    assert "left as it was (other_draws=True permits it)" in tuning.reason
+    assert not tuning.trials
+
+
+def test_other_draws_are_allowed_on_request():
+    loader = DataLoader(Slow(draw=random.random), batch_size=8)
+    tuning = tune_loader(loader, lambda batch: time.sleep(0.02), seconds=0.3, max_workers=1, other_draws=True)
+    assert tuning.settings.num_workers == 1, str(tuning)
+
+
+def test_cheap_loading_and_streams_are_left_alone():
+    loader = DataLoader(TensorDataset(torch.zeros(64, 1)), batch_size=8)
+    tuning = tune_loader(loader, lambda batch: time.sleep(0.02), seconds=0.2)
+    assert (tuning.loader, tuning.trials) == (loader, ())
+    assert "of a step" in tuning.reason
+    stream = DataLoader(Stream(), batch_size=2)
+    assert tune_loader(stream).loader is stream
+
+
+def test_whole_batches_are_gathered_at_once():
+    dataset = TensorDataset(torch.randn(4096, 4), torch.arange(4096))
+    loader = DataLoader(dataset, batch_size=1024, shuffle=True)
+    torch.manual_seed(0)
+    expected = list(loader)
+    tuning = tune_loader(loader, seconds=0.3, max_workers=0)
+    assert tuning.settings == Settings(0, None, whole_batches=True)
+    assert tuning.speed_up > 1.5
+    torch.manual_seed(0)
+    assert same(list(tuning.loader), expected)
+
+
+def test_errors_of_the_dataset_and_of_the_step_arrive():
+    with pytest.raises(OSError, match="the disk is gone"):
+        tune_loader(DataLoader(Failing(seconds=0.0), batch_size=8), seconds=5)
+    with pytest.raises(ZeroDivisionError):
+        tune_loader(DataLoader(Slow(), batch_size=8), lambda batch: 1 / 0, seconds=0.1)
+
+
+def test_dying_workers_rule_a_setting_out_and_nothing_else():
+    loader = DataLoader(DiesInWorkers(), batch_size=8)
+    tuning = tune_loader(loader, seconds=0.2, max_workers=1)
+    assert tuning.loader is loader
+    [failed] = [t for t in tuning.trials if t.settings.num_workers]
+    assert failed.seconds is None
+    assert "worker" in failed.error
+
+
+def test_wrong_batches_rule_a_setting_out(monkeypatch):
+    monkeypatch.setattr(loader_tuning, "same", lambda one, other: False)
+    trial = tune_loader(DataLoader(Slow(), batch_size=8), seconds=0.1, max_workers=1).trials[-1]
+    assert trial.error == "gave other batches"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"batch_size": 5, "drop_last": True, "shuffle": True},
+        {"batch_sampler": BatchSampler(SequentialSampler(range(20)), 3, drop_last=False)},
+        {"batch_size": None, "sampler": [4, 2, 9]},
+    ],
+)
+def test_samplers_are_kept(arguments):
+    loader = DataLoader(Slow(23, 0.0), **arguments)
+    torch.manual_seed(1)
+    expected = [*loader]
+    torch.manual_seed(1)
+    other = rebuilt(loader, Settings(1, 2), pin=False)
+    assert same([*other], expected)
+    assert len(other) == len(loader)
+    assert other.batch_size == loader.batch_size
+    assert tune_loader(loader, seconds=0.05, max_workers=0).loader is loader
+
+
+def test_workers_that_would_not_hear_of_an_epoch_end_with_it():
+    dataset = Slow(8, 0.0)
+    assert rebuilt(DataLoader(dataset), Settings(1, 2), pin=False).persistent_workers
+    dataset.set_epoch = print
+    assert not rebuilt(DataLoader(dataset), Settings(1, 2), pin=False).persistent_workers
+
+
+def test_room_is_the_narrowest_of_cores_memory_and_shared_memory(monkeypatch):
+    monkeypatch.setattr(costs_module.os, "sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setattr(costs_module, "_shared_memory_bytes", lambda: 60 << 20)
+    asked = {"memory_bytes": 1 << 30, "worker_bytes": 100 << 20, "batch_bytes": 1 << 20, "prefetch": 2}
+    assert room_for_workers(local_ranks=1, **asked) == Room(10, "1024 MB of memory, 100 MB a worker")
+    assert room_for_workers(local_ranks=4, **asked).workers == 2
+    assert room_for_workers(local_ranks=1, **{**asked, "worker_bytes": 0}).workers == 16
+    big = room_for_workers(local_ranks=1, **{**asked, "batch_bytes": 10 << 20})
+    assert (big.workers, "shared memory" in big.reason) == (2, True)
+
+
+def test_private_memory_of_a_process():
+    assert private_bytes(os.getpid()) > 10 << 20 or not Path("/proc/self/smaps_rollup").exists()
+    assert private_bytes(2**30) == 0
+
+
+def test_same_is_bit_by_bit():
+    nan = torch.tensor([1.0, float("nan")])
+    batch = {"x": nan, "y": [np.array([np.nan, 1.0]), ("a", 3)]}
+    assert same(batch, {"x": nan.clone(), "y": [np.array([np.nan, 1.0]), ("a", 3)]})
+    for other in (
+        {"x": nan + 1e-7, "y": batch["y"]},
+        {"x": nan.double(), "y": batch["y"]},
+        {"x": nan, "y": [np.array([np.nan, 2.0]), ("a", 3)]},
+        {"x": nan, "y": [batch["y"][0], ("a", 4)]},
+        {"x": nan, "y": [batch["y"][0], ["a", 3]]},
+        {"x": nan},
+    ):
+        assert not same(batch, other)
+
+
+@pytest.mark.parametrize(
+    ("loader", "arguments", "said"),
+    [
+        ([1, 2], {}, "needs a torch.utils.data.DataLoader, not list"),
+        (DataLoader([1]), {"seconds": 0}, "seconds > 0"),
+        (DataLoader([1]), {"local_ranks": 0}, "local_ranks >= 1"),
+        (DataLoader([]), {}, "without a single batch"),
+        (DataLoader([1]), {"state": (3,)}, "not int"),
+    ],
+)
+def test_wrong_arguments_are_refused(loader, arguments, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        tune_loader(loader, **arguments)

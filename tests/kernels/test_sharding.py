@@ -1,0 +1,85 @@
+import pickle
+from itertools import chain
+
+import pytest
+from torch.utils.data import DataLoader, IterableDataset
+
+from diagnose.kernels import sharding
+from diagnose.kernels.sharding import ShardedStream, share_of
+
+
+class Stream(IterableDataset):
+    def __init__(self, num, seed=0):
+        self.num, self.seed = num, seed
+
+    def set_epoch(self, epoch):
+        self.seed = epoch
+
+    def __iter__(self):
+        return ((i + self.seed) % self.num for i in range(self.num))
+
+
+class FewShards(IterableDataset):
+    def __iter__(self):
+        return iter(share_of(["a", "b", "c"]))
+
+
+def loaded(stream, workers, batch_size=4):
+    loader = DataLoader(stream, batch_size=batch_size, num_workers=workers, collate_fn=list)
+    return [sample for batch in loader for sample in batch]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_every_element_once(workers):
+    assert sorted(loaded(ShardedStream(Stream(11)), workers)) == list(range(11))
+
+
+def test_without_it_workers_repeat_the_stream():
+    assert sorted(loaded(Stream(4), 2)) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_and_workers_share_the_stream_equally(workers):
+    shares = [loaded(ShardedStream(Stream(27), rank=r, num_ranks=3), workers, batch_size=2) for r in range(3)]
+    assert len({len(share) for share in shares}) == 1, "gradient exchange would wait for ever"
+    seen = sorted(chain(*shares))
+    assert seen == list(range(27 if workers == 0 else 24))
+
+
+def test_unequal_shares_on_request_lose_nothing():
+    streams = [ShardedStream(Stream(10), rank=r, num_ranks=4, equal=False) for r in range(4)]
+    assert sorted(chain(*streams)) == list(range(10))
+
+
+def test_epochs_reach_the_stream():
+    stream = ShardedStream(Stream(4))
+    stream.set_epoch(2)
+    assert list(stream) == [2, 3, 0, 1]
+    ShardedStream([1]).set_epoch(2)
+
+
+def test_torchrun_and_process_groups_are_asked(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert list(ShardedStream(range(6))) == [1, 3, 5]
+    sent = pickle.dumps(ShardedStream(range(6)))
+    monkeypatch.setattr(sharding.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(sharding.dist, "get_rank", lambda: 2)
+    monkeypatch.setattr(sharding.dist, "get_world_size", lambda: 3)
+    assert list(ShardedStream(range(6))) == [2, 5]
+    assert list(pickle.loads(sent)) == [1, 3, 5], "a spawned worker forgot its rank"
+
+
+def test_items_are_shared_and_a_worker_without_one_is_an_error():
+    assert [share_of("abcde", rank=r, num_ranks=2) for r in range(2)] == [["a", "c", "e"], ["b", "d"]]
+    with pytest.raises(ValueError, match="got 2 items for 3 shares"):
+        share_of("ab", rank=0, num_ranks=3)
+    assert sorted(loaded(FewShards(), 2)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "given", [{"rank": 1}, {"num_ranks": 2}, {"rank": 2, "num_ranks": 2}, {"rank": -1, "num_ranks": 2}]
+)
+def test_wrong_ranks_are_refused(given):
+    with pytest.raises(ValueError, match="0 <= rank < num_ranks"):
+        ShardedStream([], **given)
