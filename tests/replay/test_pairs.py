@@ -52,8 +52,6 @@ def test_of_a_pair_the_slower_one_is_told_what_the_faster_one_has(before, after)
 @pytest.mark.parametrize(
     "name", ["kineto_rn50_nw0_a", "luatil_gpt_compile", "tl_owlv2_h100", "hta_ddp_unbucketed_v100"]
 )
-    "name", ["kineto_rn50_nw0_a", "luatil_gpt_compile", "tl_owlv2_h100", "hta_ddp_unbucketed_v100"]
-)
 def test_a_few_steps_say_what_all_steps_say(name):
     """Savings replayed on an excerpt against the same on the whole window, in shares of the step."""
     (capture,) = open_captures([found(name)])
