@@ -52,6 +52,7 @@ class Events:
     size: Ints  # MEMCPY, MEMSET: bytes; MEMORY: bytes, negative for a release; collectives: elements sent
     shapes: npt.NDArray[np.int32]  # OP: row of Trace.names holding the text of "Input Dims"
     types: npt.NDArray[np.int32]  # OP: row of Trace.names holding the text of "Input type"
+    values: npt.NDArray[np.int32]  # OP: row of Trace.names holding the text of "Concrete Inputs": strides, flags
     detail: npt.NDArray[np.int32]  # row of Trace.names: an op's "Call stack", a collective's name, dtype and group
     sequence: npt.NDArray[np.int64]  # OP: the autograd sequence number that forward and backward share
     grid: npt.NDArray[np.int32]  # KERNEL: number of thread blocks

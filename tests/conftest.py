@@ -26,6 +26,9 @@ from diagnose.findings import Diagnosis, Finding, Prescription
 from diagnose.tables import Tables
 from diagnose.trace import Device, Events, Kind, Thread, Trace
 
+COLUMNS = (
+    "thread", "device", "stream", "correlation", "size", "shapes", "types", "values", "detail", "sequence", "grid",
+)  # fmt: skip
 EPOCH_NS = 1_700_000_000_000_000_000
 COPY_CALL = "cudaMemcpyAsync"
 LAUNCH_CALL = "cudaLaunchKernel"
@@ -68,9 +71,9 @@ class Recording:
     def annotation(self, name: str, start: float, end: float, thread: str = "main") -> Row:
         return self._host(Kind.ANNOTATION, name, start, end, thread)
 
-    def op(self, name: str, start: float, end: float, thread: str = "main", **texts: str) -> Row:
-        """Add an operator; ``shapes``, ``types`` and ``detail`` (its call stack) are texts."""
-        values = {column: self._name(text) for column, text in texts.items()}
+    def op(self, name: str, start: float, end: float, thread: str = "main", *, sequence: int = -1, **texts: str) -> Row:
+        """Add an operator; ``shapes``, ``types``, ``values`` and ``detail`` (its call stack) are texts."""
+        values = {column: self._name(text) for column, text in texts.items()} | {"sequence": sequence}
         return self._host(Kind.OP, name, start, end, thread, **values)
 
     def frame(self, name: str, start: float, end: float, thread: str = "main") -> Row:
@@ -110,9 +113,10 @@ class Recording:
         launched: tuple[float, float] | None = None,
         thread: str = "main",
         call: str = LAUNCH_CALL,
+        grid: int = -1,
     ) -> Row:
         """Add a kernel, and the call that launched it where ``launched`` gives the call's times."""
-        task = self._add(Kind.KERNEL, name, start, end, stream=stream, device=device)
+        task = self._add(Kind.KERNEL, name, start, end, stream=stream, device=device, grid=grid)
         if launched is not None:
             self.runtime(call, *launched, thread=thread, launches=task)
         return task
@@ -162,8 +166,7 @@ class Recording:
         rows = [self.rows[i] for i in order]
         place = {id(row): i for i, row in enumerate(rows)}
         columns: dict[str, Any] = {
-            column: np.array([row.values.get(column, -1) for row in rows], np.int64)
-            for column in ("thread", "device", "stream", "correlation", "size", "shapes", "types", "detail")
+            column: np.array([row.values.get(column, -1) for row in rows], np.int64) for column in COLUMNS
         }
         nothing = np.full(len(rows), -1, np.int64)
         columns |= {
@@ -173,7 +176,7 @@ class Recording:
             "name": np.array([self._name(row.name) for row in rows], np.int32),
             "cause": np.array([place[id(row.cause)] if row.cause else -1 for row in rows], np.int32),
         }
-        columns |= dict.fromkeys(("sequence", "grid", "awaits"), nothing)
+        columns |= {"awaits": nothing}
         return Trace(
             events=Events(**columns),
             names=tuple(self.names),

@@ -55,8 +55,15 @@ class Fields:
             "shapes": [texts[bytes(a.input_dims)] for a in args],
             "types": [texts[bytes(a.input_types)] for a in args],
             "sequence": [a.sequence for a in args],
+            **self._of_values(args),
             **self._of_collective(args),
         }
+
+    def _of_values(self, args: list[Args]) -> Values:
+        if not (args[0].input_values or args[-1].input_values):  # an exporter writes them for all operators or for none
+            return {}
+        texts = self._texts
+        return {"values": [texts[bytes(a.input_values)] for a in args]}
 
     def _of_kernel(self, args: list[Args]) -> Values:
         grids = self._grids

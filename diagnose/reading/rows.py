@@ -30,6 +30,7 @@ _DTYPES: Final = {
     "size": np.int64,
     "shapes": np.int32,
     "types": np.int32,
+    "values": np.int32,
     "detail": np.int32,
     "sequence": np.int64,
     "grid": np.int32,

@@ -15,6 +15,7 @@ NO_TEXT = Raw(b"")
 _NAMES = {
     "input_dims": "Input Dims",
     "input_types": "Input type",
+    "input_values": "Concrete Inputs",
     "sequence": "Sequence number",
     "stack": "Call stack",
     "allocated": "Bytes",
@@ -37,6 +38,7 @@ class Args(Struct, frozen=True, gc=False, rename=_NAMES):
     grid: Raw = NO_TEXT  # a list for kernels, text such as "grid(4096,)" for Triton operators
     input_dims: Raw = NO_TEXT
     input_types: Raw = NO_TEXT
+    input_values: Raw = NO_TEXT
     sequence: int = -1
     stack: str = ""
     allocated: int = 0
