@@ -133,6 +133,38 @@ def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # noqa: ANN401  # 
     return prove_and_answer(ProveRequest(apply=apply, **asked))
 
 
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("before")
+@click.argument("after")
+def compare(before: str, after: str, as_json: bool) -> None:
+    """Say what differs between two captures, traces, or reports in JSON: the step, its parts, causes, kernels."""
+    from diagnose.gating import compare_and_answer
+
+    compare_and_answer(before, after, as_json_text=as_json)
+
+
+@cli.command(context_settings={"allow_interspersed_args": False})
+@click.option("-m", "module", is_flag=True, help="TARGET is a module, as in python -m.")
+@click.option("--tolerance", default="5%", show_default=True, metavar="SHARE", help="How much slower is still fine.")
+@click.option("--junit", metavar="FILE", help="Write a JUnit report.")
+@click.option("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 log.")
+@click.option("--update", is_flag=True, help="Write the baseline anew; nothing fails.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.argument("baseline")
+@click.argument("target")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def gate(**asked: Any) -> int:  # noqa: ANN401  # what click read, typed by GateRequest
+    """Fail with exit code 3 when the step became slower than in BASELINE, a report in JSON or a capture.
+
+    TARGET is a script, which is traced first, or a capture, a trace or a report.
+    """
+    from diagnose.gating import GateRequest, gate_and_answer
+
+    return gate_and_answer(GateRequest(**asked))
+
+
 @cli.command("what-if")
 @click.option("--apply", "ids", metavar="ID,…", default="", help="Apply these prescriptions, in this order.")
 @click.option(

@@ -32,6 +32,8 @@ FLOORS = {
     "answering": FACES,
     "api": FACES,
     "proving": FACES,
+    "comparing": FACES,
+    "gating": FACES,
     "tracing": FACES,
     "child": FACES,
     "launch": FACES,
