@@ -7,7 +7,7 @@
     ├── CaptureError         exit 5   the script ran but no step could be captured
     └── OutputError          exit 6   the result cannot be written where asked
 
-Exit code 3 is reserved for a failed gate. A traced script's own exit code passes through unchanged.
+Exit code 3 is that of a gate that fails, which is no error. A traced script's own exit code passes through unchanged.
 """
 
 from __future__ import annotations

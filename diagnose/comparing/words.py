@@ -14,7 +14,7 @@ __all__ = ["as_json", "as_text", "sentence", "what_changed"]
 
 MOST_LINES = 8  # of each list
 WIDTH = 100
-NAME = 56  # letters of a kernel's name
+NAME = 44  # letters of a kernel's name
 
 
 def sentence(c: Comparison) -> str:
