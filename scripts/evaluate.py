@@ -1,0 +1,251 @@
+"""Runs every bundled pair of training scripts through the whole tool on a CPU and writes docs/evaluation.md.
+
+For each pair: is the planted rule the dominant finding; what does the diagnosis foretell for the step; what does prove
+measure for the change that can be applied from outside; what does the repaired script take; is anything found in it.
+Exits 1 below the bars: planted rule dominant in 95 % of the pairs that can show on a CPU, no speed-up claimed for a
+change that changes nothing, and a mean error of the foretold step of at most 15 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, Protocol
+
+from diagnose.proof.runs import Command, Runner
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = "100000"  # the runs are stopped long before
+RULE_BAR, ERROR_BAR = 0.95, 0.15
+FALSE_SHARE = 0.02
+TIMEOUT_S = 180.0
+
+
+class Pair(Protocol):
+    """What fixtures/catalogue.py tells of a script."""
+
+    name: str
+    path: Path
+    expect: Mapping[str, tuple[str, ...] | None]
+    fixed: Mapping[str, tuple[str, ...] | None]
+    ranks: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pair; times are ms."""
+
+    name: str
+    expected: tuple[str, ...]
+    dominant: str | None
+    now: float | None  # measured, unprofiled
+    foretold: float | None  # after the prescription for the planted rule
+    proven: tuple[str, float, float, float, float, str] | None  # id, step, speed-up, low, high, numerics
+    sham: tuple[float, float, float, str] | None  # speed-up, low, high, numerics
+    repaired: float | None
+    false_findings: tuple[str, ...]
+
+    @property
+    def right(self) -> bool:
+        """Return whether the planted rule is the dominant finding."""
+        return self.dominant in self.expected if self.expected else not self.dominant
+
+    @property
+    def error(self) -> float | None:
+        """Return how far the foretold step is off the one that was measured with the change, else off the repaired."""
+        truth = self.proven[1] if self.proven else self.repaired
+        return None if self.foretold is None or not truth else self.foretold / truth - 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[], help="a script's name; may be repeated")
+    parser.add_argument("--write", type=Path, help="write the table there")
+    parser.add_argument("--budget", default="2m", help="of each prove (default: 2m)")
+    options = parser.parse_args()
+    rows = []
+    for fixture in _fixtures():
+        if fixture.expect["cpu"] is None or (options.only and fixture.name not in options.only):
+            continue
+        print(f"evaluate: {fixture.name}", file=sys.stderr, flush=True)
+        rows.append(_row(fixture, options.budget))
+        print(_line(rows[-1]), flush=True)
+    text = _page(rows)
+    if options.write:
+        options.write.write_text(text, encoding="utf-8")
+    print(text)
+    return 0 if _passed(rows) else 1
+
+
+def _row(fixture: Pair, budget: str) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = (
+            (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={fixture.ranks}")
+            if fixture.ranks > 1
+            else ()
+        )
+        planted = _prove(fixture, launcher, budget, Path(folder))
+        repaired = _timed(fixture, launcher, Path(folder) / "repaired")
+        found = _false_findings(fixture, launcher, Path(folder) / "fixed")
+    expected = fixture.expect["cpu"] or ()
+    trials = {t["id"]: t for t in planted["trials"] if t["kind"] == "single" and not t["failure"]}
+    mine = [p for p in planted["prescriptions"] if p["rule"] in expected]
+    chosen = next((trials[p["id"]] for p in mine if p["id"] in trials), None)
+    baseline = next((t["baseline_ms"] for t in trials.values()), None)
+    predicted = mine[0]["predicted_step_ms"] if mine else None
+    scale = baseline / planted["step_ms"] if baseline else None
+    sham = trials.get("sham")
+    return Row(
+        name=fixture.name,
+        expected=expected,
+        dominant=planted["dominant"],
+        now=baseline,
+        foretold=predicted * scale if predicted is not None and scale else None,
+        proven=None
+        if chosen is None
+        else (chosen["id"], chosen["step_ms"], chosen["speed_up"], *chosen["interval"], chosen["numerics"]),
+        sham=None if sham is None else (sham["speed_up"], *sham["interval"], sham["numerics"]),
+        repaired=repaired,
+        false_findings=tuple(f for f in found if f not in (fixture.fixed["cpu"] or ())),
+    )
+
+
+def _prove(fixture: Pair, launcher: tuple[str, ...], budget: str, folder: Path) -> dict[str, Any]:
+    """Prove what the diagnosis prescribes, and a change that changes nothing."""
+    traced = _diagnose(
+        "trace", "--json", "--quiet", "--capture", str(folder / "capture"), *_script(fixture), launcher=launcher
+    )
+    ids = [p["id"] for p in traced["prescriptions"]]
+    applicable = [name for name in ids if name in _patches()]
+    arguments = ("--launcher", " ".join(launcher)) if launcher else ()
+    wanted = ",".join([*applicable[:2], "sham"])
+    return _diagnose(
+        "prove", "--yes", "--json", "--quiet", "--budget", budget, "--apply", wanted, *arguments, *_script(fixture)
+    )
+
+
+def _timed(fixture: Pair, launcher: tuple[str, ...], folder: Path) -> float | None:
+    """Return the median step of the repaired script, ms."""
+    command = Command((*_script(fixture), "--fixed"), ROOT, launcher)
+    runner = Runner(command, folder, cwd_mode="same", warm_up=20, timed=60)
+    run = runner.time((), timeout_s=TIMEOUT_S)
+    return median(run.step_ns) / 1e6 if run.step_ns else None
+
+
+def _false_findings(fixture: Pair, launcher: tuple[str, ...], folder: Path) -> list[str]:
+    fixed = _diagnose(
+        "trace", "--json", "--quiet", "--capture", str(folder), *_script(fixture), "--fixed", launcher=launcher
+    )
+    return [f"{f['rule']} {f['lost_share']:.0%}" for f in fixed["findings"] if f["lost_share"] > FALSE_SHARE]
+
+
+def _script(fixture: Pair) -> tuple[str, ...]:
+    return (str(fixture.path), "--device", "cpu", "--steps", STEPS)
+
+
+def _diagnose(*arguments: str, launcher: tuple[str, ...] = ()) -> dict[str, Any]:
+    command = [*(launcher or (sys.executable,)), "-m", "diagnose", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _patches() -> set[str]:
+    from diagnose.proof.patches import PATCHES
+
+    return {name for name, patch in PATCHES.items() if not patch.needs_gpu}
+
+
+def _fixtures() -> list[Pair]:
+    spec = importlib.util.spec_from_file_location("catalogue", ROOT / "fixtures" / "catalogue.py")
+    assert spec is not None, "the file is there"
+    assert spec.loader is not None, "a file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["catalogue"] = module
+    spec.loader.exec_module(module)
+    return list(module.fixtures())
+
+
+def _errors(rows: list[Row]) -> list[float]:
+    return [abs(row.error) for row in rows if row.error is not None]
+
+
+def _false_claims(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.sham is not None and (row.sham[1] > 1 or row.sham[3] == "drifted")]
+
+
+def _passed(rows: list[Row]) -> bool:
+    right = sum(row.right for row in rows) / max(len(rows), 1)
+    errors = _errors(rows)
+    return right >= RULE_BAR and not _false_claims(rows) and (not errors or mean(errors) <= ERROR_BAR)
+
+
+def _line(row: Row) -> str:
+    proven = (
+        f"{row.proven[0]}: {row.proven[2]:.2f} × ({row.proven[3]:.2f} to {row.proven[4]:.2f}), {row.proven[5]}"
+        if row.proven
+        else "by hand"
+    )
+    sham = f"{row.sham[0]:.2f} × ({row.sham[1]:.2f} to {row.sham[2]:.2f})" if row.sham else "–"
+    cells = (
+        row.name,
+        ", ".join(row.expected) or "none",
+        f"{row.dominant or 'none'}{'' if row.right else ' (wrong)'}",
+        _ms(row.now),
+        _ms(row.foretold),
+        proven,
+        _ms(row.proven[1] if row.proven else None),
+        _ms(row.repaired),
+        f"{row.error:+.0%}" if row.error is not None else "–",
+        sham,
+        ", ".join(row.false_findings) or "none",
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+def _page(rows: list[Row]) -> str:
+    errors = _errors(rows)
+    error = f"{mean(errors):.0%} on average over {len(errors)} pairs" if errors else "not measured"
+    return f"""# The whole tool on the bundled pairs
+
+Made by `scripts/evaluate --write docs/evaluation.md` on a CPU: two shared cores, one thread. Each script of
+[fixtures](fixtures.md) holds one planted bottleneck and a repaired variant (`--fixed`). Times are ms per step, unprofiled
+medians.
+
+- **found**: the dominant finding of the planted script, against the rule that its header names.
+- **foretold**: the step after the first prescription for that rule, by replay, scaled from the recorded step to the
+  unprofiled one.
+- **proven**: what `diagnose prove` measured for the change, where it can be applied from outside.
+- **error**: the foretold step against the proven one, else against the repaired script's.
+- **control**: the speed-up that prove reports for a change that changes nothing; its interval must hold 1.
+- **found when repaired**: findings above {FALSE_SHARE:.0%} of the step in the repaired script, which shows its next
+  bottleneck.
+
+Planted rule dominant: {sum(row.right for row in rows)} of {len(rows)} (bar {RULE_BAR:.0%}).
+Error of the foretold step: {error} (bar {ERROR_BAR:.0%}).
+Speed-ups claimed for the control: {len(_false_claims(rows))} (bar 0).
+
+| pair | planted | found | step | foretold | proven | step then | repaired | error | control | found when repaired |
+|---|---|---|---|---|---|---|---|---|---|---|
+{chr(10).join(_line(row) for row in rows)}
+
+On a GPU this has not been run yet.
+"""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
