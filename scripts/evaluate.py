@@ -232,7 +232,8 @@ medians.
 - **proven**: what `diagnose prove` measured for the change, where it can be applied from outside.
 - **error**: the foretold step against the proven one, else against the repaired script's.
 - **control**: the speed-up that prove reports for a change that changes nothing; its interval must hold 1.
-- **found when repaired**: findings above {FALSE_SHARE:.0%} of the step in the repaired script, which shows its next
+- **found when repaired**: findings above {FALSE_SHARE:.0%} of the step in the repaired script, which shows its
+  next
   bottleneck.
 
 Planted rule dominant: {sum(row.right for row in rows)} of {len(rows)} (bar {RULE_BAR:.0%}).
