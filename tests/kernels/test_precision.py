@@ -1,0 +1,247 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from diagnose.kernels import precision as module
+from diagnose.kernels.matmul_precision import fp32_precision, set_fp32_precision
+from diagnose.kernels.parity import Parity, ParityError, check_parity
+from diagnose.kernels.precision import OverflowAbort, Precision, best_dtype
+
+
+def setup(optimizer=torch.optim.SGD, **arguments):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    return model, optimizer(model.parameters(), lr=0.05, **arguments)
+
+
+def step_of(model, optimizer, precision, clip_norm=None):
+    def step(x):
+        with precision.autocast():
+            loss = (model(x).squeeze(1).float() - x.sum(1)).square().mean()
+        precision.backward(loss)
+        precision.step(optimizer, clip_norm=clip_norm)
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def data(num=5):
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(16, 6, generator=generator) for _ in range(num)]
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_agrees_with_the_native_calls_bit_by_bit(dtype, clip):
+    model, optimizer = setup()
+    step = step_of(model, optimizer, Precision("cpu", dtype), clip)
+    losses = [step(x).item() for x in data()]
+    model, optimizer = setup()
+    scaler = torch.amp.GradScaler("cpu", enabled=dtype is torch.float16)
+    for x, loss in zip(data(), losses, strict=True):
+        with torch.autocast("cpu", dtype):
+            expected = (model(x).squeeze(1).float() - x.sum(1)).square().mean()
+        scaler.scale(expected).backward()
+        if clip:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert expected.item() == loss
+
+
+def test_float32_changes_nothing():
+    model, optimizer = setup()
+    precision = Precision("cpu", torch.float32)
+    assert not precision.enabled
+    losses = [step_of(model, optimizer, precision)(x).item() for x in data()]
+    model, optimizer = setup()
+    for x, loss in zip(data(), losses, strict=True):
+        expected = (model(x).squeeze(1) - x.sum(1)).square().mean()
+        expected.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert expected.item() == loss
+
+
+def test_gradients_are_computed_outside_of_autocast():
+    model, _ = setup()
+    precision = Precision("cpu", torch.bfloat16)
+    seen = []
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return gradient
+
+    with precision.autocast():
+        precision.backward(Look.apply(model(data()[0])).sum())
+    assert seen == [False]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"optimizer": torch.optim.AdamW, "fused": True}])
+def test_overflows_are_skipped_counted_and_end_the_run(arguments):
+    model, optimizer = setup(**arguments)
+    before = copy.deepcopy(model.state_dict())
+    precision = Precision("cpu", torch.float16, max_skipped=3)
+    step = step_of(model, optimizer, precision)
+    for _ in range(3):
+        step(data()[0] * float("inf"))
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
+    assert precision.scaler.get_scale() == 2.0**13
+    with pytest.raises(OverflowAbort, match="3 steps in a row overflowed"):
+        [step(data()[0] * float("inf")) for _ in range(2)]
+    assert precision.skipped == 3
+
+
+def test_a_good_step_ends_the_row():
+    model, optimizer = setup()
+    precision = Precision("cpu", torch.float16, max_skipped=3)
+    step = step_of(model, optimizer, precision)
+    for number in range(9):
+        step(data()[0] * (float("inf") if number % 3 else 1.0))
+    state = precision.state_dict()
+    assert (state["skipped"], state["skipped_in_a_row"], state["steps"]) == (6, 2, 9)
+
+
+def test_state_goes_on_where_it_was():
+    model, optimizer = setup()
+    precision = Precision("cpu", torch.float16)
+    step = step_of(model, optimizer, precision)
+    step(data()[0] * float("inf"))
+    step(data()[0])
+    state = precision.state_dict()
+    other = Precision("cpu", torch.float16)
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    assert other.scaler.get_scale() == 2.0**15
+    bfloat = Precision("cpu", torch.bfloat16)
+    bfloat.load_state_dict(state)
+    assert (bfloat.skipped, bfloat.scaler.is_enabled()) == (1, False)
+    other.load_state_dict(bfloat.state_dict())
+    assert other.scaler.get_scale() == 2.0**15
+
+
+def test_dtype_is_what_the_device_has(monkeypatch):
+    assert best_dtype("cpu") is torch.bfloat16
+    assert best_dtype("meta") is torch.float32
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for supported, dtype in ((True, torch.bfloat16), (False, torch.float16)):
+        monkeypatch.setattr(module.torch.cuda, "is_bf16_supported", lambda including_emulation, s=supported: s)
+        assert best_dtype("cuda") is dtype
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match=r"not torch\.float64"):
+        Precision("cpu", torch.float64)
+    with pytest.raises(ValueError, match="max_skipped >= 1"):
+        Precision("cpu", max_skipped=0)
+    weight = nn.Parameter(torch.ones(2, dtype=torch.float16))
+    precision = Precision("cpu", torch.float16)
+    precision.backward(weight.sum())
+    with pytest.raises(ValueError, match="holds float16 weights"):
+        precision.step(torch.optim.SGD([weight], lr=1.0))
+    assert weight.tolist() == [1, 1]
+
+
+def test_parity_measures_the_distance_and_leaves_no_trace():
+    model, optimizer = setup(torch.optim.AdamW)
+    precision = Precision("cpu", torch.float16, initial_scale=2.0**10)
+    step = step_of(model, optimizer, precision)
+    step(data()[0])
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()["state"], precision.state_dict()))
+    rng = torch.get_rng_state()
+    parity = check_parity(step, data(9), state=(model, optimizer, precision), reference=precision.switched_off, steps=7)
+    assert len(parity.losses) == len(parity.reference) == 7
+    assert 0 < parity.worst < 0.02
+    parity.require(0.02)
+    with pytest.raises(ParityError, match="in the reference"):
+        parity.require(parity.worst / 2)
+    after = (model.state_dict(), optimizer.state_dict()["state"], precision.state_dict())
+    for one, other in zip(before[:2], after[:2], strict=True):
+        torch.testing.assert_close(other, one, rtol=0, atol=0)
+    assert after[2] == before[2]
+    assert torch.equal(rng, torch.get_rng_state())
+    assert "apart" in str(parity)
+
+
+def test_parity_is_exact_for_the_same_training():
+    model, optimizer = setup()
+    precision = Precision("cpu", torch.float32)
+    step = step_of(model, optimizer, precision)
+    assert check_parity(step, data(), state=(model, optimizer), reference=precision.switched_off).worst == 0.0
+
+
+def test_parity_sees_infinities():
+    assert Parity((1.0, float("nan")), (1.0, 2.0)).worst == float("inf")
+    assert Parity((float("nan"),), (float("nan"),)).worst == 0.0
+    with pytest.raises(ParityError, match="nan"):
+        Parity((float("nan"),), (1.0,)).require()
+
+
+def test_parity_puts_everything_back_after_an_error():
+    model, optimizer = setup()
+    before = copy.deepcopy(model.state_dict())
+    precision = Precision("cpu", torch.float32)
+    step = step_of(model, optimizer, precision)
+    numbers = iter(range(10))
+
+    def failing(x):
+        loss = step(x)
+        return loss if next(numbers) < 7 else 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        check_parity(failing, data(), state=(model, optimizer), reference=precision.switched_off)
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
+
+
+def test_parity_refuses_what_it_cannot_compare():
+    model, _ = setup()
+    off = Precision("cpu", torch.float32).switched_off
+    for batches, state, steps in (([], (model,), 3), (data(), (), 3), (data(), (model,), 0)):
+        with pytest.raises(ValueError, match="check_parity"):
+            check_parity(lambda x: 0.0, batches, state=state, reference=off, steps=steps)
+    with pytest.raises(TypeError, match="returned None"):
+        check_parity(lambda x: None, data(), state=(model,), reference=off)
+
+
+def flags():
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    return torch.get_float32_matmul_precision(), matmul.allow_tf32, cudnn.allow_tf32  # raise where flags contradict
+
+
+def test_flags_are_set_for_every_reader_and_put_back():
+    before = flags()
+    with fp32_precision("tf32", convolutions="ieee"):
+        assert flags() == ("high", True, False)
+        with fp32_precision("ieee", convolutions="tf32"):
+            assert flags() == ("highest", False, True)
+        assert flags() == ("high", True, False)
+    assert flags() == before
+    with fp32_precision("tf32"):
+        assert flags() == ("high", True, before[2])
+    assert flags() == before
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="this torch has one kind of flags"
+)
+def test_flags_that_contradict_each_other_are_named():
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        with pytest.raises(RuntimeError, match="keep one of the two"):
+            set_fp32_precision("tf32")
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    with pytest.raises(ValueError, match="not 'high'"):
+        set_fp32_precision("high")
