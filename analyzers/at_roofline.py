@@ -33,7 +33,7 @@ NEAR = 0.6  # of the peak: what good libraries reach in large 16-bit products
 
 def find(t: Tables) -> list[Finding]:
     """Say that the kernels are good where they are."""
-    peak, known = device_peak(t), groups(t)
+    peak, known = device_peak(t), [group for group in groups(t) if not group.full_precision]
     if peak is None or not known or t.queue.idle_share > SIGNIFICANT_IDLE:
         return []
     tasks = np.concatenate([group.tasks for group in known])

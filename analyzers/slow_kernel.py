@@ -47,7 +47,9 @@ def find(t: Tables) -> list[Finding]:
     """Name the time of heavy kernels above what good ones need."""
     peak = device_peak(t)
     taken = _of_other_rules(t)
-    slow = [group for group in groups(t) if group.share < SLOW and not taken[group.tasks].any()]
+    slow = [
+        group for group in groups(t) if group.share < SLOW and not group.full_precision and not taken[group.tasks].any()
+    ]
     if peak is None or not slow:
         return []
     tasks = np.concatenate([group.tasks for group in slow])

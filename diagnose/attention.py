@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from math import prod
 from typing import NamedTuple
 
@@ -10,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.intervals import distinct
-from diagnose.roofline import operators
+from diagnose.launchers import Given, given, operators
 from diagnose.tables import Tables
+from diagnose.tensors import Shape, inputs
 
 __all__ = ["WrittenOut", "written_out_attention"]
 
@@ -35,51 +35,65 @@ def written_out_attention(t: Tables) -> list[WrittenOut]:
     return t.once("written-out attention", lambda: _search(t))
 
 
+class _Stream(NamedTuple):
+    """The operators whose tasks one stream ran, in the order of their first tasks."""
+
+    told: Given
+    tasks: npt.NDArray[np.intp]  # of the stream, indices into Tasks
+    ops: npt.NDArray[np.intp]  # parallel to tasks: the operator's row
+    rows: list[int]  # of the operators
+    leading: list[int]  # parallel to rows: the operator's first task
+
+    def is_product(self, j: int) -> bool:
+        """Tell whether the operator ``rows[j]`` is a batched product."""
+        return self.told.text(int(self.told.name[self.leading[j]])) in _PRODUCT
+
+    def shape(self, j: int, index: int) -> Shape:
+        """Return the shape of one input of the operator ``rows[j]``, (0,) where it was not recorded."""
+        task = self.leading[j]
+        found = inputs(self.told.text(int(self.told.shapes[task])), self.told.text(int(self.told.types[task])))
+        tensor = found.at[index] if found and index < len(found.at) else None
+        return tensor.shape if tensor else (0,)
+
+    def factors(self, j: int) -> tuple[Shape, Shape]:
+        """Return the shapes of what the product ``rows[j]`` multiplies."""
+        first = 1 if self.told.text(int(self.told.name[self.leading[j]])) == "aten::baddbmm" else 0
+        return self.shape(j, first), self.shape(j, first + 1)
+
+
 def _search(t: Tables) -> list[WrittenOut]:
-    ops = operators(t)
-    launching = np.bincount(t.trace.events.name[ops[ops >= 0]])
-    softmaxes = [n for n in np.flatnonzero(launching).tolist() if t.trace.names[n] in _SOFTMAX]
+    ops, told = operators(t), given(t)
+    names = told.name[told.is_known]
+    softmaxes = [n for n in np.flatnonzero(np.bincount(names)).tolist() if told.texts[n] in _SOFTMAX]
     if not softmaxes:
         return []
     found = []
     for stream in distinct(t.tasks.stream).tolist():
         tasks = np.flatnonzero((t.tasks.stream == stream) & (ops >= 0))
-        # One entry for each operator, in the order of its first task.
         rows, first = np.unique(ops[tasks], return_index=True)
-        in_order = rows[np.argsort(first, kind="stable")]
-        order = in_order.tolist()
-        for i in np.flatnonzero(np.isin(t.trace.events.name[in_order], softmaxes)).tolist():
-            attention = _around(t, tasks, order, i)
+        order = np.argsort(first, kind="stable")
+        leading = tasks[first[order]]
+        listed = _Stream(told, tasks, ops[tasks], rows[order].tolist(), leading.tolist())
+        for i in np.flatnonzero(np.isin(told.name[leading], softmaxes)).tolist():
+            attention = _around(listed, i)
             found += [attention] if attention else []
     return found
 
 
-def _around(t: Tables, tasks: npt.NDArray[np.intp], order: list[int], i: int) -> WrittenOut | None:
-    scores = prod(_first_shape(t, order[i], 0))
-    before = next((j for j in range(i - 1, max(i - 1 - _REACH, -1), -1) if t.name(order[j]) in _PRODUCT), None)
-    after = next((j for j in range(i + 1, min(i + 1 + _REACH, len(order))) if t.name(order[j]) in _PRODUCT), None)
+def _around(s: _Stream, i: int) -> WrittenOut | None:
+    """Look from the softmax ``s.rows[i]`` to both sides."""
+    before = next((j for j in range(i - 1, max(i - 1 - _REACH, -1), -1) if s.is_product(j)), None)
+    after = next((j for j in range(i + 1, min(i + 1 + _REACH, len(s.rows))) if s.is_product(j)), None)
+    scores = prod(s.shape(i, 0))
     if before is None or after is None or scores == 0:
         return None
-    first = 1 if t.name(order[before]) == "aten::baddbmm" else 0
-    left, right = _first_shape(t, order[before], first), _first_shape(t, order[before], first + 1)
+    left, right = s.factors(before)
     made = left[0] * left[1] * right[2] if len(left) == len(right) == 3 else 0
-    taken = prod(_first_shape(t, order[after], 1 if t.name(order[after]) == "aten::baddbmm" else 0))
-    if not made == taken == scores:
+    if not made == prod(s.factors(after)[0]) == scores:
         return None
-    of = operators(t)[tasks]
     return WrittenOut(
-        products=tasks[np.isin(of, (order[before], order[after]))],
-        between=tasks[np.isin(of, order[before + 1 : after])],
+        products=s.tasks[np.isin(s.ops, (s.rows[before], s.rows[after]))],
+        between=s.tasks[np.isin(s.ops, s.rows[before + 1 : after])],
         scores=scores,
-        softmax=order[i],
+        softmax=s.rows[i],
     )
-
-
-def _first_shape(t: Tables, row: int, index: int) -> tuple[int, ...]:
-    """Return the shape of one input of an operator, empty where it was not recorded."""
-    text = int(t.trace.events.shapes[row])
-    try:
-        shapes = json.loads(t.trace.names[text]) if text >= 0 else []
-        return tuple(int(n) for n in shapes[index])
-    except (ValueError, TypeError, IndexError):
-        return ()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from diagnose.attention import written_out_attention
 from diagnose.intervals import covered, distinct
-from diagnose.roofline import operators
+from diagnose.launchers import given, operators
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import kernel_classes
 from diagnose.tables.names import OPTIMIZER_STEP
@@ -60,23 +60,20 @@ def _chains(t: Tables) -> list[Chain]:
 
 def _sizes(t: Tables) -> npt.NDArray[np.int64]:
     """Return the number of elements that each task of a pointwise operator writes, 0 for every other task."""
-    events = t.trace.events
-    ops = operators(t)
-    size = np.zeros(len(ops), np.int64)
-    names = t.trace.names
-    pointwise = np.zeros(len(names) + 1, bool)  # by name; the last one is for tasks of no operator
-    asked_names = np.flatnonzero(np.bincount(events.name[ops[ops >= 0]], minlength=1))
-    pointwise[asked_names] = [is_pointwise(names[name]) for name in asked_names.tolist()]
-    shaped = np.flatnonzero(pointwise[np.where(ops >= 0, events.name[ops], -1)])
-    shaped = shaped[(events.shapes[ops[shaped]] >= 0) & (events.types[ops[shaped]] >= 0)]
+    told = given(t)
+    size = np.zeros(len(told.name), np.int64)
+    pointwise = np.zeros(len(told.texts) + 1, bool)  # by name; the last one is for tasks of no operator
+    asked_names = np.flatnonzero(np.bincount(told.name[told.name >= 0], minlength=1))
+    pointwise[asked_names] = [is_pointwise(told.texts[name]) for name in asked_names.tolist()]
+    shaped = np.flatnonzero(pointwise[told.name] & told.is_known)
     if not len(shaped):
         return size
     asked = shaped[~_of_other_rules(t)[shaped]]
-    code = events.shapes[ops[asked]].astype(np.int64) * len(names) + events.types[ops[asked]]
+    code = told.shapes[asked].astype(np.int64) * len(told.texts) + told.types[asked]
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    alike = ops[asked[first]]
-    keys = zip(events.shapes[alike].tolist(), events.types[alike].tolist(), strict=True)
-    size[asked] = np.array([output_size(names[shape], names[kind]) for shape, kind in keys], np.int64)[inverse]
+    keys = zip(told.shapes[asked[first]].tolist(), told.types[asked[first]].tolist(), strict=True)
+    sizes = [output_size(told.texts[shape], told.texts[kind]) for shape, kind in keys]
+    size[asked] = np.array(sizes, np.int64)[inverse]
     sized = np.flatnonzero(size)
     size[sized[~np.isin(kernel_classes(t.trace, t.tasks.row[sized]), ("elementwise", "copy"))]] = 0
     return size

@@ -1,68 +1,54 @@
-"""What an operator has to do at least, from its input shapes and types: operations, and bytes to and from memory.
+"""What an operator has to do at least, from its inputs: operations, and bytes to and from memory.
 
 Every input is counted as read once and every output as written once: caches and fusion within the operator can save
-no more than that. Operators whose shapes do not tell the work (a convolution's stride is not among them) have none.
+no more than that. Operators whose inputs do not tell the work have none: a convolution without recorded stride, a
+list of tensors of unknown type, an index whose result depends on values.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
-from typing import NamedTuple, TypeAlias
 
-from diagnose.devices import Precision
+from diagnose.products import PRODUCTS, Work, compiled_product
+from diagnose.tensors import BYTES, Inputs, Shape, element_bytes, inputs
 
-__all__ = ["Work", "is_pointwise", "output_size", "work_of"]
+__all__ = ["Work", "is_pointwise", "output_size", "reads_values", "work_of"]
 
-Shape: TypeAlias = tuple[int, ...]
-
-
-class Work(NamedTuple):
-    """The least that an operator does."""
-
-    flop: float  # operations of matrix units; 0 where memory alone counts
-    bytes: float
-    precision: Precision  # by the type of its inputs
-
-
-class Tensor(NamedTuple):
-    """One tensor among an operator's inputs."""
-
-    shape: Shape
-    type: str
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements."""
-        return prod(self.shape)
-
-    @property
-    def bytes(self) -> int:
-        """Return the bytes of all elements."""
-        return self.size * _BYTES[self.type]
-
-
-_BYTES = {
-    "double": 8, "long int": 8, "long": 8, "float": 4, "int": 4, "c10::BFloat16": 2, "c10::Half": 2, "half": 2,
-    "short": 2, "bool": 1, "unsigned char": 1, "signed char": 1, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1,
-    "c10::Float8_e4m3fnuz": 1, "c10::complex<float>": 8,
-}  # fmt: skip
-_PRECISION: Mapping[str, Precision] = {
-    "float": "fp32", "c10::BFloat16": "f16", "c10::Half": "f16", "half": "f16",
-    "c10::Float8_e4m3fn": "fp8", "c10::Float8_e5m2": "fp8", "c10::Float8_e4m3fnuz": "fp8",
-}  # fmt: skip
 # Operators that read each element and write one, whatever they compute; with and without a trailing underscore.
 _POINTWISE = frozenset({
     "add", "sub", "rsub", "mul", "div", "pow", "neg", "abs", "exp", "log", "log1p", "sqrt", "rsqrt", "reciprocal",
-    "sin", "cos", "tanh", "sigmoid", "relu", "gelu", "silu", "leaky_relu",
-    "hardtanh", "hardswish", "elu", "softplus", "clamp",
+    "sin", "cos", "tanh", "sigmoid", "relu", "gelu", "silu", "leaky_relu", "sign", "floor", "round", "expm1", "mish",
+    "hardtanh", "hardswish", "hardsigmoid", "elu", "softplus", "clamp", "log_sigmoid_forward",
     "clamp_min", "clamp_max", "erf", "square", "where", "maximum", "minimum", "addcmul", "addcdiv", "lerp", "copy",
-    "threshold_backward", "gelu_backward", "silu_backward", "tanh_backward", "sigmoid_backward",
-    "native_dropout_backward", "masked_fill", "bitwise_not", "logical_not", "logical_and", "bitwise_and",
-    "masked_scale", "_to_copy",
+    "threshold_backward", "gelu_backward", "silu_backward", "tanh_backward", "sigmoid_backward", "elu_backward",
+    "leaky_relu_backward", "hardtanh_backward", "hardswish_backward", "softplus_backward",
+    "native_dropout_backward", "masked_fill", "bitwise_not", "logical_not", "logical_and", "logical_or",
+    "bitwise_and", "bitwise_or", "masked_scale", "_to_copy",
 })  # fmt: skip
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
+# Operators that read their first input and return what is far smaller.
+_REDUCTIONS = (
+    "sum", "mean", "amax", "amin", "max", "min", "aminmax", "argmax", "argmin", "prod", "var", "std", "var_mean",
+    "std_mean", "norm", "linalg_vector_norm", "all", "any", "count_nonzero",
+)  # fmt: skip
+# Operators that read their first input once and write as much.
+_IN_AND_OUT = (
+    "_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm",
+    "miopen_batch_norm", "_fused_rms_norm", "cumsum", "flip", "roll",
+)  # fmt: skip
+# Operators that read the gradient of the output and the output or the input, and write the gradient of the input.
+_BACKWARD = (
+    "_softmax_backward_data", "_log_softmax_backward_data", "native_layer_norm_backward", "native_group_norm_backward",
+    "native_batch_norm_backward", "cudnn_batch_norm_backward", "miopen_batch_norm_backward",
+    "_fused_rms_norm_backward",
+)  # fmt: skip
+# Lists of tensors that an optimizer reads, and those that it writes, of as many as are not empty.
+_FUSED_OPTIMIZERS = {"_fused_adam_": (4, 3), "_fused_adamw_": (4, 3), "_fused_sgd_": (3, 2), "_fused_adagrad_": (3, 2)}
+_FOREACH = "aten::_foreach_"
+_TEMPLATE = "triton_tem_"
+_COMPILED = ("triton_poi_", "triton_per_", "triton_red_")
 
 
 def is_pointwise(op: str) -> bool:
@@ -73,37 +59,48 @@ def is_pointwise(op: str) -> bool:
 
 def output_size(shapes: str, types: str) -> int:
     """Return the number of elements of a pointwise operator's output, 0 where its shapes do not tell."""
-    tensors = _tensors(shapes, types)
+    given = inputs(shapes, types)
+    tensors = given.tensors if given else []
     shape = _broadcast([tensor.shape for tensor in tensors]) if tensors else None
     return prod(shape) if shape else 0
 
 
-def work_of(op: str, shapes: str, types: str) -> Work | None:
-    """Return the work of an operator from the texts of its input shapes and types, None where they do not tell it."""
-    tensors = _tensors(shapes, types)
-    if not tensors:
+def reads_values(op: str) -> bool:
+    """Tell whether an operator's work follows from its numbers and flags too, not from shapes alone."""
+    return (op in PRODUCTS and ("conv" in op or "attention" in op)) or op in _BY_VALUE or op.startswith("triton_")
+
+
+def work_of(op: str, shapes: str, types: str, values: str = "", kernel: str = "") -> Work | None:
+    """Return the work of an operator from the texts of its inputs, None where they do not tell it.
+
+    ``kernel`` is the name of a kernel of it: lists of tensors are recorded without their type.
+    """
+    formula = _formula(op, kernel)
+    given = inputs(shapes, types, values) if formula else None
+    if formula is None or given is None:
         return None
+    try:
+        return formula(given)
+    except (IndexError, ValueError, KeyError, TypeError):  # not the inputs that this operator has
+        return None
+
+
+def _formula(op: str, kernel: str) -> Callable[[Inputs], Work] | None:
     if is_pointwise(op):
-        return _pointwise(op, tensors)
-    formula = _FORMULAS.get(op)
-    try:
-        return formula(tensors) if formula else None
-    except (IndexError, ValueError, KeyError):  # not the shapes that this operator has
-        return None
+        return partial(_pointwise, op)
+    if op.startswith(_FOREACH):
+        return partial(_foreach, op, element_bytes(kernel))
+    if op.removeprefix("aten::") in _FUSED_OPTIMIZERS:
+        return partial(_fused_optimizer, op, element_bytes(kernel))
+    if op == "aten::cat":
+        return partial(_concatenation, element_bytes(kernel))
+    if op.startswith(_COMPILED):
+        return partial(_compiled, reduces=not op.startswith("triton_poi_"))
+    return compiled_product if op.startswith(_TEMPLATE) and "mm" in op else _FORMULAS.get(op)
 
 
-def _tensors(shapes: str, types: str) -> list[Tensor]:
-    """Return the tensors with at least one dimension, in order; none where a text is not what a profiler writes."""
-    try:
-        dims, kinds = json.loads(shapes), json.loads(types)
-    except ValueError:
-        return []
-    if not isinstance(dims, list) or not isinstance(kinds, list):
-        return []
-    given = [(dim, kind) for dim, kind in zip(dims, kinds, strict=False) if kind in _BYTES and dim]
-    if not all(isinstance(dim, list) and all(isinstance(n, int) for n in dim) for dim, _ in given):
-        return []
-    return [Tensor(tuple(dim), kind) for dim, kind in given]
+def _moving(count: float) -> Work:
+    return Work(0, float(count), "fp32")
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
@@ -114,79 +111,112 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
     return tuple(next(iter(column), 1) for column in sizes) if all(len(column) <= 1 for column in sizes) else None
 
 
-def _pointwise(op: str, tensors: Sequence[Tensor]) -> Work | None:
+def _pointwise(op: str, given: Inputs) -> Work:
+    tensors = given.tensors
     shape = _broadcast([tensor.shape for tensor in tensors])
     if shape is None:
-        return None
+        raise ValueError("the shapes do not fit")
     name = op.removeprefix("aten::")
     if name == "copy_":  # the destination is written, not read
-        return Work(0, sum(tensor.bytes for tensor in tensors[:2]), "fp32")
-    each = max(_BYTES[tensor.type] for tensor in tensors)
+        return _moving(sum(tensor.bytes for tensor in tensors[:2]))
+    each = max(BYTES[tensor.type] for tensor in tensors)
     each = 1 if name.removesuffix("_") in _COMPARISONS else each
-    each = _BYTES[tensors[0].type] if name.endswith("_") else each
-    return Work(0, sum(tensor.bytes for tensor in tensors) + prod(shape) * each, "fp32")
+    each = BYTES[tensors[0].type] if name.endswith("_") else each
+    return _moving(sum(tensor.bytes for tensor in tensors) + prod(shape) * each)
 
 
-def _product(batch: int, m: int, k: int, n: int, tensor: Tensor) -> Work:
-    """Return the work of ``batch`` products of m × k with k × n."""
-    size = _BYTES[tensor.type]
-    return Work(2.0 * batch * m * k * n, float(batch * (m * k + k * n + m * n) * size), _PRECISION[tensor.type])
+def _foreach(op: str, each: int, given: Inputs) -> Work:
+    """Return the work over lists of tensors: all are read, and as much as the first one is written."""
+    sizes = [sum(map(prod, shapes)) for shapes in given.lists if shapes]
+    if not sizes or not each:
+        raise ValueError("the lists or their type are not said")
+    written = 0 if op.startswith(f"{_FOREACH}norm") else sizes[0]
+    read = sum(sizes[1:]) if op.startswith((f"{_FOREACH}copy_", f"{_FOREACH}zero_")) else sum(sizes)
+    return _moving((read + written) * each)
 
 
-def _mm(tensors: Sequence[Tensor]) -> Work:
-    (m, k), (other, n) = tensors[0].shape, tensors[1].shape
-    if k != other:
-        raise ValueError("the inner sizes differ")
-    return _product(1, m, k, n, tensors[0])
+def _fused_optimizer(op: str, each: int, given: Inputs) -> Work:
+    read, written = _FUSED_OPTIMIZERS[op.removeprefix("aten::")]
+    sizes = [sum(map(prod, shapes)) for shapes in given.lists[:read] if shapes]
+    if not sizes or not each:
+        raise ValueError("the lists or their type are not said")
+    return _moving((sum(sizes) + sizes[0] * min(written, len(sizes) - 1)) * each)
 
 
-def _bmm(tensors: Sequence[Tensor]) -> Work:
-    (batch, m, k), (_, other, n) = tensors[0].shape, tensors[1].shape
-    if k != other:
-        raise ValueError("the inner sizes differ")
-    return _product(batch, m, k, n, tensors[0])
+def _concatenation(each: int, given: Inputs) -> Work:
+    if not given.lists[0] or not each:
+        raise ValueError("the list or its type is not said")
+    return _moving(2 * sum(map(prod, given.lists[0])) * each)
 
 
-def _linear(tensors: Sequence[Tensor]) -> Work:
-    (*rows, k), (n, other) = tensors[0].shape, tensors[1].shape
-    if k != other:
-        raise ValueError("the inner sizes differ")
-    return _product(1, prod(rows), k, n, tensors[0])
+def _compiled(given: Inputs, *, reduces: bool) -> Work:
+    """Return the work of a kernel of inductor: it is given its inputs and outputs, then how many elements it visits.
 
-
-def _attention(tensors: Sequence[Tensor], *, heads: int, first: int = 0, products: int = 2) -> Work:
-    """Return the work of attention over all pairs; ``heads`` is the dimension of the heads, 1 or 2.
-
-    A causal mask halves it, but shapes do not tell whether there is one: this is the most it can be.
+    Of a tensor that is larger than that it touches a part. One number for a plain loop, or two; a reduction has two.
     """
-    q, k, v = (tensor.shape for tensor in tensors[first : first + 3])
-    batch, length, num_heads, width = q[0], q[3 - heads], q[heads], q[3]
-    pairs = batch * num_heads * length * k[3 - heads]
-    size = _BYTES[tensors[first].type]
-    moved = (2 * prod(q) + prod(k) + prod(v)) * size * (products / 2)
-    return Work(2.0 * pairs * (width + v[3]) / 2 * products, moved, _PRECISION[tensors[first].type])
+    *_, rows, columns = (int(value) if value.isdigit() else 1 for value in ("", *given.values))
+    sizes = {tensor.size for tensor in given.tensors}
+    visited = rows * columns if reduces or (columns not in sizes and rows * columns in sizes) else columns
+    if visited <= 1:
+        raise ValueError("the numbers of elements are not said")
+    return _moving(sum(min(tensor.size, visited) * BYTES[tensor.type] for tensor in given.tensors))
 
 
-def _in_and_out(tensors: Sequence[Tensor]) -> Work:
-    """Return the work of an operator that reads its first input once and writes as much."""
-    return Work(0, 2.0 * tensors[0].bytes, "fp32")
+def _written(given: Inputs) -> Work:
+    return _moving(given.tensors[0].bytes)
 
 
-_FORMULAS: Mapping[str, Callable[[Sequence[Tensor]], Work]] = {
-    "aten::mm": _mm,
-    "aten::addmm": lambda tensors: _mm(tensors[1:]),
-    "aten::bmm": _bmm,
-    "aten::baddbmm": lambda tensors: _bmm(tensors[1:]),
-    "aten::linear": _linear,
-    "aten::_flash_attention_forward": lambda tensors: _attention(tensors, heads=2),
-    "aten::_efficient_attention_forward": lambda tensors: _attention(tensors, heads=2),
-    "aten::_scaled_dot_product_flash_attention": lambda tensors: _attention(tensors, heads=1),
-    "aten::_scaled_dot_product_efficient_attention": lambda tensors: _attention(tensors, heads=1),
-    "aten::_scaled_dot_product_cudnn_attention": lambda tensors: _attention(tensors, heads=1),
-    # Backward: the products of the forward again, and two for each of them.
-    "aten::_flash_attention_backward": lambda tensors: _attention(tensors, heads=2, first=1, products=5),
-    "aten::_efficient_attention_backward": lambda tensors: _attention(tensors, heads=2, first=1, products=5),
-    "aten::_softmax": _in_and_out,
-    "aten::_log_softmax": _in_and_out,
-    "aten::native_layer_norm": _in_and_out,
+def _times(given: Inputs, *, count: int) -> Work:
+    """Return the work of moving ``count`` tensors of the first one's size."""
+    return _moving(count * given.tensors[0].bytes)
+
+
+def _dropout(given: Inputs) -> Work:
+    return _moving(2 * given.tensors[0].bytes + given.tensors[0].size)  # and the mask, a byte each
+
+
+def _index_select(given: Inputs) -> Work:
+    table, chosen, (dim,) = given.tensor(0), given.tensor(2), given.numbers(1)
+    taken = chosen.size * (table.size // max(table.shape[dim], 1))
+    return _moving(chosen.bytes + 2 * taken * BYTES[table.type])
+
+
+def _embedding_backward(given: Inputs) -> Work:
+    above, chosen, (rows,) = given.tensor(0), given.tensor(1), given.numbers(2)
+    return _moving(above.bytes + chosen.bytes + rows * above.shape[-1] * BYTES[above.type])
+
+
+def _gather(given: Inputs) -> Work:
+    table, chosen = given.tensor(0), given.tensor(2)
+    return _moving(chosen.bytes + 2 * chosen.size * BYTES[table.type])
+
+
+def _scatter(given: Inputs) -> Work:
+    """Return the work of adding or writing elements at places: each place is read and written."""
+    table, chosen, source = given.tensor(0), given.tensor(2), given.tensor(3)
+    return _moving(chosen.bytes + source.bytes + 2 * source.size * BYTES[table.type])
+
+
+def _pooling_backward(given: Inputs) -> Work:
+    above, image = given.tensor(0), given.tensor(1)
+    return _moving(above.bytes + above.size * BYTES["long int"] + image.bytes)
+
+
+_BY_VALUE = frozenset({"aten::index_select", "aten::embedding_dense_backward"})
+_FORMULAS: Mapping[str, Callable[[Inputs], Work]] = {
+    **PRODUCTS,
+    **{f"aten::{name}": partial(_times, count=1) for name in _REDUCTIONS},
+    **{f"aten::{name}": partial(_times, count=2) for name in _IN_AND_OUT},
+    **{f"aten::{name}": partial(_times, count=3) for name in _BACKWARD},
+    "aten::fill_": _written,
+    "aten::zero_": _written,
+    "aten::native_dropout": _dropout,
+    "aten::index_select": _index_select,
+    "aten::embedding_dense_backward": _embedding_backward,
+    "aten::gather": _gather,
+    "aten::scatter_add_": _scatter,
+    "aten::index_add_": _scatter,
+    "aten::scatter_": _scatter,
+    "aten::max_pool2d_with_indices": _written,
+    "aten::max_pool2d_with_indices_backward": _pooling_backward,
 }

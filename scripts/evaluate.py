@@ -223,8 +223,8 @@ def _page(rows: list[Row]) -> str:
     return f"""# The whole tool on the bundled pairs
 
 Made by `scripts/evaluate --write docs/evaluation.md` on a CPU: two shared cores, one thread. Each script of
-[fixtures](fixtures.md) holds one planted bottleneck and a repaired variant (`--fixed`). Times are ms per step, unprofiled
-medians.
+[fixtures](fixtures.md) holds one planted bottleneck and a repaired variant (`--fixed`). Times are ms per step,
+unprofiled medians.
 
 - **found**: the dominant finding of the planted script, against the rule that its header names.
 - **foretold**: the step after the first prescription for that rule, by replay, scaled from the recorded step to the

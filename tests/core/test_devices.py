@@ -96,8 +96,9 @@ PEAKS = [peak for _, _, peak in _TABLE]
 def generation(name: str) -> str:
     words = {
         "P100": "Pascal", "GP100": "Pascal", "V100": "Volta", "TITAN V": "Volta", "T4": "Turing",
-        "Quadro RTX": "Turing", "TITAN RTX": "Turing", "RTX 20": "Turing GeForce", "RTX 30": "GeForce", "A30": "A100", "A100": "A100",
-        "H100": "Hopper", "H200": "Hopper", "B200": "B200", "MI1": "CDNA 1 and 2", "MI2": "CDNA 1 and 2",
+        "Quadro RTX": "Turing", "TITAN RTX": "Turing", "RTX 20": "Turing GeForce", "RTX 30": "GeForce",
+        "A30": "A100", "A100": "A100", "H100": "Hopper", "H200": "Hopper", "B200": "B200",
+        "MI1": "CDNA 1 and 2", "MI2": "CDNA 1 and 2",
         "MI300": "CDNA 3", "MI32": "CDNA 3", "MI35": "CDNA 4",
     }  # fmt: skip
     for word, found in words.items():

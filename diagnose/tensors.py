@@ -1,0 +1,126 @@
+"""The tensors that an operator was given, read from the texts of its "Input Dims", "Input type", "Concrete Inputs"."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+__all__ = ["BYTES", "Inputs", "Shape", "Tensor", "element_bytes", "inputs"]
+
+Shape: TypeAlias = tuple[int, ...]
+
+BYTES: Mapping[str, int] = {
+    "double": 8, "long int": 8, "long": 8, "float": 4, "int": 4, "c10::BFloat16": 2, "c10::Half": 2, "half": 2,
+    "short": 2, "short int": 2, "bool": 1, "unsigned char": 1, "signed char": 1, "c10::Float8_e4m3fn": 1,
+    "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::complex<float>": 8,
+}  # fmt: skip
+# Lists of tensors are recorded without their type: the kernel's template arguments tell it.
+_LISTS = re.compile(r"multi_tensor_apply_kernel|CatArrayBatchedCopy")
+_SIZED = re.compile(r"OpaqueType<(\d+)u?l?>|(c10::BFloat16|c10::Half|\bfloat\b|\bdouble\b)")
+
+
+class Tensor(NamedTuple):
+    """One tensor among an operator's inputs."""
+
+    shape: Shape
+    type: str
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all elements."""
+        return self.size * BYTES[self.type]
+
+
+class Inputs(NamedTuple):
+    """An operator's inputs; the three are parallel, with an entry for each argument where the file has it."""
+
+    at: tuple[Tensor | None, ...]  # tensors with at least one dimension and a known type
+    lists: tuple[tuple[Shape, ...], ...]  # shapes of the tensors of each TensorList, empty for any other argument
+    values: tuple[str, ...]  # scalars and lists as text, such as "[2, 2]" or "False"
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors without what stands between them."""
+        return [tensor for tensor in self.at if tensor is not None]
+
+    def tensor(self, index: int) -> Tensor:
+        """Return the tensor that is the argument ``index``.
+
+        Raises:
+            ValueError: that argument is none.
+        """
+        found = self.at[index] if index < len(self.at) else None
+        if found is None:
+            raise ValueError("no tensor there")
+        return found
+
+    def numbers(self, index: int) -> list[int]:
+        """Return the whole numbers of the argument ``index``: of a list, or of one number.
+
+        Raises:
+            ValueError: the file does not say it.
+        """
+        value = json.loads(self.values[index]) if index < len(self.values) else None
+        listed = value if isinstance(value, list) else [value]
+        found = [n for n in listed if isinstance(n, int)]
+        if len(found) < len(listed):
+            raise ValueError("no whole numbers there")
+        return found
+
+    def flag(self, index: int) -> bool | None:
+        """Return the truth value of the argument ``index``, None where the file does not say it."""
+        text = self.values[index] if index < len(self.values) else ""
+        return {"True": True, "False": False}.get(text)
+
+
+def inputs(shapes: str, types: str, values: str = "") -> Inputs | None:
+    """Return what the texts say, None where they are not what a profiler writes."""
+    try:
+        dims, kinds, given = (_listed(text) for text in (shapes, types, values or "[]"))
+        return Inputs(
+            tuple(_tensor(dim, kind) for dim, kind in zip(dims, kinds, strict=False)),
+            tuple(_list(dim) if kind == "TensorList" else () for dim, kind in zip(dims, kinds, strict=False)),
+            tuple(str(value) for value in given),
+        )
+    except ValueError:
+        return None
+
+
+def _listed(text: str) -> list[object]:
+    found = json.loads(text)
+    if not isinstance(found, list):
+        raise ValueError("no list")
+    return found
+
+
+def _tensor(dim: object, kind: object) -> Tensor | None:
+    return Tensor(_shape(dim), kind) if dim and isinstance(kind, str) and kind in BYTES else None
+
+
+def _list(dims: object) -> tuple[Shape, ...]:
+    return tuple(_shape(dim) for dim in dims) if isinstance(dims, list) else ()
+
+
+def _shape(dim: object) -> Shape:
+    found = tuple(n for n in dim if isinstance(n, int)) if isinstance(dim, list) else ()
+    if not isinstance(dim, list) or len(found) < len(dim):
+        raise ValueError("no shape")
+    return found
+
+
+def element_bytes(kernel: str) -> int:
+    """Return the bytes of an element of the lists of tensors that a kernel works on, 0 where its name does not say."""
+    if not _LISTS.search(kernel):
+        return 0
+    found = _SIZED.search(kernel)
+    if found is None:
+        return 0
+    return int(found[1]) if found[1] else BYTES[found[2]]
