@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from diagnose.attention import written_out_attention
 from diagnose.intervals import covered, distinct
-from diagnose.launchers import given, operators
+from diagnose.launchers import given
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import kernel_classes
 from diagnose.tables.names import OPTIMIZER_STEP
@@ -39,22 +39,23 @@ def chains(t: Tables) -> list[Chain]:
 
 
 def _chains(t: Tables) -> list[Chain]:
-    size = _sizes(t)
-    ops = operators(t)
+    size, told = _sizes(t), given(t)
+    length = t.tasks.end - t.tasks.start
     found: list[Chain] = []
     for stream in distinct(t.tasks.stream).tolist():
         tasks = np.flatnonzero(t.tasks.stream == stream)
         begin = np.flatnonzero(np.diff(size[tasks], prepend=-1) != 0)
         end = np.append(begin[1:], len(tasks))
-        name = np.where(ops[tasks] >= 0, t.trace.events.name[ops[tasks]], -1)
+        name = told.name[tasks]
         changes = np.append(0, np.cumsum(np.diff(name) != 0))  # of the operator, up to each task
         worth = (size[tasks[begin]] > 0) & (changes[end - 1] > changes[begin])
-        for first, last in zip(begin[worth].tolist(), end[worth].tolist(), strict=True):
-            run = tasks[first:last]
-            names = tuple(t.name(op) for op in ops[run].tolist())
-            if len(set(names)) > 1:
-                length = (t.tasks.end - t.tasks.start)[run]
-                found.append(Chain(run, names, int(length.sum()), int(length.max())))
+        time, longest = (ufunc.reduceat(length[tasks], begin)[worth].tolist() for ufunc in (np.add, np.maximum))
+        name = name.tolist()
+        runs = zip(begin[worth].tolist(), end[worth].tolist(), time, longest, strict=True)
+        found += [
+            Chain(tasks[first:last], tuple(told.texts[n] for n in name[first:last]), took, most)
+            for first, last, took, most in runs
+        ]
     return found
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import Intervals, union
+from diagnose.intervals import Intervals, among, distinct, union
 from diagnose.tables.device import Tasks
 from diagnose.trace import Ints, Trace
 
@@ -85,9 +85,12 @@ def _crosses(
     between: npt.NDArray[np.bool_] = (
         known & (before >= 0) & (after >= 0) & (tasks.stream[before] != tasks.stream[after])
     )
-    ended = set(zip(tasks.end.tolist(), tasks.stream.tolist(), strict=True)) if between.any() else set()
-    for gap in np.flatnonzero(between).tolist():  # of several that end together one may be the own stream's
-        between[gap] = (int(start[gap]), int(tasks.stream[after[gap]])) not in ended
+    if between.any():  # of several that end together one may be the own stream's
+        asked = np.flatnonzero(between)
+        streams = distinct(tasks.stream)
+        stream = np.searchsorted(streams, tasks.stream)
+        ended = tasks.end * len(streams) + stream
+        between[asked] = ~among(start[asked] * len(streams) + stream[after[asked]], ended)
     return between
 
 
