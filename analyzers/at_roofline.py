@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from diagnose.busy import busy_part
 from diagnose.findings import Finding, Prescription
 from diagnose.intervals import total
-from diagnose.roofline import busy_part, device_peak, groups
+from diagnose.roofline import device_peak, groups
 from diagnose.tables import Tables
 from diagnose.verdicts import SIGNIFICANT_IDLE
 

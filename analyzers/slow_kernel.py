@@ -28,12 +28,13 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.attention import written_out_attention
+from diagnose.busy import busy_part
 from diagnose.chains import chains
 from diagnose.findings import Finding, Prescription, Where
 from diagnose.intervals import total
 from diagnose.occurrences import removable
 from diagnose.places import place
-from diagnose.roofline import Group, busy_part, device_peak, groups
+from diagnose.roofline import Group, device_peak, groups
 from diagnose.tables import Tables
 
 RULE = "slow-kernel"
@@ -85,8 +86,8 @@ def find(t: Tables) -> list[Finding]:
 
 
 def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:
-    """Tell which tasks are counted elsewhere: those of written-out attention and of runs of pointwise operators."""
-    taken = np.zeros(len(t.tasks.row), bool)
+    """Tell which tasks are counted elsewhere: by rules asked before, in written-out attention, in pointwise runs."""
+    taken = ~t.unblamed()
     for attention in written_out_attention(t):
         taken[attention.products] = taken[attention.between] = True
     for chain in chains(t):

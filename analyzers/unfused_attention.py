@@ -23,11 +23,11 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.attention import written_out_attention
+from diagnose.busy import busy_part
 from diagnose.findings import Finding, Prescription
 from diagnose.intervals import total
 from diagnose.occurrences import removable
 from diagnose.places import places
-from diagnose.roofline import busy_part
 from diagnose.tables import Tables
 
 RULE = "unfused-attention"

@@ -23,12 +23,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from diagnose.busy import busy_part
 from diagnose.chains import Chain, chains
 from diagnose.findings import Finding, Prescription, Where
 from diagnose.intervals import total
 from diagnose.occurrences import removable
 from diagnose.places import places
-from diagnose.roofline import busy_part
 from diagnose.tables import Tables
 
 RULE = "unfused-elementwise"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.devices import Peak, Precision, peak_of
-from diagnose.intervals import distinct, intersect, total, union
+from diagnose.intervals import distinct
 from diagnose.launchers import Given, given, operators
 from diagnose.products import is_convolution, output_of_convolution
 from diagnose.tables import Tables
@@ -20,7 +20,7 @@ from diagnose.work import Work, reads_values, work_of
 if TYPE_CHECKING:
     from diagnose.figures import Roofline
 
-__all__ = ["MIN_NS", "Group", "busy_part", "device_of", "device_peak", "groups", "has_tensor_cores", "roofline"]
+__all__ = ["MIN_NS", "Group", "device_of", "device_peak", "groups", "has_tensor_cores", "roofline"]
 
 Rows = npt.NDArray[np.intp]
 
@@ -176,11 +176,6 @@ def _next(t: Tables, ops: Rows, task: int) -> list[int]:
     """Return the first tasks of other operators after a task on its stream."""
     window = range(task + 1, min(task + 1 + 8 * LOOK_AHEAD, len(ops)))
     return [i for i in window if t.tasks.stream[i] == t.tasks.stream[task] and ops[i] != ops[task]][:LOOK_AHEAD]
-
-
-def busy_part(t: Tables, tasks: Rows) -> int:
-    """Return for how long (ns over the window) one of the tasks ran; tasks side by side count once."""
-    return total(intersect(union((t.tasks.start[tasks], t.tasks.end[tasks])), t.occupancy.busy))
 
 
 def roofline(t: Tables) -> Roofline | None:

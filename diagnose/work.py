@@ -197,6 +197,12 @@ def _scatter(given: Inputs) -> Work:
     return _moving(chosen.bytes + source.bytes + 2 * source.size * BYTES[table.type])
 
 
+def _index_put(given: Inputs) -> Work:
+    """Return the work of writing or adding values at indices: each place is read and written, each value read."""
+    values = given.tensor(2)
+    return _moving(3 * values.bytes + sum(map(prod, given.lists[1])) * BYTES["long int"])
+
+
 def _pooling_backward(given: Inputs) -> Work:
     above, image = given.tensor(0), given.tensor(1)
     return _moving(above.bytes + above.size * BYTES["long int"] + image.bytes)
@@ -217,6 +223,8 @@ _FORMULAS: Mapping[str, Callable[[Inputs], Work]] = {
     "aten::scatter_add_": _scatter,
     "aten::index_add_": _scatter,
     "aten::scatter_": _scatter,
+    "aten::index_put_": _index_put,
+    "aten::_index_put_impl_": _index_put,
     "aten::max_pool2d_with_indices": _written,
     "aten::max_pool2d_with_indices_backward": _pooling_backward,
 }

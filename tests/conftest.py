@@ -235,7 +235,8 @@ class Recording:
 
 
 VERB = re.compile(
-    "(Allow|Capture|Compile|Do|Freeze|Fuse|Let|Load|Mark|Move|Pin|Read|Reduce|Run|Send|Start|Stop|Take|Use|Wait) "
+    "(Allow|Capture|Compile|Do|Freeze|Fuse|Keep|Leave|Let|Load|Mark|Move|Pin|Read|Reduce|Run|Send|Start|Stop|Take|Use"
+    "|Wait) "
 )
 
 

@@ -137,6 +137,14 @@ class Tables:
         """Return the tasks that a rule has named, none where it named none."""
         return cast("Rows", self._made.get(("blamed", rule), np.zeros(0, np.intp)))
 
+    def unblamed(self) -> npt.NDArray[np.bool_]:
+        """Tell which tasks no rule has named so far: rules are asked in turn, and each piece of time counts once."""
+        free = np.ones(len(self.tasks.row), bool)
+        for key, tasks in self._made.items():
+            if isinstance(key, tuple) and key[0] == "blamed":
+                free[cast("Rows", tasks)] = False
+        return free
+
     def in_window(self, rows: Rows) -> Rows:
         """Return the rows whose events begin in the window."""
         start, end = self.steps.window

@@ -2,7 +2,10 @@
 
 import pytest
 
-BUSY = ("unfused-attention", "unfused-elementwise", "slow-kernel")
+BUSY = (
+    "unfused-attention", "recompute", "layout-copy", "memset-traffic", "scatter-atomics", "unfused-elementwise",
+    "misaligned-matmul", "small-grid", "slow-kernel",
+)  # fmt: skip
 
 
 def lost(recorded, name):
@@ -38,3 +41,26 @@ def test_together_they_lose_no_more_than_the_busy_time(recorded):
     for name, answer in recorded.diagnoses.items():
         if answer.queue:
             assert sum(lost(recorded, name).get(rule, 0) for rule in BUSY) <= answer.queue.busy_share + 1e-9, name
+
+
+def finding(recorded, name, rule):
+    return next(f for f in recorded.diagnoses[name].findings if f.rule == rule)
+
+
+def test_copies_of_a_language_model(recorded):
+    assert finding(recorded, "tl_qwen05b_h100", "layout-copy").where[0].op == "aten::contiguous"
+
+
+def test_conversions_of_an_image_model(recorded):
+    assert "foldedNhwcToNhwc" in finding(recorded, "ao_sam_amg_a100", "layout-copy").evidence[1]
+
+
+def test_recomputation_where_activations_are_checkpointed_and_nowhere_else(recorded):
+    found = {name for name, answer in recorded.diagnoses.items() if any(f.rule == "recompute" for f in answer.findings)}
+    assert found == {"tl_rn_actckpt_ddp_mi300x"}
+    assert "batch_norm_collect_statistics" in finding(recorded, *found, "recompute").evidence[1]
+
+
+def test_written_out_attention_is_not_told_to_pad(recorded):
+    for name in ("tl_owlv2_h100", "tl_timesformer_h100"):
+        assert "misaligned-matmul" not in lost(recorded, name)

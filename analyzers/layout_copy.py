@@ -1,0 +1,107 @@
+"""Kernels that only move numbers into another order.
+
+What it looks for
+    Conversions between channels-first and channels-last that the libraries put around their kernels, and copies of a
+    tensor into one of the same type whose elements lie in another order (`.contiguous()`, `reshape` or `clone` of a
+    transposed view): together at least 5 % of the busy time.
+
+Why it costs
+    Each reads and writes the whole tensor and computes nothing. A strided read also moves several times the bytes that
+    it uses.
+
+What to do
+    Keep images and convolutions in `channels_last` from end to end; leave out `.contiguous()` before operators that
+    take strides, as matrix products and attention do.
+
+How sure
+    High that the time goes there: names and types tell it. A copy that a kernel needs comes back in another place;
+    therefore the least saving is small. Copies that also change the type are not counted.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.busy import Waste, costliest, named, waste_finding
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import distinct
+from diagnose.launchers import given
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+from diagnose.tensors import inputs
+from diagnose.trace import Kind
+
+RULE = "layout-copy"
+MIN_SHARE = 0.05  # of the busy time
+_CONVERTS = re.compile(
+    r"nchwToNhwc|nhwcToNchw|foldedNhwc|NhwcToFolded|batched_transpose|transpose_readWrite|convertTensor_kernel"
+    r"|tensorTransform",
+    re.IGNORECASE,
+)
+_COPIES = re.compile(r"direct_copy_kernel")
+_CASTS = re.compile(r"LoadWithCast|StoreWithCast")
+_COPY_OPS = frozenset({"aten::copy_", "aten::contiguous", "aten::clone", "aten::reshape"})
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time of kernels that only reorder."""
+    free = t.unblamed() & (t.trace.events.kind[t.tasks.row] == Kind.KERNEL)
+    converts = free & named(t, _CONVERTS)
+    reorders = free & ~converts & named(t, _COPIES) & ~named(t, _CASTS)
+    reorders[np.flatnonzero(reorders)] = _same_type(t, np.flatnonzero(reorders))
+    tasks = np.flatnonzero(converts | reorders)
+    length = t.tasks.end - t.tasks.start
+    is_conversion = bool(length[converts].sum() > length[reorders].sum())
+    title = "Images are converted between memory layouts" if is_conversion else "Tensors are copied into another order"
+    waste = Waste(RULE, title, MIN_SHARE, evidence=costliest(t, tasks), facts={"is_conversion": is_conversion})
+    return waste_finding(t, waste, tasks)
+
+
+def _same_type(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    """Tell which copies keep the type, as far as the types of what is copied were recorded."""
+    told = given(t)
+    by_name = np.zeros(len(told.texts) + 1, bool)
+    for row in distinct(told.name[tasks]).tolist() if len(tasks) else []:
+        by_name[row] = told.text(row) in _COPY_OPS
+    is_copy = by_name[told.name[tasks]]
+    types = np.where(is_copy, told.types[tasks], -1)
+    same = np.ones(len(told.texts) + 1, bool)  # the last one is for tasks of which nothing is known
+    for row in distinct(types[types >= 0]).tolist():
+        read = inputs("[[1], [1]]", told.texts[row])
+        same[row] = read is None or len({tensor.type for tensor in read.tensors}) <= 1
+    found: npt.NDArray[np.bool_] = same[types]
+    return found
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Keep one layout, or leave the copy out."""
+    if finding.facts["is_conversion"]:
+        return [
+            removable(
+                finding,
+                step_ns,
+                id="channels-last",
+                title="Keep images and convolutions in channels_last",
+                before="model = Model().cuda()\nfor images, labels in loader:\n    loss = model(images.cuda())",
+                after="model = model.to(memory_format=torch.channels_last)\n"
+                "images = images.to(memory_format=torch.channels_last)",
+                least=0.3,
+                safety="may change the numbers: convolutions of another layout round differently",
+            )
+        ]
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="no-contiguous",
+            title="Leave out copies before operators that take strides",
+            before="y = x.transpose(1, 2).contiguous() @ w",
+            after="y = x.transpose(1, 2) @ w  # products, attention and norms take the view as it is",
+            least=0.1,
+            safety="same numbers",
+            needs="an operator behind it that accepts strides; `view` needs `reshape` or another order of dimensions",
+        )
+    ]

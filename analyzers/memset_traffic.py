@@ -1,0 +1,57 @@
+"""Memory is filled with zeros, or another number, over and over.
+
+What it looks for
+    Fills on the device, by `cudaMemset` or by the kernels of `fill_` and `zero_`: at least 5 % of the busy time.
+
+Why it costs
+    A fill writes the whole tensor. Gradients that are set to zero are then read and added to, where without it they
+    would be written once.
+
+What to do
+    `zero_grad(set_to_none=True)`, which has been the default since torch 2.0; `torch.empty` where all is written
+    anyway; buffers made once and kept.
+
+How sure
+    High for the time. Whether a fill is needed the trace does not tell, and fills of libraries for their own workspace
+    stay.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from diagnose.busy import Waste, costliest, named, waste_finding
+from diagnose.findings import Finding, Prescription
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+from diagnose.trace import Kind
+
+RULE = "memset-traffic"
+MIN_SHARE = 0.05  # of the busy time
+_FILLS = re.compile(r"FillFunctor|fillBuffer|multi_tensor_apply_kernel.*Zero")
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time of fills."""
+    fills = (t.trace.events.kind[t.tasks.row] == Kind.MEMSET) | named(t, _FILLS)
+    tasks = np.flatnonzero(t.unblamed() & fills)
+    waste = Waste(RULE, "The device spends its time filling memory", MIN_SHARE, evidence=costliest(t, tasks))
+    return waste_finding(t, waste, tasks)
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Fill less."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="no-fills",
+            title="Let gradients be set to None, and make buffers that are written anyway with empty",
+            before="optimizer.zero_grad(set_to_none=False)\nout = torch.zeros(shape, device=device)",
+            after="optimizer.zero_grad(set_to_none=True)\nout = torch.empty(shape, device=device)  # all is written",
+            least=0.0,
+            safety="same numbers where all of the buffer is written",
+        )
+    ]

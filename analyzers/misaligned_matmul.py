@@ -1,0 +1,91 @@
+"""Matrix products whose sizes do not fit the tensor cores' tiles.
+
+What it looks for
+    16-bit, 8-bit or TF32 products in which a size is no multiple of 8 (16-bit), 16 (8-bit) or 4 (TF32) elements, and
+    that reach less than 40 % of the peak rate: at least 5 % of the busy time.
+
+Why it costs
+    Rows that do not begin at a multiple of 16 bytes cannot be loaded 16 bytes at a time: the libraries fall back to
+    kernels that load single elements.
+
+What to do
+    Pad the size once, in the model: a vocabulary of 50257 to 50304, a head width of 65 to 72.
+
+How sure
+    Medium: sizes and times are recorded; that a padded product reaches 60 % of the peak is an estimate.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.attention import written_out_attention
+from diagnose.busy import Waste, waste_finding
+from diagnose.findings import Finding, Prescription
+from diagnose.occurrences import removable
+from diagnose.roofline import Group, device_peak, groups
+from diagnose.tables import Tables
+from diagnose.tensors import inputs
+
+RULE = "misaligned-matmul"
+MIN_SHARE = 0.05  # of the busy time
+SLOW = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %
+REACHED = 0.6  # of the peak, by products of sizes that fit
+MULTIPLE = {"f16": 8, "fp8": 16, "tf32": 4}  # elements in 16 bytes
+SMALLEST = 32  # sizes below this are vectors' work, which tiles do not help
+_PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::linear"})
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time of products above what padded ones need."""
+    peak = device_peak(t)
+    found = [(g, odd) for g in groups(t) if (odd := _odd_size(g)) and g.share < SLOW]
+    if peak is None or not found:
+        return []
+    free = t.unblamed()
+    for attention in written_out_attention(t):  # its sequence has the length it has; the fused operator takes any
+        free[attention.products] = False
+    found = [(g, odd) for g, odd in found if free[g.tasks].all()]
+    tasks = np.concatenate([g.tasks for g, _ in found]) if found else np.zeros(0, np.intp)
+    told = [
+        f"{g.op} {g.shapes}: {odd} is no multiple of {MULTIPLE[g.precision]}; {g.achieved()} of {g.peak(peak)}."
+        for g, odd in found[:3]
+    ]
+    waste = Waste(
+        RULE,
+        "Matrix products have sizes that miss the tiles",
+        MIN_SHARE,
+        kept_ns=sum(g.bound_ns for g, _ in found) / REACHED,
+        evidence=told,
+        confidence="medium",
+        facts={"size": found[0][1] if found else 0},
+    )
+    return waste_finding(t, waste, tasks)
+
+
+def _odd_size(group: Group) -> int:
+    """Return a size of the product that does not fit, 0 where all do."""
+    multiple = MULTIPLE.get(group.precision)
+    given = inputs(group.shapes, group.types) if multiple and group.op in _PRODUCTS else None
+    if given is None or multiple is None:
+        return 0
+    sizes = {n for tensor in given.tensors if len(tensor.shape) > 1 for n in tensor.shape[-2:]}
+    return max((n for n in sizes if n % multiple and n >= SMALLEST), default=0)
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Pad the size."""
+    size = int(str(finding.facts["size"]))
+    padded = -(-size // 64) * 64
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="pad-size",
+            title=f"Use {padded} instead of {size}: a size that fits the tiles",
+            before=f"head = nn.Linear(width, {size})",
+            after=f"head = nn.Linear(width, {padded})  # the last {padded - size} outputs are cut off or masked",
+            least=0.2,
+            safety="may change the numbers: the added rows take part unless they are masked",
+        )
+    ]

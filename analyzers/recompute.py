@@ -1,0 +1,101 @@
+"""The forward runs a second time in the backward: activation checkpointing.
+
+What it looks for
+    Operators of a forward (`linear`, convolutions, norms, attention, activations) that run inside the backward of
+    autograd, and the kernels launched between the first and the last of them there: at least 5 % of the busy time.
+
+Why it costs
+    It is the price of the memory that checkpointing spares. Where the memory is there, the second forward buys nothing.
+
+What to do
+    Checkpoint fewer blocks, those that hold most memory for their time; or keep the results of matrix products and
+    recompute only what is cheap (selective checkpointing).
+
+How sure
+    High that it is recomputed. Whether memory is free the finding says only where it was recorded. What a compiled
+    backward recomputes inside its own kernels does not show.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.busy import Waste, costliest, waste_finding
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import Intervals, covered, union
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+from diagnose.tables.host import intervals_of
+from diagnose.tables.names import matching
+from diagnose.trace import Kind
+
+RULE = "recompute"
+MIN_SHARE = 0.05  # of the busy time
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
+# Operators that a forward calls and no formula of a gradient does.
+_FORWARD = re.compile(
+    r"^aten::(linear|conv[123]d|conv_transpose[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm|embedding"
+    r"|scaled_dot_product_attention|gelu|relu_?|silu_?|dropout_?|softmax|max_pool[123]d|adaptive_avg_pool[123]d)$"
+)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time of the second forward."""
+    tasks = np.flatnonzero(t.unblamed() & _recomputed(t))
+    waste = Waste(RULE, "The backward runs the forward a second time", MIN_SHARE, evidence=costliest(t, tasks))
+    return waste_finding(t, waste, tasks)
+
+
+def _recomputed(t: Tables) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(t.tasks.row), bool)
+    backward, forward = (matching(t.trace, (Kind.OP, Kind.ANNOTATION), p) for p in (_BACKWARD, _FORWARD))
+    if not len(backward) or not len(forward):
+        return found
+    events, launch = t.trace.events, t.tasks.launch
+    for thread in t.threads:
+        again = _second_runs(
+            intervals_of(t.trace, backward[events.thread[backward] == thread]),
+            intervals_of(t.trace, forward[events.thread[forward] == thread]),
+        )
+        mine = np.flatnonzero((launch >= 0) & (events.thread[np.maximum(launch, 0)] == thread))
+        called = events.start[launch[mine]]
+        found[mine] |= covered(again, called, called + 1) > 0
+    return found
+
+
+def _second_runs(backward: Intervals, forward: Intervals) -> Intervals:
+    """Return for each function of the backward that calls a forward the time from its first to its last such call."""
+    inside = np.searchsorted(backward.start, forward.start, side="right") - 1
+    keep = (inside >= 0) & (forward.end <= backward.end[np.maximum(inside, 0)]) if len(backward.start) else inside >= 0
+    inside, start, end = inside[keep], forward.start[keep], forward.end[keep]
+    first = np.flatnonzero(np.diff(inside, prepend=-1))
+    if not len(first):
+        return union((start, end))
+    return union((start[first], np.maximum.reduceat(end, first)))
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Recompute less."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="checkpoint-less",
+            title="Run fewer blocks under checkpoint, or keep the results of matrix products",
+            before="x = checkpoint(block, x, use_reentrant=False)",
+            after="from functools import partial\n\n"
+            "from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts\n\n"
+            "def keep_products(ctx, op, *args, **kwargs):\n"
+            "    products = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)\n"
+            "    keep = op in products\n"
+            "    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE\n\n"
+            "contexts = partial(create_selective_checkpoint_contexts, keep_products)\n"
+            "x = checkpoint(block, x, use_reentrant=False, context_fn=contexts)",
+            least=0.0,
+            safety="same numbers",
+            needs="memory for the activations that are kept",
+        )
+    ]

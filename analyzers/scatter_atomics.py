@@ -1,0 +1,78 @@
+"""Adding rows at indices, by atomic operations that meet at the same addresses.
+
+What it looks for
+    The backward of advanced indexing, `index_put_(accumulate=True)`, `scatter_add_`, `index_add_`, the backward of
+    embeddings: at least 10 % of the busy time, at less than half of the bandwidth that their bytes need.
+
+Why it costs
+    Each element is added by an atomic operation, or sorted first. Where many indices are the same, the additions wait
+    for each other.
+
+What to do
+    `F.embedding` or `index_select` instead of `table[ids]`: their backward is made for it. `sparse=True` for large
+    tables. Sums over sorted segments with `torch.segment_reduce`.
+
+How sure
+    Medium: the time is measured and the bytes follow from the shapes, but not how often indices repeat. Nothing is
+    said where shapes were not recorded.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from diagnose.busy import Waste, costliest, named, waste_finding
+from diagnose.findings import Finding, Prescription
+from diagnose.occurrences import removable
+from diagnose.roofline import groups
+from diagnose.tables import Tables
+
+RULE = "scatter-atomics"
+MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
+SLOW = 0.5  # of the bandwidth; streaming kernels reach 70 to 95 %
+REACHED = 0.5  # of the bandwidth, by a sorted sum: sorting reads and writes the indices several times
+_OPS = re.compile(
+    r"^aten::(_?index_put(_impl)?_?|index_put_|scatter_add_?|scatter_reduce_?|index_add_?|embedding_dense_backward"
+    r"|_embedding_bag_dense_backward|embedding_backward)$"
+)
+_KERNELS = re.compile(
+    r"indexing_backward|index_put|scatter_add|scatter_gather|indexFunc|index_add|embedding\w*_?backward"
+)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time of scattered additions above what their bytes need."""
+    slow = [g for g in groups(t) if _OPS.match(g.op) and g.limit == "memory" and g.share < SLOW]
+    if not slow:
+        return []
+    tasks = np.concatenate([g.tasks for g in slow])
+    tasks = tasks[(t.unblamed() & named(t, _KERNELS))[tasks]]
+    kept = sum(g.bound_ns for g in slow) / REACHED
+    told = [f"{g.op} {g.shapes}: {g.achieved()}." for g in slow[:2]]
+    waste = Waste(
+        RULE,
+        "Additions at indices wait for each other",
+        MIN_SHARE,
+        kept_ns=kept,
+        evidence=[*told, *costliest(t, tasks, most=2)],
+        confidence="medium",
+    )
+    return waste_finding(t, waste, tasks)
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Use operators whose backward is made for repeated indices."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="embedding-lookup",
+            title="Use F.embedding for looking rows up: its backward sorts instead of colliding",
+            before="rows = table[ids]",
+            after="from torch.nn import functional as F\n\nrows = F.embedding(ids, table)",
+            least=0.0,
+            safety="may change the numbers: gradients of equal indices are added in another order",
+        )
+    ]

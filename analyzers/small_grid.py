@@ -1,0 +1,86 @@
+"""Long kernels that use only a part of the device.
+
+What it looks for
+    Kernels of 20 µs or more with fewer thread blocks than half of the device's multiprocessors, while nothing else
+    runs: at least 10 % of the busy time.
+
+Why it costs
+    A thread block runs on one multiprocessor; the others have nothing to do until the kernel ends.
+
+What to do
+    Give each kernel more to do: a larger batch, several small problems in one batched call; or run independent ones
+    on streams of their own.
+
+How sure
+    Medium: the number of blocks is recorded, but how far the work can be spread is not. Nothing is said where the
+    trace lacks the grid or the number of multiprocessors. Collectives use few blocks on purpose and do not count.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.busy import Waste, waste_finding
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import covered, distinct, union
+from diagnose.occurrences import removable
+from diagnose.roofline import MIN_NS, device_of
+from diagnose.tables import Tables
+
+RULE = "small-grid"
+MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
+PART = 0.5  # of the multiprocessors; products of good libraries may leave a few of them out
+ALONE = 0.5  # of a kernel's time that other streams may fill at most
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time in which most of the device waits for a few blocks."""
+    device = device_of(t)
+    num_sms = device.num_sms if device else 0
+    grid = t.trace.events.grid[t.tasks.row]
+    length = t.tasks.end - t.tasks.start
+    is_small = (grid > 0) & (grid < PART * num_sms) & (length >= MIN_NS) & ~t.tasks.is_collective & ~t.tasks.is_copy
+    tasks = np.flatnonzero(is_small & t.unblamed()) if is_small.any() else np.zeros(0, np.intp)
+    if not len(tasks):
+        return []
+    tasks = tasks[_runs_alone(t, tasks)]
+    kept = float((length[tasks] * (grid[tasks] / num_sms)).sum())
+    longest = tasks[np.argsort(-length[tasks], kind="stable")[:3]].tolist()
+    told = [
+        f"{t.name(int(t.tasks.row[i]))[:80]}: {int(grid[i])} blocks for {num_sms} multiprocessors, "
+        f"{length[i] / 1e6:.3f} ms."
+        for i in longest
+    ]
+    waste = Waste(RULE, "Long kernels use a part of the device", MIN_SHARE, kept, told, confidence="medium")
+    return waste_finding(t, waste, tasks)
+
+
+def _runs_alone(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    """Tell which tasks have the device for themselves for most of their time."""
+    alone = np.ones(len(tasks), bool)
+    streams = distinct(t.tasks.stream)
+    for stream in streams.tolist() if len(streams) > 1 else []:
+        mine = t.tasks.stream[tasks] == stream
+        others = t.tasks.stream != stream
+        start, end = t.tasks.start[tasks[mine]], t.tasks.end[tasks[mine]]
+        beside = covered(union((t.tasks.start[others], t.tasks.end[others])), start, end)
+        alone[mine] = beside <= ALONE * (end - start)
+    return alone
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Give each kernel more to do."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="fill-the-device",
+            title="Let each call do more: a larger batch, or many small problems in one batched call",
+            before="outputs = [x @ w for x, w in zip(inputs, weights)]",
+            after="outputs = torch.bmm(torch.stack(inputs), torch.stack(weights)).unbind()",
+            least=0.0,
+            safety="may change the numbers: a batched kernel rounds differently, a larger batch trains differently",
+            needs="problems of one size, or memory for a larger batch",
+        )
+    ]
