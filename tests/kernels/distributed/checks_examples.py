@@ -1,0 +1,56 @@
+"""Every example on a page of kernels/distributed runs as it stands, on two ranks."""
+
+import ast
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from setting import batches, network
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+FOLDER = Path(__file__).parents[3] / "kernels" / "distributed"
+
+
+def world():
+    """Return the names that examples take for granted: those of an ordinary training script."""
+    model = network()
+    data = batches(8)
+    return {
+        "torch": torch,
+        "nn": nn,
+        "dist": dist,
+        "DistributedDataParallel": DistributedDataParallel,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        "criterion": nn.CrossEntropyLoss(),
+        "loader": data,
+        "dataset": torch.utils.data.TensorDataset(*map(torch.cat, zip(*batches(8, rank=0), strict=True))),
+        "log": lambda *_: None,
+        "epochs": 2,
+    }
+
+
+def run(stem):
+    path = FOLDER / f"{stem}.py"
+    page = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    lines = page.split("Example::")[1].strip("\n").splitlines()
+    text = "\n".join(line[4:] for line in lines).replace('"cuda"', '"cpu"')
+    exec(compile(text, str(path), "exec"), world())
+
+
+def check_every_page_has_a_check():
+    stems = {p.stem for p in FOLDER.glob("*.py") if not p.name.startswith("_")}
+    assert {f"check_{stem}" for stem in stems} == {n for n in globals() if n.startswith("check_") and "page" not in n}
+
+
+def check_comm_hooks():
+    run("comm_hooks")
+
+
+def check_hook_timing():
+    run("hook_timing")
+
+
+def check_mesh():
+    run("mesh")

@@ -1,0 +1,72 @@
+"""What needs four ranks: two hosts of two, as far as the code can tell."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from setting import gradients_of, hooked, network, same_on_all_ranks, trained
+from torch.nn.parallel import DistributedDataParallel
+
+from diagnose.kernels.distributed.comm_hooks import comm_hook, install
+from diagnose.kernels.distributed.mesh import build_mesh, hosts, two_levels
+
+
+def host():
+    return f"host{dist.get_rank() // 2}"
+
+
+def check_hosts_are_found_and_two_levels_follow_them():
+    assert hosts(host()) == [[0, 1], [2, 3]]
+    assert hosts() == [[0, 1, 2, 3]]
+    mesh = two_levels("cpu", host=host())
+    assert mesh.mesh.tolist() == [[0, 1], [2, 3]]
+    with pytest.raises(ValueError, match="equally many ranks in a row"):
+        two_levels("cpu", host=f"host{dist.get_rank() % 2}")
+    with pytest.raises(ValueError, match="equally many ranks in a row"):
+        two_levels("cpu", host=f"host{dist.get_rank() == 3}")
+
+
+def check_meshes():
+    mesh = build_mesh("cpu", {"replicate": -1, "tensor": 2}, host=host())
+    assert mesh.mesh_dim_names == ("replicate", "tensor")
+    assert mesh["tensor"].size() == 2
+    with pytest.raises(ValueError, match="would reach over hosts"):
+        build_mesh("cpu", {"tensor": 4}, host=host())
+    with pytest.raises(ValueError, match="must come last"):
+        build_mesh("cpu", {"tensor": 2, "shard": 2}, host=host())
+    for sizes in ({}, {"a": 3}, {"a": -1, "b": -1}, {"a": 0, "b": 4}, {"a": 3, "b": -1}):
+        with pytest.raises(ValueError, match="mesh"):
+            build_mesh("cpu", sizes)
+
+
+def check_hierarchical_equals_flat():
+    mesh = two_levels("cpu", host=host())
+    expected = gradients_of(hooked()[0])
+    for dtype, bound in [(None, 1e-6), (torch.bfloat16, 1e-2)]:
+        ddp, hook = hooked("hierarchical", mesh=mesh, dtype=dtype)
+        found = gradients_of(ddp)
+        assert (found - expected).norm() <= bound * expected.norm(), dtype
+        assert same_on_all_ranks(found)
+        assert abs(hook.raw_bytes / hook.sent_bytes / (2 if dtype is None else 4) - 1) < 0.01, "between hosts"
+    odd = network(width=63)
+    ddp, _ = hooked("hierarchical", odd, mesh=mesh)
+    torch.testing.assert_close(gradients_of(ddp), gradients_of(DistributedDataParallel(network(width=63))))
+
+
+def check_hierarchical_refuses_other_ranks():
+    with pytest.raises(ValueError, match="of 1 dimensions"):
+        comm_hook("hierarchical", mesh=build_mesh("cpu", {"all": 4}))
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    ddp = DistributedDataParallel(network(), process_group=halves[dist.get_rank() // 2])
+    with pytest.raises(ValueError, match="the model has others"):
+        install(ddp, "hierarchical", mesh=two_levels("cpu", host=host()))
+
+
+def check_compression_on_four_ranks():
+    expected = trained(hooked()[0], 40)
+    for name, options, bound in [
+        ("int8", {}, 0.005),
+        ("power_sgd", {"rank": 2, "warm_up": 5}, 0.1),
+        ("bf16", {}, 0.005),
+    ]:
+        found = trained(hooked(name, **options)[0], 40)
+        assert abs(found / expected - 1) < bound, (name, expected, found)
