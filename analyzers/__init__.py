@@ -8,6 +8,7 @@ the same way; a rule that sees something else there has ``claim_host`` as well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from diagnose.analyzers import (
@@ -35,7 +36,9 @@ from diagnose.analyzers import (
     recompute,
     scatter_atomics,
     slow_kernel,
+    small_collectives,
     small_grid,
+    straggler,
     stream_dependency,
     unexplained_device,
     unexplained_host,
@@ -46,9 +49,10 @@ from diagnose.analyzers import (
 )
 from diagnose.findings import Finding, Prescription
 from diagnose.intervals import Intervals
+from diagnose.skew import Skew
 from diagnose.tables import Tables
 
-__all__ = ["BUSY_RULES", "IDLE_RULES", "REST", "TRUST_RULES", "Analyzer", "IdleAnalyzer"]
+__all__ = ["BUSY_RULES", "IDLE_RULES", "RANK_RULES", "REST", "TRUST_RULES", "Analyzer", "IdleAnalyzer", "RankAnalyzer"]
 
 
 class Analyzer(Protocol):
@@ -68,6 +72,13 @@ class IdleAnalyzer(Analyzer, Protocol):
 
     def claim(self, t: Tables, left: Intervals, /) -> Intervals:
         """Return the stretches of the idle time ``left`` that this rule explains."""
+
+
+class RankAnalyzer(Analyzer, Protocol):
+    """A rule that compares the ranks of one run."""
+
+    def find_in_all(self, ranks: Sequence[Tables], skew: Skew, /) -> list[Finding]:
+        """Return what holds all ranks back."""
 
 
 # Trust first, then the host's causes from the most exact to the most general, then the device's.
@@ -95,6 +106,7 @@ IDLE_RULES: tuple[IdleAnalyzer, ...] = (
 REST: Analyzer = unexplained_host
 BUSY_RULES: tuple[Analyzer, ...] = (
     buffer_broadcast,
+    small_collectives,
     full_precision_matmul,
     unfused_attention,
     recompute,
@@ -107,6 +119,7 @@ BUSY_RULES: tuple[Analyzer, ...] = (
     slow_kernel,
     at_roofline,
 )
+RANK_RULES: tuple[RankAnalyzer, ...] = (straggler,)
 # What these explain is not there in a steady, complete recording: no claim about the script rests on it.
 TRUST_RULES = frozenset({"profiler-overhead", "lost-records", "warm-up"})
 # What divides the training thread's time where there is no device; the rest is operators at work.

@@ -21,7 +21,7 @@ from diagnose.findings import Finding, Prescription, Where
 from diagnose.intervals import total
 from diagnose.occurrences import removable
 from diagnose.tables import Tables
-from diagnose.tables.broadcasts import buffer_broadcasts, exposed_broadcasts
+from diagnose.tables.collectives import buffer_broadcasts, exposed_broadcasts
 
 RULE = "buffer-broadcast"
 MIN_SHARE = 0.002

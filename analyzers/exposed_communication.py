@@ -26,11 +26,11 @@ import numpy.typing as npt
 
 from diagnose.findings import Finding, Prescription
 from diagnose.gradients import ddp_facts, gradient_prescriptions
-from diagnose.intervals import EMPTY, Intervals, intersect, subtract, total
+from diagnose.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.occurrences import Idle, idle_finding, removable
 from diagnose.places import doing
 from diagnose.tables import Tables
-from diagnose.tables.broadcasts import exposed_broadcasts
+from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
 from diagnose.tables.names import HOST_BACKEND, matching
 from diagnose.trace import Ints, Kind
 
@@ -38,8 +38,6 @@ RULE = "exposed-communication"
 _EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
 TITLE = "Collectives are not hidden under computation"
 MIN_SHARE = 0.002  # of the step; less is not worth a line
-MANY_SMALL = 30  # collectives a step beyond which their number itself costs
-SMALL_NS = 100_000
 MAX_LOOKED_UP = 200  # the longest collectives tell what the others are
 
 
@@ -70,14 +68,15 @@ def find(t: Tables) -> list[Finding]:
     """Name collectives that nothing hides."""
     if t.device_id < 0:
         return _find_on_host(t)
-    exposed = total(subtract(t.occupancy.exposed_communication, exposed_broadcasts(t)))  # those have their own rule
+    others = union(exposed_broadcasts(t), exposed_small(t))  # those have rules of their own
+    exposed = total(subtract(t.occupancy.exposed_communication, others))
     idle = idle_finding(t, Idle(RULE, TITLE))
     lost_ns = exposed / t.steps.num + (idle[0].lost_ns if idle else 0.0)
     if lost_ns < MIN_SHARE * t.steps.step_ns:
         return []
-    rows = t.tasks.row[t.tasks.is_collective]
-    length = (t.tasks.end - t.tasks.start)[t.tasks.is_collective]
-    small = bool(len(rows) / t.steps.num > MANY_SMALL and np.median(length) < SMALL_NS)
+    mine = t.tasks.is_collective.copy()
+    mine[small_collectives(t)] = False
+    rows, length = t.tasks.row[mine], (t.tasks.end - t.tasks.start)[mine]
     busy = max(int(length.sum()), 1)
     base = idle[0] if idle else Finding(RULE, TITLE, lost_ns)
     evidence = (
@@ -92,7 +91,7 @@ def find(t: Tables) -> list[Finding]:
             total_ns=exposed + base.total_ns,
             median_ns=int(np.median(length)) if len(rows) else 0,
             evidence=(*evidence, *base.evidence),
-            facts={"small": small, "is_exchange": _is_exchange(t), **ddp_facts(t)},
+            facts={"is_exchange": _is_exchange(t), **ddp_facts(t)},
         )
     ]
 
@@ -124,20 +123,6 @@ def _median_ms(length: Ints) -> float:
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Overlap and shrink."""
-    if finding.facts.get("small"):
-        return [
-            removable(
-                finding,
-                step_ns,
-                id="bucket-gradients",
-                title="Reduce gradients in buckets instead of one by one",
-                before="for p in model.parameters():\n    dist.all_reduce(p.grad)",
-                after="model = DistributedDataParallel(model, device_ids=[local_rank], bucket_cap_mb=25,\n"
-                "                                gradient_as_bucket_view=True)",
-                least=0.3,
-                safety="same numbers up to the order of summation",
-            )
-        ]
     if finding.facts.get("is_exchange"):
         return [_overlap_exchange(finding, step_ns)]
     return gradient_prescriptions(finding, step_ns)

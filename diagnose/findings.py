@@ -182,6 +182,9 @@ class RankSummary:
     step_ns: float
     partition: Partition | None
     idle_by_cause: Mapping[str, float]
+    waits_ns: float | None = (
+        None  # per step, for other ranks, hidden by nothing; None where ranks could not be compared
+    )
 
 
 @dataclass(frozen=True, slots=True)

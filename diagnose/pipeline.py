@@ -6,10 +6,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from diagnose.analyzers import RANK_RULES
 from diagnose.captures import Capture
 from diagnose.errors import InputError
-from diagnose.examine import examine_rank
-from diagnose.findings import Diagnosis, RankSummary
+from diagnose.examine import examine_rank, tables_of
+from diagnose.findings import Diagnosis, Finding, RankSummary
+from diagnose.skew import skew_of
 
 __all__ = ["analyze_paths", "examine"]
 
@@ -26,9 +28,10 @@ def analyze_paths(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis:
 
 
 def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
-    """Diagnose one capture for each rank; the answer is the slowest rank's, with every rank's numbers beside it.
+    """Diagnose one capture for each rank; the answer is one rank's, with every rank's numbers beside it.
 
-    ``draw`` makes the picture of one step that text and HTML show; the JSON does not hold it.
+    It is the rank that the others wait for, where there is one, else the slowest. ``draw`` makes the picture of one
+    step that text and HTML show; the JSON does not hold it.
 
     Raises:
         InputError: there is no capture at all.
@@ -36,11 +39,31 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     if not captures:
         raise InputError("There is nothing to analyse: no trace was given. Name a trace file or a capture folder.")
     each = [examine_rank(capture, draw=draw) for capture in captures]
-    slowest = max(each, key=lambda d: d.step_ns)
     if len(each) == 1:
-        return slowest
+        return each[0]
+    slowest = max(range(len(each)), key=lambda i: each[i].step_ns)
+    tables = [tables_of(capture, capture.trace) for capture in captures]
+    skew = skew_of(tables)
+    found = [finding for rule in RANK_RULES for finding in rule.find_in_all(tables, skew)] if skew else []
+    late = skew.late if skew and found else None
+    waits = skew.waits_ns.tolist() if skew else [None] * len(each)
     ranks = tuple(
-        RankSummary(c.trace.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause)
-        for c, d in zip(captures, each, strict=True)
+        RankSummary(c.trace.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause, wait)
+        for c, d, wait in zip(captures, each, waits, strict=True)
     )
-    return replace(slowest, ranks=ranks)
+    return replace(_with(each[slowest if late is None else late], found), ranks=ranks)
+
+
+def _with(answer: Diagnosis, found: Sequence[Finding]) -> Diagnosis:
+    """Add what all ranks together showed; the rank's own dominant finding stays first, for it is the cause."""
+    if not found:
+        return answer
+    first = [f for f in answer.findings if f.rule == answer.dominant]
+    rest = sorted([*(f for f in answer.findings if f.rule != answer.dominant), *found], key=lambda f: -f.lost_ns)
+    prescribed = [p for rule in RANK_RULES for f in found for p in rule.prescribe(f, answer.step_ns)]
+    return replace(
+        answer,
+        findings=(*first, *rest),
+        dominant=answer.dominant or rest[0].rule,
+        prescriptions=(*answer.prescriptions, *prescribed),
+    )

@@ -21,7 +21,7 @@ SPARSE_LATE = 0.5
 COLD_RULES = ("warm-up", "recompilation", "allocator-stall")
 NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
 # Findings of a busy device that are time without computing; every other finding of a busy rule is about kernels.
-NOT_COMPUTING = frozenset({"exposed-communication", "exposed-copy", "buffer-broadcast"})
+NOT_COMPUTING = frozenset({"exposed-communication", "exposed-copy", "buffer-broadcast", "small-collectives"})
 
 
 def verdict(queue: Queue | None, idle_by_cause: Mapping[str, float]) -> Verdict:

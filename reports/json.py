@@ -183,6 +183,7 @@ def _rank(r: RankSummary) -> dict[str, Json]:
         "step_ms": _ms(r.step_ns),
         "partition": None if r.partition is None else _shares(asdict(r.partition)),
         "idle_by_cause": _shares(r.idle_by_cause),
+        "waits_ms": None if r.waits_ns is None else _ms(r.waits_ns),
     }
 
 

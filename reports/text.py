@@ -139,9 +139,11 @@ def _ranks(ranks: tuple[RankSummary, ...]) -> Table:
 
 
 def _rank_shares(rank: RankSummary) -> tuple[str, str]:
+    waits = f"waits {duration(rank.waits_ns)}" if rank.waits_ns is not None else ""
     if rank.partition is None:
-        return "", ""
-    return f"idle {percent(rank.partition.idle)}", f"communication {percent(rank.partition.exposed_communication)}"
+        return "", waits
+    told = f"communication {percent(rank.partition.exposed_communication)}"
+    return f"idle {percent(rank.partition.idle)}", f"{told}, {waits}" if waits else told
 
 
 def _notes(d: Diagnosis) -> Iterator[RenderableType]:

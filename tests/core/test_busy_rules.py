@@ -2,6 +2,8 @@
 
 import pytest
 
+from diagnose.pipeline import examine
+
 BUSY = (
     "unfused-attention", "recompute", "layout-copy", "memset-traffic", "scatter-atomics", "unfused-elementwise",
     "misaligned-matmul", "small-grid", "slow-kernel",
@@ -64,3 +66,11 @@ def test_recomputation_where_activations_are_checkpointed_and_nowhere_else(recor
 def test_written_out_attention_is_not_told_to_pad(recorded):
     for name in ("tl_owlv2_h100", "tl_timesformer_h100"):
         assert "misaligned-matmul" not in lost(recorded, name)
+
+
+def test_a_recorded_run_of_eight_ranks(recorded):
+    found = examine([recorded.captures[f"param_dlrm_v100_r{i}"] for i in range(8)], draw=False)
+    straggler = next(f for f in found.findings if f.rule == "straggler")
+    assert straggler.title.startswith("Rank 7 comes late")
+    assert found.dominant == "launch-bound"
+    assert min(found.ranks, key=lambda r: r.waits_ns).rank == 7

@@ -1,4 +1,4 @@
-"""Broadcasts of a model's buffers, which DistributedDataParallel makes in every forward."""
+"""Collectives that rules of their own speak of: broadcasts of buffers in DDP's forward, and many small ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import EMPTY, Intervals, covered, intersect, union
+from diagnose.intervals import EMPTY, Intervals, among, covered, intersect, subtract, union
 from diagnose.tables import Tables
 from diagnose.trace import Kind
 
-__all__ = ["buffer_broadcasts", "exposed_broadcasts"]
+__all__ = ["buffer_broadcasts", "exposed_broadcasts", "exposed_small", "small_collectives"]
+
+MANY_SMALL = 30  # collectives a step beyond which their number itself costs
+SMALL_NS = 100_000
 
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward")
 _BROADCAST = re.compile(r"broadcast", re.IGNORECASE)
@@ -37,3 +40,20 @@ def exposed_broadcasts(t: Tables) -> Intervals:
     if not len(rows):
         return EMPTY
     return intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
+
+
+def small_collectives(t: Tables) -> npt.NDArray[np.intp]:
+    """Return the rows of Tasks that are collectives of under ``SMALL_NS``, none where they are few."""
+    tasks = t.tasks
+    mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < SMALL_NS))
+    found: npt.NDArray[np.intp] = mine[~among(mine, buffer_broadcasts(t))]
+    return found if len(found) > MANY_SMALL * t.steps.num else np.empty(0, np.intp)
+
+
+def exposed_small(t: Tables) -> Intervals:
+    """Return the time in which such a small collective runs and nothing else does."""
+    rows = small_collectives(t)
+    if not len(rows):
+        return EMPTY
+    alone = intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
+    return subtract(alone, exposed_broadcasts(t))

@@ -1,0 +1,73 @@
+"""Many collectives, each too small to fill the link.
+
+What it looks for
+    More than 30 collectives of under 100 µs a step, and the time in which one of them runs and no other kernel: at
+    least 1 % of the step.
+
+Why it costs
+    A collective of a few kilobytes takes as long as its latency, 10 to 50 µs, whatever it carries. One for each
+    parameter pays that for each parameter.
+
+What to do
+    Reduce in buckets: DistributedDataParallel does it, FSDP wraps whole blocks; or put the tensors into one flat buffer
+    before the call.
+
+How sure
+    High for the time. What stays is one collective that moves the same bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.busy import costliest
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import total
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+from diagnose.tables.collectives import exposed_small, small_collectives
+
+RULE = "small-collectives"
+MIN_SHARE = 0.01  # of the step
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time of collectives that are too small."""
+    tasks = small_collectives(t)
+    alone = total(exposed_small(t))
+    if not len(tasks) or alone < MIN_SHARE * t.steps.num * t.steps.step_ns:
+        return []
+    length = (t.tasks.end - t.tasks.start)[tasks]
+    t.blame(RULE, tasks)
+    return [
+        Finding(
+            rule=RULE,
+            title="Many collectives are too small to fill the link",
+            lost_ns=alone / t.steps.num,
+            count=len(tasks),
+            total_ns=alone,
+            median_ns=int(np.median(length)),
+            evidence=(
+                f"{len(tasks) / t.steps.num:.0f} collectives of {np.median(length) / 1e3:.0f} µs at the median a step; "
+                f"nothing hides {alone / t.steps.num / 1e6:.2f} ms of them.",
+                *costliest(t, tasks),
+            ),
+        )
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Reduce in buckets."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="bucket-gradients",
+            title="Reduce gradients in buckets instead of one by one",
+            before="for p in model.parameters():\n    dist.all_reduce(p.grad)",
+            after="model = DistributedDataParallel(model, device_ids=[local_rank], bucket_cap_mb=25,\n"
+            "                                gradient_as_bucket_view=True)",
+            least=0.3,
+            safety="same numbers up to the order of summation",
+        )
+    ]

@@ -1,0 +1,83 @@
+"""Ranks wait for one that comes late to the collectives.
+
+What it looks for
+    The same collectives in the traces of all ranks: whoever is inside for the shortest time came last, and what the
+    others were inside for longer they waited. Waiting that no computation hides, of the rank in the middle, at least
+    5 % of the step.
+
+Why it costs
+    A collective ends for all when the last rank has come. The step of every rank is as long as that of the slowest.
+
+What to do
+    Look at the late rank: its own findings say what holds it back. Where another rank is late each time, share the
+    work out evenly and let logging, checkpoints and the garbage collector run at the same step on all ranks.
+
+How sure
+    High for the waiting, which needs no common clock. Nothing is said where the ranks' collectives do not match, or the
+    trace of one rank only is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diagnose.findings import Finding, Prescription
+from diagnose.occurrences import removable
+from diagnose.skew import Skew
+from diagnose.tables import Tables
+
+RULE = "straggler"
+MIN_SHARE = 0.05  # of the step
+MAX_TOLD = 8
+
+
+def find(_t: Tables) -> list[Finding]:
+    """Find nothing: one rank does not see what the others do."""
+    return []
+
+
+def find_in_all(ranks: Sequence[Tables], skew: Skew) -> list[Finding]:
+    """Name the waiting for late ranks."""
+    step_ns = max(t.steps.step_ns for t in ranks)
+    if skew.lost_ns < MIN_SHARE * step_ns:
+        return []
+    is_one, late = skew.late is not None, skew.last_most
+    share, number = float(skew.last[late]), ranks[late].trace.rank
+    wait = f"the others wait {skew.lost_ns / 1e6:.2f} ms a step"
+    waits = [f"rank {t.trace.rank} {ns / 1e6:.2f}" for t, ns in zip(ranks, skew.waits_ns.tolist(), strict=True)]
+    more = f", and {len(waits) - MAX_TOLD} more" if len(waits) > MAX_TOLD else ""
+    return [
+        Finding(
+            rule=RULE,
+            title=f"Rank {number} comes late: {wait} for it" if is_one else "Ranks take turns in coming late",
+            lost_ns=skew.lost_ns,
+            count=skew.num_collectives,
+            total_ns=int(skew.lost_ns * ranks[late].steps.num),
+            median_ns=int(skew.lost_ns),
+            evidence=(
+                f"Of the waiting in {skew.num_collectives} collectives a step, {share:.0%} is for rank {number}.",
+                f"Waiting that nothing hides, ms a step: {', '.join(waits[:MAX_TOLD])}{more}.",
+            ),
+            confidence="high",
+        )
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Share the work out."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="even-out-ranks",
+            title="Let every rank have as much to do, and its pauses at the same step",
+            before="if rank == 0 and step % 10 == 0:\n    save(model)",
+            after="# the same number of samples, of like lengths, on every rank\n"
+            "sampler = DistributedSampler(dataset, shuffle=True)\n"
+            "gc.disable()  # collects at another step on every rank; once in a while, on all of them:\n"
+            "if step % 1000 == 0:\n    gc.collect()",
+            least=0.0,
+            safety="same numbers where the samples stay the same",
+            needs="the cause on the late rank, which its own findings name",
+        )
+    ]

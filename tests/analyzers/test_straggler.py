@@ -1,0 +1,88 @@
+"""straggler: ranks that wait for each other in collectives, seen from all their traces together."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from jsonschema import validate
+
+from diagnose.captures import Capture
+from diagnose.pipeline import examine
+from diagnose.reports.json import schema, to_dict
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def rank(recording, number, comes, *, name=NCCL, hidden=False):
+    """Return a rank that computes until ``comes`` (µs) and leaves the collective at 900, in a step of 1000."""
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 900 if hidden else comes, launched=(-20, -15))
+    r.kernel(name, comes, 900, launched=(-10, -5), stream=9)
+    r.kernel("adam", 900, 1000, launched=(-4, -2))
+    return Capture(replace(r.trace, rank=number, world_size=3))
+
+
+def answer(recording, *comes, **options):
+    return examine([rank(recording, i, time, **options) for i, time in enumerate(comes)])
+
+
+def straggler(diagnosis):
+    return next((f for f in diagnosis.findings if f.rule == "straggler"), None)
+
+
+def test_two_ranks_wait_for_the_third(recording):
+    found = answer(recording, 300, 800, 500)
+    finding = straggler(found)
+    # inside for 600, 100 and 400 µs: waits of 500, 0 and 300, of which the middle one is 300
+    assert finding.title == "Rank 1 comes late: the others wait 0.30 ms a step for it"
+    assert finding.lost_ns == pytest.approx(300_000)
+    assert finding.evidence == (
+        "Of the waiting in 1 collectives a step, 100% is for rank 1.",
+        "Waiting that nothing hides, ms a step: rank 0 0.50, rank 1 0.00, rank 2 0.30.",
+    )
+    assert [r.waits_ns for r in found.ranks] == [500_000, 0, 300_000]
+    assert found.partition.compute == pytest.approx(0.9)  # the answer is the late rank's
+    assert "even-out-ranks" in [p.id for p in found.prescriptions]
+
+
+def test_its_json_fits_the_schema(recording):
+    told = to_dict(answer(recording, 300, 800, 500))
+    validate(told, schema())
+    assert [r["waits_ms"] for r in json.loads(json.dumps(told))["ranks"]] == [0.5, 0.0, 0.3]
+
+
+def test_ranks_that_take_turns(recording):
+    captures = []
+    for number in range(3):
+        r = recording()
+        for step in range(3):
+            late = 700 if step == number else 200
+            begin = 1000 * step
+            r.step(step + 1, begin, begin + 1000)
+            r.kernel("gemm", begin, begin + late, launched=(begin - 20, begin - 15))
+            r.kernel(NCCL, begin + late, begin + 900, launched=(begin - 10, begin - 5), stream=9)
+            r.kernel("adam", begin + 900, begin + 1000, launched=(begin - 4, begin - 2))
+        captures.append(Capture(replace(r.trace, rank=number, world_size=3)))
+    finding = straggler(examine(captures))
+    assert finding.title == "Ranks take turns in coming late"
+    assert finding.lost_ns == pytest.approx(2 * 500_000 / 3)
+
+
+@pytest.mark.parametrize(
+    ("comes", "options"),
+    [
+        ((500, 500, 500), {}),
+        ((500, 540, 500), {}),  # less than 5 % of the step
+        ((300, 800, 500), {"hidden": True}),  # computation hides it
+        ((300,), {}),
+    ],
+)
+def test_when_nobody_is_late(recording, comes, options):
+    assert straggler(answer(recording, *comes, **options)) is None
+
+
+def test_collectives_that_do_not_match_are_not_compared(recording):
+    found = examine([rank(recording, 0, 300), rank(recording, 1, 800, name="ncclDevKernel_AllGather_RING_LL")])
+    assert straggler(found) is None
+    assert [r.waits_ns for r in found.ranks] == [None, None]
