@@ -1,0 +1,47 @@
+"""How tensors lie in memory before a program reads them, and how many elements one program takes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["ELEMENTS", "compute_dtype", "flat_grid", "like", "row_block", "rows_of", "warps"]
+
+ELEMENTS = 1024  # of one program over a flat tensor: eight a thread at four warps, two 128-bit reads in 16 bits
+MAX_BLOCK = 16_384  # elements of a row that one program holds; longer rows are walked through
+
+
+def compute_dtype(tensor: Tensor) -> tl.dtype:
+    """Return what a program calculates in: float64 for float64, float32 for everything narrower."""
+    return tl.float64 if tensor.dtype == torch.float64 else tl.float32
+
+
+def like(tensor: Tensor, layout: Tensor) -> Tensor:
+    """Return ``tensor`` with the strides of ``layout``, which is dense: itself where it has them, else a copy."""
+    return tensor if tensor.stride() == layout.stride() else torch.empty_like(layout, dtype=tensor.dtype).copy_(tensor)
+
+
+def flat_grid(num: int) -> tuple[int]:
+    """Return the grid over ``num`` elements, one at least."""
+    return (triton.cdiv(num, ELEMENTS),)
+
+
+def rows_of(tensor: Tensor, width: int) -> Tensor:
+    """Return ``tensor`` as (rows, width) with neighbouring columns next to each other; a copy only where needed."""
+    rows = tensor.reshape(math.prod(tensor.shape[:-1]), width)
+    return rows if rows.stride(1) == 1 or width == 1 else rows.contiguous()
+
+
+def row_block(width: int) -> tuple[int, bool]:
+    """Return how many columns a program holds at once, and whether those are all."""
+    block = triton.next_power_of_2(max(width, 1))
+    return min(block, MAX_BLOCK), block <= MAX_BLOCK
+
+
+def warps(block: int) -> int:
+    """Return the warps for a block of a row: 16 elements a thread, within what a program may have."""
+    return min(max(block // 512, 1), 16)

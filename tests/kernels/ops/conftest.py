@@ -1,0 +1,85 @@
+"""Every operator once: sample arguments, and what plain PyTorch makes of them. `case` runs a test over all of them."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+# Triton decides when it is first imported whether it interprets; on a machine with a GPU it compiles instead.
+if not torch.cuda.is_available() and "triton" not in sys.modules:
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from diagnose.kernels.ops import gelu, softmax
+from diagnose.kernels.ops.scaffold import Operator, using
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator's public function, its reference, and a maker of arguments; floating tensors are differentiated."""
+
+    function: Callable[..., Any]
+    reference: Callable[..., Any]
+    make: Callable[[torch.dtype], tuple]
+
+    def arguments(self, dtype=torch.float64, *, grad=True):
+        torch.manual_seed(7)
+        made = [a.to(DEVICE) if isinstance(a, torch.Tensor) else a for a in self.make(dtype)]
+        for argument in made:
+            if grad and isinstance(argument, torch.Tensor) and argument.is_floating_point():
+                argument.requires_grad_()
+        return made
+
+
+CASES = {
+    "gelu": Case(gelu, F.gelu, lambda dtype: (torch.randn(5, 7, dtype=dtype),)),
+    "gelu-tanh": Case(
+        lambda x: gelu(x, "tanh"),
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda dtype: (torch.randn(3, 5, dtype=dtype),),
+    ),
+    "softmax": Case(softmax, lambda x: F.softmax(x, -1), lambda dtype: (torch.randn(3, 7, dtype=dtype),)),
+    "softmax-first": Case(
+        lambda x: softmax(x, 0), lambda x: F.softmax(x, 0), lambda dtype: (torch.randn(3, 2, 3, dtype=dtype),)
+    ),
+}
+
+
+@pytest.fixture(params=list(CASES))
+def case(request):
+    return CASES[request.param]
+
+
+@pytest.fixture(params=["eager", "triton"])
+def implementation(request):
+    """Run a test in each implementation; the Triton programs are interpreted where there is no GPU."""
+    if request.param == "triton":
+        pytest.importorskip("triton", reason="triton, which needs Linux, is not installed")
+    with using(request.param), np.errstate(all="ignore"):  # the interpreter calculates with numpy
+        yield request.param
+
+
+@pytest.fixture
+def device():
+    return DEVICE
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Record each operator that runs, with its arguments."""
+    recorded = []
+    original = Operator.__call__
+
+    def call(self, *arguments):
+        recorded.append((self.definition, arguments))
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Operator, "__call__", call)
+    return recorded
