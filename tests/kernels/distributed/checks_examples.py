@@ -54,3 +54,11 @@ def check_hook_timing():
 
 def check_mesh():
     run("mesh")
+
+
+def check_ddp_arguments():
+    run("ddp_arguments")
+
+
+def check_bucket_tuning():
+    run("bucket_tuning")
