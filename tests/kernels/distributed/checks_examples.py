@@ -62,3 +62,11 @@ def check_ddp_arguments():
 
 def check_bucket_tuning():
     run("bucket_tuning")
+
+
+def check_local_sgd():
+    run("local_sgd")
+
+
+def check_uneven():
+    run("uneven")
