@@ -1,7 +1,20 @@
 """Operators that do in one pass over memory what models write as several; each file is one, its first lines a page."""
 
+from diagnose.kernels.ops.bias_gelu import bias_gelu
 from diagnose.kernels.ops.gelu import gelu
+from diagnose.kernels.ops.norms import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from diagnose.kernels.ops.scaffold import using
 from diagnose.kernels.ops.softmax import softmax
+from diagnose.kernels.ops.swiglu import swiglu
 
-__all__ = ["gelu", "softmax", "using"]
+__all__ = [
+    "add_layer_norm",
+    "add_rms_norm",
+    "bias_gelu",
+    "gelu",
+    "layer_norm",
+    "rms_norm",
+    "softmax",
+    "swiglu",
+    "using",
+]

@@ -65,20 +65,30 @@ class Operator:
     Arguments are positional, and none may be left out.
     """
 
-    def __init__(self, definition: CustomOpDef, check: Function, eager: Function) -> None:
-        self.definition, self._check, self._eager = definition, check, eager
+    def __init__(self, definition: CustomOpDef, check: Function, eager: Function, rows: frozenset[int]) -> None:
+        self.definition, self._check, self._eager, self._rows = definition, check, eager, rows
         schema = definition._opoverload._schema
         self._places = [place for place, argument in enumerate(schema.arguments) if str(argument.type) == "Tensor"]
 
     def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401  # as the schema says
-        """Run the operator; or its formula in `torch.func.grad`, `jvp` and nested `vmap`, where torch has no operators."""
+        """Run the operator; or its formula, under transforms of `torch.func` that torch has not opened to operators."""
         if not torch.compiler.is_compiling():
             if not all(isinstance(arguments[place], Tensor) for place in self._places):
                 self._check(*arguments)  # says which one in our words, where torch speaks of casts
-            if _beyond_one_vmap():
+            if self._needs_formula(arguments):
                 self._check(*arguments)
                 return self._eager(*arguments)
         return self.definition(*arguments)
+
+    def _needs_formula(self, arguments: tuple[Any, ...]) -> bool:
+        functorch = torch._C._functorch
+        stack = functorch.get_interpreter_stack()
+        if not stack:
+            return False
+        if len(stack) > 1 or stack[0].key() != functorch.TransformType.Vmap:
+            return True
+        batched = {i for i, a in enumerate(arguments) if isinstance(a, Tensor) and functorch.is_batchedtensor(a)}
+        return not batched <= self._rows
 
     def register_autograd(self, backward: Function, *, setup_context: Function) -> None:
         """Give the operator its backward pass, as ``torch.library.register_autograd`` takes it."""
@@ -124,9 +134,9 @@ def operator(  # noqa: PLR0913  # what an operator consists of
 
     defined = torch.library.custom_op(name, run, mutates_args=mutates, schema=schema)
     defined.register_fake(checked_fake)
-    made = Operator(defined, check, eager)
+    made = Operator(defined, check, eager, frozenset(rows))
     if not mutates:
-        defined.register_vmap(_batching(made, eager, frozenset(rows)))
+        defined.register_vmap(_batching(defined, frozenset(rows)))
     if autocast is not None:
         for device in AUTOCAST_DEVICES:
             defined.register_autocast(device, autocast)
@@ -178,12 +188,6 @@ def same_shape(operation: str, **tensors: Tensor | None) -> None:
             raise TypeError(f"{operation} needs {name} in the dtype of {first}, {reference.dtype}, not {tensor.dtype}.")
 
 
-def _beyond_one_vmap() -> bool:
-    """Say whether `torch.func` transforms are active that torch has not opened to operators: all but a single vmap."""
-    stack = torch._C._functorch.get_interpreter_stack()
-    return bool(stack) and (len(stack) > 1 or stack[0].key() != torch._C._functorch.TransformType.Vmap)
-
-
 @functools.cache
 def _loaded(program: str) -> Function:
     module, function = program.split(":")
@@ -198,24 +202,34 @@ def _tensors(arguments: Sequence[Any]) -> list[Tensor]:
     return found
 
 
-def _batching(made: Operator, eager: Function, rows: frozenset[int]) -> Function:
-    """Return the rule by which `vmap` runs the operator on a whole batch at once."""
+def _batching(defined: CustomOpDef, rows: frozenset[int]) -> Function:
+    """Return the rule by which `vmap` runs the operator on a whole batch at once, or sample by sample."""
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:  # noqa: ANN401  # torch's
         # Arguments that were left at their defaults are handed over without a dimension of their own.
         dims = [*in_dims, *[None] * (len(arguments) - len(in_dims))]
         batched = {position for position, dim in enumerate(dims) if dim is not None}
-        if not batched <= rows:
-            result = torch.vmap(eager, in_dims=tuple(dims), randomness=info.randomness)(*arguments)
-        else:
+        if batched <= rows:
             at_front = [
                 _with_batch_first(argument, dim, info.batch_size) if position in rows else argument
                 for position, (argument, dim) in enumerate(zip(arguments, dims, strict=True))
             ]
-            result = made(*at_front)
+            result = defined(*at_front)
+        else:
+            result = _sample_by_sample(defined, arguments, dims, info.batch_size)
         return result, tuple(0 for _ in result) if isinstance(result, tuple) else 0
 
     return rule
+
+
+def _sample_by_sample(defined: CustomOpDef, arguments: Sequence[Any], dims: Sequence[int | None], size: int) -> Any:  # noqa: ANN401
+    results = [
+        defined(*[a if dim is None else a.select(dim, sample) for a, dim in zip(arguments, dims, strict=True)])
+        for sample in range(size)
+    ]
+    if isinstance(results[0], tuple):
+        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+    return torch.stack(results)
 
 
 def _with_batch_first(argument: Any, dim: int | None, size: int) -> Any:  # noqa: ANN401  # a tensor or None

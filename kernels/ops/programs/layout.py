@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["ELEMENTS", "compute_dtype", "flat_grid", "like", "row_block", "rows_of", "warps"]
+__all__ = ["ELEMENTS", "compute_dtype", "flat_grid", "like", "row_block", "rows_of", "torch_compute_dtype", "warps"]
 
 ELEMENTS = 1024  # of one program over a flat tensor: eight a thread at four warps, two 128-bit reads in 16 bits
 MAX_BLOCK = 16_384  # elements of a row that one program holds; longer rows are walked through
@@ -18,6 +18,11 @@ MAX_BLOCK = 16_384  # elements of a row that one program holds; longer rows are 
 def compute_dtype(tensor: Tensor) -> tl.dtype:
     """Return what a program calculates in: float64 for float64, float32 for everything narrower."""
     return tl.float64 if tensor.dtype == torch.float64 else tl.float32
+
+
+def torch_compute_dtype(tensor: Tensor) -> torch.dtype:
+    """Return torch's name of what a program calculates in, for the buffers that keep such numbers."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 def like(tensor: Tensor, layout: Tensor) -> Tensor:
@@ -36,10 +41,11 @@ def rows_of(tensor: Tensor, width: int) -> Tensor:
     return rows if rows.stride(1) == 1 or width == 1 else rows.contiguous()
 
 
-def row_block(width: int) -> tuple[int, bool]:
+def row_block(width: int, most: int = MAX_BLOCK) -> tuple[int, bool]:
     """Return how many columns a program holds at once, and whether those are all."""
     block = triton.next_power_of_2(max(width, 1))
-    return min(block, MAX_BLOCK), block <= MAX_BLOCK
+    most = min(most, MAX_BLOCK)
+    return min(block, most), block <= most
 
 
 def warps(block: int) -> int:

@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812
 if not torch.cuda.is_available() and "triton" not in sys.modules:
     os.environ["TRITON_INTERPRET"] = "1"
 
-from diagnose.kernels.ops import gelu, softmax
+from diagnose.kernels import ops
 from diagnose.kernels.ops.scaffold import Operator, using
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -38,17 +38,32 @@ class Case:
         return made
 
 
+def randn(*shapes):
+    return lambda dtype: tuple(torch.randn(shape, dtype=dtype) for shape in shapes)
+
+
+def rms(x, weight, eps=1e-6):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
 CASES = {
-    "gelu": Case(gelu, F.gelu, lambda dtype: (torch.randn(5, 7, dtype=dtype),)),
-    "gelu-tanh": Case(
-        lambda x: gelu(x, "tanh"),
-        lambda x: F.gelu(x, approximate="tanh"),
-        lambda dtype: (torch.randn(3, 5, dtype=dtype),),
+    "gelu": Case(ops.gelu, F.gelu, randn((5, 7))),
+    "gelu-tanh": Case(lambda x: ops.gelu(x, "tanh"), lambda x: F.gelu(x, approximate="tanh"), randn((3, 5))),
+    "softmax": Case(ops.softmax, lambda x: F.softmax(x, -1), randn((3, 7))),
+    "softmax-first": Case(lambda x: ops.softmax(x, 0), lambda x: F.softmax(x, 0), randn((3, 2, 3))),
+    "rms_norm": Case(ops.rms_norm, rms, randn((3, 7), (7,))),
+    "add_rms_norm": Case(ops.add_rms_norm, lambda x, r, w: (rms(x + r, w), x + r), randn((3, 2, 5), (3, 2, 5), (5,))),
+    "layer_norm": Case(
+        ops.layer_norm, lambda x, w, b: F.layer_norm(x, w.shape, w, b), randn((3, 2, 5), (2, 5), (2, 5))
     ),
-    "softmax": Case(softmax, lambda x: F.softmax(x, -1), lambda dtype: (torch.randn(3, 7, dtype=dtype),)),
-    "softmax-first": Case(
-        lambda x: softmax(x, 0), lambda x: F.softmax(x, 0), lambda dtype: (torch.randn(3, 2, 3, dtype=dtype),)
+    "add_layer_norm": Case(
+        ops.add_layer_norm,
+        lambda x, r, w, b: (F.layer_norm(x + r, w.shape, w, b), x + r),
+        randn((3, 7), (3, 7), (7,), (7,)),
     ),
+    "layer_norm-plain": Case(ops.layer_norm, lambda x: F.layer_norm(x, x.shape[-1:]), randn((3, 7))),
+    "swiglu": Case(ops.swiglu, lambda gate, up: F.silu(gate) * up, randn((3, 5), (3, 5))),
+    "bias_gelu": Case(ops.bias_gelu, lambda x, bias: F.gelu(x + bias), randn((3, 2, 5), (5,))),
 }
 
 
