@@ -23,23 +23,30 @@ from diagnose.analyzers import (
     gc_pause,
     host_collective,
     host_sync,
+    imbalanced_devices,
     kernel_latency,
     launch_bound,
     layout_copy,
     lost_records,
+    memory_fragmentation,
+    memory_headroom,
+    memory_pressure,
     memset_traffic,
     misaligned_matmul,
     off_cpu,
+    pcie_bound,
     profiler_overhead,
     python_stall,
     recompilation,
     recompute,
     scatter_atomics,
+    shared_device,
     slow_kernel,
     small_collectives,
     small_grid,
     straggler,
     stream_dependency,
+    throttled,
     unexplained_device,
     unexplained_host,
     unfused_attention,
@@ -52,7 +59,17 @@ from diagnose.intervals import Intervals
 from diagnose.skew import Skew
 from diagnose.tables import Tables
 
-__all__ = ["BUSY_RULES", "IDLE_RULES", "RANK_RULES", "REST", "TRUST_RULES", "Analyzer", "IdleAnalyzer", "RankAnalyzer"]
+__all__ = [
+    "BUSY_RULES",
+    "IDLE_RULES",
+    "RANK_RULES",
+    "REST",
+    "STATE_RULES",
+    "TRUST_RULES",
+    "Analyzer",
+    "IdleAnalyzer",
+    "RankAnalyzer",
+]
 
 
 class Analyzer(Protocol):
@@ -118,6 +135,16 @@ BUSY_RULES: tuple[Analyzer, ...] = (
     small_grid,
     slow_kernel,
     at_roofline,
+)
+# What memory and the machine are like; named where no time is lost too.
+STATE_RULES: tuple[Analyzer, ...] = (
+    pcie_bound,
+    imbalanced_devices,
+    throttled,
+    shared_device,
+    memory_pressure,
+    memory_fragmentation,
+    memory_headroom,
 )
 RANK_RULES: tuple[RankAnalyzer, ...] = (straggler,)
 # What these explain is not there in a steady, complete recording: no claim about the script rests on it.

@@ -16,35 +16,23 @@ How sure
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from diagnose.findings import Finding, Prescription
 from diagnose.intervals import EMPTY, Intervals, intersect
+from diagnose.machine import other_processes
 from diagnose.occurrences import Idle, idle_finding, removable
 from diagnose.tables import Tables
 
 RULE = "device-contention"
 
 
-def _others(t: Tables) -> list[object]:
-    nvml = t.capture.info.nvml if t.capture.info else {}
-    gpus = nvml.get("gpus")
-    rows = gpus if isinstance(gpus, list | tuple) else []
-    found: list[object] = []
-    for gpu in rows:
-        others = gpu.get("other_processes") if isinstance(gpu, Mapping) else None
-        found += others if isinstance(others, list | tuple) else []
-    return found
-
-
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim what is left of the device's parts where another process was seen."""
-    return intersect(left, t.gaps.device_part()) if _others(t) else EMPTY
+    return intersect(left, t.gaps.device_part()) if other_processes(t) else EMPTY
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time that another process may have taken."""
-    text = f"{len(_others(t))} other process(es) were seen on the device while the steps ran."
+    text = f"{len(other_processes(t))} other process(es) were seen on the device while the steps ran."
     title = "Another process shares the device"
     return idle_finding(t, Idle(RULE, title, confidence="medium", evidence=lambda _t, _o: [text]))
 

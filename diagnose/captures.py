@@ -54,6 +54,9 @@ class CaptureInfo:
     attribution_ms: tuple[float, ...] = ()
     sampler: Mapping[str, object] = field(default_factory=dict)  # period_ms, cost_share
     nvml: Mapping[str, object] = field(default_factory=dict)  # available, reason, gpus: one mapping of series each
+    memory: Mapping[str, object] = field(
+        default_factory=dict
+    )  # of the allocator over the windows: retries, peaks, bytes
     loader: Mapping[str, object] = field(default_factory=dict)  # the DataLoader's real arguments, batch_size …
     optimizer: Mapping[str, object] = field(default_factory=dict)  # class, fused, foreach, num_params, num_tensors
     notes: tuple[str, ...] = ()  # sentences for `trust`

@@ -13,8 +13,10 @@ from diagnose.captures import Capture
 from diagnose.findings import Diagnosis, Finding, Prescription, Source, Where
 from diagnose.host_operators import host_operators
 from diagnose.intervals import EMPTY, Intervals
+from diagnose.memory import memory_of
 from diagnose.overhead import overhead_share, without_recording
 from diagnose.replay.savings import Replayed, path_of, replay_savings, waterfall
+from diagnose.roofline import roofline
 from diagnose.tables import Claim, Tables
 from diagnose.trace import Note, Trace
 from diagnose.trust import is_scanty, trust_notes
@@ -62,7 +64,9 @@ def found_in(capture: Capture) -> Found:
     found = list(_findings(t, notes))
     if capture.attribution is not None:
         found = _with_places(found, tables_of(capture, capture.attribution))
-    found = [f for f in without_recording(t, found) if f.lost_ns >= WORTH_NAMING * t.steps.step_ns]
+    states = {rule.RULE for rule in analyzers.STATE_RULES}
+    least = WORTH_NAMING * t.steps.step_ns
+    found = [f for f in without_recording(t, found) if f.lost_ns >= least or (f.rule in states and not f.lost_ns)]
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
     found.sort(key=lambda f: -f.lost_ns)
@@ -104,6 +108,8 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         source=_source(t),
         operators=host_operators(t),
         picture=_drawn(t) if draw else None,
+        roofline=roofline(t) if draw and t.device_id >= 0 else None,
+        memory=memory_of(t),
         profiler_overhead=overhead_share(t),
         host_by_cause={} if queue else shares,
     )
@@ -118,7 +124,7 @@ def _drawn(t: Tables) -> Picture:
 def _rules(t: Tables) -> tuple[Analyzer, ...]:
     if t.device_id < 0:
         return analyzers.HOST_RULES
-    return (*analyzers.IDLE_RULES, analyzers.REST, *analyzers.BUSY_RULES)
+    return (*analyzers.IDLE_RULES, analyzers.REST, *analyzers.BUSY_RULES, *analyzers.STATE_RULES)
 
 
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
@@ -173,7 +179,13 @@ def _prescriptions(found: list[Finding], step_ns: float, notes: list[Note]) -> t
     """Collect the changes, those that save most first; one that several findings ask for is listed once."""
     rules = {
         rule.RULE: rule
-        for rule in (*analyzers.IDLE_RULES, *analyzers.HOST_RULES, *analyzers.BUSY_RULES, analyzers.REST)
+        for rule in (
+            *analyzers.IDLE_RULES,
+            *analyzers.HOST_RULES,
+            *analyzers.BUSY_RULES,
+            *analyzers.STATE_RULES,
+            analyzers.REST,
+        )
     }
     listed: dict[str, Prescription] = {}
     for finding in found:

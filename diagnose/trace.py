@@ -47,16 +47,18 @@ class Events:
     thread: npt.NDArray[np.int16]  # host events: row of Trace.threads
     device: npt.NDArray[np.int16]  # device events: the device's id as the file has it
     stream: npt.NDArray[np.int32]  # device events: the stream's id as the file has it
-    correlation: npt.NDArray[np.int64]  # the id that a launch and its device tasks share
+    correlation: npt.NDArray[np.int64]  # the id that a launch and its device tasks share; MEMORY: the address
     cause: npt.NDArray[np.int32]  # device tasks and SYNC: row of the RUNTIME call that queued them
     size: Ints  # MEMCPY, MEMSET: bytes; MEMORY: bytes, negative for a release; collectives: elements sent
     shapes: npt.NDArray[np.int32]  # OP: row of Trace.names holding the text of "Input Dims"
     types: npt.NDArray[np.int32]  # OP: row of Trace.names holding the text of "Input type"
     values: npt.NDArray[np.int32]  # OP: row of Trace.names holding the text of "Concrete Inputs": strides, flags
     detail: npt.NDArray[np.int32]  # row of Trace.names: an op's "Call stack", a collective's name, dtype and group
-    sequence: npt.NDArray[np.int64]  # OP: the autograd sequence number that forward and backward share
+    # OP: the autograd sequence number that forward and backward share; MEMORY: bytes allocated on the device after it
+    sequence: npt.NDArray[np.int64]
     grid: npt.NDArray[np.int32]  # KERNEL: number of thread blocks
-    awaits: npt.NDArray[np.int64]  # SYNC: correlation of the cudaEventRecord that is waited for
+    # SYNC: correlation of the cudaEventRecord that is waited for; MEMORY: bytes reserved on the device after it
+    awaits: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         """Return the number of rows."""

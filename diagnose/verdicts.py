@@ -21,6 +21,8 @@ SPARSE_LATE = 0.5
 COLD_RULES = ("warm-up", "recompilation", "allocator-stall")
 NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
 # Findings of a busy device that are time without computing; every other finding of a busy rule is about kernels.
+# What the machine and its memory are like explains, but is not what the step waits for.
+STATES = frozenset({"throttled", "shared-device", "memory-pressure", "memory-fragmentation", "memory-headroom"})
 NOT_COMPUTING = frozenset({"exposed-communication", "exposed-copy", "buffer-broadcast", "small-collectives"})
 
 
@@ -41,6 +43,8 @@ def verdict(queue: Queue | None, idle_by_cause: Mapping[str, float]) -> Verdict:
 
 def in_scope(found: Verdict, finding: Finding, *, is_idle_rule: bool) -> bool:
     """Tell whether a finding lies where the verdict points: kernels on a full device, idle time elsewhere."""
+    if finding.rule in STATES:
+        return False
     if found == "no-gpu" or finding.rule in NOT_COMPUTING:
         return True
     return is_idle_rule != (found == "kernel-bound")

@@ -1,4 +1,4 @@
-"""What the page's two charts draw, as plain data: the timeline of one step, and the times of all steps.
+"""What the page's charts draw, as plain data: the timeline of one step, the times of all, the roofline, memory.
 
 Texts that Plotly draws are escaped, since it reads a few HTML tags in them.
 """
@@ -11,7 +11,7 @@ from html import escape
 from statistics import median
 from typing import TypeAlias, TypedDict
 
-from diagnose.figures import Gap, Picture, Span
+from diagnose.figures import Gap, Memory, Picture, Roofline, Span
 from diagnose.findings import Diagnosis
 from diagnose.reports.causes import CATEGORIES, colour
 from diagnose.reports.names import middle, shorten
@@ -40,7 +40,40 @@ class Lane(TypedDict):
 def chart_data(d: Diagnosis) -> Data:
     """Return the data of both charts; a chart without anything to draw is None. Times are ms."""
     drawn = d.picture is not None and d.picture.step_ns > 0 and (d.picture.spans or d.picture.gaps or d.picture.depth)
-    return {"timeline": _timeline(d.picture) if drawn and d.picture else None, "steps": _steps(d)}
+    return {
+        "timeline": _timeline(d.picture) if drawn and d.picture else None,
+        "steps": _steps(d),
+        "roofline": _roofline(d.roofline) if d.roofline is not None and d.roofline.points else None,
+        "memory": _memory(d.memory) if d.memory is not None and len(d.memory.timeline) > 1 else None,
+    }
+
+
+def _roofline(r: Roofline) -> Data:
+    """Return the operators that compute, in FLOP per byte and TFLOP/s, and the roofs: rates by precision, bandwidth."""
+    shown = [p for p in r.points if p.tflops > 0 and p.flop_per_byte > 0]
+    return {
+        "device": _label(r.device),
+        "roofs": [{"name": _label(name), "tflops": rate} for name, rate in r.tflops.items()],
+        "gb_per_s": r.gb_per_s,
+        "x": [p.flop_per_byte for p in shown],
+        "y": [p.tflops for p in shown],
+        "share": [p.step_share for p in shown],
+        "text": [f"{_label(p.op)} {_label(p.shapes)}<br>{_label(p.kernel)}" for p in shown],
+        "told": [f"{p.precision}, {p.achieved:.0%} of the {p.bound} bound" for p in shown],
+    }
+
+
+def _memory(m: Memory) -> Data:
+    """Return allocated and reserved memory over the steady steps, GB over ms."""
+    times, allocated, reserved = zip(*m.timeline, strict=True)
+    return {
+        "x": _ms(times),
+        "allocated": [size / 1e9 for size in allocated],
+        "reserved": [size / 1e9 for size in reserved] if min(reserved) > 0 else None,
+        "capacity": m.capacity / 1e9 if m.capacity else None,
+        "peak_at": m.peak_at_ns / 1e6,
+        "peak": m.peak_allocated / 1e9,
+    }
 
 
 def _steps(d: Diagnosis) -> Data | None:

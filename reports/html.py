@@ -72,6 +72,7 @@ def _environment() -> Environment:
         "saving": words.saving,
         "shorten": lambda name: shorten(words.clean(name)),
         "breakable": _breakable,
+        "bytes": words.size,
         "middle": lambda text, limit: middle(words.clean(text), limit),
         "colour": colour,
         "meaning": meaning,

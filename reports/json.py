@@ -27,6 +27,7 @@ from diagnose.findings import (
 )
 
 if TYPE_CHECKING:
+    from diagnose.figures import Memory
     from diagnose.outlook import Waterfall
 
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
@@ -73,6 +74,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "replay": {"error_share": _share(d.replay_error)},
         "critical_path": None if d.critical_path is None else _shares(d.critical_path.shares),
         "waterfall": None if d.waterfall is None else _waterfall(d.waterfall),
+        "memory": None if d.memory is None else _memory(d.memory),
         "profiler_overhead": _share(d.profiler_overhead),
         "trust": [{"text": _text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": _each(_rank, d.ranks),
@@ -172,6 +174,18 @@ def _operator(o: HostOperator) -> dict[str, Json]:
         "self_ms": _ms(o.self_ns),
         "total_ms": _ms(o.total_ns),
         "shapes": _text(o.shapes),
+    }
+
+
+def _memory(m: Memory) -> dict[str, Json]:
+    return {
+        "device": _text(m.device),
+        "peak_allocated_bytes": m.peak_allocated,
+        "peak_reserved_bytes": m.peak_reserved,
+        "capacity_bytes": m.capacity,
+        "retries": m.retries,
+        "by_category_bytes": dict(m.by_category),
+        "by_place": [{**_where(where), "bytes": size} for where, size in m.by_place],
     }
 
 

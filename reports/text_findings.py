@@ -60,11 +60,11 @@ def _finding(number: int, finding: Finding, fix: Prescription | None, step_ns: f
 
 def _first_line(finding: Finding, step_ns: float) -> Text:
     share = f" ({percent(finding.lost_ns / step_ns)})" if step_ns > 0 else ""
+    lost = [(f"{duration(finding.lost_ns)}{share}", "bold red"), (" of each step", "dim")]
     return Text.assemble(
         (finding.rule, "bold"),
         "  ",
-        (f"{duration(finding.lost_ns)}{share}", "bold red"),
-        (" of each step", "dim"),
+        *(lost if finding.lost_ns else [("costs no time by itself", "dim")]),
         (f", {finding.confidence} confidence" if finding.confidence != "high" else "", _CONFIDENCE_STYLES["medium"]),
     )
 

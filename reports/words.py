@@ -8,7 +8,7 @@ import unicodedata
 from diagnose.findings import Prescription, Where
 from diagnose.reports.names import middle
 
-__all__ = ["clean", "duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "summed"]
+__all__ = ["clean", "duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "size", "summed"]
 
 _BIDI = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x061C, 0x200E, 0x200F)))
 
@@ -120,3 +120,11 @@ def summed(shares: dict[str, float], keep: int) -> list[tuple[str, float]]:
         return ranked
     rest = ranked[keep:]
     return [*ranked[:keep], (f"{len(rest)} smaller causes", sum(v for _, v in rest))]
+
+
+def size(count: int) -> str:
+    """Return bytes with three digits, in GB, MB or kB (powers of 1000)."""
+    for unit, each in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= each:
+            return f"{count / each:.3g} {unit}" if count < 1000 * each else f"{count / each:.0f} {unit}"
+    return f"{count} B"

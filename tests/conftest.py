@@ -28,6 +28,7 @@ from diagnose.trace import Device, Events, Kind, Thread, Trace
 
 COLUMNS = (
     "thread", "device", "stream", "correlation", "size", "shapes", "types", "values", "detail", "sequence", "grid",
+    "awaits",
 )  # fmt: skip
 EPOCH_NS = 1_700_000_000_000_000_000
 COPY_CALL = "cudaMemcpyAsync"
@@ -138,6 +139,11 @@ class Recording:
             self.runtime(call, *launched, launches=task)
         return task
 
+    def memory(self, time: float, size: int, address: int, total: int, *, reserved: int = -1, device: int = 0) -> Row:
+        """Add a block taken (or given back, where ``size`` is negative); ``total`` bytes are allocated after it."""
+        values = {"size": size, "correlation": address, "sequence": total, "awaits": reserved, "device": device}
+        return self._host(Kind.MEMORY, "[memory]", time, time, "main", **values)
+
     def _add(self, kind: Kind, name: str, start: float, end: float, **values: Any) -> Row:
         row = Row(kind, name, start, end, values)
         self.rows.append(row)
@@ -168,7 +174,6 @@ class Recording:
         columns: dict[str, Any] = {
             column: np.array([row.values.get(column, -1) for row in rows], np.int64) for column in COLUMNS
         }
-        nothing = np.full(len(rows), -1, np.int64)
         columns |= {
             "start": np.array([round(row.start * 1000) for row in rows], np.int64),
             "end": np.array([round(row.end * 1000) for row in rows], np.int64),
@@ -176,7 +181,6 @@ class Recording:
             "name": np.array([self._name(row.name) for row in rows], np.int32),
             "cause": np.array([place[id(row.cause)] if row.cause else -1 for row in rows], np.int32),
         }
-        columns |= {"awaits": nothing}
         return Trace(
             events=Events(**columns),
             names=tuple(self.names),

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnose.capture.allocator import allocator_counters
 from diagnose.capture.facts import ScriptFacts, describe_gpus, precision_flags
 from diagnose.capture.folder import CaptureFolder
 from diagnose.capture.foreign import ForeignProfilers
@@ -57,6 +58,7 @@ class Session:
         self.complete = False  # the plan came to its end
         self.gpus: list[dict[str, object]] = []
         self.precision: dict[str, object] = {}
+        self.allocator_before: dict[str, int] = {}
         self.run_id = ""
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -112,6 +114,7 @@ class Session:
         self.listener.lock()
         self.facts.settle()
         self.gpus, self.precision = describe_gpus(), precision_flags()
+        self.allocator_before = allocator_counters()
         self.run_id = agree_on_run_id()
         if self.options.nvml and self._monitor is None:
             self._monitor = GpuMonitor([gpu for gpu in self.gpus if gpu["in_use"]], self.options.nvml_ms)

@@ -86,6 +86,9 @@ class Fields:
         return {
             "size": [a.allocated for a in args],
             "device": [a.device_id if a.device_type != _CPU else -1 for a in args],
+            "correlation": [a.address for a in args],
+            "sequence": [a.total_allocated for a in args],
+            "awaits": [a.total_reserved for a in args],
         }
 
     def _of_wait(self, args: list[Args]) -> Values:

@@ -63,10 +63,9 @@ def repeated(columns: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
     order = np.lexsort((candidates, *keys.T[::-1]))
     again = np.r_[False, (keys[order][1:] == keys[order][:-1]).all(axis=1)]
     copies = candidates[order[again]]
-    with_id = columns["correlation"][copies] > 0
-    if with_id.any():
-        memory = columns["kind"][copies] == Kind.MEMORY
-        twice[copies[~memory]] = True
+    copies = copies[columns["kind"][copies] != Kind.MEMORY]
+    if (columns["correlation"][copies] > 0).any():
+        twice[copies] = True
     return twice
 
 

@@ -19,6 +19,9 @@ _NAMES = {
     "sequence": "Sequence number",
     "stack": "Call stack",
     "allocated": "Bytes",
+    "total_allocated": "Total Allocated",
+    "total_reserved": "Total Reserved",
+    "address": "Addr",
     "device_type": "Device Type",
     "device_id": "Device Id",
     "awaits": "wait_on_cuda_event_record_corr_id",
@@ -42,6 +45,9 @@ class Args(Struct, frozen=True, gc=False, rename=_NAMES):
     sequence: int = -1
     stack: str = ""
     allocated: int = 0
+    total_allocated: int = -1
+    total_reserved: int = -1
+    address: int = -1
     device_type: int = 0
     device_id: int = -1
     awaits: int = -1

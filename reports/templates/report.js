@@ -127,6 +127,47 @@
     }), config);
   }
 
+  function small(height, x, y, more) {
+    return Object.assign({}, base, {
+      height, margin: { l: 56, r: 14, t: 26, b: 42 }, showlegend: true, legend: { orientation: "h", x: 0, y: 1.16 },
+      dragmode: TOUCH ? false : "zoom", xaxis: Object.assign({ gridcolor: GRID, zeroline: false }, x),
+      yaxis: Object.assign({ gridcolor: GRID, zeroline: false }, y),
+    }, more);
+  }
+
+  function drawMemory(m) {
+    const line = (name, y, colour, more) => Object.assign({
+      type: "scatter", mode: "lines", name, x: m.x, y, line: { shape: "hv", width: 1.4, color: colour },
+      hovertemplate: `${name} <b>%{y:.3f} GB</b> at %{x:.3f} ms<extra></extra>`,
+    }, more);
+    const all = [line("allocated", m.allocated, "#5b7fa6", { fill: "tozeroy", fillcolor: "rgba(91,127,166,0.22)" })];
+    if (m.reserved) all.push(line("reserved", m.reserved, "#d08a2e"));
+    // The device's whole memory would press a small model flat: it is drawn where at least a tenth of it is used.
+    if (m.capacity && m.peak > m.capacity / 10) {
+      all.push(line("the device has", [m.capacity, m.capacity], "#98a1ae", { x: [m.x[0], m.x[m.x.length - 1]] }));
+    }
+    Plotly.newPlot("memory", all, small(240, { title: { text: "ms from the first steady step" } }, { title: { text: "GB" }, rangemode: "tozero" }), config);
+  }
+
+  function drawRoofline(r) {
+    const low = Math.min(1, ...r.x) / 2, high = Math.max(1000, ...r.x) * 2;
+    const roofs = r.roofs.map(({ name, tflops }) => {
+      const ridge = tflops * 1000 / r.gb_per_s;
+      return {
+        type: "scatter", mode: "lines", name, x: [low, ridge, Math.max(high, ridge)], y: [low * r.gb_per_s / 1000, tflops, tflops],
+        line: { width: 1.2 }, hovertemplate: `${name}: ${tflops.toFixed(1)} TFLOP/s, ${r.gb_per_s.toFixed(0)} GB/s<extra></extra>`,
+      };
+    });
+    const points = {
+      type: "scatter", mode: "markers", name: "operators", showlegend: false, x: r.x, y: r.y,
+      marker: { size: r.share.map((s) => 7 + 30 * Math.sqrt(Math.max(s, 0))), color: "#c7504a", opacity: 0.75, line: { width: 0 } },
+      customdata: r.text.map((text, i) => [text, r.told[i], (100 * r.share[i]).toFixed(1)]),
+      hovertemplate: "<b>%{y:.2f} TFLOP/s</b>, %{x:.1f} FLOP per byte, %{customdata[2]} % of the step<br>%{customdata[1]}<br>%{customdata[0]}<extra></extra>",
+    };
+    const log = (text) => ({ type: "log", title: { text }, dtick: 1 });
+    Plotly.newPlot("roofline", [...roofs, points], small(360, log("FLOP per byte of memory traffic"), log("TFLOP/s")), config);
+  }
+
   function select(node) {
     const range = document.createRange();
     range.selectNodeContents(node);
@@ -151,6 +192,8 @@
   for (const button of document.querySelectorAll("button.copy")) button.addEventListener("click", () => copy(button));
   if (data.timeline) drawTimeline(data.timeline);
   if (data.steps) drawSteps(data.steps);
+  if (data.memory) drawMemory(data.memory);
+  if (data.roofline) drawRoofline(data.roofline);
 
   const PAPER = 690; // px, what an A4 or letter page leaves between its margins
   const charts = () => document.querySelectorAll(".chart.js-plotly-plot");

@@ -13,7 +13,14 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(path for path in (ROOT / "analyzers").glob("*.py") if path.name != "__init__.py")
 SECTIONS = ("What it looks for", "Why it costs", "What to do", "How sure")
 FORBIDDEN = ("diagnose.analyzers", "diagnose.kernels", "diagnose.reports", "diagnose.reading", "torch", "plotly")
-REGISTRIES = (analyzers.IDLE_RULES, analyzers.HOST_RULES, analyzers.BUSY_RULES, analyzers.RANK_RULES, (analyzers.REST,))
+REGISTRIES = (
+    analyzers.IDLE_RULES,
+    analyzers.HOST_RULES,
+    analyzers.BUSY_RULES,
+    analyzers.STATE_RULES,
+    analyzers.RANK_RULES,
+    (analyzers.REST,),
+)
 
 
 def faults(path: Path) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.figures import Gap, Picture, Span
+from diagnose.figures import Gap, Memory, Picture, Roofline, RooflinePoint, Span
 from diagnose.findings import (
     Diagnosis,
     Example,
@@ -245,6 +245,26 @@ def trials() -> Diagnosis:
     return replace(gaps(), trials=(fast, slow, failed, part), after=healthy())
 
 
+def device(op: str = "aten::mm", name: str = "NVIDIA H100 80GB HBM3") -> Diagnosis:
+    """A device whose kernels and memory are known."""
+    points = (
+        RooflinePoint(op, "[[4096, 4096], [4096, 4096]]", op, 0.4, "16-bit", 1365.0, 620.0, 450.0, "compute", 0.63),
+        RooflinePoint("aten::add", "[[4096, 4096]]", "elementwise", 0.2, "fp32", 0.0, 0.0, 2400.0, "memory", 0.72),
+    )
+    memory = Memory(
+        name, 40 * 10**9, 52 * 10**9, 85 * 10**9, 5 * MS,
+        tuple((i * MS, i * 8 * 10**9, 52 * 10**9) for i in range(6)),
+        {"activations": 25 * 10**9, op: 15 * 10**9}, ((Where("model.py", 12, op=op), 9 * 10**9),), 2,
+    )  # fmt: skip
+    state = Finding("memory-pressure", "Memory is full: 2 allocations had to empty the cache first", 0.0, 2)
+    return replace(
+        gaps(),
+        findings=(*gaps().findings, state),
+        roofline=Roofline(name, {"16-bit": 989.0, "fp32": 67.0}, 3350.0, points),
+        memory=memory,
+    )
+
+
 def hostile() -> Diagnosis:
     """Every string that a user, a path, a kernel or a source line can put into a report is HOSTILE."""
     where = Where(HOSTILE, 1, HOSTILE, HOSTILE, (HOSTILE,), HOSTILE)
@@ -257,7 +277,7 @@ def hostile() -> Diagnosis:
         3, 20 * MS, (Span(HOSTILE, 0, MS, HOSTILE, HOSTILE),), (Gap(MS, 3 * MS, "host-sync", HOSTILE),), ((0, 1),)
     )
     return replace(
-        gaps(),
+        device(HOSTILE, HOSTILE),
         headline=HOSTILE,
         findings=(found,),
         prescriptions=(fix,),
@@ -292,7 +312,7 @@ def bare() -> Diagnosis:
 
 
 FORMS: Mapping[str, Diagnosis] = {
-    make.__name__: make() for make in (gaps, healthy, cpu_bound, no_gpu, ranks, trials, hostile, bare)
+    make.__name__: make() for make in (gaps, healthy, cpu_bound, no_gpu, ranks, trials, device, hostile, bare)
 }
 
 

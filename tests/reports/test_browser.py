@@ -90,6 +90,14 @@ def test_charts_are_drawn(show, forms):
     assert len(orange) == sum(gap.cause == "data-stall" for gap in picture.gaps)
 
 
+def test_roofline_and_memory_are_drawn(show, forms):
+    browser = show(forms["device"])
+    assert count(browser, "#roofline .scatterlayer .points path") == 1  # the addition does no FLOP
+    assert count(browser, "#roofline .scatterlayer .js-line") == 2  # a roof for each precision
+    assert count(browser, "#memory .scatterlayer .js-line") == 3  # allocated, reserved, what the device has
+    assert "2 allocations had to empty the cache first" in browser.find_element("tag name", "body").text
+
+
 def test_a_cause_zooms_to_its_largest_gap_and_back(show, forms):
     browser = show(forms["gaps"])
     chips = browser.find_elements("css selector", "#chips button")

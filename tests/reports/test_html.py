@@ -185,7 +185,8 @@ def test_a_name_is_stored_once():
 def chart_data_of(picture: Picture) -> dict:
     from types import SimpleNamespace
 
-    d = SimpleNamespace(picture=picture, step_times_ns=(), source=SimpleNamespace(unprofiled_step_ns=()))
+    nothing = {"step_times_ns": (), "roofline": None, "memory": None}
+    d = SimpleNamespace(picture=picture, source=SimpleNamespace(unprofiled_step_ns=()), **nothing)
     return chart_data(d)["timeline"]
 
 

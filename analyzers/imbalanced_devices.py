@@ -1,0 +1,76 @@
+"""One process drives several devices, and they are not equally busy.
+
+What it looks for
+    Several devices in one trace of which the least busy works less than 80 % as long as the busiest, which works at
+    least 10 % of the window.
+
+Why it costs
+    The step ends with the busiest device; the others wait for it. DataParallel gathers outputs and losses on the first.
+
+What to do
+    One process a device: DistributedDataParallel. Where layers are placed by hand, move the boundary.
+
+How sure
+    High for the busy times. What is saved takes the same work, evenly spread.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.findings import Finding, Prescription
+from diagnose.intervals import distinct, intersect, span, total, union
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+from diagnose.tables.names import rows_of
+from diagnose.trace import Kind
+
+RULE = "imbalanced-devices"
+EVEN = 0.8
+MIN_BUSY = 0.1  # of the window; a device that does next to nothing limits nobody
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time by which the busiest device works longer than the mean."""
+    rows = rows_of(t.trace, Kind.KERNEL)
+    events = t.trace.events
+    devices = distinct(events.device[rows]) if len(rows) else np.zeros(0, np.int16)
+    if len(devices) < 2:
+        return []
+    start, end = t.steps.window
+    busy = {}
+    for device in devices.tolist():
+        mine = rows[events.device[rows] == device]
+        busy[device] = total(intersect(union((events.start[mine], events.end[mine])), span(start, end)))
+    most, least = max(busy.values()), min(busy.values())
+    if most < MIN_BUSY * (end - start) or least >= EVEN * most:
+        return []
+    mean = sum(busy.values()) / len(busy)
+    told = ", ".join(f"GPU {device} {ns / t.steps.num / 1e6:.2f}" for device, ns in sorted(busy.items()))
+    return [
+        Finding(
+            rule=RULE,
+            title="The devices of this process are not equally busy",
+            lost_ns=(most - mean) / t.steps.num,
+            count=len(busy),
+            total_ns=int(most - mean),
+            evidence=(f"Busy with kernels, ms a step: {told}.",),
+        )
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Use one process for each device."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="one-process-a-device",
+            title="Run one process a device with DistributedDataParallel",
+            before="model = nn.DataParallel(model)",
+            after="# torchrun --nproc-per-node=gpu train.py\n"
+            "model = DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])",
+            least=0.3,
+            safety="may change the numbers: batch norm sees each device's share, and samplers are split",
+        )
+    ]

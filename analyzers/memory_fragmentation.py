@@ -1,0 +1,66 @@
+"""The allocator holds far more memory than is in use.
+
+What it looks for
+    At least 60 % of the device reserved at the peak, of which a third or more is not allocated at any time.
+
+Why it costs
+    Nothing, until an allocation fails although enough is free: then the cache is emptied (see memory-pressure), or the
+    run ends.
+
+What to do
+    Expandable segments; sequence lengths rounded to a few sizes.
+
+How sure
+    Medium: the peaks are the allocator's own, but a cache that was filled by an earlier phase looks the same.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.memory import memory_of
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+
+RULE = "memory-fragmentation"
+MUCH = 0.6  # of the device; below this it does no harm
+UNUSED = 1 / 3
+
+
+def find(t: Tables) -> list[Finding]:
+    """Say how much is held for nothing."""
+    memory = memory_of(t)
+    if memory is None or not memory.capacity or not memory.peak_reserved:
+        return []
+    unused = memory.peak_reserved - memory.peak_allocated
+    if memory.peak_reserved < MUCH * memory.capacity or unused < UNUSED * memory.peak_reserved:
+        return []
+    return [
+        Finding(
+            rule=RULE,
+            title=f"{unused / 1e9:.1f} GB of memory are reserved and never used in these steps",
+            lost_ns=0.0,
+            count=1,
+            evidence=(
+                f"{memory.peak_reserved / 1e9:.2f} GB of {memory.capacity / 1e9:.2f} GB are reserved, "
+                f"{memory.peak_allocated / 1e9:.2f} GB allocated at the peak.",
+            ),
+            confidence="medium",
+        )
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Fragment less."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="expandable-segments",
+            title="Let the allocator grow its segments instead of adding new ones",
+            before="python train.py",
+            after="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+            least=0.0,
+            safety="same numbers",
+            needs="a driver and a platform with virtual memory management",
+        )
+    ]

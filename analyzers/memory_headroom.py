@@ -1,0 +1,72 @@
+"""A larger batch would fit, and the device waits for the host.
+
+What it looks for
+    A device that idles for want of launches (launch-bound is at least 10 % of the step) while at most half of its
+    memory is reserved at the peak, in a recording with memory events.
+
+Why it costs
+    Launching takes the host the same time for a small batch as for a large one. More samples a step share it.
+
+What to do
+    Raise the batch size, with the learning rate it asks for.
+
+How sure
+    Medium: what grows with the batch is told from when blocks are taken and given back. Whether a larger batch trains
+    as well the trace does not know.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.memory import ACTIVATIONS, INPUT, WORKSPACE, memory_of
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+
+RULE = "memory-headroom"
+WANTED = 0.1  # of the step that launching costs
+HALF = 0.5
+USABLE = 0.9  # of the device: some is the driver's and the context's
+MOST_TIMES = 64
+
+
+def find(t: Tables) -> list[Finding]:
+    """Say how much larger the batch may be."""
+    memory = memory_of(t)
+    start, end = t.steps.window
+    if memory is None or not memory.capacity or t.causes.totals().get("launch-bound", 0) < WANTED * (end - start):
+        return []
+    reserved = memory.peak_reserved or memory.peak_allocated
+    growing = sum(memory.by_category.get(name, 0) for name in (ACTIVATIONS, INPUT, WORKSPACE))
+    if reserved > HALF * memory.capacity or not growing:
+        return []
+    times = 1 + (USABLE * memory.capacity - reserved) / growing
+    much = f"{times:.0f}" if times < MOST_TIMES else f"over {MOST_TIMES}"
+    return [
+        Finding(
+            rule=RULE,
+            title=f"Memory has room for a batch {much} times as large",
+            lost_ns=0.0,
+            count=1,
+            evidence=(
+                f"{reserved / 1e9:.2f} GB of {memory.capacity / 1e9:.2f} GB are reserved at the peak; "
+                f"{growing / 1e9:.2f} GB of what is allocated then grow with the batch.",
+            ),
+            confidence="medium",
+        )
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Raise the batch size."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="larger-batch",
+            title="Use a larger batch: launching costs the same for it",
+            before="DataLoader(dataset, batch_size=32)",
+            after="DataLoader(dataset, batch_size=64)  # and the learning rate that goes with it",
+            least=0.0,
+            safety="may change the numbers: a larger batch trains differently",
+        )
+    ]

@@ -1,0 +1,70 @@
+"""Memory is nearly full: the allocator gives back and takes again.
+
+What it looks for
+    Allocations that only succeeded after the allocator had emptied its cache (retries), or a peak of reserved memory of
+    97 % of the device or more.
+
+Why it costs
+    A retry waits for all queued work, frees cached blocks and asks the driver anew: milliseconds each. And the next
+    longer sequence is out of memory.
+
+What to do
+    Need less at the peak: a smaller batch with accumulation, checkpointing, an allocator that fragments less.
+
+How sure
+    High: the allocator counts retries itself. What they cost is booked under allocator-stall.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.memory import memory_of
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+
+RULE = "memory-pressure"
+FULL = 0.97  # of the device: the driver and the context take the rest
+
+
+def find(t: Tables) -> list[Finding]:
+    """Say how full it is."""
+    memory = memory_of(t)
+    if memory is None or not memory.capacity:
+        return []
+    reserved = memory.peak_reserved or memory.peak_allocated
+    retries = memory.retries or 0
+    if not retries and reserved < FULL * memory.capacity:
+        return []
+    held = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in list(memory.by_category.items())[:4])
+    return [
+        Finding(
+            rule=RULE,
+            title=f"Memory is full: {retries} allocations had to empty the cache first"
+            if retries
+            else "Memory is full but for a few per cent",
+            lost_ns=0.0,
+            count=max(retries, 1),
+            evidence=(
+                f"{reserved / 1e9:.2f} GB of {memory.capacity / 1e9:.2f} GB are reserved at the peak; "
+                f"then {memory.peak_allocated / 1e9:.2f} GB are allocated: {held}.",
+            ),
+            where=tuple(where for where, _ in memory.by_place[:3]),
+        )
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Need less at the peak."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="expandable-segments",
+            title="Let the allocator grow its segments instead of adding new ones",
+            before="python train.py",
+            after="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+            least=0.0,
+            safety="same numbers",
+            needs="a driver and a platform with virtual memory management; else checkpointing or a smaller batch",
+        )
+    ]

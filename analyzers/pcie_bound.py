@@ -1,0 +1,80 @@
+"""The link to the host is the limit.
+
+What it looks for
+    Copies from and to the host that run at 60 % or more of the link's rate and take longer than all the rest of the
+    step, so that hiding them cannot be enough.
+
+Why it costs
+    A link carries what it carries: the step cannot be shorter than its copies, however well they overlap.
+
+What to do
+    Send less: bytes instead of floats, decoded and augmented on the device; keep what is used again there.
+
+How sure
+    High where the device is in the table of links; nothing is said elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from diagnose.busy import busy_part, named
+from diagnose.findings import Finding, Prescription
+from diagnose.occurrences import removable
+from diagnose.roofline import device_peak
+from diagnose.tables import Tables
+
+RULE = "pcie-bound"
+NEAR = 0.6  # of the link's rate; pinned copies reach 80 to 90 %, pageable ones a third
+_HOST = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost", re.IGNORECASE)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time by which the copies are longer than the rest of the step."""
+    peak = device_peak(t)
+    tasks = np.flatnonzero(t.tasks.is_copy & named(t, _HOST)) if peak and peak.pcie else np.zeros(0, np.intp)
+    events = t.trace.events
+    tasks = tasks[events.size[t.tasks.row[tasks]] > 0]
+    if peak is None or not len(tasks):
+        return []
+    moved = int(events.size[t.tasks.row[tasks]].sum())
+    took = busy_part(t, tasks)
+    rate = moved / max(took, 1)
+    other = np.flatnonzero(~t.tasks.is_copy)
+    rest = busy_part(t, other)
+    if rate < NEAR * peak.pcie or took <= rest:
+        return []
+    return [
+        Finding(
+            rule=RULE,
+            title="Copies fill the link to the host for longer than the rest of the step takes",
+            lost_ns=(took - rest) / t.steps.num,
+            count=len(tasks),
+            total_ns=took - rest,
+            median_ns=int(np.median((t.tasks.end - t.tasks.start)[tasks])),
+            evidence=(
+                f"{moved / t.steps.num / 1e6:.1f} MB a step at {rate:.1f} GB/s of {peak.pcie:.1f} GB/s "
+                f"({peak.source}): {took / t.steps.num / 1e6:.2f} ms of copies, {rest / t.steps.num / 1e6:.2f} ms of "
+                "kernels.",
+            ),
+        )
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Send less."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="send-less",
+            title="Send bytes and convert on the device",
+            before="images = images.float().div(255).to(device)",
+            after="images = images.to(device, non_blocking=True).float().div(255)  # uint8 over the link: a quarter",
+            least=0.3,
+            safety="may change the numbers: the conversion rounds on the device",
+            needs="inputs that are bytes at first, such as images",
+        )
+    ]

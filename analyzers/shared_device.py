@@ -1,0 +1,57 @@
+"""Other processes are on the same device.
+
+What it looks for
+    Processes that NVML lists on the device beside the script's own.
+
+Why it costs
+    They share its time in slices, its memory, and its links. Every number of this recording holds their part too.
+
+What to do
+    Give the job a device of its own, or measure again when the others have gone.
+
+How sure
+    High that they were there. What they cost is told only where queued work waited; see device-contention.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.machine import other_processes
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+
+RULE = "shared-device"
+
+
+def find(t: Tables) -> list[Finding]:
+    """Say who else was there; this by itself loses no time that could be told."""
+    others = other_processes(t)
+    if not others:
+        return []
+    held = sum(size for other in others if isinstance(size := other.get("memory_bytes"), int))
+    memory = f", with {held / 1e9:.1f} GB of its memory" if held else ""
+    return [
+        Finding(
+            rule=RULE,
+            title="Other processes use the same device",
+            lost_ns=0.0,
+            count=len(others),
+            evidence=(f"Process {', '.join(str(other.get('pid')) for other in others[:8])} was seen on it{memory}.",),
+        )
+    ]
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Take another device."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="own-device",
+            title="Run on a device that nobody else uses",
+            before="nvidia-smi",
+            after="CUDA_VISIBLE_DEVICES=1 python train.py",
+            least=0.0,
+            safety="same numbers",
+        )
+    ]

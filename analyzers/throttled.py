@@ -1,0 +1,71 @@
+"""The device runs below its clock.
+
+What it looks for
+    Readings of NVML while the device works: in at least 20 % of them it names a limit (power, temperature, hardware),
+    and the clock then is under 90 % of what the board allows.
+
+Why it costs
+    Kernels that compute take longer in proportion to the clock; those that move memory suffer less.
+
+What to do
+    Raise the power limit if the machine allows it, mind the cooling, and compare nodes: one hot GPU holds all ranks
+    back.
+
+How sure
+    Medium: clocks and reasons are the driver's own, every tenth of a second. What is lost takes all busy time to scale
+    with the clock, which is the most it can be.
+"""
+
+from __future__ import annotations
+
+from diagnose.findings import Finding, Prescription
+from diagnose.machine import clocks_of, gpu_rows, slowed_by
+from diagnose.occurrences import removable
+from diagnose.tables import Tables
+
+RULE = "throttled"
+MIN_READINGS = 0.2
+MIN_DROP = 0.1  # of the clock; boards differ by a few per cent among themselves
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time that a lower clock costs at most."""
+    for gpu in gpu_rows(t):
+        clocks = clocks_of(gpu)
+        if clocks is None or clocks.slowed.mean() < MIN_READINGS:
+            continue
+        drop = 1 - float(clocks.mhz[clocks.slowed].mean()) / clocks.most_mhz
+        if drop < MIN_DROP:
+            continue
+        share = float(clocks.slowed.mean())
+        return [
+            Finding(
+                rule=RULE,
+                title=f"The device runs at {1 - drop:.0%} of its clock",
+                lost_ns=t.queue.busy_share * t.steps.step_ns * share * drop,
+                count=int(clocks.slowed.sum()),
+                evidence=(
+                    f"{gpu.get('name')}: {clocks.mhz[clocks.slowed].mean():.0f} MHz of {clocks.most_mhz:.0f} MHz, "
+                    f"held back by {'; by '.join(slowed_by(clocks))}.",
+                ),
+                confidence="medium",
+            )
+        ]
+    return []
+
+
+def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Look at power and cooling."""
+    return [
+        removable(
+            finding,
+            step_ns,
+            id="lift-the-limit",
+            title="Let the device have its clock: power limit and cooling",
+            before="nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE",
+            after="sudo nvidia-smi -pl WATTS   # at most what -q -d POWER calls the maximum",
+            least=0.0,
+            safety="same numbers",
+            needs="the machine's administrator",
+        )
+    ]

@@ -1,0 +1,36 @@
+"""What torch's caching allocator counts, before and after the recorded windows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+__all__ = ["allocator_counters", "counted_between"]
+
+_COUNTERS = {
+    "retries": "num_alloc_retries",
+    "out_of_memory": "num_ooms",
+    "allocated_peak_bytes": "allocated_bytes.all.peak",
+    "reserved_peak_bytes": "reserved_bytes.all.peak",
+    "inactive_split_bytes": "inactive_split_bytes.all.current",
+    "reserved_bytes": "reserved_bytes.all.current",
+}
+_SINCE_START = ("retries", "out_of_memory")  # counted from the begin of the process
+
+
+def allocator_counters() -> dict[str, int]:
+    """Return the counters of the current CUDA device, and its memory; empty while CUDA is not in use."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    try:
+        stats, (free, whole) = torch.cuda.memory_stats(), torch.cuda.mem_get_info()
+    except Exception:  # another allocator, as of cudaMallocAsync or a plugin, counts nothing
+        return {}
+    found = {ours: int(stats[theirs]) for ours, theirs in _COUNTERS.items() if theirs in stats}
+    return found | {"free_bytes": int(free), "capacity_bytes": int(whole)} if found else {}
+
+
+def counted_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return the later counters, those that only grow less what they were before."""
+    return {name: value - before.get(name, 0) * (name in _SINCE_START) for name, value in after.items()}

@@ -1,0 +1,36 @@
+"""The caching allocator's counters, through a stand-in for torch.cuda."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from diagnose.capture.allocator import allocator_counters, counted_between
+
+
+def cuda(stats, *, used=True):
+    def told():
+        if isinstance(stats, Exception):
+            raise stats
+        return stats
+
+    here = SimpleNamespace(is_initialized=lambda: used, memory_stats=told, mem_get_info=lambda: (4, 10))
+    return SimpleNamespace(cuda=here)
+
+
+def test_what_is_counted(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", cuda({"num_alloc_retries": 3, "reserved_bytes.all.peak": 7, "else": 1}))
+    assert allocator_counters() == {
+        "retries": 3, "reserved_peak_bytes": 7, "free_bytes": 4, "capacity_bytes": 10,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("torch", [cuda({}, used=False), cuda({}), cuda(RuntimeError("another allocator"))])
+def test_where_nothing_is_counted(monkeypatch, torch):
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert allocator_counters() == {}
+
+
+def test_only_what_grows_is_a_difference():
+    before, after = {"retries": 3, "reserved_bytes": 5}, {"retries": 4, "reserved_bytes": 6, "out_of_memory": 1}
+    assert counted_between(before, after) == {"retries": 1, "reserved_bytes": 6, "out_of_memory": 1}
