@@ -1,8 +1,8 @@
 """Gives slower ranks smaller batches, by measured speed, and weights losses so that gradients stay exact.
 
 What it cures
-    `straggler`, and `exposed-communication` that is waiting for it: with unequal devices each step lasts as long as that
-    of the slowest rank.
+    `straggler`, and `exposed-communication` that is waiting for it: with unequal devices each step lasts as long as
+    that of the slowest rank.
 
 When it does not help
     Ranks that are late by turns (data, other processes), or for a reason that a smaller batch does not change. Layers

@@ -70,3 +70,27 @@ def check_local_sgd():
 
 def check_uneven():
     run("uneven")
+
+
+def check_memory_estimate():
+    run("memory_estimate")
+
+
+def check_fully_sharded():
+    run("fully_sharded")
+
+
+def check_zero():
+    run("zero")
+
+
+def check_tensor_parallel():
+    run("tensor_parallel")
+
+
+def check_pipelined():
+    run("pipelined")
+
+
+def check_one_process():
+    run("one_process")

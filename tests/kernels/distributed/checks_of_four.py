@@ -1,13 +1,22 @@
 """What needs four ranks: two hosts of two, as far as the code can tell."""
 
+import copy
+
 import pytest
 import torch
 import torch.distributed as dist
+from checks_sharding import Deep, adam, alike, compared, criterion, deep, held, stepping
 from setting import gradients_of, hooked, network, same_on_all_ranks, trained
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from diagnose.kernels.distributed.comm_hooks import comm_hook, install
+from diagnose.kernels.distributed.fully_sharded import fully_sharded
+from diagnose.kernels.distributed.memory_estimate import estimate_memory
 from diagnose.kernels.distributed.mesh import build_mesh, hosts, two_levels
+from diagnose.kernels.distributed.one_process import compare_with_one_process
+from diagnose.kernels.distributed.pipelined import Pipeline
+from diagnose.kernels.distributed.tensor_parallel import tensor_parallel
 
 
 def host():
@@ -70,3 +79,39 @@ def check_compression_on_four_ranks():
     ]:
         found = trained(hooked(name, **options)[0], 40)
         assert abs(found / expected - 1) < bound, (name, expected, found)
+
+
+def check_hybrid_sharding_equals_one_process_and_holds_what_was_foretold():
+    alone = network()
+    model = fully_sharded(copy.deepcopy(alone), two_levels("cpu", host=host()), blocks=nn.Linear)
+    estimate = estimate_memory(alone, "hsdp", num_ranks=2, optimizer=torch.optim.AdamW, blocks=nn.Linear)
+    optimizer = adam(model.parameters())
+    compared(model, optimizer, alone).check(2e-4)
+    assert held(model.parameters(), optimizer) == [estimate.parameters, estimate.optimizer_state]
+
+
+def check_tensor_and_data_parallel_together_equal_one_process():
+    alone = Deep()
+    model = copy.deepcopy(alone)
+    mesh = build_mesh("cpu", {"shard": 2, "tensor": 2}, host=host())
+    tensor_parallel(model, mesh["tensor"])
+    model = fully_sharded(model, mesh["shard"])
+    place = mesh["shard"].get_local_rank()
+    compared(model, adam(model.parameters()), alone, share=lambda b: tuple(t[place::2] for t in b)).check(2e-4)
+
+
+def check_a_pipeline_of_four():
+    alone = deep()
+    pipeline = Pipeline(list(copy.deepcopy(alone)), criterion, num_micro_batches=4, costs=[4, 1, 1, 1, 1])
+    assert pipeline.cuts == [0, 1, 2, 3, 5]
+    optimizer = adam(pipeline.parameters())
+
+    def train_step(batch):
+        loss = pipeline.step(*batch)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    compare_with_one_process(pipeline, alone, train_step, stepping(alone, adam(alone.parameters())), alike()).check(
+        2e-4
+    )

@@ -1,4 +1,4 @@
-"""Checks that need several ranks: a file of them runs once in real gloo processes, and each is a test of its own."""
+"""Checks that need several ranks: they run once, in real gloo processes, and each is a test of its own."""
 
 import json
 import os
@@ -10,35 +10,28 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-SECONDS = 120  # for all checks of a file
+SECONDS = 150  # for all checks of as many ranks
 
 
 class Checks:
-    """Runs the checks of a file the first time that one is asked about."""
+    """Runs the asked files, all that need as many ranks together, the first time that one of them is wanted."""
 
-    def __init__(self, folder):
-        self.folder, self.reports = folder, {}
+    def __init__(self, folder, files):
+        self.folder, self.files, self.reports = folder, files, {}
 
-    def outcomes(self, file, num_ranks):
-        key = (file, num_ranks)
-        if key not in self.reports:
-            self.reports[key] = self._run(file, num_ranks)
-        return self.reports[key]
+    def outcomes(self, num_ranks):
+        if num_ranks not in self.reports:
+            self.reports[num_ranks] = self._run(num_ranks)
+        return self.reports[num_ranks]
 
-    def _run(self, file, num_ranks):
-        shared = self.folder / f"{file}-{num_ranks}"
+    def _run(self, num_ranks):
+        shared = self.folder / f"{num_ranks}"
         shared.mkdir()
+        files = [str(FOLDER / f"{file}.py") for file, needed in sorted(self.files) if needed == num_ranks]
         logs = [(shared / f"log{rank}").open("wb") for rank in range(num_ranks)]
         ranks = [
             subprocess.Popen(
-                [
-                    sys.executable,
-                    str(FOLDER / "worker.py"),
-                    str(FOLDER / f"{file}.py"),
-                    f"{rank}",
-                    f"{num_ranks}",
-                    shared,
-                ],
+                [sys.executable, str(FOLDER / "worker.py"), f"{rank}", f"{num_ranks}", str(shared), *files],
                 stdout=logs[rank],
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -60,9 +53,10 @@ class Checks:
 
 
 @pytest.fixture(scope="session")
-def checks(tmp_path_factory):
-    """Return the object that runs files of checks on several ranks."""
-    return Checks(tmp_path_factory.mktemp("ranks"))
+def checks(tmp_path_factory, request):
+    """Return the object that runs files of checks on several ranks: those that this session asks about."""
+    asked = [item.callspec.params for item in request.session.items if "assert_check" in item.fixturenames]
+    return Checks(tmp_path_factory.mktemp("ranks"), {(p["file"], p["num_ranks"]) for p in asked})
 
 
 @pytest.fixture
@@ -70,9 +64,9 @@ def assert_check(checks):
     """Return the function that fails unless a check passed on every rank."""
 
     def passed(file, name, num_ranks):
-        shared, codes = checks.outcomes(file, num_ranks)
+        shared, codes = checks.outcomes(num_ranks)
         for rank in range(num_ranks):
-            result = shared / f"rank{rank}" / f"{name}.json"
+            result = shared / f"rank{rank}" / f"{file}.{name}.json"
             log = (shared / f"log{rank}").read_text(encoding="utf-8", errors="replace")[-3000:]
             assert result.exists(), f"rank {rank} never finished {name}; exit codes {codes}\n{log}"
             text = json.loads(result.read_text(encoding="utf-8"))

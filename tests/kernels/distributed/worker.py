@@ -1,6 +1,6 @@
-"""One rank: runs the checks of a file, each in a process group of its own, and writes what became of them.
+"""One rank: runs the checks of files, each in a process group of its own, and writes what became of them.
 
-Arguments: the file, this rank, the number of ranks, and a folder that the ranks share.
+Arguments: this rank, the number of ranks, a folder that the ranks share, and the files.
 """
 
 import datetime
@@ -46,15 +46,18 @@ def outcome(check, name, rank, num_ranks, folder):
     return ""
 
 
-def main(path, rank, num_ranks, folder):
+def main(rank, num_ranks, folder, *paths):
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    sys.path.insert(0, str(Path(path).parent))
-    checks = {n: c for n, c in vars(loaded(Path(path))).items() if n.startswith(PREFIX)}
-    (Path(folder) / f"rank{rank}").mkdir()
-    for name, check in checks.items():
-        text = outcome(check, name, int(rank), int(num_ranks), Path(folder))
-        (Path(folder) / f"rank{rank}" / f"{name}.json").write_text(json.dumps(text), encoding="utf-8")
+    folder = Path(folder)
+    (folder / f"rank{rank}").mkdir()
+    for path in map(Path, paths):
+        sys.path.insert(0, str(path.parent))
+        for name, check in vars(loaded(path)).items():
+            if name.startswith(PREFIX):
+                text = outcome(check, f"{path.stem}.{name}", int(rank), int(num_ranks), folder)
+                result = folder / f"rank{rank}" / f"{path.stem}.{name}.json"
+                result.write_text(json.dumps(text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,234 @@
+"""Sharded models against one process, on two ranks, and the memory that was foretold."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from setting import batches, network
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from diagnose.kernels.distributed.fully_sharded import fully_sharded
+from diagnose.kernels.distributed.memory_estimate import estimate_memory
+from diagnose.kernels.distributed.mesh import build_mesh
+from diagnose.kernels.distributed.one_process import compare_with_one_process, parameter_distances
+from diagnose.kernels.distributed.pipelined import Pipeline
+from diagnose.kernels.distributed.tensor_parallel import COMMON_PLAN, tensor_parallel
+from diagnose.kernels.distributed.zero import whole_state, zero_optimizer
+
+criterion = nn.functional.cross_entropy
+
+
+def stepping(model, optimizer):
+    def train_step(batch):
+        loss = criterion(model(batch[0]), batch[1])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return train_step
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def alike(num=6):
+    return batches(num, 16, rank=0)
+
+
+def mine(batch):
+    return tuple(t[dist.get_rank() :: dist.get_world_size()] for t in batch)
+
+
+def compared(parallel, optimizer, alone, *, share=mine, num=6):
+    steps = stepping(parallel, optimizer), stepping(alone, adam(alone.parameters()))
+    return compare_with_one_process(parallel, alone, *steps, alike(num), share=share)
+
+
+def held(parameters, optimizer):
+    """Return the bytes of parameters and of optimizer state in this rank, and their maxima over ranks."""
+    local = [p.to_local() if hasattr(p, "to_local") else p for p in parameters]
+    state = [v for entry in optimizer.state.values() for v in entry.values() if isinstance(v, torch.Tensor) and v.dim()]
+    state = [v.to_local() if hasattr(v, "to_local") else v for v in state]
+    sizes = torch.tensor([sum(4 * t.numel() for t in local), sum(4 * t.numel() for t in state)])
+    dist.all_reduce(sizes, dist.ReduceOp.MAX)
+    return sizes.tolist()
+
+
+def check_fsdp_equals_one_process_and_holds_what_was_foretold():
+    for reshard in (True, False):
+        alone = network(width=63)
+        model = copy.deepcopy(alone)
+        estimate = estimate_memory(model, "fsdp", num_ranks=2, optimizer=torch.optim.AdamW, blocks=nn.Linear)
+        model = fully_sharded(model, build_mesh("cpu", {"shard": 2}), blocks=nn.Linear, reshard=reshard)
+        optimizer = adam(model.parameters())
+        comparison = compared(model, optimizer, alone)
+        comparison.check(2e-4)
+        assert len(comparison.distances) == 6
+        assert held(model.parameters(), optimizer) == [estimate.parameters, estimate.optimizer_state]
+
+
+def check_fsdp_in_low_precision_is_near_and_offload_is_equal():
+    alone = network()
+    model = fully_sharded(
+        copy.deepcopy(alone), build_mesh("cpu", {"shard": 2}), blocks=nn.Linear, param_dtype=torch.bfloat16
+    )
+    assert model(alike(1)[0][0]).dtype is torch.bfloat16
+    assert all(p.dtype is torch.float32 for p in model.parameters())
+    comparison = compared(model, adam(model.parameters()), alone)
+    assert 1e-5 < comparison.worst < 0.2, comparison.worst
+    with pytest.raises(ArithmeticError, match=r"one process|on one"):
+        comparison.check(1e-6)
+    offloaded = fully_sharded(copy.deepcopy(alone), build_mesh("cpu", {"shard": 2}), offload=True)
+    compared(offloaded, adam(offloaded.parameters()), copy.deepcopy(alone)).check(2e-4)
+
+
+def check_fsdp_refuses():
+    mesh = build_mesh("cpu", {"shard": 2})
+    with pytest.raises(TypeError, match=r"pass ddp.module"):
+        fully_sharded(DistributedDataParallel(network()), mesh)
+    with pytest.raises(ValueError, match="one or two dimensions"):
+        fully_sharded(network(), build_mesh("cpu", {"a": 1, "b": 1, "c": 2}))
+    model = fully_sharded(network(), mesh)
+    with pytest.raises(ValueError, match="sharded already"):
+        fully_sharded(model, mesh)
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(ValueError, match=r"share 0.weight"):
+        fully_sharded(tied, mesh)
+    with pytest.raises(ValueError, match="are sharded"):
+        zero_optimizer(torch.optim.SGD, model.parameters(), lr=0.1)
+
+
+def check_zero_equals_one_process_and_holds_what_was_foretold():
+    alone = network()
+    ddp = DistributedDataParallel(copy.deepcopy(alone))
+    estimate = estimate_memory(ddp.module, "zero", num_ranks=2, optimizer=torch.optim.AdamW)
+    optimizer = zero_optimizer(torch.optim.AdamW, ddp.parameters(), lr=1e-2)
+    compared(ddp, optimizer, alone).check(2e-4)
+    assert held(ddp.parameters(), optimizer.optim) == [estimate.parameters, estimate.optimizer_state]
+    state = whole_state(optimizer)
+    assert (state is None) == (dist.get_rank() != 0)
+    if state is not None:
+        plain = adam(ddp.module.parameters())
+        plain.load_state_dict(state)
+        assert sum(v.numel() for entry in plain.state.values() for v in entry.values() if v.dim()) * 4 == (
+            estimate.parameters * 2
+        )
+    with pytest.raises(TypeError, match="not AdamW"):
+        whole_state(adam(ddp.parameters()))
+    with pytest.raises(ValueError, match="1 parameters cannot be dealt out to 2"):
+        zero_optimizer(torch.optim.SGD, [nn.Parameter(torch.zeros(3))], lr=0.1)
+
+
+class Feed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up_proj, self.down_proj = nn.Linear(16, 24), nn.Linear(24, 16)
+
+    def forward(self, x):
+        return x + self.down_proj(nn.functional.gelu(self.up_proj(x)))
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Feed(), Feed()])
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def check_tensor_parallel_equals_one_process():
+    alone = Deep()
+    model = copy.deepcopy(alone)
+    sides = tensor_parallel(model, build_mesh("cpu", {"tensor": 2}))
+    assert sides == {f"blocks.{i}.{n}": s for i in range(2) for n, s in [("up_proj", "column"), ("down_proj", "row")]}
+    assert model.blocks[0].up_proj.weight.to_local().shape == (12, 16)
+    compared(model, adam(model.parameters()), alone, share=lambda batch: batch).check(2e-4)
+
+
+def check_tensor_parallel_refuses_before_it_changes_anything():
+    mesh = build_mesh("cpu", {"tensor": 2})
+    model = nn.Sequential(nn.Linear(16, 15), nn.ReLU(), nn.Linear(15, 4), nn.MultiheadAttention(4, 1))
+    for plan, error, text in [
+        (COMMON_PLAN, ValueError, "write one"),
+        ({"0": "column", "2": "row"}, ValueError, "15 columns of 0 cannot be split"),
+        ({"1": "column"}, TypeError, "1 is a ReLU"),
+        ({"2": "rows"}, ValueError, "'rows' for 2"),
+        ({r"3\.out_proj": "row"}, TypeError, "nn.MultiheadAttention"),
+    ]:
+        with pytest.raises(error, match=text):
+            tensor_parallel(model, mesh, plan)
+    with pytest.raises(ValueError, match="its input would be whole"):
+        tensor_parallel(Deep(), mesh, {r".*down_proj": "row"})
+    with pytest.raises(ValueError, match="one dimension, not 2"):
+        tensor_parallel(Deep(), build_mesh("cpu", {"replicate": 1, "tensor": 2}))
+    assert all(type(p) is nn.Parameter for p in model.parameters())
+
+
+def deep():
+    return nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4)), nn.Linear(16, 4))
+
+
+def check_pipelines_equal_one_process():
+    for schedule in ("gpipe", "1f1b", "interleaved"):
+        alone = deep()
+        pipeline = Pipeline(list(copy.deepcopy(alone)), criterion, num_micro_batches=4, schedule=schedule)
+        optimizer = adam(pipeline.parameters())
+
+        def train_step(batch, pipeline=pipeline, optimizer=optimizer):
+            loss = pipeline.step(*batch)
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        compare_with_one_process(pipeline, alone, train_step, stepping(alone, adam(alone.parameters())), alike()).check(
+            2e-4
+        )
+        assert pipeline.waiting_share == pytest.approx(1 / 9 if schedule == "interleaved" else 1 / 5)
+
+
+def check_pipelines_refuse():
+    layers = list(network())
+    for arguments, text in [
+        ({"num_micro_batches": 0}, "num_micro_batches >= 1"),
+        ({"num_micro_batches": 2, "schedule": "2f2b"}, "one of gpipe, 1f1b"),
+        ({"num_micro_batches": 3, "schedule": "interleaved"}, "multiple of 2"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            Pipeline(layers, criterion, **arguments)
+    with pytest.raises(ValueError, match="cannot be cut into 2 stages"):
+        Pipeline(layers[:1], criterion, num_micro_batches=2)
+    with pytest.raises(ValueError, match="Stage 1 of 2 would hold no parameter"):
+        Pipeline([nn.Linear(2, 2), nn.Tanh()], criterion, num_micro_batches=2)
+    with pytest.raises(ValueError, match="batch of 7"):
+        Pipeline(layers, criterion, num_micro_batches=2).step(torch.zeros(7, 16), torch.zeros(7))
+
+
+def check_the_comparison_itself_can_fail():
+    alone = network()
+    ddp = DistributedDataParallel(copy.deepcopy(alone))
+    wrong = stepping(ddp, torch.optim.AdamW(ddp.parameters(), lr=1.1e-2))
+    right = stepping(alone, adam(alone.parameters()))
+    comparison = compare_with_one_process(ddp, alone, wrong, right, alike(), share=mine)
+    with pytest.raises(ArithmeticError, match="In step"):
+        comparison.check(1e-4)
+    once = compare_with_one_process(ddp, alone, wrong, right, alike(1), share=lambda batch: batch)
+    assert once.worst > 1e-4
+    with pytest.raises(ValueError, match="no batch"):
+        compare_with_one_process(ddp, alone, wrong, right, [])
+    with pytest.raises(ValueError, match="different batches"):
+        compare_with_one_process(ddp, alone, wrong, right, batches(1))
+    with pytest.raises(ValueError, match="no parameter 'x'"):
+        parameter_distances([("x", torch.zeros(1))], alone)
+    with pytest.raises(ValueError, match=r"No rank holds 0\.bias"):
+        parameter_distances([("0.weight", alone[0].weight)], alone)
+    with pytest.raises(ValueError, match="No rank's parallel_step"):
+        compare_with_one_process(ddp, alone, lambda _: None, right, alike(1))
