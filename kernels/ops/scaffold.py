@@ -51,7 +51,7 @@ from torch._library.custom_ops import CustomOpDef
 
 from diagnose.kernels.ops._choice import Implementation, chosen, using
 
-__all__ = ["FLOATING", "Implementation", "Operator", "checked", "operator", "same_shape", "using"]
+__all__ = ["FLOATING", "Implementation", "Operator", "checked", "operator", "same_shape", "transforming", "using"]
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -82,9 +82,9 @@ class Operator:
 
     def _needs_formula(self, arguments: tuple[Any, ...]) -> bool:
         functorch = torch._C._functorch
-        stack = functorch.get_interpreter_stack()
-        if not stack:
+        if not transforming():
             return False
+        stack = functorch.get_interpreter_stack()
         if len(stack) > 1 or stack[0].key() != functorch.TransformType.Vmap:
             return True
         batched = {i for i, a in enumerate(arguments) if isinstance(a, Tensor) and functorch.is_batchedtensor(a)}
@@ -143,6 +143,11 @@ def operator(  # noqa: PLR0913  # what an operator consists of
     if twice:
         defined.register_autograd(_through_formula(eager), setup_context=_keep_inputs)
     return made
+
+
+def transforming() -> bool:
+    """Say whether a transform of `torch.func` is at work, outside of compiling."""
+    return not torch.compiler.is_compiling() and bool(torch._C._functorch.get_interpreter_stack())
 
 
 def checked(operation: str, *, dtypes: Sequence[torch.dtype] = FLOATING, **tensors: Tensor | None) -> None:

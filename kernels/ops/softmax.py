@@ -39,7 +39,7 @@ __all__ = ["softmax"]
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """Return softmax of ``x`` over ``dim``; under autocast in float32, as torch's.
+    """Return softmax of ``x`` over ``dim``; under autocast in float32, as torch's on GPUs.
 
     Raises:
         TypeError: ``x`` is no floating tensor.

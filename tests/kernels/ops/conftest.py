@@ -46,6 +46,38 @@ def rms(x, weight, eps=1e-6):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
+def classes(*shape, num, ignored=None):
+    """Return logits and a target for them, its first row ignored."""
+
+    def make(dtype):
+        target = torch.arange(torch.Size(shape).numel()).reshape(shape) % num
+        if ignored is not None:
+            target.view(-1)[0] = ignored
+        return torch.randn(*shape, num, dtype=dtype), target
+
+    return make
+
+
+def head(dtype):
+    logits, target = classes(5, num=4, ignored=-100)(dtype)
+    return logits, torch.randn(6, 4, dtype=dtype), target
+
+
+def turned(x, cos, sin):
+    half = torch.cat((-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]), -1)
+    return x * torch.cat((cos, cos), -1) + half * torch.cat((sin, sin), -1)
+
+
+def places(x):
+    return tuple(part.to(getattr(x, "device", DEVICE)) for part in ops.angles(3, 4))
+
+
+def turned_interleaved(x):
+    cos, sin = places(x.cpu())
+    pairs = torch.view_as_complex(x.unflatten(-1, (2, 2)))
+    return torch.view_as_real(pairs * torch.complex(cos, sin).to(x.device)[:, None]).flatten(-2)
+
+
 CASES = {
     "gelu": Case(ops.gelu, F.gelu, randn((5, 7))),
     "gelu-tanh": Case(lambda x: ops.gelu(x, "tanh"), lambda x: F.gelu(x, approximate="tanh"), randn((3, 5))),
@@ -63,6 +95,23 @@ CASES = {
     ),
     "layer_norm-plain": Case(ops.layer_norm, lambda x: F.layer_norm(x, x.shape[-1:]), randn((3, 7))),
     "swiglu": Case(ops.swiglu, lambda gate, up: F.silu(gate) * up, randn((3, 5), (3, 5))),
+    "cross_entropy": Case(ops.cross_entropy, F.cross_entropy, classes(4, num=5, ignored=-100)),
+    "cross_entropy-smoothed": Case(
+        lambda x, t: ops.cross_entropy(x, t, label_smoothing=0.2, reduction="none", ignore_index=2),
+        lambda x, t: F.cross_entropy(x.movedim(-1, 1), t, label_smoothing=0.2, reduction="none", ignore_index=2),
+        classes(2, 3, num=7),
+    ),
+    "linear_cross_entropy": Case(
+        lambda h, w, t: ops.linear_cross_entropy(h, w, t, chunk=2),
+        lambda h, w, t: F.cross_entropy(h @ w.t(), t),
+        head,
+    ),
+    "rotary": Case(lambda x: ops.rotary(x, *places(x)), lambda x: turned(x, *places(x)), randn((2, 3, 4))),
+    "rotary-interleaved": Case(
+        lambda x: ops.rotary(x, *places(x), seq_dim=-3, interleaved=True),
+        turned_interleaved,
+        randn((2, 3, 2, 4)),
+    ),
     "bias_gelu": Case(ops.bias_gelu, lambda x, bias: F.gelu(x + bias), randn((3, 2, 5), (5,))),
 }
 
@@ -70,6 +119,11 @@ CASES = {
 @pytest.fixture(params=list(CASES))
 def case(request):
     return CASES[request.param]
+
+
+@pytest.fixture
+def cases():
+    return CASES
 
 
 @pytest.fixture(params=["eager", "triton"])

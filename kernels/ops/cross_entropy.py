@@ -1,0 +1,222 @@
+"""Cross entropy that never writes the softmax of the logits to memory, nor, with the last layer, all the logits.
+
+What it cures
+    `memory-pressure` and `unfused-elementwise` at the end of language models: ``F.cross_entropy`` keeps a copy of the
+    logits' size, in float32 under autocast, and the logits of a large vocabulary are the largest tensor of the step.
+
+When it does not help
+    A few classes: then the loss costs nothing either way. ``linear_cross_entropy`` runs four matrix products instead
+    of three, so it is slower, not faster, where memory is no concern.
+
+Cost
+    ``cross_entropy``: one read of the logits forward, one read and one write backward; keeps the logits and one number
+    a row. ``linear_cross_entropy``: the logits of ``chunk`` rows at a time, in both directions; keeps the hidden
+    states, and adds to the weight's gradient once for each chunk.
+
+Numerics
+    Calculated and returned in float32 (float64 for float64), also for 16-bit logits, where ``F.cross_entropy`` rounds
+    the loss to 16 bits. A target outside the classes that is not ``ignore_index`` is an error on the CPU; on a GPU,
+    where looking would mean waiting, the Triton program makes the loss NaN.
+
+Example::
+
+    from diagnose.kernels.ops.cross_entropy import cross_entropy, linear_cross_entropy
+
+    hidden, head = torch.randn(8, 64, requires_grad=True), torch.randn(1000, 64, requires_grad=True)
+    target = torch.randint(1000, (8,))
+    # before: loss = F.cross_entropy(hidden @ head.t(), target)
+    loss = cross_entropy(hidden @ head.t(), target)
+    loss = linear_cross_entropy(hidden, head, target, chunk=4)
+    loss.backward()
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from diagnose.kernels.ops.scaffold import checked, operator, transforming
+
+__all__ = ["cross_entropy", "linear_cross_entropy"]
+
+REDUCTIONS = ("mean", "sum", "none")
+TARGETS = (torch.int64,)
+
+
+def cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the cross entropy of ``logits`` (..., classes) and ``target`` (...), class numbers as int64.
+
+    The classes are the last dimension, where ``F.cross_entropy`` has them second. Rows whose target is ``ignore_index``
+    count for nothing; the mean over none is NaN, as in torch.
+
+    Raises:
+        TypeError: ``logits`` is no floating tensor, or ``target`` not int64.
+        ValueError: the shapes do not fit; a number is out of its range; on a CPU, a target is no class.
+    """
+    _check_numbers(label_smoothing, reduction)
+    checked("cross_entropy", logits=logits)
+    loss = _cross_entropy(logits, target, ignore_index, float(label_smoothing))[0]
+    return _reduced(loss, target, ignore_index, reduction)
+
+
+def linear_cross_entropy(  # noqa: PLR0913  # a layer's arguments, and a loss's
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None = None,
+    *,
+    chunk: int = 2048,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return ``cross_entropy(F.linear(hidden, weight, bias), target)`` with the logits of ``chunk`` rows in memory.
+
+    ``hidden`` (..., features), ``weight`` (classes, features), ``target`` (...). Each chunk's logits are calculated
+    again in the backward pass. Follows autocast.
+
+    Raises:
+        TypeError: ``hidden`` or ``weight`` is no floating tensor, or ``target`` not int64.
+        ValueError: the shapes do not fit; a number is out of its range; on a CPU, a target is no class.
+    """
+    _check_numbers(label_smoothing, reduction)
+    checked("linear_cross_entropy", hidden=hidden, weight=weight, bias=bias)
+    if weight.dim() != 2 or hidden.shape[-1:] != weight.shape[1:] or hidden.shape[:-1] != target.shape:
+        raise ValueError(
+            "linear_cross_entropy needs hidden (..., features), weight (classes, features) and target (...), not "
+            f"{tuple(hidden.shape)}, {tuple(weight.shape)} and {tuple(target.shape)}."
+        )
+    if chunk < 1:
+        raise ValueError(f"linear_cross_entropy needs chunk >= 1, not {chunk}.")
+
+    def losses(rows: Tensor, wanted: Tensor) -> Tensor:
+        logits = torch.nn.functional.linear(rows, weight, bias)
+        return _cross_entropy(logits, wanted, ignore_index, float(label_smoothing))[0]  # type: ignore[no-any-return]
+
+    rows, wanted = hidden.flatten(0, -2) if hidden.dim() > 1 else hidden.unsqueeze(0), target.reshape(-1)
+    parts = [
+        losses(*part) if transforming() else checkpoint(losses, *part, use_reentrant=False, preserve_rng_state=False)
+        for part in zip(torch.split(rows, chunk), torch.split(wanted, chunk), strict=True)
+    ]
+    return _reduced(torch.cat(parts).reshape(target.shape), target, ignore_index, reduction)
+
+
+def _check_numbers(label_smoothing: float, reduction: str) -> None:
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"cross_entropy needs label_smoothing within 0 and 1, not {label_smoothing}.")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"cross_entropy needs reduction in {', '.join(REDUCTIONS)}, not {reduction!r}.")
+
+
+def _reduced(loss: Tensor, target: Tensor, ignored: int, reduction: str) -> Tensor:
+    if reduction == "mean":
+        return loss.sum() / (target != ignored).sum()
+    return loss.sum() if reduction == "sum" else loss
+
+
+def _check(logits: Tensor, target: Tensor, *_: Any) -> None:  # noqa: ANN401
+    checked("cross_entropy", logits=logits)
+    checked("cross_entropy", target=target, dtypes=TARGETS)
+    if target.device != logits.device:
+        raise ValueError(
+            f"cross_entropy needs all tensors on one device; logits is on {logits.device}, target on {target.device}."
+        )
+    if logits.dim() == 0 or logits.shape[:-1] != target.shape:
+        raise ValueError(
+            f"cross_entropy needs target in the shape of logits without their last dimension, which are "
+            f"{tuple(logits.shape)}, not {tuple(target.shape)}."
+        )
+    if logits.shape[-1] == 0 and target.numel():
+        raise ValueError("cross_entropy needs logits of at least one class, not of none.")
+
+
+def _eager(logits: Tensor, target: Tensor, ignored: int, smoothing: float) -> tuple[Tensor, Tensor]:
+    wide = _wide(logits)
+    lse = wide.logsumexp(-1)
+    kept = target != ignored
+    index = torch.where(kept, target, 0)
+    num = logits.shape[-1]
+    _refuse_strangers(index, num)
+    if num == 0:
+        return lse.clone(), lse
+    picked = wide.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    loss = lse - (1 - smoothing) * picked
+    if smoothing:
+        loss = loss - smoothing * wide.mean(-1)
+    return torch.where(kept, loss, 0.0).contiguous(), lse.contiguous()
+
+
+def _refuse_strangers(index: Tensor, num: int) -> None:
+    """Raise where a target is no class. Only looks at real numbers on the CPU, which are at hand without waiting."""
+    if index.device.type != "cpu" or not index.numel() or transforming():
+        return
+    if type(index) is Tensor:  # no fake one
+        least, most = (int(number) for number in index.aminmax())
+        if least < 0 or most >= num:
+            wrong = least if least < 0 else most
+            raise ValueError(f"cross_entropy needs targets from 0 to {num - 1}, or ignore_index, not {wrong}.")
+
+
+def _eager_backward(  # noqa: PLR0913, PLR0917  # the schema's
+    grad: Tensor, logits: Tensor, target: Tensor, lse: Tensor, ignored: int, smoothing: float
+) -> Tensor:
+    del lse  # calculated again, so that derivatives of this formula see where it comes from
+    wide = _wide(logits)
+    classes = torch.arange(logits.shape[-1], device=logits.device)
+    hit = (target.unsqueeze(-1) == classes).to(wide.dtype)
+    share = torch.softmax(wide, -1) - smoothing / max(logits.shape[-1], 1) - (1 - smoothing) * hit
+    share = torch.where((target == ignored).unsqueeze(-1), 0.0, share * grad.unsqueeze(-1))
+    return share.to(logits.dtype).contiguous()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _fake(logits: Tensor, target: Tensor, ignored: int, smoothing: float) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    return logits.new_empty(target.shape, dtype=dtype), logits.new_empty(target.shape, dtype=dtype)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401  # torch's names
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(inputs[0], inputs[1], output[1])
+    ctx.numbers = inputs[2:]
+
+
+def _backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:  # noqa: ANN401, ARG001
+    if grad is None:
+        return None, None, None, None
+    return _cross_entropy_backward(grad, *ctx.saved_tensors, *ctx.numbers), None, None, None
+
+
+_cross_entropy = operator(
+    "diagnose::cross_entropy",
+    "(Tensor logits, Tensor target, int ignore_index, float label_smoothing) -> (Tensor, Tensor)",
+    check=_check,
+    eager=_eager,
+    fake=_fake,
+    program="cross_entropy:forward",
+    rows=(0, 1),
+)
+_cross_entropy_backward = operator(
+    "diagnose::cross_entropy_backward",
+    "(Tensor grad, Tensor logits, Tensor target, Tensor lse, int ignore_index, float label_smoothing) -> Tensor",
+    check=lambda grad, logits, target, *_: _check(logits, target),  # noqa: ARG005
+    eager=_eager_backward,
+    fake=lambda grad, logits, *_: logits.new_empty(logits.shape),  # noqa: ARG005
+    program="cross_entropy:backward",
+    rows=(0, 1, 2, 3),
+    twice=True,
+)
+_cross_entropy.register_autograd(_backward, setup_context=_setup)
