@@ -165,6 +165,33 @@ def gate(**asked: Any) -> int:  # noqa: ANN401  # what click read, typed by Gate
     return gate_and_answer(GateRequest(**asked))
 
 
+@cli.command()
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.05),
+    default=1.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between two readings.",
+)
+@click.option("--seconds", type=click.FloatRange(min=0), metavar="S", help="Stop after S seconds.  [default: Ctrl-C]")
+@click.option("--gpus", metavar="N,…", default="", help="Watch these GPUs only, by the driver's numbers.")
+@click.option("--csv", "csv_file", metavar="FILE", help="Write every reading to FILE; - is standard output.")
+@click.option("--json", "json_file", metavar="FILE", help="Write series and percentiles to FILE at the end.")
+@click.option("--force", is_flag=True, help="Overwrite files that exist already.")
+def monitor(gpus: str, **asked: Any) -> int:  # noqa: ANN401  # what click read, typed by MonitorRequest
+    """Watch the machine's NVIDIA GPUs: clocks, what holds them back, power, memory, traffic.
+
+    "kernel running" is the share of time in which any kernel ran, not how much of the GPU it used.
+    """
+    from diagnose.monitoring import MonitorRequest, watch
+
+    indices = tuple(name.strip() for name in gpus.split(",") if name.strip())
+    if not all(name.isdecimal() for name in indices):
+        raise click.BadParameter(f"{gpus} is no list of numbers such as 0,1.", param_hint="--gpus")
+    return watch(MonitorRequest(gpus=tuple(map(int, indices)), **asked))
+
+
 @cli.command("what-if")
 @click.option("--apply", "ids", metavar="ID,…", default="", help="Apply these prescriptions, in this order.")
 @click.option(
