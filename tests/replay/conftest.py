@@ -1,0 +1,28 @@
+"""The recorded traces beside the repository, as graphs."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from diagnose.captures import Capture
+from diagnose.examine import tables_of
+from diagnose.reading import read_trace
+from diagnose.replay import graph_of
+
+TRACES = Path(__file__).parents[3] / "shared" / "traces"
+
+
+@pytest.fixture(scope="session")
+def recorded_graph():
+    """Return a function from a trace's name to its tables and its graph; skip where the traces are absent."""
+    if not TRACES.is_dir():
+        pytest.skip("the recorded traces (../shared/traces) are not here")
+
+    @lru_cache
+    def load(name):
+        capture = Capture(read_trace(TRACES / f"{name}.json.gz"))
+        t = tables_of(capture, capture.trace)
+        return t, graph_of(t)
+
+    return load
