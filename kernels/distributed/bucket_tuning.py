@@ -34,16 +34,12 @@ Example::
 
 from __future__ import annotations
 
-import gc
-import time
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import islice
 from statistics import median
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -51,6 +47,7 @@ from torch.nn.parallel import DistributedDataParallel
 from diagnose.kernels._state import Stateful, unchanged
 from diagnose.kernels.distributed._agreement import check_alike, whole_group
 from diagnose.kernels.distributed._hook import num_bytes
+from diagnose.kernels.distributed._trials import MakeStep, in_ddp, of_all_ranks, timed_steps
 
 __all__ = ["BucketChoice", "BucketTrial", "tune_buckets"]
 
@@ -93,7 +90,7 @@ class BucketChoice:
 
 def tune_buckets(  # noqa: PLR0913  # what a measurement needs
     module: nn.Module,
-    make_step: Callable[[DistributedDataParallel], Callable[[Any], Any]],
+    make_step: MakeStep,
     batches: Iterable[Any],
     *,
     state: Sequence[Stateful] = (),
@@ -130,7 +127,7 @@ def tune_buckets(  # noqa: PLR0913  # what a measurement needs
             arguments = {"gradient_as_bucket_view": True, **ddp_arguments, "bucket_cap_mb": size}
             with unchanged(module, *state):
                 times, hidden[size] = _measured(module, make_step, first, steps, arguments)
-            measured[size] += _slowest(times, group, next(module.parameters()).device)
+            measured[size] += of_all_ranks(times, dist.ReduceOp.MAX, group, next(module.parameters()).device)
     trials = tuple(BucketTrial(size, median(measured[size]), _spread(measured[size]), hidden[size]) for size in sizes)
     return BucketChoice(_chosen(trials), trials)
 
@@ -142,50 +139,21 @@ def _candidates(module: nn.Module) -> list[float]:
 
 
 def _measured(
-    module: nn.Module,
-    make_step: Callable[[DistributedDataParallel], Callable[[Any], Any]],
-    batches: Sequence[Any],
-    steps: int,
-    arguments: dict[str, Any],
+    module: nn.Module, make_step: MakeStep, batches: Sequence[Any], steps: int, arguments: dict[str, Any]
 ) -> tuple[list[float], float | None]:
-    ddp = DistributedDataParallel(module, **arguments)
-    alive = weakref.ref(ddp)
-    step = make_step(ddp)
     device = next(module.parameters()).device
-    times = []
-    for number, batch in enumerate(islice(cycle(batches), WARM_UP_STEPS + steps)):
-        start = time.perf_counter()
-        step(batch)
-        _wait(device)
-        if number >= WARM_UP_STEPS:
-            times.append((time.perf_counter() - start) * 1e3)
-    hidden = _hidden_share(ddp)
-    del ddp, step
-    gc.collect()
-    if alive() is not None:
-        raise RuntimeError(
-            "The model in DDP that make_step was given is still in use elsewhere, and would go on exchanging "
-            "gradients; make_step should keep it in the function that it returns only."
-        )
-    return times, hidden
 
+    def run(ddp: DistributedDataParallel, step: Callable[[Any], Any]) -> tuple[list[float], float | None]:
+        times, _ = timed_steps(step, batches, WARM_UP_STEPS + steps, device)
+        return times[WARM_UP_STEPS:], _hidden_share(ddp)
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return in_ddp(module, make_step, run, arguments)
 
 
 def _hidden_share(ddp: DistributedDataParallel) -> float | None:
     facts = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     whole = facts.get("avg_backward_comm_time") or 0
     return min(1.0, facts.get("avg_backward_compute_comm_overlap_time", 0) / whole) if whole > 0 else None
-
-
-def _slowest(times: list[float], group: dist.ProcessGroup, device: torch.device) -> list[float]:
-    """Return each step's time on the rank that took longest: ranks wait for it, and all decide by the same numbers."""
-    everyones = torch.tensor(times, dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
-    dist.all_reduce(everyones, dist.ReduceOp.MAX, group=group)
-    return list(map(float, everyones.tolist()))
 
 
 def _spread(times: Sequence[float]) -> float:
