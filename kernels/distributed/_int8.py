@@ -58,7 +58,8 @@ class Int8(CommHook):
             self.residuals.add_to(bucket, names)
         packed = quantised(buffer, self.block)
         if self.error_feedback:
-            left = buffer - dequantised(packed, self.block)[: len(buffer)]
+            left = self.residuals.room(bucket, names)
+            torch.sub(buffer, dequantised(packed, self.block)[: len(buffer)].to(buffer.dtype), out=left)
             self.residuals.keep(bucket, names, left)
         self.count(bucket, packed)
         everyones = packed.new_empty(num_ranks * len(packed))
@@ -82,10 +83,12 @@ class Int8(CommHook):
 
 def quantised(values: Tensor, block: int) -> Tensor:
     """Return the bytes of ``values`` (flat): rounded to 8 bits, then one float32 scale for each block."""
-    whole = functional.pad(values.float(), (0, -len(values) % block)).view(-1, block)
-    scale = whole.abs().amax(1, keepdim=True) / LEVELS
+    short = -len(values) % block
+    whole = (functional.pad(values.float(), (0, short)) if short else values.float()).view(-1, block)
+    least, most = torch.aminmax(whole, dim=1, keepdim=True)
+    scale = torch.maximum(most, -least) / LEVELS
     steps = whole / torch.where(scale == 0, 1.0, scale)
-    rounded = torch.nan_to_num(steps, nan=1.0).round_().clamp_(-LEVELS, LEVELS).to(torch.int8)
+    rounded = steps.nan_to_num_(nan=1.0).round_().to(torch.int8)
     scales = scale.view(-1).clone(memory_format=torch.contiguous_format)
     return torch.cat([rounded.view(torch.uint8).view(-1), scales.view(torch.uint8)])
 
@@ -95,4 +98,4 @@ def dequantised(packed: Tensor, block: int) -> Tensor:
     num_blocks = len(packed) // (block + 4)
     rounded = packed[: num_blocks * block].view(torch.int8).view(num_blocks, block)
     scale = packed[num_blocks * block :].clone().view(torch.float32).view(num_blocks, 1)
-    return (rounded * scale).view(-1)
+    return rounded.float().mul_(scale).view(-1)

@@ -7,6 +7,7 @@ callbacks of several threads, whose order may differ between ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -121,9 +122,11 @@ class PowerSGD(CommHook):
             yield lambda: dist.all_reduce(sent_wide, group=self.group, async_op=True), (sent_wide, *wide, *basis)
             products = list(map(_Product, matrices, basis, wide, _unpacked(sent_wide, wide)))
         if self.error_feedback:
-            self.residuals.keep(bucket, names, _errors(bucket.buffer(), products))
+            left = self.residuals.room(bucket, names).zero_()
+            _keep_errors(left, bucket.buffer(), products)
+            self.residuals.keep(bucket, names, left)
         for m, p, _, mean in products:
-            m.gradient.copy_((p @ mean.T).view_as(m.gradient))
+            _put(m.gradient, lambda out, p=p, q=mean: torch.mm(p, q.T, out=out))
             self.factors[m.name].copy_(_usable(mean))
         whole: Tensor = bucket.buffer()
         return whole
@@ -165,18 +168,24 @@ class PowerSGD(CommHook):
         }
 
 
-def _errors(buffer: Tensor, products: list[_Product]) -> Tensor:
-    """Return what the products lack of this rank's gradients, laid out as the bucket.
+def _keep_errors(left: Tensor, buffer: Tensor, products: list[_Product]) -> None:
+    """Write what the products lack of this rank's gradients to ``left``, laid out as the bucket.
 
     Against this rank's own product, as in the paper; against the mean's, which has the same mean, the errors hold all
     that ranks differ in.
     """
-    errors = torch.zeros_like(buffer)
     for m, p, own, _ in products:
         start = m.gradient.storage_offset() - buffer.storage_offset()
-        place = errors.as_strided(m.gradient.shape, m.gradient.stride(), start)
-        place.copy_((m.rows() - p @ own.T).view(m.gradient.shape))
-    return errors
+        place = left.as_strided(m.gradient.shape, m.gradient.stride(), start)
+        _put(place, lambda out, m=m, p=p, q=own: torch.addmm(m.rows(), p, q.T, alpha=-1, out=out))
+
+
+def _put(place: Tensor, compute: Callable[..., Tensor]) -> None:
+    """Have ``compute(out)`` write a matrix to ``place``, at once where its memory is laid out as one."""
+    if place.is_contiguous() and place.dtype not in (torch.float16, torch.bfloat16):
+        compute(place.view(place.shape[0], -1))
+    else:
+        place.copy_(compute(None).view(place.shape))
 
 
 def _unpacked(flat: Tensor, like: list[Tensor]) -> list[Tensor]:

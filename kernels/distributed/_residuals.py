@@ -17,6 +17,20 @@ class Residuals:
 
     def __init__(self) -> None:
         self.by_name: dict[str, Tensor] = {}
+        self._rooms: dict[tuple[str, ...], Tensor] = {}
+
+    def room(self, bucket: Bucket, names: list[str]) -> Tensor:
+        """Return memory for what is left of this bucket, flat and as long: the same in each step.
+
+        It may hold what was left before, so add that to the bucket first.
+        """
+        key, buffer = tuple(names), bucket.buffer()
+        known = self._rooms.get(key)
+        if known is None or known.shape != buffer.shape or known.dtype != buffer.dtype:
+            for other in [other for other in self._rooms if not set(key).isdisjoint(other)]:
+                del self._rooms[other]  # of buckets that were rebuilt
+            known = self._rooms[key] = torch.empty_like(buffer)
+        return known
 
     def add_to(self, bucket: Bucket, names: list[str]) -> None:
         """Add what is kept for these parameters to the bucket."""
@@ -25,11 +39,11 @@ class Residuals:
             torch._foreach_add_([part for part, _ in known], [kept for _, kept in known])
 
     def keep(self, bucket: Bucket, names: list[str], left: Tensor) -> None:
-        """Remember ``left``, flat and as long as the bucket; what is not finite is forgotten.
+        """Remember ``left``, which is the bucket's room, filled; what is not finite becomes zero.
 
         A step whose gradients overflowed would otherwise spoil all that follow.
         """
-        left = torch.where(torch.isfinite(left), left, 0.0)
+        left.nan_to_num_(0.0, 0.0, 0.0)
         whole = bucket.buffer()
         for name, part in _parts(bucket, names):
             start = part.storage_offset() - whole.storage_offset()
