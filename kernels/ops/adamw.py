@@ -215,9 +215,9 @@ def _check(  # noqa: PLR0913, PLR0917
             f"{len(params)}, {len(grads)}, {len(exp_avgs)} and {len(exp_avg_sqs)}."
         )
     for place, (param, grad, first, second) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
-        checked(
-            "adamw_step", **{f"params[{place}]": param, "its gradient": grad, "exp_avg": first, "exp_avg_sq": second}
-        )
+        names = (f"params[{place}]", "its gradient", "its exp_avg", "its exp_avg_sq")
+        named: dict[str, Any] = dict(zip(names, (param, grad, first, second), strict=True))
+        checked("adamw_step", **named)
         if not param.shape == grad.shape == first.shape == second.shape:
             raise ValueError(
                 f"adamw_step needs the gradient and the states of params[{place}] in its shape, {tuple(param.shape)}."

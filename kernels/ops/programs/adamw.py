@@ -29,14 +29,46 @@ def _pointer(table_ptr, place, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @triton.jit
+def _loaded(pointer, at, size, MASKED: tl.constexpr):
+    if MASKED:
+        return tl.load(pointer + at, mask=at < size).to(tl.float32)
+    return tl.load(pointer + at).to(tl.float32)  # without a mask, neighbours are read 128 bits at once
+
+
+@triton.jit
+def _stored(pointer, value, at, size, MASKED: tl.constexpr):
+    if MASKED:
+        tl.store(pointer + at, value.to(pointer.dtype.element_ty), mask=at < size)
+    else:
+        tl.store(pointer + at, value.to(pointer.dtype.element_ty))
+
+
+@triton.jit
+def _update(
+    param_ptr, grad_ptr, m_ptr, v_ptr, at, size, scale, lr, beta1, beta2, decay, eps, bias1, root_bias2,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    # p = p (1 - lr decay) - lr / bias1 m / (sqrt(v) / sqrt(bias2) + eps)
+    p = _loaded(param_ptr, at, size, MASKED)
+    grad = _loaded(grad_ptr, at, size, MASKED) * scale
+    m = _loaded(m_ptr, at, size, MASKED)
+    v = _loaded(v_ptr, at, size, MASKED)
+    m = m + (1.0 - beta1) * (grad - m)
+    v = v * beta2 + (1.0 - beta2) * grad * grad
+    p = p * (1.0 - lr * decay) - (lr / bias1) * m / (tl.sqrt(v) / root_bias2 + eps)
+    _stored(param_ptr, p, at, size, MASKED)
+    _stored(m_ptr, m, at, size, MASKED)
+    _stored(v_ptr, v, at, size, MASKED)
+
+
+@triton.jit
 def adamw_kernel(
     table_ptr, size_ptr, owner_ptr, start_ptr, scale_ptr, count, lr, beta1, beta2, decay, eps, bias1, root_bias2,
     SCALE: tl.constexpr, MAXIMIZE: tl.constexpr, PARAM: tl.constexpr, STATE: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # p = p (1 - lr decay) - lr / bias1 m / (sqrt(v) / sqrt(bias2) + eps)
     owner = tl.load(owner_ptr + tl.program_id(0))
-    first = tl.load(start_ptr + tl.program_id(0))
+    first = tl.multiple_of(tl.load(start_ptr + tl.program_id(0)), CHUNK)
     size = tl.load(size_ptr + owner)
     param_ptr = _pointer(table_ptr, owner, PARAM, ALIGNED)
     grad_ptr = _pointer(table_ptr, owner + count, PARAM, ALIGNED)
@@ -47,18 +79,18 @@ def adamw_kernel(
         scale = tl.load(scale_ptr).to(tl.float32)
     if MAXIMIZE:
         scale = -scale
-    for start in range(0, CHUNK, BLOCK):
+    for start in range(0, tl.minimum(CHUNK, size - first).to(tl.int32), BLOCK):
         at = first + start + tl.arange(0, BLOCK)
-        p = tl.load(param_ptr + at, mask=at < size).to(tl.float32)
-        grad = tl.load(grad_ptr + at, mask=at < size).to(tl.float32) * scale
-        m = tl.load(m_ptr + at, mask=at < size).to(tl.float32)
-        v = tl.load(v_ptr + at, mask=at < size).to(tl.float32)
-        m = m + (1.0 - beta1) * (grad - m)
-        v = v * beta2 + (1.0 - beta2) * grad * grad
-        p = p * (1.0 - lr * decay) - (lr / bias1) * m / (tl.sqrt(v) / root_bias2 + eps)
-        tl.store(param_ptr + at, p.to(PARAM), mask=at < size)
-        tl.store(m_ptr + at, m.to(STATE), mask=at < size)
-        tl.store(v_ptr + at, v.to(STATE), mask=at < size)
+        if first + start + BLOCK <= size:
+            _update(
+                param_ptr, grad_ptr, m_ptr, v_ptr, at, size, scale, lr, beta1, beta2, decay, eps, bias1, root_bias2,
+                False,
+            )  # fmt: skip
+        else:
+            _update(
+                param_ptr, grad_ptr, m_ptr, v_ptr, at, size, scale, lr, beta1, beta2, decay, eps, bias1, root_bias2,
+                True,
+            )  # fmt: skip
 
 
 def step(

@@ -1,0 +1,41 @@
+"""Every Triton program compiles to machine code for GPUs that are not there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="triton, which needs Linux, is not installed")
+
+FOLDER = Path(__file__).parent
+PROGRAMS = FOLDER.parents[2] / "kernels" / "ops" / "programs"
+
+
+@pytest.fixture(scope="module", params=[80, 90, 100])
+def compiled(request, tmp_path_factory):
+    """Return the lines that ahead.py prints for a capability."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+    command = [sys.executable, str(FOLDER / "ahead.py"), str(request.param)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return request.param, [line.split() for line in done.stdout.splitlines()]
+
+
+def test_every_program_becomes_machine_code(compiled):
+    capability, lines = compiled
+    assert all(target.startswith(f"sm_{capability}") and int(size) > 1000 for _, target, size, _ in lines)
+    written = {
+        f"{path.stem}.{line.removeprefix('def ').split('(')[0]}"
+        for path in PROGRAMS.glob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.startswith("def ") and line.split("(")[0].endswith("_kernel")
+    }
+    assert {name for name, *_ in lines} == written
+
+
+def test_every_program_reads_128_bits_at_once_where_sizes_allow(compiled):
+    wide = {name for name, *_, width in compiled[1] if width == "wide"}
+    assert {name for name, *_ in compiled[1]} == wide
