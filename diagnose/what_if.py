@@ -16,9 +16,9 @@ from diagnose.outlook import Forecast
 from diagnose.reading import open_captures
 from diagnose.replay import Change, critical_path, graph_of, predict, scale_kernels, shares, simulate
 from diagnose.replay.graph import Graph
+from diagnose.replay.models import effect_of
 from diagnose.replay.predict import without_cause
 from diagnose.replay.questions import with_workers, without_syncs_at
-from diagnose.replay.removal import removal
 from diagnose.tables import Tables
 
 __all__ = ["Answer", "Asked", "ask", "parse_place", "parse_scale"]
@@ -193,11 +193,11 @@ def _applied(t: Tables, capture: Capture, ids: tuple[str, ...]) -> Iterator[_Ste
             raise UsageError(f"This trace has no prescription {name}; there are: {listed}.")
         p = known[name]
         finding = findings[p.rule]
-        parts = [min(max(saved / finding.lost_ns, 0.0), 1.0) for saved in p.saves_ns]
-        changes = [removal(t, finding, part) for part in (*parts, sum(parts) / 2)]
-        if changes[1] is None or changes[2] is None:
+        least, most = (min(max(saved / max(finding.lost_ns, 1.0), 0.0), 1.0) for saved in p.saves_ns)
+        effect = effect_of(t, finding, name, (least, most))
+        if effect.most is None or effect.middle is None:
             raise UsageError(f"The replay cannot apply {name}: a dependency graph does not show what it changes.")
-        yield _Step(name, changes[0] or _unchanged, changes[1], changes[2])
+        yield _Step(name, effect.least or _unchanged, effect.most, effect.middle)
 
 
 def _whole(title: str, change: Change) -> _Step:

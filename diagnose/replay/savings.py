@@ -10,9 +10,9 @@ from diagnose.outlook import CriticalPath, Forecast, Waterfall
 from diagnose.replay.build import build
 from diagnose.replay.excerpt import excerpt
 from diagnose.replay.graph import Graph
+from diagnose.replay.models import Effect, effect_of
 from diagnose.replay.path import critical_path, on_path, shares
 from diagnose.replay.period import owners, period_ns
-from diagnose.replay.removal import removal
 from diagnose.replay.simulate import simulate
 from diagnose.replay.transforms import typical_delays
 from diagnose.tables import Tables
@@ -36,7 +36,7 @@ class Replayed:
     """Prescriptions with replayed savings, and what the replay rests on."""
 
     prescriptions: tuple[Prescription, ...]
-    fractions: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by id: taken away at least, at most
+    effects: Mapping[str, Effect] = field(default_factory=dict)  # by id: what was replayed
     error: float | None = None  # share by which the unchanged replay misses the step with usual delays
     path: Mapping[str, float] | None = None  # shares of the critical path by category
     on_path: Mapping[str, float] = field(default_factory=dict)  # by rule: share of the path that its cause lies on
@@ -64,20 +64,20 @@ def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Pre
         )
         return Replayed(prescribed, error=error, path=path, on_path=lying, why_not=why)
     by_rule = {f.rule: f for f in found}
-    replayed, fractions = list(prescribed), {}
+    replayed, effects = list(prescribed), {}
     for i, p in enumerate(prescribed[:MOST_REPLAYED]):
         taken = _fractions(by_rule[p.rule], p) if p.rule in by_rule else (0.0, 0.0)
-        saved = _saved(t, graph, now, by_rule[p.rule], taken) if taken[1] > 0 else None
-        if saved is not None:
-            fractions[p.id] = taken
-            replayed[i] = _with_savings(p, saved, taken, t.steps.step_ns)
+        effect = effect_of(t, by_rule[p.rule], p.id, taken) if taken[1] > 0 else None
+        if effect is not None and effect.most is not None:
+            effects[p.id] = effect
+            replayed[i] = _with_savings(p, _saved(t, graph, now, effect), effect.assumes, t.steps.step_ns)
     replayed.sort(key=lambda p: -sum(p.saves_ns))
-    return Replayed(tuple(replayed), fractions, error, path, lying)
+    return Replayed(tuple(replayed), effects, error, path, lying)
 
 
 def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterfall | None:
     """Return the step after one prescription, two, …, each for another finding, replayed together; None without any."""
-    if not replayed.fractions:
+    if not replayed.effects:
         return None
     _, graph = _graph(t)
     now = _step_ns(t, graph)
@@ -86,13 +86,11 @@ def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterf
     scale = t.steps.step_ns / now
     chain = [Forecast((), "now", t.steps.step_ns, t.steps.step_ns, t.steps.step_ns)]
     low = high = middle = graph
-    for finding, p in _one_for_each(found, replayed):
-        parts = replayed.fractions[p.id]
-        after = [
-            _removed(t, finding, g, f)
-            for g, f in zip((low, high, middle), (parts[1], parts[0], sum(parts) / 2), strict=True)
-        ]
-        most = _most(finding, t.steps.step_ns)
+    for p in _one_for_each(found, replayed):
+        effect = replayed.effects[p.id]
+        changes = (effect.most, effect.least, effect.middle)
+        after = [change(g) if change else g for g, change in zip((low, high, middle), changes, strict=True)]
+        most = effect.most_ns
         before = (chain[-1].low_ns, chain[-1].high_ns, chain[-1].step_ns)
         lengths = [max(_step_ns(t, g) * scale, b - most) for g, b in zip(after, before, strict=True)]
         if chain[-1].step_ns - lengths[2] < WORTH_ADDING * t.steps.step_ns:
@@ -141,53 +139,24 @@ def _fractions(finding: Finding, p: Prescription) -> tuple[float, float]:
     return least, most
 
 
-def _saved(
-    t: Tables, graph: Graph, now: float, finding: Finding, taken: tuple[float, float]
-) -> tuple[float, float] | None:
-    """Return how much shorter the step gets (ns) when those parts of the cause go, None where no graph can tell."""
+def _saved(t: Tables, graph: Graph, now: float, effect: Effect) -> tuple[float, float]:
+    """Return how much shorter the step gets (ns) by the least and by the most of an effect."""
     saved = []
-    for fraction in taken:
-        change = removal(t, finding, fraction)
-        if change is None and fraction > 0:
-            return None
+    for change in (effect.least, effect.most):
         then = _step_ns(t, change(graph)) if change is not None else now
-        saved.append(min(max(1 - then / now, 0.0) * t.steps.step_ns, _most(finding, t.steps.step_ns)))
+        saved.append(min(max(1 - then / now, 0.0) * t.steps.step_ns, effect.most_ns))
     return min(saved), max(saved)
 
 
-def _most(finding: Finding, step_ns: float) -> float:
-    """Return the most that can be saved: what the cause costs in the mean step, which the replayed one may differ from.
-
-    Without a wait for the device the host runs ahead, which may cover more than the wait cost.
-    """
-    return step_ns if finding.rule == "host-sync" else min(finding.lost_ns, step_ns)
+def _with_savings(p: Prescription, saved: tuple[float, float], assumes: str, step_ns: float) -> Prescription:
+    return replace(p, saves_ns=saved, predicted_step_ns=step_ns - sum(saved) / 2, basis="replay", assumes=assumes)
 
 
-def _with_savings(
-    p: Prescription, saved: tuple[float, float], taken: tuple[float, float], step_ns: float
-) -> Prescription:
-    least, most = taken
-    part = f"between {least:.0%} and {most:.0%}" if least < most else f"{most:.0%}"
-    dropped = p.rule == "host-sync"
-    return replace(
-        p,
-        saves_ns=saved,
-        predicted_step_ns=step_ns - sum(saved) / 2,
-        basis="replay",
-        assumes="Nothing else needs the value at once." if dropped else f"The change takes {part} of the cause away.",
-    )
-
-
-def _removed(t: Tables, finding: Finding, graph: Graph, fraction: float) -> Graph:
-    change = removal(t, finding, fraction)
-    return graph if change is None else change(graph)
-
-
-def _one_for_each(found: Sequence[Finding], replayed: Replayed) -> list[tuple[Finding, Prescription]]:
-    """Pair each finding with the prescription that saves most of it; what saves most comes first."""
-    by_rule = {f.rule: f for f in found}
+def _one_for_each(found: Sequence[Finding], replayed: Replayed) -> list[Prescription]:
+    """Return for each finding the prescription that saves most of it; what saves most comes first."""
+    rules = {f.rule for f in found}
     chosen: dict[str, Prescription] = {}
     for p in replayed.prescriptions:
-        if p.id in replayed.fractions:
+        if p.id in replayed.effects and p.rule in rules:
             chosen.setdefault(p.rule, p)
-    return [(by_rule[rule], p) for rule, p in chosen.items()]
+    return list(chosen.values())
