@@ -51,9 +51,19 @@ class CommHook(ABC):
     name = ""
 
     def __init__(self) -> None:
-        self.raw_bytes = self.sent_bytes = 0
+        self.bytes = {"raw": 0, "sent": 0}
         self.parameter_names: dict[int, str] = {}
         self._group: dist.ProcessGroup | None = None
+
+    @property
+    def raw_bytes(self) -> int:
+        """Return the bytes of gradients so far."""
+        return self.bytes["raw"]
+
+    @property
+    def sent_bytes(self) -> int:
+        """Return the bytes sent so far."""
+        return self.bytes["sent"]
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -98,8 +108,8 @@ class CommHook(ABC):
 
     def count(self, bucket: Bucket, *sent: Tensor) -> None:
         """Add a bucket to the counts of bytes."""
-        self.raw_bytes += num_bytes([bucket.buffer()])
-        self.sent_bytes += num_bytes(sent)
+        self.bytes["raw"] += num_bytes([bucket.buffer()])
+        self.bytes["sent"] += num_bytes(sent)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the hook remembers from step to step, of this rank."""

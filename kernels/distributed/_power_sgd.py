@@ -118,7 +118,7 @@ class PowerSGD(CommHook):
         products = []
         if wide:
             sent_wide = self._packed(wide)
-            self.sent_bytes += num_bytes([sent_wide])
+            self.bytes["sent"] += num_bytes([sent_wide])
             yield lambda: dist.all_reduce(sent_wide, group=self.group, async_op=True), (sent_wide, *wide, *basis)
             products = list(map(_Product, matrices, basis, wide, _unpacked(sent_wide, wide)))
         if self.error_feedback:

@@ -86,6 +86,7 @@ class TimedHook(CommHook):
         if isinstance(hook, TimedHook):
             raise TypeError("The hook is timed already.")
         self.hook, self.name = hook, f"timed {hook.name}"
+        self.bytes = hook.bytes
         self._current: list[_Bucket] = []
         self._steps: deque[list[_Bucket]] = deque(maxlen=MAX_STEPS + SKIPPED_STEPS)
         self._seen = 0
@@ -110,10 +111,7 @@ class TimedHook(CommHook):
             entry.ended = _now(buffer.device)
             return value
 
-        raw, sent = self.hook.raw_bytes, self.hook.sent_bytes
         future = self.hook(bucket)
-        self.raw_bytes += self.hook.raw_bytes - raw
-        self.sent_bytes += self.hook.sent_bytes - sent
         timed: Future[Tensor] = future.then(ended) if callable(getattr(future, "then", None)) else future
         return timed
 

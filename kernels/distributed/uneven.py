@@ -156,7 +156,10 @@ class LossWeights(Joinable):
         if not isinstance(count, Tensor) and count < 1:
             raise ValueError(f"factor needs a count >= 1, not {count}; end the loop under uneven_ends instead.")
         Join.notify_join_context(self)
-        mine = torch.as_tensor(count, dtype=torch.float32).to(self._device)
+        if isinstance(count, Tensor):
+            mine = count.to(self._device, torch.float32)
+        else:
+            mine = torch.full((), float(count), device=self._device)  # no copy from the host, which would be waited for
         return mine * self._group.size() / self._summed(mine)
 
     def _summed(self, mine: Tensor) -> Tensor:
@@ -218,7 +221,7 @@ class Balance:
         self._times: list[tuple[Any, Any]] = []
         self._steps = self._samples = 0
         self._handles = [
-            ddp.module.register_forward_pre_hook(lambda *_: self._times.append((_now(self._device), None))),
+            ddp.module.register_forward_pre_hook(lambda *_: self._begin()),
             ddp.module.register_forward_hook(lambda *_: self._end()),
         ]
 
@@ -234,6 +237,10 @@ class Balance:
         """Stop measuring."""
         for handle in self._handles:
             handle.remove()
+
+    def _begin(self) -> None:
+        if torch.is_grad_enabled():  # an evaluation in between is no step
+            self._times.append((_now(self._device), None))
 
     def _end(self) -> None:
         if self._times and self._times[-1][1] is None:

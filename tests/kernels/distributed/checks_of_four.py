@@ -56,6 +56,8 @@ def check_hierarchical_equals_flat():
         assert (found - expected).norm() <= bound * expected.norm(), dtype
         assert same_on_all_ranks(found)
         assert abs(hook.raw_bytes / hook.sent_bytes / (2 if dtype is None else 4) - 1) < 0.01, "between hosts"
+    one_host, _ = hooked("hierarchical", mesh=two_levels("cpu"))
+    torch.testing.assert_close(gradients_of(one_host), expected)
     odd = network(width=63)
     ddp, _ = hooked("hierarchical", odd, mesh=mesh)
     torch.testing.assert_close(gradients_of(ddp), gradients_of(DistributedDataParallel(network(width=63))))

@@ -195,6 +195,9 @@ def check_the_slow_rank_gets_less():
     assert 13 <= sampler.counts[0] <= 18, (sampler.counts, balance.rates)
     assert sum(sampler.counts) == 20
     assert gathered(sampler.counts)[0] == gathered(sampler.counts)[1]
+    with torch.no_grad():
+        ddp.module(x[:1])
+    assert not balance._times or all(end is not None for _, end in balance._times), "an evaluation was timed"
     balance.close()
     assert not ddp.module._forward_hooks
     capped = Balance(ddp, sampler, limit=11)
@@ -229,3 +232,16 @@ def check_ranks_may_end_at_different_batches():
                 optimizer.zero_grad()
         for a, b in zip(ddp.parameters(), single.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def check_hooks_with_memory_go_through_uneven_ends():
+    for name, options in [("int8", {}), ("power_sgd", {"warm_up": 0}), ("bf16", {})]:
+        ddp, _ = hooked(name, **options)
+        weights, optimizer = LossWeights(ddp), torch.optim.SGD(ddp.parameters(), lr=0.05)
+        with uneven_ends(ddp, weights):
+            for x, y in batches((3, 5)[dist.get_rank()], 8):
+                factor = weights.factor(len(y))
+                (nn.functional.cross_entropy(ddp(x), y) * factor).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        assert same_on_all_ranks(flat(ddp)), name
