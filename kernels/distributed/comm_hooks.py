@@ -102,6 +102,7 @@ def install(ddp: nn.Module, hook: CommHook | str | Callable[..., Any], **options
         TypeError: ``ddp`` is no DistributedDataParallel; options were given that the hook does not take.
         ValueError: the model or the hook is taken already, or the hook does not suit the model.
     """
+    ddp = getattr(ddp, "_orig_mod", ddp)  # of torch.compile
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
             f"Hooks are for DistributedDataParallel, not for {type(ddp).__name__}; "

@@ -1,8 +1,8 @@
 """Computes what a rank's memory will hold under each way of sharding, before anything is built.
 
 What it cures
-    `memory-pressure` found out by trial: which of DDP, ZeRO, FSDP, hybrid sharding and tensor parallelism fits is seen
-    from shapes alone, also of a model on the meta device that no memory could hold.
+    `memory-pressure` found out by trial: which of DDP, ZeRO, FSDP, hybrid sharding, tensor parallelism and a pipeline
+    fits is seen from shapes alone, also of a model on the meta device that no memory could hold.
 
 When it does not help
     Activations depend on the batch: measure them with `activation_bytes` on a small one and scale. Allocator rounding,
@@ -28,8 +28,9 @@ Example::
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -38,12 +39,14 @@ from torch.optim import Optimizer
 
 from diagnose.kernels.distributed._blocks import Blocks, find_blocks
 from diagnose.kernels.distributed._hook import num_bytes
+from diagnose.kernels.distributed._plans import COMMON_PLAN, Side, planned
+from diagnose.kernels.distributed._stages import balanced
 
 __all__ = ["MemoryEstimate", "Strategy", "activation_bytes", "estimate_memory", "state_per_byte"]
 
-Strategy: TypeAlias = Literal["ddp", "zero", "fsdp", "hsdp"]
+Strategy: TypeAlias = Literal["ddp", "zero", "fsdp", "hsdp", "tensor", "pipeline"]
 PROBE = 64  # rows and columns: enough that counters and factored states do not matter
-GATHERED_BLOCKS = 2  # the one that computes, and the next one that is fetched meanwhile
+GATHERED_BLOCKS = 3  # the one that computes, and the next one twice: as it arrives, and laid out as parameters
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ def estimate_memory(  # noqa: PLR0913  # what the memory depends on
     num_ranks: int,
     optimizer: type[Optimizer],
     blocks: Blocks = None,
+    plan: Mapping[str, Side] = COMMON_PLAN,
     param_dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
     activations: int = 0,
@@ -83,29 +87,56 @@ def estimate_memory(  # noqa: PLR0913  # what the memory depends on
 
     ``ddp`` keeps everything on each rank and gradients as views into buckets; ``zero`` splits the optimizer state by
     whole parameters; ``fsdp`` and ``hsdp`` split everything along the first dimension, and gather ``blocks`` in
-    ``param_dtype``. ``activations`` are added as they are.
+    ``param_dtype``; ``tensor`` splits the linear layers that ``plan`` names; ``pipeline`` divides the children of
+    ``model``, a chain, by their sizes. ``activations`` are added as they are.
 
     Raises:
-        ValueError: there is no such strategy, or ``num_ranks`` is less than one.
+        ValueError: there is no such strategy, ``num_ranks`` is less than one, or a chain has fewer layers than ranks.
     """
     if strategy not in get_args(Strategy) or num_ranks < 1:
         raise ValueError(
             f"estimate_memory takes one of {', '.join(get_args(Strategy))} and num_ranks >= 1, "
             f"not {strategy!r} and {num_ranks}."
         )
-    parameters = list(model.parameters())
-    trained = [p for p in parameters if p.requires_grad]
     per_byte = state_per_byte(optimizer, **optimizer_arguments)
-    buffers = num_bytes(model.buffers())
-    whole, gradients = num_bytes(parameters), num_bytes(trained)
-    if strategy == "ddp":
-        return MemoryEstimate(whole, gradients, round(gradients * per_byte), buffers, 0, activations)
-    if strategy == "zero":
-        state = round(_largest_part([num_bytes([p]) for p in trained], num_ranks) * per_byte)
-        return MemoryEstimate(whole, gradients, state, buffers, 0, activations)
-    mine, trained_mine = (sum(_shard_bytes(p, num_ranks) for p in ps) for ps in (parameters, trained))
-    transient = _gathered(model, blocks, num_ranks, param_dtype, reduce_dtype)
-    return MemoryEstimate(mine, trained_mine, round(trained_mine * per_byte), buffers, transient, activations)
+    if strategy == "pipeline":
+        model = _largest_stage(model, num_ranks)
+    mine = _parts(model, strategy, num_ranks, plan)
+    trained = {name: mine[name] for name, p in model.named_parameters() if p.requires_grad}
+    with_state = _largest_part(list(trained.values()), num_ranks) if strategy == "zero" else sum(trained.values())
+    is_gathered = strategy in ("fsdp", "hsdp")
+    return MemoryEstimate(
+        parameters=sum(mine.values()),
+        gradients=sum(trained.values()),
+        optimizer_state=round(with_state * per_byte),
+        buffers=num_bytes(model.buffers()),
+        transient=_gathered(model, blocks, num_ranks, param_dtype, reduce_dtype) if is_gathered else 0,
+        activations=activations,
+    )
+
+
+def _parts(model: nn.Module, strategy: Strategy, num_ranks: int, plan: Mapping[str, Side]) -> dict[str, int]:
+    """Return the bytes of each parameter on the first rank, which holds the most."""
+    split: dict[str, int] = {}  # the dimension that is
+    if strategy in ("fsdp", "hsdp"):
+        split = {name: 0 for name, p in model.named_parameters() if p.dim()}
+    elif strategy == "tensor":
+        for layer, side in planned(model, plan).items():
+            split |= {f"{layer}.weight": 0, f"{layer}.bias": 0} if side == "column" else {f"{layer}.weight": 1}
+    return {name: _part(p, split.get(name), num_ranks) for name, p in model.named_parameters()}
+
+
+def _part(p: Tensor, dim: int | None, num_ranks: int) -> int:
+    if dim is None:
+        return num_bytes([p])
+    return num_bytes([p]) // max(p.shape[dim], 1) * math.ceil(p.shape[dim] / num_ranks)
+
+
+def _largest_stage(model: nn.Module, num_ranks: int) -> nn.Module:
+    layers = list(model.children())
+    cuts = balanced([float(sum(p.numel() for p in layer.parameters())) for layer in layers], num_ranks)
+    stages = [nn.Sequential(*layers[a:b]) for a, b in pairwise(cuts)]
+    return max(stages, key=lambda stage: num_bytes(stage.parameters()))
 
 
 def state_per_byte(optimizer: type[Optimizer], **arguments: Any) -> float:  # noqa: ANN401  # the optimizer's own
@@ -143,13 +174,6 @@ def activation_bytes(forward: Callable[[], Any], *, without: Sequence[Tensor] = 
     return found
 
 
-def _shard_bytes(p: Tensor, num_ranks: int) -> int:
-    """Return the bytes of the first rank's rows, which are the most."""
-    if p.dim() == 0:
-        return num_bytes([p])
-    return math.ceil(p.shape[0] / num_ranks) * math.prod(p.shape[1:]) * p.element_size()
-
-
 def _largest_part(sizes: list[int], num_ranks: int) -> int:
     """Return the most that a rank gets of whole parameters, dealt as ZeroRedundancyOptimizer does: largest first."""
     parts = [0] * num_ranks
@@ -163,19 +187,19 @@ def _gathered(
 ) -> int:
     """Return the bytes of whole parameters and gradients that are there at once, at most.
 
-    What is in no block stays gathered from forward to backward; of the blocks two are there with their parameters and
-    one with its gradients, twice: as computed, and as it is sent.
+    What is in no block arrives, is laid out, and stays from forward to backward. Then come the blocks' parameters, and
+    in the backward one's gradients, twice: as computed, and as they are sent.
     """
     if num_ranks == 1:
         return 0
     found = find_blocks(model, blocks)
     inside = {id(p) for b in found for p in b.parameters()}
-    rest = [p for p in model.parameters() if id(p) not in inside]
+    rest = _as([p for p in model.parameters() if id(p) not in inside], param_dtype)
     sizes = sorted((_as(list(b.parameters()), param_dtype) for b in found), reverse=True)
     largest = max(found, key=lambda b: _as(list(b.parameters()), param_dtype)) if found else model
     trained = [p for p in largest.parameters() if p.requires_grad]
-    sent = _as(trained, reduce_dtype or param_dtype)
-    return _as(rest, param_dtype) + sum(sizes[:GATHERED_BLOCKS]) + _as(trained, param_dtype) + sent
+    gradients = _as(trained, param_dtype) + _as(trained, reduce_dtype or param_dtype)
+    return rest + max(rest, sum(sizes[:GATHERED_BLOCKS]) + gradients)
 
 
 def _as(parameters: Sequence[Tensor], dtype: torch.dtype | None) -> int:

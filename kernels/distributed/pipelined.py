@@ -30,7 +30,7 @@ Example::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from diagnose.kernels.distributed._agreement import whole_group
+from diagnose.kernels.distributed._stages import balanced
 
 __all__ = ["Pipeline", "Schedule", "balanced"]
 
@@ -140,32 +141,6 @@ class Pipeline:
             return torch.stack([loss.detach() for loss in losses]).mean()
         self._schedule.step(*inputs)
         return None
-
-
-def balanced(costs: Sequence[float], num_parts: int) -> list[int]:
-    """Return where to cut layers into ``num_parts`` parts in a row so that the costliest part costs least.
-
-    ``cuts[i]`` to ``cuts[i + 1]`` are part i; none is empty.
-
-    Raises:
-        ValueError: there are fewer layers than parts.
-    """
-    num = len(costs)
-    if not 1 <= num_parts <= num:
-        raise ValueError(f"{num} layers cannot be cut into {num_parts} stages; use fewer ranks, or finer layers.")
-    sums = [0.0, *accumulate(costs)]
-    best = list(sums)  # the cost of the costliest part, for the first n layers in as many parts as so far
-    cuts: list[list[int]] = []
-    for parts in range(2, num_parts + 1):
-        found, at = [float("inf")] * (num + 1), [0] * (num + 1)
-        for end in range(parts, num + 1):
-            found[end], at[end] = min((max(best[cut], sums[end] - sums[cut]), cut) for cut in range(parts - 1, end))
-        best = found
-        cuts.append(at)
-    places = [num]
-    for at in reversed(cuts):
-        places.append(at[places[-1]])
-    return [0, *reversed(places)]
 
 
 def _size(layer: nn.Module) -> float:

@@ -31,23 +31,16 @@ Example::
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
-__all__ = ["COMMON_PLAN", "Side", "tensor_parallel"]
+from diagnose.kernels.distributed._plans import COMMON_PLAN, Side, planned
 
-Side: TypeAlias = Literal["column", "row"]
-COMMON_PLAN: Mapping[str, Side] = {
-    r".*\.(q_proj|k_proj|v_proj|gate_proj|up_proj|wq|wk|wv|w1|w3|fc1|c_fc|linear1)": "column",
-    r".*\.(o_proj|down_proj|wo|w2|fc2|linear2)": "row",
-}
-"""Names of layers in common transformers: of Llama, Mistral, Qwen, GPT-2's MLP and torch's own MLP."""
+__all__ = ["COMMON_PLAN", "Side", "tensor_parallel"]
 
 
 def tensor_parallel(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Side] = COMMON_PLAN) -> dict[str, Side]:
@@ -64,7 +57,7 @@ def tensor_parallel(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Side]
     """
     if mesh.ndim != 1:
         raise ValueError(f'tensor_parallel takes a mesh of one dimension, not {mesh.ndim}; pass mesh["tensor"].')
-    sides = {name: side for name, _ in model.named_modules() if (side := _side(name, plan))}
+    sides = planned(model, plan)
     if not sides:
         raise ValueError(f"No layer of {type(model).__name__} is named as in the plan; write one for its layers.")
     for name, side in sides.items():
@@ -75,10 +68,6 @@ def tensor_parallel(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Side]
     }
     parallelize_module(model, mesh, styles)
     return sides
-
-
-def _side(name: str, plan: Mapping[str, Side]) -> Side | None:
-    return next((side for pattern, side in plan.items() if re.fullmatch(pattern, name)), None)
 
 
 def _check(model: nn.Module, name: str, side: Side, num_ranks: int) -> None:

@@ -151,7 +151,10 @@ def check_tensor_parallel_equals_one_process():
     sides = tensor_parallel(model, build_mesh("cpu", {"tensor": 2}))
     assert sides == {f"blocks.{i}.{n}": s for i in range(2) for n, s in [("up_proj", "column"), ("down_proj", "row")]}
     assert model.blocks[0].up_proj.weight.to_local().shape == (12, 16)
-    compared(model, adam(model.parameters()), alone, share=lambda batch: batch).check(2e-4)
+    optimizer = adam(model.parameters())
+    compared(model, optimizer, alone, share=lambda batch: batch).check(2e-4)
+    estimate = estimate_memory(alone, "tensor", num_ranks=2, optimizer=torch.optim.AdamW)
+    assert held(model.parameters(), optimizer) == [estimate.parameters, estimate.optimizer_state]
 
 
 def check_tensor_parallel_refuses_before_it_changes_anything():
@@ -192,6 +195,9 @@ def check_pipelines_equal_one_process():
         compare_with_one_process(pipeline, alone, train_step, stepping(alone, adam(alone.parameters())), alike()).check(
             2e-4
         )
+        if schedule != "interleaved":
+            estimate = estimate_memory(alone, "pipeline", num_ranks=2, optimizer=torch.optim.AdamW)
+            assert held(pipeline.parameters(), optimizer) == [estimate.parameters, estimate.optimizer_state]
         assert pipeline.waiting_share == pytest.approx(1 / 9 if schedule == "interleaved" else 1 / 5)
 
 

@@ -42,8 +42,19 @@ def test_blocks_and_low_precision_make_less_of_it_there_at_once():
     deep = nn.Sequential(*(nn.Linear(32, 32, bias=False) for _ in range(8)))
     full = estimate_memory(deep, "fsdp", num_ranks=2, optimizer=torch.optim.SGD, lr=0.1)
     half = estimate_memory(deep, "fsdp", num_ranks=2, optimizer=torch.optim.SGD, lr=0.1, param_dtype=torch.bfloat16)
-    assert full.transient == 4 * 32 * 32 * 4, "two blocks' parameters, one's gradients twice"
+    assert full.transient == 5 * 32 * 32 * 4, "one block's parameters, the next one's twice, one's gradients twice"
     assert half.transient == full.transient / 2
+
+
+def test_split_layers_and_stages():
+    split = estimate_memory(
+        model(), "tensor", num_ranks=2, optimizer=torch.optim.AdamW, plan={"0": "column", "2": "row"}
+    )
+    assert split.parameters == 4 * (8 * 8 + 8 + 16 + 16 + 8 * 4)
+    stage = estimate_memory(model(), "pipeline", num_ranks=3, optimizer=torch.optim.SGD, lr=0.1)
+    assert (stage.parameters, stage.gradients, stage.buffers) == (4 * (8 * 16 + 16), 4 * (8 * 16 + 16), 0)
+    with pytest.raises(ValueError, match="3 layers cannot be cut into 4"):
+        estimate_memory(model(), "pipeline", num_ranks=4, optimizer=torch.optim.AdamW)
 
 
 def test_frozen_parameters_need_no_gradients():
@@ -58,12 +69,12 @@ def test_models_too_large_for_any_memory():
         huge = nn.Sequential(*(nn.Linear(65536, 65536, bias=False) for _ in range(64)))
     found = estimate_memory(huge, "hsdp", num_ranks=64, optimizer=torch.optim.AdamW, param_dtype=torch.bfloat16)
     assert found.parameters == 65536**2 * 4
-    assert str(found).startswith("103 GB a rank: parameters 17.2, gradients 17.2, optimizer state 34.4")
+    assert str(found).startswith("112 GB a rank: parameters 17.2, gradients 17.2, optimizer state 34.4")
 
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("fspd", 2), ("ddp", 0)])
 def test_wrong_arguments(strategy, ranks):
-    with pytest.raises(ValueError, match="one of ddp, zero, fsdp, hsdp"):
+    with pytest.raises(ValueError, match="one of ddp, zero, fsdp, hsdp, tensor, pipeline"):
         estimate_memory(model(), strategy, num_ranks=ranks, optimizer=torch.optim.SGD)
 
 
