@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from diagnose.kernels._nested import tensors
 from diagnose.kernels._planner import BlockCost
-from diagnose.kernels._state import random_state
+from diagnose.kernels._state import trial_passes
 
 __all__ = ["measure"]
 
@@ -33,7 +33,7 @@ def measure(
     Raises:
         ValueError: nothing was kept for a backward pass, or a block never ran.
     """
-    with _put_back(model), torch.enable_grad():
+    with trial_passes(model), torch.enable_grad():
         counter = _Counter(model)
         with _watched(blocks, counter.begin, counter.end):
             with torch.autograd.graph.saved_tensors_hooks(counter.keep, lambda tensor: tensor):
@@ -162,17 +162,3 @@ def _watched(
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _put_back(model: nn.Module) -> Iterator[None]:
-    """Put buffers and random generators back; parameters and gradients are not touched by a forward pass."""
-    restore = random_state()
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        restore()
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-__all__ = ["Stateful", "fingerprint", "random_state", "unchanged"]
+__all__ = ["Stateful", "fingerprint", "random_state", "trial_passes", "unchanged"]
 
 Undo = Callable[[], None]
 
@@ -42,6 +42,28 @@ def unchanged(*objects: Stateful, generators: Iterable[torch.Generator] = ()) ->
     finally:
         for restore in undo:
             restore()
+
+
+@contextmanager
+def trial_passes(model: nn.Module) -> Iterator[None]:
+    """Put back what forward and backward passes change: buffers, gradients, random generators.
+
+    Parameters are not copied, so this costs the memory of the buffers alone; gradients start from none in the block.
+    """
+    restore = random_state()
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        restore()
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
 
 
 def random_state(generators: Iterable[torch.Generator] = ()) -> Undo:
