@@ -245,3 +245,18 @@ def check_hooks_with_memory_go_through_uneven_ends():
                 optimizer.step()
                 optimizer.zero_grad()
         assert same_on_all_ranks(flat(ddp)), name
+
+
+def check_counts_change_at_one_batch_though_ranks_have_drawn_different_ones():
+    ddp = DistributedDataParallel(nn.Linear(16, 4))
+    sampler = UnevenBatches(200, 20)
+    balance = Balance(ddp, sampler, every=1)
+    ahead = 1 + 2 * dist.get_rank()  # as loader workers would
+    source = iter(sampler)
+    held = [next(source) for _ in range(ahead)]
+    ddp(torch.zeros(1, 16)).sum().backward()
+    seconds = (0.1, 0.4)[dist.get_rank()]
+    balance._times = [(0.0, seconds)]
+    assert balance.after_step(10)
+    everyones = gathered([len(batch) for batch in [*held, *source]])
+    assert everyones == [[10, 10, 10, *[16] * 7], [10, 10, 10, *[4] * 7]], everyones
