@@ -57,9 +57,10 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             step_ns,
             id="no-buffer-broadcast",
             title="Do not broadcast buffers in every forward",
-            before="DistributedDataParallel(model, …)",
-            after="DistributedDataParallel(model, …, broadcast_buffers=False)",
+            before="model = DistributedDataParallel(model, device_ids=[local_rank])",
+            after="model = DistributedDataParallel(model, device_ids=[local_rank], broadcast_buffers=False)",
             least=0.7,
             safety="may change the numbers: each rank keeps its own batch-norm statistics; evaluate with rank 0's",
+            remedy="diagnose.kernels.distributed.ddp_arguments",
         )
     ]

@@ -47,7 +47,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             title="Run on a device that no other process uses",
             before="python train.py",
             after="nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv\n"
-            "CUDA_VISIBLE_DEVICES=<a free one> python train.py",
+            "CUDA_VISIBLE_DEVICES=1 python train.py   # one that nobody else uses",
             least=0.0,
             safety="same numbers",
         )

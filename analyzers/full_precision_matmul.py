@@ -124,6 +124,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
         "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
         least=0.5,
         safety="may change the numbers: 16-bit products round; compare the loss curve with the float32 one",
+        remedy="diagnose.kernels.precision",
     )
     if not tf32:
         return [autocast]
@@ -137,5 +138,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
         least=0.4,
         safety="may change the numbers: products keep 10 bits of mantissa; compare the loss curve",
         needs="compute capability 8.0 or later",
+        remedy="diagnose.kernels.matmul_precision",
     )
     return [precision, autocast]

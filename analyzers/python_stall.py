@@ -56,11 +56,13 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             id="python-off-the-loop",
             title=f"Move the Python work{at} off the training thread",
             before=(place.code or "") if place else "",
-            after="# per sample: into the dataset, which DataLoader workers run ahead of the step\n"
+            after="from concurrent.futures import ThreadPoolExecutor\n\n"
+            "# per sample: into the dataset, which DataLoader workers run ahead of the step\n"
             "class Prepared(Dataset):\n"
             "    def __getitem__(self, i):\n"
             "        return preprocess(self.raw[i])\n"
             "# files and logs: into a background thread\n"
+            "background = ThreadPoolExecutor(1)\n"
             "background.submit(save, {k: v.detach().cpu() for k, v in model.state_dict().items()})",
             least=0.4,
             safety="same numbers where the work does not read what the step changes",

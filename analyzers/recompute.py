@@ -97,5 +97,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             least=0.0,
             safety="same numbers",
             needs="memory for the activations that are kept",
+            remedy="diagnose.kernels.checkpointing",
         )
     ]

@@ -69,5 +69,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             "                                gradient_as_bucket_view=True)",
             least=0.3,
             safety="same numbers up to the order of summation",
+            remedy="diagnose.kernels.distributed.bucket_tuning",
         )
     ]

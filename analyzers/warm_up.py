@@ -60,8 +60,7 @@ def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
             title="Capture again after the warm-up",
             before="",
             after="diagnose trace train.py        # waits until step times have settled\n"
-            "# or, with torch.profiler:\n"
-            "schedule=torch.profiler.schedule(wait=20, warmup=2, active=3)",
+            "# or, with torch.profiler: schedule=torch.profiler.schedule(wait=20, warmup=2, active=3)",
             saves_ns=(0.0, 0.0),
             predicted_step_ns=None,
             safety="same numbers",

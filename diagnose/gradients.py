@@ -52,12 +52,12 @@ def _smaller_buckets(finding: Finding, step_ns: float, known: Mapping[str, objec
         most=0.9,
         safety="same numbers",
         needs="a backward that is longer than the transfer; the last bucket stays visible",
+        remedy="diagnose.kernels.distributed.bucket_tuning",
     )
 
 
 def _sixteen_bits(finding: Finding, step_ns: float, known: Mapping[str, object]) -> Prescription:
     on_device = bool(finding.facts.get("has_device"))
-    hook = "bf16_compress_hook" if on_device else "fp16_compress_hook"  # gloo takes the second only
     call = _call(known, has_device=on_device)
     return removable(
         finding,
@@ -65,10 +65,11 @@ def _sixteen_bits(finding: Finding, step_ns: float, known: Mapping[str, object])
         id="compress-gradients",
         title="Send gradients in 16 bits",
         before=call,
-        after="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
-        f"{call}\nmodel.register_comm_hook(None, default_hooks.{hook})",
+        after="from diagnose.kernels.distributed.comm_hooks import install\n\n"
+        f'{call}\ninstall(model, "bf16")   # before the first backward',
         least=0.2,
         most=0.5,
         safety="may change the numbers: 16-bit gradients round; compare the loss of the first hundred steps",
         needs="DistributedDataParallel; half of the bytes are saved, the latency is not",
+        remedy="diagnose.kernels.distributed.comm_hooks",
     )

@@ -49,7 +49,7 @@ def _ns(facts: Facts, key: str) -> float:
 def _call(facts: Facts, **arguments: object) -> str:
     name = facts.get("dataset") or "dataset"
     batch = facts.get("batch_size")
-    given = [f"batch_size={batch}"] if batch is not None else ["batch_size=…"]
+    given = [f"batch_size={batch}"] if batch is not None else ["batch_size=batch_size"]
     given += [f"{key}={value}" for key, value in arguments.items()]
     return f"DataLoader({name}, {', '.join(given)})"
 
@@ -79,6 +79,8 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
                 least=max(0.0, min(0.7, 1 - left_ns / max(finding.lost_ns, 1.0))),
                 safety="same numbers where samples do not draw from the main process's random state",
                 needs=f"{workers} CPU cores, and memory for {workers} copies of what the dataset holds",
+                remedy="diagnose.kernels.loader_tuning",
+                arguments={"workers": workers},
             )
         ]
     num = facts.get("num_workers")
@@ -98,5 +100,7 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
             most=0.9,
             safety="same numbers where samples do not draw from shared random state",
             needs="free CPU cores; when there are none, make a sample cheaper (decode less, store it prepared)",
+            remedy="diagnose.kernels.loader_tuning",
+            arguments={"workers": more} if more else None,
         )
     ]

@@ -186,7 +186,15 @@ def calls_inside(t: Tables, o: Occurrences) -> list[str]:
     ]
 
 
-def removable(finding: Finding, step_ns: float, *, least: float, most: float = 1.0, **shape: str) -> Prescription:
+def removable(  # what every rule says of its change
+    finding: Finding,
+    step_ns: float,
+    *,
+    least: float,
+    most: float = 1.0,
+    arguments: Facts | None = None,
+    **shape: str,
+) -> Prescription:
     """Return a prescription that gives back between ``least`` and ``most`` of what the finding costs."""
     saves = (finding.lost_ns * least, finding.lost_ns * most)
     texts = {"before": "", "needs": "", "remedy": "", **shape}
@@ -201,4 +209,5 @@ def removable(finding: Finding, step_ns: float, *, least: float, most: float = 1
         safety=texts["safety"],
         needs=texts["needs"],
         remedy=texts["remedy"],
+        arguments=arguments or {},
     )

@@ -79,7 +79,7 @@ def test_sixteen_bits_are_prescribed_for_large_collectives(recording):
     (p,) = reduced(recording).prescribe("exposed-communication")
     assert p.id == "compress-gradients"
     assert p.title == "Send gradients in 16 bits"
-    assert "bf16_compress_hook" in p.after
+    assert 'install(model, "bf16")' in p.after
     assert p.saves_ns == (60_000, 150_000)
     assert p.safety.startswith("may change the numbers: 16-bit gradients round")
 

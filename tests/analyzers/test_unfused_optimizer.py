@@ -52,8 +52,8 @@ def test_fused_is_prescribed_where_the_class_has_it(recording, name, flag):
     (p,) = looping(recording, name=f"Optimizer.step#{name}.step").prescribe("unfused-optimizer")
     assert p.id == f"{flag}-optimizer"
     assert p.title == f"Use the {flag} implementation of {name}"
-    assert p.before == f"torch.optim.{name}(model.parameters(), …)"
-    assert p.after == f"torch.optim.{name}(model.parameters(), …, {flag}=True)"
+    assert p.before == f"optimizer = torch.optim.{name}(model.parameters(), lr=lr)"
+    assert p.after == f"optimizer = torch.optim.{name}(model.parameters(), lr=lr, {flag}=True)"
     assert p.saves_ns == (150_000, 300_000)
     assert p.remedy == "diagnose.kernels.optimizers"
     assert p.safety.startswith("may change the numbers")

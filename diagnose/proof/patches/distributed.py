@@ -35,9 +35,9 @@ def compress_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: A
     """Exchange gradients in bf16."""
 
     def made(ddp: Any) -> None:  # noqa: ANN401  # a DistributedDataParallel
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+        from diagnose.kernels.distributed.comm_hooks import install
 
-        ddp.register_comm_hook(None, bf16_compress_hook)
+        install(ddp, "bf16")
         log.did("DistributedDataParallel: gradients are exchanged in bf16")
 
     return _around_init(lambda _given: None, made)
