@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "has_opaque", "moved", "needs_pin", "pinned", "tensors"]
+__all__ = ["Batch", "has_opaque", "mapped", "moved", "needs_pin", "pinned", "tensors"]
 
 Batch: TypeAlias = Any
 """A tensor, an object that moves itself, or mappings, lists, tuples and dataclasses of them, however deep."""
@@ -17,12 +17,12 @@ Batch: TypeAlias = Any
 
 def moved(batch: Batch, device: torch.device, *, non_blocking: bool) -> Batch:
     """Return the batch with every tensor on ``device``."""
-    return _mapped(batch, lambda leaf: leaf.to(device, non_blocking=non_blocking))
+    return mapped(batch, lambda leaf: leaf.to(device, non_blocking=non_blocking))
 
 
 def pinned(batch: Batch) -> Batch:
     """Return the batch with what can be pinned in page-locked memory."""
-    return _mapped(batch, lambda leaf: leaf.pin_memory() if _can_pin(leaf) else leaf)
+    return mapped(batch, lambda leaf: leaf.pin_memory() if _can_pin(leaf) else leaf)
 
 
 def needs_pin(batch: Batch) -> bool:
@@ -61,23 +61,23 @@ def _leaves(batch: Batch) -> list[Batch]:
         found.append(leaf)
         return leaf
 
-    _mapped(batch, keep)
+    mapped(batch, keep)
     return found
 
 
-def _mapped(value: Batch, change: Callable[[Batch], Batch]) -> Batch:
+def mapped(value: Batch, change: Callable[[Batch], Batch]) -> Batch:
     """Return the same nesting with every tensor and every object that moves itself replaced by ``change`` of it."""
     if isinstance(value, Tensor) or _is_opaque(value):
         return change(value)
     if isinstance(value, Mapping):
-        return _rebuilt(value, {key: _mapped(item, change) for key, item in value.items()})
+        return _rebuilt(value, {key: mapped(item, change) for key, item in value.items()})
     if isinstance(value, tuple):
-        items = [_mapped(item, change) for item in value]
+        items = [mapped(item, change) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, list):
-        return [_mapped(item, change) for item in value]
+        return [mapped(item, change) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _mapped(getattr(value, f.name), change) for f in fields(value) if f.init})
+        return replace(value, **{f.name: mapped(getattr(value, f.name), change) for f in fields(value) if f.init})
     return value
 
 
