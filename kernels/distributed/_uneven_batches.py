@@ -1,0 +1,93 @@
+"""Batches over all ranks, cut by counts that may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import Sampler
+
+from diagnose.kernels.distributed._agreement import whole_group
+from diagnose.kernels.distributed._shares import shares
+
+__all__ = ["UnevenBatches"]
+
+
+class UnevenBatches(Sampler[list[int]]):
+    """Batch sampler: cuts a shuffled epoch into global batches of ``total`` samples, and each by the ranks' ``counts``.
+
+    Give it to a DataLoader as ``batch_sampler``. The last global batch may be smaller; it is left out where it has not
+    a sample for each rank.
+
+    Raises:
+        ValueError: ``total`` has not one sample for each rank, or there are fewer samples than that.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        total: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        group = whole_group(group)
+        self.rank, self.num_ranks = group.rank(), group.size()
+        if total < self.num_ranks or num_samples < self.num_ranks:
+            raise ValueError(
+                f"UnevenBatches needs a sample for each of {self.num_ranks} ranks in a batch, not {num_samples} "
+                f"samples in batches of {total} over all ranks."
+            )
+        self.num_samples, self.total, self.shuffle, self.seed = num_samples, total, shuffle, seed
+        self.epoch = -1
+        self.drawn = 0  # the number of the next batch, over all epochs
+        self._plan = [(0, shares(total, [1.0] * self.num_ranks))]
+
+    @property
+    def counts(self) -> list[int]:
+        """Return how many samples of a whole batch each rank gets from now on."""
+        return self._counts_of(self.drawn)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of an epoch; without it each pass takes the next one."""
+        self.epoch = epoch - 1
+
+    def set_counts(self, counts: Sequence[int], from_batch: int) -> None:
+        """Take other counts from a batch on that no rank has drawn yet; the same on all ranks.
+
+        Raises:
+            ValueError: they do not sum to ``total``, leave a rank without one, or begin with a batch drawn already.
+        """
+        if sum(counts) != self.total or min(counts) < 1 or len(counts) != self.num_ranks:
+            raise ValueError(f"Counts must be {self.num_ranks} of one or more that sum to {self.total}, not {counts}.")
+        if from_batch < self.drawn:
+            raise ValueError(f"Batch {from_batch} was drawn already; other counts can begin with {self.drawn}.")
+        self._plan = [(n, c) for n, c in self._plan if n < from_batch] + [(from_batch, list(counts))]
+
+    def __len__(self) -> int:
+        return self.num_samples // self.total + (self.num_samples % self.total >= self.num_ranks)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield this rank's indices, batch by batch."""
+        self.epoch += 1
+        order = self._order()
+        for number in range(len(self)):
+            self.drawn = self.epoch * len(self) + number
+            batch = order[number * self.total : (number + 1) * self.total]
+            counts = self._counts_of(self.drawn)
+            if len(batch) < self.total:
+                counts = shares(len(batch), list(map(float, counts)))
+            self.drawn += 1
+            start = sum(counts[: self.rank])
+            yield batch[start : start + counts[self.rank]]
+
+    def _order(self) -> list[int]:
+        if not self.shuffle:
+            return list(range(self.num_samples))
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        return list(map(int, torch.randperm(self.num_samples, generator=generator).tolist()))
+
+    def _counts_of(self, number: int) -> list[int]:
+        return next(counts for start, counts in reversed(self._plan) if number >= start)
