@@ -7,6 +7,7 @@ from diagnose.kernels.ops.gelu import gelu
 from diagnose.kernels.ops.norms import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from diagnose.kernels.ops.rotary import angles, rotary
 from diagnose.kernels.ops.scaffold import using
+from diagnose.kernels.ops.scale import scale
 from diagnose.kernels.ops.softmax import softmax
 from diagnose.kernels.ops.swiglu import swiglu
 
@@ -24,6 +25,7 @@ __all__ = [
     "linear_cross_entropy",
     "rms_norm",
     "rotary",
+    "scale",
     "softmax",
     "swiglu",
     "using",

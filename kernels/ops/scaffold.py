@@ -49,6 +49,7 @@ import torch
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 
+from diagnose.kernels.ops import native
 from diagnose.kernels.ops._choice import Implementation, chosen, using
 
 __all__ = ["FLOATING", "Implementation", "Operator", "checked", "operator", "same_shape", "transforming", "using"]
@@ -123,9 +124,10 @@ def operator(  # noqa: PLR0913  # what an operator consists of
     @functools.wraps(eager)
     def run(*arguments: Any) -> Any:  # noqa: ANN401  # as the schema says
         check(*arguments)
-        if program is not None and chosen(name, _tensors(arguments)) == "triton":
-            return _loaded(program)(*arguments)
-        return eager(*arguments)
+        choice = chosen(name, tensors := _tensors(arguments))
+        if choice == "native":
+            return native.implementation(name, tensors[0].device.type)(*arguments)
+        return _loaded(program)(*arguments) if program is not None and choice == "triton" else eager(*arguments)
 
     @functools.wraps(fake)
     def checked_fake(*arguments: Any) -> Any:  # noqa: ANN401

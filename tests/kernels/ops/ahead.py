@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from diagnose.kernels.ops.programs import adamw, cross_entropy, gelu, norms, pairs, rotary, softmax
+from diagnose.kernels.ops.programs import adamw, cross_entropy, gelu, norms, pairs, rotary, scale, softmax
 
 BLOCK = {"BLOCK": 1024}
 
@@ -26,6 +26,7 @@ def programs():
         yield gelu.backward_kernel, {"TANH": tanh, **BLOCK}
         yield pairs.bias_gelu_kernel, {"BACKWARD": tanh, "TANH": tanh, **BLOCK}
         yield rotary.rotate_kernel, {"INTERLEAVED": tanh, "BACK": tanh, **BLOCK}
+    yield scale.scale_kernel, BLOCK
     yield pairs.swiglu_kernel, BLOCK
     yield pairs.swiglu_backward_kernel, BLOCK
     for one_block in (True, False):
@@ -47,7 +48,7 @@ def programs():
 INTEGERS = {"target_ptr", "table_ptr", "size_ptr", "owner_ptr", "start_ptr"}
 STATISTICS = {"mean_ptr", "rstd_ptr", "lse_ptr", "loss_ptr", "dweight_ptr", "dbias_ptr", "scale_ptr"}
 STATISTICS |= {"cos_ptr", "sin_ptr"}
-NUMBERS = {"lr", "beta1", "beta2", "decay", "eps", "bias1", "root_bias2"}
+NUMBERS = {"factor", "lr", "beta1", "beta2", "decay", "eps", "bias1", "root_bias2"}
 
 
 def kind(name, kernel):

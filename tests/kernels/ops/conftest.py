@@ -79,6 +79,7 @@ def turned_interleaved(x):
 
 
 CASES = {
+    "scale": Case(lambda x: ops.scale(x, 0.3), lambda x: x * 0.3, randn((3, 5))),
     "gelu": Case(ops.gelu, F.gelu, randn((5, 7))),
     "gelu-tanh": Case(lambda x: ops.gelu(x, "tanh"), lambda x: F.gelu(x, approximate="tanh"), randn((3, 5))),
     "softmax": Case(ops.softmax, lambda x: F.softmax(x, -1), randn((3, 7))),

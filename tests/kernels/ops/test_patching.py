@@ -167,8 +167,9 @@ def test_hooks_still_run(batch):
 
 
 def test_torchs_own_kernels_are_replaced_on_request_alone(implementation):
-    model = nn.Sequential(nn.LayerNorm((2, 8)), nn.LayerNorm((2, 8), elementwise_affine=False), nn.RMSNorm(8), nn.GELU(),
-                          nn.RMSNorm((2, 8), elementwise_affine=False, eps=1e-3), nn.Softmax(1))  # fmt: skip
+    plain = {"elementwise_affine": False}
+    norms = nn.LayerNorm((2, 8)), nn.LayerNorm((2, 8), **plain), nn.RMSNorm(8), nn.RMSNorm((2, 8), 1e-3, **plain)
+    model = nn.Sequential(*norms, nn.GELU(), nn.Softmax(1))
     torch.manual_seed(0)
     x = torch.randn(3, 2, 8)
     want = model(x)
@@ -180,8 +181,8 @@ def test_torchs_own_kernels_are_replaced_on_request_alone(implementation):
             "layer_norm",
             "layer_norm",
             "rms_norm",
-            "gelu",
             "rms_norm",
+            "gelu",
             "softmax",
         ]
         torch.testing.assert_close(model(x), want)

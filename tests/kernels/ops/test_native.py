@@ -1,0 +1,165 @@
+"""The C++ and CUDA sources: they compile and load, their CPU side is right, and a missing compiler is named."""
+
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+from torch.nn import functional as F  # noqa: N812
+
+from diagnose.kernels import ops
+from diagnose.kernels.ops import native
+from diagnose.kernels.ops.gelu import _gelu, _gelu_backward
+from diagnose.kernels.ops.scaffold import using
+from diagnose.kernels.ops.scale import _scale
+
+NVCC = native._nvcc()
+DTYPES = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+@pytest.fixture(scope="module")
+def cpu_library(tmp_path_factory):
+    """Build what needs no CUDA compiler, and load it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(native, "_nvcc", lambda: None)
+        native.load.cache_clear()
+        yield native.load()
+
+
+@pytest.fixture
+def in_cpp(cpu_library):
+    with using("native"):
+        yield
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
+def test_cpp_is_torch(in_cpp, dtype):
+    torch.manual_seed(0)
+    tolerance = {"rtol": DTYPES[dtype], "atol": DTYPES[dtype]}
+    for x in (
+        torch.randn(7, 5, dtype=dtype),
+        torch.randn(6, 8, dtype=dtype)[:, ::2],
+        torch.randn(4, 3, dtype=dtype).t(),
+    ):
+        torch.testing.assert_close(ops.scale(x, 0.1), x * 0.1, **tolerance)
+        assert ops.scale(x, 0.1).stride() == (x * 0.1).stride()
+        for form in ("none", "tanh"):
+            leaf, twin = x.clone().requires_grad_(), x.clone().requires_grad_()
+            mine, theirs = ops.gelu(leaf, form), F.gelu(twin, approximate=form)
+            torch.testing.assert_close(mine, theirs, **tolerance)
+            grad = torch.randn_like(mine)
+            torch.testing.assert_close(
+                torch.autograd.grad(mine, leaf, grad), torch.autograd.grad(theirs, twin, grad), **tolerance
+            )
+
+
+def test_cpp_takes_scalars_and_nothing(in_cpp):
+    assert ops.scale(torch.tensor(2.0), 0.5) == 1
+    assert ops.gelu(torch.empty(0, 3)).shape == (0, 3)
+
+
+def test_a_factor_keeps_its_digits(in_cpp):
+    assert ops.scale(torch.ones(1, dtype=torch.float64), 0.1).item() == 0.1
+
+
+def test_torch_accepts_it(in_cpp):
+    x = torch.randn(3, 4, requires_grad=True)
+    torch.library.opcheck(_scale.definition, (x, 0.5))
+    torch.library.opcheck(_gelu.definition, (x, "tanh"))
+    torch.library.opcheck(_gelu_backward.definition, (torch.randn(3, 4), x.detach(), "none"))
+    wide = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda t: ops.gelu(ops.scale(t, 0.3), "tanh"), wide)
+    compiled = torch.compile(lambda t: ops.gelu(ops.scale(t, 0.3)) + 1, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), F.gelu(x * 0.3) + 1)
+    torch.testing.assert_close(torch.vmap(lambda t: ops.scale(t, 0.3), in_dims=1)(x), (x * 0.3).t())
+
+
+def test_cpp_refuses_what_python_let_pass(cpu_library, capfd):
+    with pytest.raises(RuntimeError, match="scale needs x in float32, float64, float16 or bfloat16"):
+        torch.ops.diagnose_native.scale(torch.ones(2, dtype=torch.int64), 1.0)
+    with pytest.raises(RuntimeError, match="needs grad in the shape of x"):
+        torch.ops.diagnose_native.gelu_backward(torch.ones(2), torch.ones(3), True)
+
+
+def test_operators_without_a_native_side_say_so(in_cpp):
+    with pytest.raises(RuntimeError, match="diagnose::softmax has no native implementation"):
+        ops.softmax(torch.ones(2))
+
+
+def test_without_nvcc_a_gpu_is_told(cpu_library, monkeypatch):
+    with pytest.raises(RuntimeError, match="built without CUDA, since nvcc is missing"):
+        native.implementation("diagnose::scale", "cuda")
+
+
+def test_a_second_build_is_the_first(cpu_library):
+    before = cpu_library.stat().st_mtime_ns
+    assert native.build() == cpu_library
+    assert cpu_library.stat().st_mtime_ns == before
+
+
+def test_builders_at_once_build_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(native, "_nvcc", lambda: None)
+    compiled = []
+
+    def compile_(work, *_):
+        compiled.append(work)
+        (work / "library.so").write_text("built")
+        return work / "library.so"
+
+    monkeypatch.setattr(native, "_compile", compile_)
+    with ThreadPoolExecutor(4) as pool:
+        paths = set(pool.map(lambda _: native.build(tmp_path), range(8)))
+    assert len(compiled) == 1
+    assert [path.read_text() for path in paths] == ["built"]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == ["", ".so"], "no work folder is left"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "platform", "of": sys, "value": "win32"}, "on Linux only, not on win32"),
+        ({"name": "__version__", "of": torch, "value": "2.6.1"}, "needs torch 2.13 or newer, not 2.6.1"),
+        ({"name": "_cxx", "of": native, "value": lambda: None}, "needs a C\\+\\+ compiler; install g\\+\\+"),
+    ],
+)
+def test_what_is_missing_is_said_in_a_sentence(change, message, monkeypatch):
+    monkeypatch.setattr(change["of"], change["name"], change["value"])
+    with pytest.raises(RuntimeError, match=message):
+        native.build()
+
+
+def test_a_compilers_first_error_is_shown(tmp_path, monkeypatch):
+    broken = tmp_path / "csrc"
+    broken.mkdir()
+    (broken / "native.cpp").write_text("int main( { nonsense }")
+    monkeypatch.setattr(native, "SOURCES", broken)
+    monkeypatch.setattr(native, "_nvcc", lambda: None)
+    with pytest.raises(RuntimeError, match=r"could not build the native library: .*error"):
+        native.build(tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*.so"))
+
+
+@pytest.mark.skipif(NVCC is None, reason="nvcc, the CUDA compiler, is not installed")
+def test_the_cuda_sources_compile_and_the_library_loads_without_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(native, "_nvcc", lambda: NVCC)
+    library = native.build(tmp_path, architectures=native.ARCHITECTURES)
+    tools = Path(NVCC).resolve().parent
+    elf = shutil.which("cuobjdump") or shutil.which("cuobjdump", path=str(tools))
+    if elf is not None:
+        command = [elf, "--list-elf", str(library)]
+        listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert all(f"sm_{architecture}." in listed for architecture in native.ARCHITECTURES)
+    assert all(f"sm_{architecture}".encode() in library.read_bytes() for architecture in native.ARCHITECTURES)
+    code = (
+        f"import torch; torch.ops.load_library({str(library)!r})\n"
+        "kernels = torch._C._dispatch_dump('diagnose_native::gelu')\n"
+        "assert 'CUDA' in kernels and 'CPU' in kernels, kernels\n"
+        "print(torch.ops.diagnose_native.scale(torch.ones(2), 0.5).tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stdout.strip() == "[0.5, 0.5]", done.stderr
