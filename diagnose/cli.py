@@ -115,6 +115,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # wh
     help="What ends a step.  [default: auto]",
 )
 @click.option("--keep", metavar="FOLDER", help="Keep the output of every run in FOLDER.")
+@click.option("--write-patch", metavar="FILE", help="Write what helped into a diff of the script; git apply takes it.")
 @click.option("--yes", is_flag=True, help="Do not ask before running the script repeatedly.")
 @_outputs
 @click.argument("script")

@@ -53,6 +53,7 @@ def _smaller_buckets(finding: Finding, step_ns: float, known: Mapping[str, objec
         safety="same numbers",
         needs="a backward that is longer than the transfer; the last bucket stays visible",
         remedy="diagnose.kernels.distributed.bucket_tuning",
+        arguments={"bucket_cap_mb": DEFAULT_BUCKET_MB},
     )
 
 

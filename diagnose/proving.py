@@ -15,6 +15,7 @@ from typing import Literal
 from diagnose.answering import Request, answer, examine_paths, prepare
 from diagnose.errors import CaptureError, UsageError
 from diagnose.findings import Diagnosis
+from diagnose.output import check
 from diagnose.progress import Progress
 from diagnose.proof.candidates import by_hand, candidates, check_ids
 from diagnose.proof.prove import Proof, prove
@@ -41,6 +42,7 @@ class ProveRequest(Request):
     step_on: str = "auto"
     keep: str | None = None  # folder for the runs' outputs
     yes: bool = False
+    write_patch: str | None = None  # where the diff of the script with the changes that helped goes
     patches: dict[str, dict[str, object]] = field(default_factory=dict)
 
 
@@ -54,6 +56,8 @@ def prove_and_answer(request: ProveRequest) -> int:
     budget_s = parse_budget(request.budget)
     check_ids(request.apply)
     files = prepare(request)
+    if request.write_patch:
+        check(Path(request.write_patch), force=request.force)
     command, capture = command_of(request)
     _agree(request, command, budget_s)
     with _folder(request.keep) as folder:
@@ -67,6 +71,8 @@ def prove_and_answer(request: ProveRequest) -> int:
         if proof.best:
             diagnosis = replace(diagnosis, after=_after(runner, proof.best, folder.path / "after", request.progress))
         answer(diagnosis, request, files)
+        if request.write_patch:
+            _write_patch(request, command, runner, proof.best)
         if request.keep:
             request.progress.say(f"the output of every run is in {folder.path}")
     return 0
@@ -174,6 +180,23 @@ def _after(runner: Runner, best: tuple[str, ...], capture: Path, progress: Progr
     except (CaptureError, OSError) as error:
         progress.say(f"it could not be traced with the changes: {error}")
         return None
+
+
+def _write_patch(request: ProveRequest, command: Command, runner: Runner, best: Sequence[str]) -> None:
+    """Write what helped into a copy of the script, as a diff, and say what has to be done by hand."""
+    from diagnose.proof.source_edits import write_patch
+
+    say, patch = request.progress.say, str(request.write_patch)
+    if not best:
+        say(f"no change made the step faster, so {patch} was not written")
+        return
+    if command.script[0] == "-m":
+        raise UsageError("--write-patch changes a script, not a module; name the file instead of -m.")
+    written = write_patch(Path(command.cwd, command.script[0]), best, runner.arguments, Path(patch))
+    if written.diff:
+        say(f"wrote {patch} with {', '.join(written.done)}: git apply {patch}")
+    for name, why in written.left.items():
+        say(f"{name} has to be written by hand: {why}")
 
 
 class _folder:  # noqa: N801  # a context manager, used like a function

@@ -1,24 +1,14 @@
 """Diagnoses made by hand, one for each form a report can take; numbers a reader can add up."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping  # noqa: I001  # one name a line would make this file too long
 from dataclasses import replace
 
 import pytest
 
 from diagnose.figures import Gap, Memory, Picture, Roofline, RooflinePoint, Span
 from diagnose.findings import (
-    Diagnosis,
-    Example,
-    Finding,
-    HostOperator,
-    Partition,
-    Prescription,
-    Queue,
-    RankSummary,
-    Source,
-    Trial,
-    Where,
-)
+    Diagnosis, Example, Finding, HostOperator, Partition, Prescription, Queue, RankSummary, Source, Trial, Where,
+)  # fmt: skip
 from diagnose.outlook import CriticalPath, Forecast, PathPiece, Waterfall
 from diagnose.trace import Note
 

@@ -36,7 +36,7 @@ _ALL = (
     Patch("checkpoint-blocks", "Recompute repeated blocks in backward", "identical", memory.checkpoint_blocks),
     Patch("schedule-gc", "Collect garbage on a schedule", "identical", memory.schedule_gc),
     Patch("bucket-gradients", "Exchange gradients in buckets", "rounding", distributed.bucket_gradients),
-    Patch("overlap-exchange", "Exchange gradients in small buckets", "rounding", distributed.overlap_exchange),
+    Patch("overlap-gradients", "Exchange gradients in small buckets", "rounding", distributed.overlap_gradients),
     Patch("no-buffer-broadcast", "Do not broadcast buffers", "identical", distributed.no_buffer_broadcast),
     Patch("compress-gradients", "Exchange gradients in bf16", "reduced", distributed.compress_gradients),
     Patch(

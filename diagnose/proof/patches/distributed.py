@@ -9,7 +9,7 @@ from typing import Any
 
 from diagnose.proof.patches.base import Log, Undo, replace_attribute
 
-__all__ = ["bucket_gradients", "compress_gradients", "no_buffer_broadcast", "overlap_exchange"]
+__all__ = ["bucket_gradients", "compress_gradients", "no_buffer_broadcast", "overlap_gradients"]
 
 BUCKET_MB = 25  # torch's own default; a single bucket of everything begins when backward is over
 
@@ -20,7 +20,7 @@ def bucket_gradients(log: Log, options: Mapping[str, Any]) -> Undo:
     return _arguments(log, bucket_cap_mb=size, gradient_as_bucket_view=True)
 
 
-def overlap_exchange(log: Log, options: Mapping[str, Any]) -> Undo:
+def overlap_gradients(log: Log, options: Mapping[str, Any]) -> Undo:
     """Exchange gradients in small buckets that begin while backward is at work."""
     size = float(options.get("bucket_cap_mb") or BUCKET_MB / 3)
     return _arguments(log, bucket_cap_mb=size, gradient_as_bucket_view=True)
