@@ -29,7 +29,6 @@ RIGHT = [
 WRONG = {
     "max_split_size_mb:19": "max_split_size_mb takes a whole number of MB, at least 20, not '19'",
     "max_split_size_mb": "max_split_size_mb takes a value after a colon",
-    "max_split_size_mb:-1": "takes a whole number",
     "garbage_collection_threshold:1.0": "takes a number above 0 and below 1, not '1.0'",
     "roundup_power2_divisions:3": "takes a power of two, or a list",
     "roundup_power2_divisions:[300:1,>:4]": "takes a power of two, or a list",
@@ -77,6 +76,8 @@ def test_what_torch_overlooks_is_refused():
         parse_settings("backend:fast")
     with pytest.raises(ValueError, match="takes a number above 0 and up to 1, not '3'"):
         parse_settings("per_process_memory_fraction:3")
+    with pytest.raises(ValueError, match="takes a whole number of MB, at least 20, not '-1'"):
+        parse_settings("max_split_size_mb:-1")
     with pytest.raises(ValueError, match="takes a number above 0 and below 1, not 'nan'"):
         parse_settings("garbage_collection_threshold:nan")
     with pytest.raises(ValueError, match="takes a power of two, not '3'"):
