@@ -5,7 +5,8 @@ What it cures
     logits' size, in float32 under autocast, and the logits of a large vocabulary are the largest tensor of the step.
 
 When it does not help
-    A few classes: then the loss costs nothing either way. ``linear_cross_entropy`` runs four matrix products instead
+    A few classes: then the loss costs nothing either way. On a CPU, where the plain formula takes two to six times as
+    long as ``F.cross_entropy``. ``linear_cross_entropy`` runs four matrix products instead
     of three, so it is slower, not faster, where memory is no concern.
 
 Cost
@@ -171,11 +172,15 @@ def _eager_backward(  # noqa: PLR0913, PLR0917  # the schema's
     grad: Tensor, logits: Tensor, target: Tensor, lse: Tensor, ignored: int, smoothing: float
 ) -> Tensor:
     del lse  # calculated again, so that derivatives of this formula see where it comes from
-    wide = _wide(logits)
-    classes = torch.arange(logits.shape[-1], device=logits.device)
-    hit = (target.unsqueeze(-1) == classes).to(wide.dtype)
-    share = torch.softmax(wide, -1) - smoothing / max(logits.shape[-1], 1) - (1 - smoothing) * hit
-    share = torch.where((target == ignored).unsqueeze(-1), 0.0, share * grad.unsqueeze(-1))
+    ignore = (target == ignored).unsqueeze(-1)
+    index = target.unsqueeze(-1).masked_fill(ignore, 0)
+    share = torch.softmax(_wide(logits), -1)
+    hit = torch.full_like(index, smoothing - 1, dtype=share.dtype)
+    even, factor = smoothing / max(logits.shape[-1], 1), grad.unsqueeze(-1)
+    if transforming():  # which needs the values that in-place operators would overwrite
+        share = torch.where(ignore, 0.0, (share.scatter_add(-1, index, hit) - even) * factor)
+    elif share.numel():
+        share = share.scatter_add_(-1, index, hit).sub_(even).mul_(factor).masked_fill_(ignore, 0.0)
     return share.to(logits.dtype).contiguous()
 
 

@@ -5,8 +5,8 @@ What it cures
     pattern for operators of your own: one schema, a source for the CPU and one for CUDA, torch's stable ABI.
 
 When it does not help
-    On a CPU: an operator in C++ takes as long as torch's own. Nothing uses the library unless ``using("native")`` asks
-    for it.
+    On a CPU: torch's own operators use vector instructions for exp and erf, which plain C++ does not (GELU takes 4.5
+    times as long). Nothing uses the library unless ``using("native")`` asks for it.
 
 Cost
     Half a minute of compiling when it is first asked for, a few seconds without CUDA; the result is kept in the user's

@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnose.kernels.ops.scaffold import checked, operator, same_shape
+from diagnose.kernels.ops.scaffold import checked, operator, same_shape, transforming
 
 __all__ = ["add_layer_norm", "add_rms_norm", "layer_norm", "rms_norm"]
 
@@ -135,13 +135,17 @@ def _eager(  # noqa: PLR0913, PLR0917  # the schema's
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float, center: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     h = x if residual is None else (x + residual).contiguous()
+    nothing = x.new_empty(0)
+    if center and _torch_can(h, weight):
+        y, mean, rstd = torch.native_layer_norm(h, h.shape[-1:], weight, bias, eps)
+        return y.contiguous(), nothing if residual is None else h, mean.squeeze(-1), rstd.squeeze(-1)
     y, mean, rstd = _statistics(h, eps, center)
     if weight is not None:
         y = y * weight
     if bias is not None:
         y = y + bias
     y = y.to(x.dtype).contiguous()
-    return y, x.new_empty(0) if residual is None else h, mean.contiguous(), rstd.contiguous()
+    return y, nothing if residual is None else h, mean.contiguous(), rstd.contiguous()
 
 
 def _eager_backward(  # noqa: PLR0913, PLR0917
@@ -149,12 +153,15 @@ def _eager_backward(  # noqa: PLR0913, PLR0917
     grad_h: Tensor | None,
     h: Tensor,
     weight: Tensor | None,
-    mean: Tensor,  # noqa: ARG001  # calculated again, so that derivatives of this formula see where it comes from
-    rstd: Tensor,  # noqa: ARG001
+    mean: Tensor,
+    rstd: Tensor,
     eps: float,
     center: bool,
     with_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if center and _torch_can(h, weight):
+        return _torch_backward(grad, grad_h, h, weight, mean, rstd, with_bias)
+    # The statistics are calculated again, so that derivatives of this formula see where they come from.
     normal, _, inverse = _statistics(h, eps, center)
     wide = grad.to(normal.dtype)
     weighted = wide if weight is None else wide * weight
@@ -169,6 +176,31 @@ def _eager_backward(  # noqa: PLR0913, PLR0917
     dweight = _summed(wide * normal, leading).to(weight.dtype) if weight is not None else nothing
     dbias = _summed(wide, leading).to(weight.dtype) if with_bias and weight is not None else nothing.clone()
     return dx.to(h.dtype).contiguous(), dweight, dbias
+
+
+def _torch_can(h: Tensor, weight: Tensor | None) -> bool:
+    """Say whether torch's kernel for LayerNorm calculates the same, in float32 or float64 throughout."""
+    alike = h.dtype in (torch.float32, torch.float64) and (weight is None or weight.dtype == h.dtype)
+    return alike and h.numel() > 0 and not transforming()
+
+
+def _torch_backward(  # noqa: PLR0913, PLR0917
+    grad: Tensor,
+    grad_h: Tensor | None,
+    h: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    with_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    statistics = mean.unsqueeze(-1), rstd.unsqueeze(-1)
+    bias = weight if with_bias else None  # which torch asks for nothing but its shape
+    wanted = [True, weight is not None, with_bias]
+    dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
+        grad.contiguous(), h.contiguous(), h.shape[-1:], *statistics, weight, bias, wanted
+    )
+    dx = dx if grad_h is None else dx + grad_h
+    return dx.contiguous(), h.new_empty(0) if weight is None else dweight, dbias if with_bias else h.new_empty(0)
 
 
 def _summed(tensor: Tensor, dims: tuple[int, ...]) -> Tensor:

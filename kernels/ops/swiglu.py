@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from diagnose.kernels.ops.scaffold import checked, operator, same_shape
+from diagnose.kernels.ops.scaffold import checked, operator, same_shape, transforming
 
 __all__ = ["swiglu"]
 
@@ -66,9 +66,16 @@ def _eager(gate: Tensor, up: Tensor) -> Tensor:
 
 def _eager_backward(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
     wide_grad, wide_gate = _wide(grad), _wide(gate)
-    s = torch.sigmoid(wide_gate)
-    dgate = wide_grad * _wide(up) * s * (1 + wide_gate * (1 - s))
-    return dgate.to(gate.dtype).contiguous(), (wide_grad * wide_gate * s).to(gate.dtype).contiguous()
+    dgate = _through_silu(wide_grad * _wide(up), wide_gate)
+    dup = wide_grad * F.silu(wide_gate)
+    return dgate.to(gate.dtype).contiguous(), dup.to(gate.dtype).contiguous()
+
+
+def _through_silu(grad: Tensor, x: Tensor) -> Tensor:
+    if not transforming():
+        return torch.ops.aten.silu_backward(grad, x)  # type: ignore[no-any-return]  # has no derivative of its own
+    s = torch.sigmoid(x)
+    return grad * s * (1 + x * (1 - s))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401, ARG001  # torch's names
