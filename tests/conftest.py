@@ -9,7 +9,9 @@ assert r.booked() == {"python-stall": 400_000}      # ns
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +21,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+if shutil.which("nvidia-smi") is None:  # Triton decides when it is first imported, by whomever, whether it interprets
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from diagnose.captures import Capture, CaptureInfo, Samples
 from diagnose.examine import examine_rank, tables_of
