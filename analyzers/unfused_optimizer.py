@@ -22,8 +22,7 @@ from diagnose.intervals import EMPTY, Intervals, intersect
 from diagnose.occurrences import Idle, idle_finding
 from diagnose.optimizers import is_loop, optimizer_facts, optimizer_prescriptions
 from diagnose.tables import Tables
-from diagnose.tables.names import OPTIMIZER_STEP
-from diagnose.trace import Kind
+from diagnose.tables.updates import updates
 
 RULE = "unfused-optimizer"
 
@@ -32,13 +31,12 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle inside the step of a for-loop optimizer."""
     if not is_loop(t):
         return EMPTY
-    inside = t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
-    return intersect(intersect(left, t.gaps.host_part()), inside)
+    return intersect(intersect(left, t.gaps.host_part()), updates(t))
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim, without a device, the step of an optimizer that updates tensor by tensor."""
-    return intersect(left, t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))) if is_loop(t) else EMPTY
+    return intersect(left, updates(t)) if is_loop(t) else EMPTY
 
 
 def find(t: Tables) -> list[Finding]:

@@ -12,8 +12,7 @@ from diagnose.intervals import covered, distinct
 from diagnose.launchers import given
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import kernel_classes
-from diagnose.tables.names import OPTIMIZER_STEP
-from diagnose.trace import Kind
+from diagnose.tables.updates import updates
 from diagnose.work import is_pointwise, output_size
 
 __all__ = ["Chain", "chains"]
@@ -84,8 +83,7 @@ def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:
     taken = np.zeros(len(t.tasks.row), bool)
     for attention in written_out_attention(t):
         taken[attention.between] = True
-    steps = t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
     launch = t.tasks.launch
     called = t.trace.events.start[np.maximum(launch, 0)]
-    mine: npt.NDArray[np.bool_] = taken | ((launch >= 0) & (covered(steps, called, called + 1) > 0))
+    mine: npt.NDArray[np.bool_] = taken | ((launch >= 0) & (covered(updates(t), called, called + 1) > 0))
     return mine

@@ -20,7 +20,8 @@ from diagnose.intervals import Intervals, covered
 from diagnose.places import places
 from diagnose.roofline import device_of
 from diagnose.tables import Tables
-from diagnose.tables.names import OPTIMIZER_STEP, matching
+from diagnose.tables.names import matching
+from diagnose.tables.updates import updates
 from diagnose.trace import Ints, Kind
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
     """Tell in which phase of a step each time lies; what is neither backward nor optimizer counts as forward."""
     found = np.zeros(len(time), np.intp)
     known = np.flatnonzero(time != NEVER)
-    for phase, during in ((_BACKWARD_PHASE, _backward(t)), (_OPTIMIZER_PHASE, _optimizer(t))):
+    for phase, during in ((_BACKWARD_PHASE, _backward(t)), (_OPTIMIZER_PHASE, updates(t))):
         inside = covered(during, time[known], time[known] + 1) > 0
         found[known[inside]] = phase
     return found
@@ -124,13 +125,9 @@ def _backward(t: Tables) -> Intervals:
     return t.once("backward", lambda: t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), _BACKWARD)))
 
 
-def _optimizer(t: Tables) -> Intervals:
-    return t.once("optimizer", lambda: t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)))
-
-
 def _same_call(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
     """Tell which blocks the call of the optimizer that took them gave back itself."""
-    during = _optimizer(t)
+    during = updates(t)
     if not len(during.start):
         return np.zeros(len(held), bool)
     call = np.maximum(np.searchsorted(during.start, blocks.taken[held], side="right") - 1, 0)

@@ -11,6 +11,7 @@ from diagnose.intervals import covered
 from diagnose.occurrences import removable
 from diagnose.tables import Tables
 from diagnose.tables.names import LAUNCH, OPTIMIZER_STEP
+from diagnose.tables.updates import updates
 from diagnose.trace import Kind
 
 __all__ = ["is_loop", "optimizer_facts", "optimizer_prescriptions"]
@@ -31,7 +32,7 @@ def _look(t: Tables) -> Facts:
     rows = t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
     events = t.trace.events
     first = _NAME.search(t.name(int(rows[0]))) if len(rows) else None
-    steps = t.covering(rows)
+    steps = updates(t)
     launches = t.calls(LAUNCH) if t.device_id >= 0 else t.host_rows(Kind.OP)
     launches = launches[covered(steps, events.start[launches], events.start[launches] + 1) > 0]
     mine = t.tasks.row[np.isin(t.tasks.launch, launches)] if t.device_id >= 0 else launches

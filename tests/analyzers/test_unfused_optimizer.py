@@ -86,3 +86,19 @@ def test_without_a_device_operators_are_counted(recording):
     finding = on_host(recording).find("unfused-optimizer")
     assert finding.evidence[1] == "50 operators per call of its step, 0 of them for many tensors."
     assert on_host(recording).diagnosis().dominant == "unfused-optimizer"
+
+
+def test_what_a_closure_computes_within_the_step_is_not_the_optimizers(recording):
+    """Trainers that give forward and backward to optimizer.step as a closure: only what comes after is an update."""
+    r = recording(devices=())
+    r.step(1, 0, 10_000)
+    r.annotation("Optimizer.step#Adam.step", 0, 10_000)
+    for i in range(200):  # a forward and backward of many operators
+        r.op("aten::mm", 40 * i, 40 * i + 30)
+    r.op("autograd::engine::evaluate_function: AddmmBackward0", 4000, 8000)
+    for i in range(10):  # an update of few operators
+        r.op("aten::add_", 8000 + 100 * i, 8100 + 100 * i)
+    assert r.find("unfused-optimizer") is None
+    for i in range(60):
+        r.op("aten::addcmul_", 9000 + 10 * i, 9010 + 10 * i)
+    assert r.booked()["unfused-optimizer"] == 2_000_000  # from the last gradient to the end of the step

@@ -1,0 +1,27 @@
+"""Training by other people's trainers, through the real commands: traced, diagnosed, proved."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+FOLDER = Path(__file__).parents[2] / "fixtures" / "frameworks"
+
+
+@pytest.mark.parametrize("name", ["transformers_trainer", "lightning_trainer", "accelerate_loop"])
+def test_loading_in_the_training_process_is_found_mended_and_proved(diagnose, name):
+    done = diagnose(
+        "prove", "--json", "--quiet", "--yes", "--budget", "45s", "--apply", "load-in-workers", FOLDER / f"{name}.py"
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    found = {f["rule"]: f for f in told["findings"]}
+    assert told["dominant"] == "data-stall"
+    assert any(w["file"] and w["file"].endswith(f"{name}.py") for w in found["data-stall"]["where"])
+    assert "unfused-optimizer" not in found or found["unfused-optimizer"]["lost_share"] < 0.1
+    (trial,) = told["trials"]
+    assert trial["failure"] == ""
+    assert trial["interval"][0] > 1.1, trial
+    assert trial["numerics"] == "identical"
