@@ -6,7 +6,7 @@ What it cures
 
 When it does not help
     With one or two large parameters on a GPU, where every implementation is limited by memory traffic. Optimizers
-    that were written outside torch keep their own implementation.
+    that were written outside torch keep their own implementation. Where the state does not fit, see `eight_bit`.
 
 Cost
     ``foreach`` needs temporary memory of about the size of the parameters; with ``memory_tight`` it is not chosen.
