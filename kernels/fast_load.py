@@ -32,6 +32,7 @@ Example::
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import sys
 import time
@@ -255,5 +256,7 @@ def _mismatch(source: Path, missing: set[str], unexpected: set[str]) -> str:
 
 def _peak_bytes() -> int:
     """Return the largest resident memory of the process so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with contextlib.suppress(OSError), Path("/proc/self/status").open(encoding="ascii") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # on Linux it begins with that of the parent process
     return peak if sys.platform == "darwin" else peak * 1024
