@@ -60,5 +60,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             least=0.3,
             safety="same numbers",
             needs="Linux and a driver with virtual memory management",
+            remedy="diagnose.kernels.allocator",
         )
     ]

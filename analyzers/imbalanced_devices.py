@@ -72,5 +72,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             "model = DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])",
             least=0.3,
             safety="may change the numbers: batch norm sees each device's share, and samplers are split",
+            remedy="diagnose.kernels.distributed.launch",
         )
     ]

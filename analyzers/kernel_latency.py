@@ -52,5 +52,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             most=0.7,
             safety="may change the numbers: fused kernels round differently; compare the loss of the first steps",
             needs="a compilation of some seconds at the start",
+            remedy="diagnose.kernels.compiling",
         )
     ]

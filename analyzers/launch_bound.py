@@ -79,6 +79,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
                 most=0.8,
                 safety="may change the numbers: fused loops round differently; compare the loss of the first steps",
                 needs="a C++ compiler, and a compilation of some seconds at the start",
+                remedy="diagnose.kernels.compiling",
             )
         ]
     return [
@@ -93,5 +94,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             most=0.9,
             safety="may change the numbers: fused kernels round differently; compare the loss of the first steps",
             needs="input shapes that do not change from step to step; a compilation of some seconds at the start",
+            remedy="diagnose.kernels.compiling",
         )
     ]

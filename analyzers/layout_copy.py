@@ -90,6 +90,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
                 "images = images.to(memory_format=torch.channels_last)",
                 least=0.3,
                 safety="may change the numbers: convolutions of another layout round differently",
+                remedy="diagnose.kernels.layout",
             )
         ]
     return [

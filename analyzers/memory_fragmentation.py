@@ -62,5 +62,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             least=0.0,
             safety="same numbers",
             needs="a driver and a platform with virtual memory management",
+            remedy="diagnose.kernels.allocator",
         )
     ]

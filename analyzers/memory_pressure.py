@@ -66,5 +66,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             least=0.0,
             safety="same numbers",
             needs="a driver and a platform with virtual memory management; else checkpointing or a smaller batch",
+            remedy="diagnose.kernels.allocator",
         )
     ]

@@ -56,5 +56,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             least=0.8,
             safety="may change the numbers: other kernels are generated; compare the loss of the first steps",
             needs="sizes that differ in known dimensions",
+            remedy="diagnose.kernels.compiling",
         )
     ]

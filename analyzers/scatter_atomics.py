@@ -74,5 +74,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             after="from torch.nn import functional as F\n\nrows = F.embedding(ids, table)",
             least=0.0,
             safety="may change the numbers: gradients of equal indices are added in another order",
+            remedy="diagnose.kernels.indexing",
         )
     ]

@@ -129,5 +129,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             least=0.0,
             safety="may change the numbers: other kernels round differently; compare the loss of the first steps",
             needs="minutes of compiling at the first step",
+            remedy="diagnose.kernels.compiling",
         )
     ]

@@ -95,5 +95,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             after="model = torch.compile(Model())",
             least=0.4,
             safety="may change the numbers: fused loops round differently; compare the loss of the first steps",
+            remedy="diagnose.kernels.compiling",
         )
     ]
