@@ -33,6 +33,7 @@ Example::
 from __future__ import annotations
 
 import contextlib
+import inspect
 import resource
 import sys
 import time
@@ -46,8 +47,9 @@ from torch import Tensor, nn
 
 from diagnose.kernels._checkpoint_files import files_of, is_distributed, read_distributed, tensors_of
 from diagnose.kernels._meta_build import built_on_meta, tied_names
+from diagnose.kernels._on_demand import Pending
 
-__all__ = ["LoadReport", "fast_load", "fill"]
+__all__ = ["LoadReport", "Pending", "fast_load", "fill", "load_on_demand"]
 
 M = TypeVar("M", bound=nn.Module)
 State: TypeAlias = dict[str, Tensor]
@@ -98,7 +100,7 @@ def fast_load(  # noqa: PLR0913  # all but two by name, each with a default
     ``source`` is a file of ``torch.save`` or safetensors, an index of several (``model.safetensors.index.json``), a
     folder with one of these, or the folder of a distributed checkpoint. ``key`` is the model's entry in a file that
     holds more; of the names only those under ``prefix`` are taken, without it (``"module."``, ``"backbone."``).
-    ``dtype`` is the model's for each tensor, the file's, or one for all floating-point tensors.
+    ``dtype`` is the model's for each tensor, the file's (of files only), or one for all floating-point tensors.
     ``strict=False`` lets names be missing, which ``reset_parameters`` then fills.
 
     Raises:
@@ -154,16 +156,63 @@ def fill(  # noqa: PLR0913  # the same
     )
 
 
-def _fill_from_files(model: nn.Module, source: _Source) -> tuple[set[str], set[str]]:
-    wanted = dict(model.state_dict(keep_vars=True))
-    state: State = {}
-    for file in files_of(source.path):
-        for name, tensor in tensors_of(file, key=source.key, mapped=source.mapped).items():
-            if name.startswith(source.prefix):
-                short = name[len(source.prefix) :]
-                state[short] = _placed(tensor, wanted.get(short), source)
+def load_on_demand(  # noqa: PLR0913  # as fast_load
+    build: Callable[[], M],
+    source: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: DType = "model",
+    key: str | None = None,
+    prefix: str = "",
+) -> tuple[M, Pending]:
+    """Return the model with its weights still on the meta device; each module loads its own when it is first called.
+
+    For inference with models of which a part is used, such as some of many experts: what is never called takes no
+    memory on the device. Names and shapes are checked now. A weight that is used without calling its module is not
+    there until ``load_rest`` is called, and neither may an optimizer be made before.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint, or a part of it is missing.
+        ValueError: the checkpoint does not fit the model, or is a distributed one.
+    """
+    wish = _Source(Path(source), torch.device(device), dtype, key, prefix, mapped=True)
+    if is_distributed(wish.path):
+        raise ValueError(f"{source} is a distributed checkpoint, which is read at once; use fast_load.")
+    model = built_on_meta(build)
+    wanted, tied = model.state_dict(keep_vars=True), tied_names(model)
+    state = _mapped_state(wish)
+    for names in tied:
+        given = [name for name in names if name in state]
+        state |= {name: state[given[-1]] for name in names if given}
+    missing, unexpected = wanted.keys() - state.keys(), state.keys() - wanted.keys()
+    if missing or unexpected:
+        raise ValueError(_mismatch(wish.path, set(missing), set(unexpected)))
+    if wrong := [name for name, tensor in state.items() if tensor.shape != wanted[name].shape]:
+        shapes = f"{tuple(state[wrong[0]].shape)}, not {tuple(wanted[wrong[0]].shape)}"
+        raise ValueError(f"{source} does not fit the model: {wrong[0]} has the shape {shapes}.")
+    for module in model.modules():  # those that no checkpoint holds
+        module._buffers.update(
+            {n: b.to(wish.device) for n, b in module._buffers.items() if b is not None and not b.is_meta}
+        )
+    return model, Pending(model, state, lambda tensor, like: _placed(tensor, like, wish))
+
+
+def _mapped_state(source: _Source) -> State:
+    """Return the tensors of all files by the names that the model has for them."""
+    state = {
+        name[len(source.prefix) :]: tensor
+        for file in files_of(source.path)
+        for name, tensor in tensors_of(file, key=source.key, mapped=source.mapped).items()
+        if name.startswith(source.prefix)
+    }
     if not state:
         raise ValueError(f"No name in {source.path} begins with {source.prefix!r}; leave prefix out or correct it.")
+    return state
+
+
+def _fill_from_files(model: nn.Module, source: _Source) -> tuple[set[str], set[str]]:
+    wanted = dict(model.state_dict(keep_vars=True))
+    state = {name: _placed(tensor, wanted.get(name), source) for name, tensor in _mapped_state(source).items()}
     try:
         keys = model.load_state_dict(state, strict=False, assign=True)
     except RuntimeError as error:  # shapes
@@ -196,7 +245,9 @@ def _placed(tensor: Tensor, wanted: Tensor | None, source: _Source) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     placements: Any = getattr(wanted, "placements", None)
-    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+    takes_rank = "src_data_rank" in inspect.signature(distribute_tensor).parameters
+    own: dict[str, Any] = {"src_data_rank": None} if takes_rank else {}  # each process reads the file itself
+    return distribute_tensor(tensor, mesh, placements, **own)
 
 
 def _tie(model: nn.Module, groups: list[list[str]], missing: set[str]) -> set[str]:
