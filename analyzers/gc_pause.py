@@ -61,7 +61,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             "    for batch in loader:\n"
             "        train_step(batch)\n"
             "        collect.step()                   # collects every so many steps, where it hurts least",
-            least=0.5,
+            least=0.8,
             safety="same numbers",
             needs="memory for the cycles that wait for the next collection",
             remedy="diagnose.kernels.garbage",

@@ -64,7 +64,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             "# files and logs: into a background thread\n"
             "background = ThreadPoolExecutor(1)\n"
             "background.submit(save, {k: v.detach().cpu() for k, v in model.state_dict().items()})",
-            least=0.4,
+            least=0.6,
             safety="same numbers where the work does not read what the step changes",
         )
     ]

@@ -15,7 +15,7 @@ def test_the_remedy_schedules_collections(late):
     assert (p.id, p.remedy) == ("schedule-gc", "diagnose.kernels.garbage")
     assert p.title == "Freeze long-lived objects and collect between steps on a schedule"
     assert "scheduled_gc" in p.after
-    assert p.saves_ns == (150_000, 300_000)
+    assert p.saves_ns == (240_000, 300_000)
     assert p.predicted_step_ns == 1_000_000 - 225_000
 
 
