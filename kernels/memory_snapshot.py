@@ -129,13 +129,17 @@ def live_tensors() -> list[Held]:
             # not isinstance: it asks proxies for their class, and some of them warn or import
             if not issubclass(type(thing), Tensor) or thing.device.type == "meta":
                 continue
-            storage = thing.untyped_storage()
-        except (ReferenceError, RuntimeError, NotImplementedError):  # dying proxies, tensors without memory
+            address, num_bytes = thing.untyped_storage().data_ptr(), thing.untyped_storage().nbytes()
+        except (
+            ReferenceError,
+            RuntimeError,
+            NotImplementedError,
+        ):  # dying proxies, a compiler's tensors without memory
             continue
-        if storage.data_ptr() and storage.data_ptr() not in seen:
-            seen.add(storage.data_ptr())
+        if address and address not in seen:
+            seen.add(address)
             kind = type(thing).__name__ + (" with gradient" if thing.grad_fn is not None else "")
-            found.append((f"{kind} {tuple(thing.shape)} {thing.dtype} on {thing.device}", storage.nbytes()))
+            found.append((f"{kind} {tuple(thing.shape)} {thing.dtype} on {thing.device}", num_bytes))
     return lines_of(found)
 
 
