@@ -1,8 +1,8 @@
 """Computes blocks again in the backward pass instead of keeping what they computed: less memory for more time.
 
 What it cures
-    `memory-pressure`: activations that do not fit, and with them the batch size that leaves the device busy
-    (`launch-bound`, `small-grid`).
+    `memory-pressure`: activations that do not fit. With the memory that it frees, a larger batch that keeps the device
+    busy (`launch-bound`, `small-grid`).
 
 When it does not help
     Where weights, gradients and optimizer state are what fills the memory (shard or offload those), and for blocks

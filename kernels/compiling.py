@@ -50,10 +50,10 @@ __all__ = ["Break", "CompileLog", "CompileReport", "choose_mode", "compile_in_pl
 
 Sample: TypeAlias = tuple[Any, ...]
 
-BY_LAUNCHES = frozenset({"launch-bound", "kernel-latency", "small-grid", "cpu-bound"})
+BY_LAUNCHES = frozenset({"launch-bound", "kernel-latency", "cpu-bound"})
 """Causes that fewer launches cure: CUDA graphs replay a whole graph with one."""
 
-BY_KERNELS = frozenset({"slow-kernel", "kernel-bound", "misaligned-matmul", "at-roofline"})
+BY_KERNELS = frozenset({"slow-kernel", "kernel-bound", "misaligned-matmul"})
 """Causes within kernels, for which it is worth trying several implementations of each product."""
 
 WITH_CUDA_GRAPHS = frozenset({"reduce-overhead", "max-autotune"})

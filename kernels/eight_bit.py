@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias
 
@@ -155,18 +156,15 @@ def _kept(model: nn.Module, keep: Sequence[type[nn.Module]]) -> dict[int, str]:
 
 
 def _bitsandbytes(parameters: Iterable[Any], kept: list[nn.Parameter], arguments: dict[str, Any]) -> Optimizer:
-    from bitsandbytes.optim import AdamW8bit, GlobalOptimManager
-
+    package: Any = import_module("bitsandbytes.optim")
     for parameter in kept:
-        GlobalOptimManager.get_instance().override_config(parameter, "optim_bits", 32)
-    optimizer: Optimizer = AdamW8bit(parameters, **arguments)
+        package.GlobalOptimManager.get_instance().override_config(parameter, "optim_bits", 32)
+    optimizer: Optimizer = package.AdamW8bit(parameters, **arguments)
     return optimizer
 
 
 def _torchao(parameters: Iterable[Any], kept: list[nn.Parameter], arguments: dict[str, Any]) -> Optimizer:
-    from torchao.optim import AdamW8bit
-
-    optimizer: Any = AdamW8bit(parameters, **arguments)
+    optimizer: Any = import_module("torchao.optim").AdamW8bit(parameters, **arguments)
     if kept:
         if not hasattr(optimizer, "_new_buffer"):
             raise ValueError("This torchao cannot keep embeddings in 32 bits; pass keep=(), or use bitsandbytes.")
@@ -182,15 +180,14 @@ def _torchao(parameters: Iterable[Any], kept: list[nn.Parameter], arguments: dic
 
 
 def _fill_bitsandbytes(optimizer: Any, place: tuple[int, int], parameter: Tensor, given: Mapping[str, Any]) -> None:  # noqa: ANN401
-    from bitsandbytes.functional import quantize_blockwise
-
+    functional: Any = import_module("bitsandbytes.functional")
     optimizer.init_state(optimizer.param_groups[place[0]], parameter, *place)
     held = optimizer.state[parameter]
     held["step"] = int(given["step"])
     for number, name in ((1, "exp_avg"), (2, "exp_avg_sq")):
         value = given[name].float()
         if held[f"state{number}"].dtype == torch.uint8:
-            codes, scales = quantize_blockwise(value, code=held[f"qmap{number}"], blocksize=BLOCK)
+            codes, scales = functional.quantize_blockwise(value, code=held[f"qmap{number}"], blocksize=BLOCK)
             held[f"state{number}"].copy_(codes.view_as(value))
             held[f"absmax{number}"].copy_(scales.absmax)
         else:

@@ -44,6 +44,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from diagnose.kernels._lifetimes import ELSEWHERE, OWN, Held, Lifetimes, lines_of, memory_watch
 
@@ -127,14 +128,14 @@ def live_tensors() -> list[Held]:
     for thing in gc.get_objects():
         try:
             # not isinstance: it asks proxies for their class, and some of them warn or import
-            if not issubclass(type(thing), Tensor) or thing.device.type == "meta":
+            if not issubclass(type(thing), Tensor) or issubclass(type(thing), FakeTensor) or thing.is_meta:
                 continue
             address, num_bytes = thing.untyped_storage().data_ptr(), thing.untyped_storage().nbytes()
         except (
             ReferenceError,
             RuntimeError,
             NotImplementedError,
-        ):  # dying proxies, a compiler's tensors without memory
+        ):  # dying proxies, tensors without memory
             continue
         if address and address not in seen:
             seen.add(address)

@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -123,49 +124,50 @@ def checkpoints(quick: bool) -> Iterator[Row]:
     layer = nn.TransformerEncoderLayer(128, 4, 512, batch_first=True, dropout=0.0)
     model = nn.Sequential(*[copy.deepcopy(layer) for _ in range(depth)])
     x = torch.randn(rows, 256, 128)
-    plain = _step_cost(model, x)
-
-    def row(name: str, cost: tuple[int, float]) -> Row:
-        times = f"{cost[1] * 1e3:.1f} ms (was {plain[1] * 1e3:.1f} ms)"
-        return Row(
+    policies: list[tuple[str, dict[str, Any]]] = [
+        ("all", {}),
+        ("every 2nd", {"every": 2}),
+        ("costly operators kept", {"save_ops": COSTLY_OPS}),
+    ]
+    everything = plan_checkpoints(model, lambda: model(x).sum(), target_bytes=1 << 50).bytes_before
+    plan = plan_checkpoints(model, lambda: model(x).sum(), target_bytes=everything // 2)
+    policies.append((f"planned for half ({len(plan.names)} layers)", {"blocks": plan.names}))
+    for name, policy in policies:
+        before, after = _in_turns(model, x, policy, 3 if quick else 2 * ROUNDS)
+        yield Row(
             f"checkpoint_blocks, {depth} encoder layers, {name}",
-            f"{plain[0] / 1e6:.1f} MB",
-            f"{cost[0] / 1e6:.1f} MB, {times}",
-            f"−{1 - cost[0] / plain[0]:.0%} bytes, +{cost[1] / plain[1] - 1:.0%} time",
+            f"{before[0] / 1e6:.1f} MB, {before[1] * 1e3:.0f} ms a step",
+            f"{after[0] / 1e6:.1f} MB, {after[1] * 1e3:.0f} ms",
+            f"−{1 - after[0] / before[0]:.0%} bytes, {after[1] / before[1] - 1:+.0%} time",
         )
 
-    for name, policy in (("all", {}), ("every 2nd", {"every": 2}), ("costly operators kept", {"save_ops": COSTLY_OPS})):
-        with checkpoint_blocks(model, **policy):  # type: ignore[arg-type]  # one of several arguments
-            yield row(name, _step_cost(model, x))
-    plan = plan_checkpoints(model, lambda: model(x).sum(), target_bytes=_half(model, x))
-    with checkpoint_blocks(model, blocks=plan.names):
-        yield row(f"planned for half ({len(plan.names)} layers)", _step_cost(model, x))
 
+def _in_turns(
+    model: nn.Module, x: torch.Tensor, policy: dict[str, Any], rounds: int
+) -> tuple[tuple[int, float], tuple[int, float]]:
+    """Return bytes at the peak of a step, gradients included, and its median time, without and with the policy."""
 
-def _half(model: nn.Module, x: torch.Tensor) -> int:
-    return plan_checkpoints(model, lambda: model(x).sum(), target_bytes=1 << 50).bytes_before // 2
-
-
-def _step_cost(model: nn.Module, x: torch.Tensor) -> tuple[int, float]:
-    """Return the bytes of the peak within a step, gradients included, and its median time."""
-
-    def step() -> None:
+    def step() -> float:
         model.zero_grad()
+        start = time.perf_counter()
         model(x).square().mean().backward()
+        return time.perf_counter() - start
+
+    def peak() -> int:
+        model.zero_grad()
+        with memory_watch() as watch:
+            model(x).square().mean().backward()
+        return watch.peak_bytes
 
     step()
-    with memory_watch() as watch:
-        step()
-    return watch.peak_bytes, _median(step)
-
-
-def _median(run: Callable[[], object], rounds: int = ROUNDS) -> float:
-    times = []
+    bytes_before, times, times_after = peak(), [], []
     for _ in range(rounds):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+        times.append(step())
+        with checkpoint_blocks(model, **policy):
+            times_after.append(step())
+    with checkpoint_blocks(model, **policy):
+        bytes_after = peak()
+    return (bytes_before, statistics.median(times)), (bytes_after, statistics.median(times_after))
 
 
 def optimizers(quick: bool) -> Iterator[Row]:
@@ -179,8 +181,10 @@ def optimizers(quick: bool) -> Iterator[Row]:
         chosen = best_implementation(torch.optim.AdamW, parameters)
         times: dict[str, list[float]] = {"loop": [], "best": []}
         for _ in range(30 if quick else 100):
-            times["loop"].append(_median(loop.step, 1))
-            times["best"].append(_median(best.step, 1))
+            for name, optimizer in (("loop", loop), ("best", best)):
+                start = time.perf_counter()
+                optimizer.step()
+                times[name].append(time.perf_counter() - start)
         before, after = (statistics.median(times[name][5:]) * 1e3 for name in times)
         yield Row(
             f"best_optimizer ({chosen}), AdamW, 200 tensors of {size}",

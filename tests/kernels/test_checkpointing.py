@@ -188,16 +188,38 @@ def test_under_compile(net, save_ops):
     torch.testing.assert_close(net.blocks[0].norm.running_mean, plain.blocks[0].norm.running_mean)
 
 
-def test_under_ddp(net, tmp_path):
+@pytest.fixture
+def one_rank(tmp_path):
     import torch.distributed as dist
 
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_under_ddp(net, one_rank, static):
     plain = copy.deepcopy(net)
     checkpoint_blocks(net)
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        assert_trains_alike(nn.parallel.DistributedDataParallel(net), plain)
-    finally:
-        dist.destroy_process_group()
+    assert_trains_alike(nn.parallel.DistributedDataParallel(net, static_graph=static), plain)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # of the sharding itself
+def test_before_fully_shard(net, one_rank):
+    from torch.distributed.fsdp import fully_shard
+
+    plain = copy.deepcopy(net)
+    everything = kept_bytes(copy.deepcopy(net))
+    checkpoint_blocks(net)
+    for block in net.blocks:
+        fully_shard(block)
+    fully_shard(net)
+    mine, theirs = trained(net), trained(plain)
+    for a, b in zip(mine[0], theirs[0], strict=True):
+        torch.testing.assert_close(a.full_tensor(), b)
+    for a, b in zip(mine[1], theirs[1], strict=True):
+        torch.testing.assert_close(a, b)
+    assert kept_bytes(net) < everything
 
 
 @pytest.mark.parametrize(
