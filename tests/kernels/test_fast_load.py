@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from diagnose.kernels.fast_load import fast_load, fill, load_on_demand
+from diagnose.kernels.fast_load import fast_load, fill
 
 
 class Tied(nn.Module):
@@ -226,63 +226,6 @@ def test_safetensors_without_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr("diagnose.kernels._checkpoint_files.find_spec", lambda _: None)
     with pytest.raises(ModuleNotFoundError, match="pip install safetensors"):
         fast_load(Tied, tmp_path)
-
-
-class Experts(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-        self.norm = nn.BatchNorm1d(4)
-
-    def forward(self, x, expert):
-        return self.norm(self.experts[expert](x))
-
-
-def test_each_module_loads_with_its_first_call(tmp_path):
-    model, x = Experts().eval(), torch.randn(3, 4)
-    torch.save(model.state_dict(), tmp_path / "m.pt")
-    lazy, pending = load_on_demand(Experts, tmp_path / "m.pt")
-    lazy.eval()
-    assert all(p.is_meta for p in lazy.parameters())
-    assert torch.equal(lazy(x, 1), model(x, 1))
-    assert set(pending.names) == {f"experts.{i}.{n}" for i in (0, 2) for n in ("weight", "bias")}
-    assert lazy.experts[0].weight.is_meta
-    assert not lazy.experts[1]._forward_pre_hooks
-    pending.load_rest()
-    assert pending.names == ()
-    assert_same(lazy, model)
-
-
-def test_threads_that_call_at_once_all_find_the_weights(tmp_path):
-    from concurrent.futures import ThreadPoolExecutor
-
-    model, x = Experts().eval(), torch.randn(3, 4)
-    torch.save(model.state_dict(), tmp_path / "m.pt")
-    for _ in range(5):
-        lazy, _ = load_on_demand(Experts, tmp_path / "m.pt")
-        lazy.eval()
-        with ThreadPoolExecutor(8) as pool:
-            assert all(torch.equal(out, model(x, 0)) for out in pool.map(lazy, [x] * 16, [0] * 16))
-
-
-def test_on_demand_keeps_ties_and_checks_at_once(trained, tmp_path):
-    state = tensors(trained)
-    del state["head.weight"]
-    torch.save(state, tmp_path / "m.pt")
-    lazy, pending = load_on_demand(Tied, tmp_path / "m.pt", dtype=torch.float64)
-    pending.load_rest()
-    assert lazy.head.weight is lazy.embed.weight
-    assert lazy.scale.dtype is torch.float64
-    del state["scale"]
-    torch.save(state, tmp_path / "m.pt")
-    with pytest.raises(ValueError, match="lacks scale"):
-        load_on_demand(Tied, tmp_path / "m.pt")
-    torch.save(trained.state_dict(), tmp_path / "m.pt")
-    with pytest.raises(ValueError, match=r"embed.weight has the shape \(16, 8\), not \(16, 4\)"):
-        load_on_demand(lambda: Tied(width=4), tmp_path / "m.pt")
-    save_distributed(tensors(trained), tmp_path / "dcp")
-    with pytest.raises(ValueError, match="is a distributed checkpoint, which is read at once"):
-        load_on_demand(Tied, tmp_path / "dcp")
 
 
 def save_distributed(state, folder):
