@@ -46,7 +46,7 @@ from diagnose.kernels._compile_log import Break, CompileLog, compile_log
 from diagnose.kernels._nested import tensors
 from diagnose.kernels._state import trial_passes
 
-__all__ = ["Break", "CompileLog", "CompileReport", "choose_mode", "compile_in_place", "compile_log"]
+__all__ = ["Break", "CompileLog", "CompileReport", "choose_mode", "compile_in_place", "compile_log", "compiled_call"]
 
 Sample: TypeAlias = tuple[Any, ...]
 
@@ -137,7 +137,7 @@ def compile_in_place(
         expected = [_run(model, sample) for sample in samples]
         repeated = [_run(model, sample) for sample in samples]
     start = time.perf_counter()
-    model._compiled_call_impl = _compiled(model, chosen, backend, options)
+    model._compiled_call_impl = compiled_call(model, chosen, backend, options)
     with compile_log() as log, trial_passes(model):
         try:
             outputs = [_run(model, sample, marked=chosen in WITH_CUDA_GRAPHS) for sample in samples]
@@ -182,7 +182,7 @@ def _check(model: nn.Module, samples: Sequence[Sample], mode: str | None) -> boo
     return changing
 
 
-def _compiled(
+def compiled_call(
     model: nn.Module, mode: str, backend: str | Callable[..., Any], options: dict[str, Any]
 ) -> Callable[..., Any]:
     """Return the compiled call; modules of torch's own are wrapped, since the compiler skips code of torch.

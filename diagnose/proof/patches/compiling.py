@@ -26,7 +26,10 @@ def _compile(log: Log, mode: str | None) -> Undo:
         if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
             log.left("a model that is compiled already")
             return
-        module.compile(mode=mode) if mode else module.compile()
+        from diagnose.kernels.compiling import compiled_call
+
+        # Module.compile() does nothing to torch's own classes, such as nn.Sequential, and does not say so.
+        module._compiled_call_impl = compiled_call(module, mode or "default", "inductor", {})
         log.did(f"{type(module).__name__}.compile({f'mode={mode!r}' if mode else ''})")
 
     return once_for_top_module(act)
