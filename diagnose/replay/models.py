@@ -1,32 +1,27 @@
 """What some prescriptions do to single tasks, by a model of the device instead of a share of the cause.
 
 Float32 products take what the roofline of the next precision leaves them; 16-bit gradients halve what a collective
-carries, not its latency; batches that are copied ahead on a side stream hold nothing up.
+carries, not its latency; batches that are copied ahead on a side stream hold nothing up; merged launches take what a
+few of them take.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.busy import named
 from diagnose.devices import Precision
 from diagnose.findings import Finding
-from diagnose.intervals import Intervals
-from diagnose.replay.graph import Graph
-from diagnose.replay.removal import removal, shorten_tasks
-from diagnose.replay.transforms import scale_host
+from diagnose.replay.effects import Effect, of_tasks
+from diagnose.replay.host_models import captured_as_graphs, merged_updates
+from diagnose.replay.removal import removal
 from diagnose.roofline import device_peak, groups
 from diagnose.tables import Tables
 
 __all__ = ["Effect", "effect_of"]
-
-Change: TypeAlias = Callable[[Graph], Graph]
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 # Of the bound of the new precision: what good libraries reach, with shapes that fit badly and with those that fit.
 REACHED = (0.4, 0.7)
@@ -36,16 +31,6 @@ HIDDEN = (0.9, 1.0)  # of a copy's time, by the time that passes until its batch
 LATENCY_NS = 20_000  # of a collective, whatever it carries
 _FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 _PRECISION: Mapping[str, Precision] = {"allow-tf32": "tf32", "autocast": "f16"}
-
-
-class Effect(NamedTuple):
-    """What a prescription changes in a graph; None where no graph can tell."""
-
-    least: Change | None
-    most: Change | None
-    middle: Change | None
-    most_ns: float  # what it can save at most, per step
-    assumes: str
 
 
 def effect_of(t: Tables, finding: Finding, identity: str, taken: tuple[float, float]) -> Effect:
@@ -88,7 +73,7 @@ def _next_precision(t: Tables, finding: Finding, identity: str) -> Effect | None
         f"{min(known, 1):.0%} of the float32 products, whose shapes are known, reach {REACHED[0]:.0%} to "
         f"{REACHED[1]:.0%} of the device's {'TF32' if precision == 'tf32' else '16-bit'} rate."
     )
-    return _of_tasks(t, finding, tasks, (spared[0], spared[1]), told)
+    return of_tasks(t, finding, tasks, (spared[0], spared[1]), told)
 
 
 def _sixteen_bits(t: Tables, finding: Finding, _identity: str) -> Effect | None:
@@ -97,7 +82,7 @@ def _sixteen_bits(t: Tables, finding: Finding, _identity: str) -> Effect | None:
     if not carried.sum():
         return None
     told = f"Each collective takes {HALVED[0]:.0%} to {HALVED[1]:.0%} less, but for {LATENCY_NS // 1000} µs of latency."
-    return _of_tasks(t, finding, tasks, (carried * HALVED[0], carried * HALVED[1]), told)
+    return of_tasks(t, finding, tasks, (carried * HALVED[0], carried * HALVED[1]), told)
 
 
 def _on_a_side_stream(t: Tables, finding: Finding, _identity: str) -> Effect | None:
@@ -106,46 +91,15 @@ def _on_a_side_stream(t: Tables, finding: Finding, _identity: str) -> Effect | N
         return None
     length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
     told = "Copies to the device run a batch ahead on a side stream, from pinned memory."
-    return _of_tasks(t, finding, tasks, (length * HIDDEN[0], length * HIDDEN[1]), told, waits=(0.5, 0.0))
-
-
-def _of_tasks(  # noqa: PLR0913  # each says something else
-    t: Tables,
-    finding: Finding,
-    tasks: npt.NDArray[np.intp],
-    spared: tuple[Floats, Floats],
-    told: str,
-    *,
-    waits: tuple[float, float] = (1.0, 1.0),
-) -> Effect:
-    """Return the effect of tasks that take so much less, ns each, at least and at most.
-
-    ``waits`` is what is left of the host's waiting that the finding names. No change saves more than its finding costs.
-    """
-    order = np.argsort(t.tasks.row[tasks], kind="stable")
-    rows = t.tasks.row[tasks][order]
-    of = t.causes.of(finding.rule)
-    pieces = Intervals(t.causes.start[of], t.causes.end[of])
-
-    def change(less: Floats, factor: float) -> Change:
-        def both(graph: Graph) -> Graph:
-            shorter = shorten_tasks(graph, rows, less[order])
-            return scale_host(shorter, pieces, factor) if factor < 1 and len(pieces.start) else shorter
-
-        return both
-
-    return Effect(
-        change(spared[0], waits[0]),
-        change(spared[1], waits[1]),
-        change((spared[0] + spared[1]) / 2, sum(waits) / 2),
-        min(finding.lost_ns, t.steps.step_ns),
-        told,
-    )
+    return of_tasks(t, finding, tasks, (length * HIDDEN[0], length * HIDDEN[1]), told, left=(0.5, 0.0))
 
 
 _MODELS: Mapping[str, Callable[[Tables, Finding, str], Effect | None]] = {
     "allow-tf32": _next_precision,
     "autocast": _next_precision,
+    "compile-graphs": captured_as_graphs,
+    "foreach-optimizer": merged_updates,
+    "fused-optimizer": merged_updates,
     "compress-gradients": _sixteen_bits,
     "prefetch-to-device": _on_a_side_stream,
 }

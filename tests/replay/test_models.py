@@ -73,3 +73,65 @@ def test_no_change_saves_more_than_its_finding_costs(recording):
     r.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 1000, launched=(3, 4))
     effect = effect_of(r.tables(), Finding("exposed-communication", "", 100_000), "compress-gradients", (0.2, 0.5))
     assert effect.most_ns == 100_000
+
+
+def test_graphs_leave_a_fixed_cost_per_step_and_no_launches(recording):
+    # Two steps of 4 ms: 40 operators of 100 µs, each launching a kernel of 10 µs.
+    r = recording(devices=[A100])
+    for number in range(2):
+        begin = number * 4000
+        r.step(number + 1, begin, begin + 4000)
+        for i in range(40):
+            at = begin + i * 100
+            r.op("aten::relu", at, at + 100)
+            r.kernel("relu", at + 95, at + 105, launched=(at + 85, at + 90))
+    t = r.tables()
+    [finding] = [f for f in r.diagnosis().findings if f.rule == "launch-bound"]
+    effect = effect_of(t, finding, "compile-graphs", (0.3, 0.9))
+    assert length(t, effect.most) == pytest.approx(2 * 400_000, rel=0.15)  # the kernels alone
+    assert length(t, effect.least) == pytest.approx(2 * 2_000_000, rel=0.05)  # half of the operators stay
+    assert effect.assumes.startswith("Of 4.00 ms a step in operators")
+    assert "2% to 50%" in effect.assumes or "3% to 50%" in effect.assumes
+
+
+def test_loading_and_the_optimizer_stay_outside_of_graphs(recording):
+    r = recording(devices=[A100])
+    r.step(1, 0, 3000)
+    r.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 1000)
+    for at in range(1000, 2000, 100):
+        r.op("aten::relu", at, at + 100)
+        r.kernel("relu", at + 95, at + 105, launched=(at + 85, at + 90))
+    r.annotation("Optimizer.step#AdamW.step", 2000, 3000)
+    for at in range(2000, 3000, 100):
+        r.op("aten::add_", at, at + 100)
+        r.kernel("add", at + 95, at + 105, launched=(at + 85, at + 90))
+    t = r.tables()
+    effect = effect_of(t, Finding("launch-bound", "", 1_000_000), "compile-graphs", (0.3, 0.9))
+    assert effect.assumes.startswith("Of 1.00 ms a step in operators")
+    assert length(t, effect.most) == pytest.approx(length(t) - 900_000, rel=0.02)  # 100 of 1000 µs stay
+
+
+@pytest.mark.parametrize(
+    ("identity", "host", "device"), [("fused-optimizer", 20, 2 / 3), ("foreach-optimizer", 120, 0)]
+)
+def test_an_update_takes_what_its_few_launches_take(recording, identity, host, device):
+    # 100 launches of 10 µs; kernels of 2 µs, the last one of 302: 300 µs of it are traffic, not start-up.
+    r = recording(devices=[A100])
+    r.step(1, 0, 1000)
+    r.annotation("Optimizer.step#AdamW.step", 0, 1000)
+    for i in range(99):
+        r.kernel("add", i * 10 + 7, i * 10 + 9, launched=(i * 10, i * 10 + 5))
+    r.kernel("add", 997, 1299, launched=(990, 995))
+    t = r.tables()
+    finding = Finding("unfused-optimizer", "", 1_300_000, facts={"launches": 100.0})
+    effect = effect_of(t, finding, identity, (0.5, 1.0))
+    assert length(t, effect.most) == pytest.approx(1000 * (host + 300 * (1 - device)), rel=0.1)
+    assert length(t, effect.least) > length(t, effect.most)
+
+
+def test_an_update_without_known_launches_goes_by_its_share(recording):
+    r = recording(devices=[A100])
+    r.step(1, 0, 1000)
+    r.kernel("add", 6, 10, launched=(0, 5))
+    effect = effect_of(r.tables(), Finding("unfused-optimizer", "", 500_000), "fused-optimizer", (0.5, 1.0))
+    assert "50%" in effect.assumes
