@@ -207,6 +207,12 @@ def monitor(gpus: str, **asked: Any) -> int:  # noqa: ANN401  # what click read,
 )
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Load batches in N worker processes.")
 @click.option(
+    "--bucket-mb",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MB",
+    help="Reduce gradients in buckets of this size.",
+)
+@click.option(
     "--scale",
     "scales",
     multiple=True,
@@ -215,7 +221,7 @@ def monitor(gpus: str, **asked: Any) -> int:  # noqa: ANN401  # what click read,
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("path")
-def what_if(path: str, as_json: bool, workers: int | None, **named: Any) -> None:  # noqa: ANN401  # lists of texts
+def what_if(path: str, as_json: bool, **named: Any) -> None:  # noqa: ANN401  # lists of texts
     """Predict the step after changes, by replaying the recorded steps with one change after the other.
 
         diagnose what-if trace.json.gz --apply load-in-workers,autocast --scale 'gemm=0.5'
@@ -228,7 +234,8 @@ def what_if(path: str, as_json: bool, workers: int | None, **named: Any) -> None
         apply=tuple(name.strip() for name in named["ids"].split(",") if name.strip()),
         without=named["rules"],
         no_sync=tuple(map(parse_place, named["places"])),
-        workers=workers,
+        workers=named["workers"],
+        bucket_mb=named["bucket_mb"],
         scale=tuple(map(parse_scale, named["scales"])),
     )
     answer = ask(path, asked)

@@ -8,7 +8,7 @@ from diagnose.findings import Facts, Finding, Prescription
 from diagnose.occurrences import removable
 from diagnose.tables import Tables
 
-__all__ = ["ddp_facts", "gradient_prescriptions"]
+__all__ = ["DEFAULT_BUCKET_MB", "ddp_facts", "gradient_prescriptions"]
 
 DEFAULT_BUCKET_MB = 25  # of DistributedDataParallel
 SHOWN = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")  # arguments that bear on the exchange

@@ -15,6 +15,7 @@ from diagnose.examine import found_in, tables_of
 from diagnose.outlook import Forecast
 from diagnose.reading import open_captures
 from diagnose.replay import Change, critical_path, graph_of, predict, scale_kernels, shares, simulate
+from diagnose.replay.buckets import with_buckets
 from diagnose.replay.graph import Graph
 from diagnose.replay.models import effect_of
 from diagnose.replay.predict import without_cause
@@ -36,6 +37,7 @@ class Asked:
     without: tuple[str, ...] = ()  # rules whose cause is taken away whole
     no_sync: tuple[tuple[str, int], ...] = ()  # lines that wait for the device
     workers: int | None = None  # of the DataLoader
+    bucket_mb: float | None = None  # of DistributedDataParallel
     scale: tuple[tuple[str, float], ...] = ()  # kernels, by a pattern of their names, and the share of their time
 
 
@@ -176,6 +178,14 @@ def _steps(t: Tables, capture: Capture, asked: Asked) -> Iterator[_Step]:
         if change is None:
             raise UsageError("The steady steps do not wait for a DataLoader, so workers change nothing.")
         yield _whole(f"{asked.workers} loader workers", change)
+    if asked.bucket_mb is not None:
+        change = with_buckets(t, asked.bucket_mb)
+        if change is None:
+            raise UsageError(
+                "Buckets of another size cannot be replayed: the trace holds no reductions with recorded sizes, or "
+                "they take far longer than their bytes explain, waiting for other ranks."
+            )
+        yield _whole(f"gradient buckets of {asked.bucket_mb:g} MB", change)
     for pattern, factor in asked.scale:
         yield _whole(f"kernels ~ {pattern} in {factor:g} of their time", _scaled(t, pattern, factor))
 

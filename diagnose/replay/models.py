@@ -15,6 +15,8 @@ import numpy as np
 from diagnose.busy import named
 from diagnose.devices import Precision
 from diagnose.findings import Finding
+from diagnose.gradients import DEFAULT_BUCKET_MB
+from diagnose.replay.buckets import START_UP_NS, with_buckets
 from diagnose.replay.effects import Effect, of_tasks
 from diagnose.replay.host_models import captured_as_graphs, merged_updates
 from diagnose.replay.removal import removal
@@ -28,7 +30,6 @@ REACHED = (0.4, 0.7)
 # Of the bytes that 16 bits spare, what is gained: the cast of the gradients and back takes some of it.
 HALVED = (0.25, 0.5)
 HIDDEN = (0.9, 1.0)  # of a copy's time, by the time that passes until its batch is wanted
-LATENCY_NS = 20_000  # of a collective, whatever it carries
 _FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 _PRECISION: Mapping[str, Precision] = {"allow-tf32": "tf32", "autocast": "f16"}
 
@@ -78,10 +79,12 @@ def _next_precision(t: Tables, finding: Finding, identity: str) -> Effect | None
 
 def _sixteen_bits(t: Tables, finding: Finding, _identity: str) -> Effect | None:
     tasks = np.flatnonzero(t.tasks.is_collective)
-    carried = np.maximum((t.tasks.end - t.tasks.start)[tasks].astype(np.float64) - LATENCY_NS, 0.0)
+    carried = np.maximum((t.tasks.end - t.tasks.start)[tasks].astype(np.float64) - START_UP_NS, 0.0)
     if not carried.sum():
         return None
-    told = f"Each collective takes {HALVED[0]:.0%} to {HALVED[1]:.0%} less, but for {LATENCY_NS // 1000} µs of latency."
+    told = (
+        f"Each collective takes {HALVED[0]:.0%} to {HALVED[1]:.0%} less, but for {START_UP_NS // 1000} µs of latency."
+    )
     return of_tasks(t, finding, tasks, (carried * HALVED[0], carried * HALVED[1]), told)
 
 
@@ -94,6 +97,14 @@ def _on_a_side_stream(t: Tables, finding: Finding, _identity: str) -> Effect | N
     return of_tasks(t, finding, tasks, (length * HIDDEN[0], length * HIDDEN[1]), told, left=(0.5, 0.0))
 
 
+def _smaller_buckets(t: Tables, finding: Finding, _identity: str) -> Effect | None:
+    change = with_buckets(t, DEFAULT_BUCKET_MB)
+    if change is None:
+        return None
+    told = f"Gradients are ready evenly during the backward; a bucket takes {START_UP_NS // 1000} µs and its bytes."
+    return Effect(change, change, change, min(finding.lost_ns, t.steps.step_ns), told)
+
+
 _MODELS: Mapping[str, Callable[[Tables, Finding, str], Effect | None]] = {
     "allow-tf32": _next_precision,
     "autocast": _next_precision,
@@ -101,5 +112,6 @@ _MODELS: Mapping[str, Callable[[Tables, Finding, str], Effect | None]] = {
     "foreach-optimizer": merged_updates,
     "fused-optimizer": merged_updates,
     "compress-gradients": _sixteen_bits,
+    "overlap-gradients": _smaller_buckets,
     "prefetch-to-device": _on_a_side_stream,
 }
