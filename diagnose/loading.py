@@ -11,9 +11,15 @@ from diagnose.findings import Facts, Finding, Prescription
 from diagnose.occurrences import removable
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
+from diagnose.tables.stretches import waiting_share
 from diagnose.trace import Kind
 
 __all__ = ["loading_evidence", "loading_facts", "loading_prescriptions"]
+
+MIN_SAMPLES = 5
+# Of the stall, what is gone at least when workers keep up: fetching a batch from them, and the cores they take, cost.
+HIDDEN, HIDDEN_WAITING = 0.7, 0.9
+WAITING = 0.7  # of the samples within loading: it is reading or waiting then, not computing
 
 
 def loading_facts(t: Tables) -> Facts:
@@ -23,6 +29,7 @@ def loading_facts(t: Tables) -> Facts:
     lengths = (t.trace.events.end - t.trace.events.start)[rows]
     known = dict(t.capture.info.loader) if t.capture.info else {}
     single = any("SingleProcess" in name for name in names)
+    seen, waiting = waiting_share(t, t.covering(rows))
     return {
         **known,
         "single_process": single,
@@ -30,6 +37,7 @@ def loading_facts(t: Tables) -> Facts:
         "batch_ns": int(np.median(lengths)) if len(lengths) else 0,
         "batches_per_step": len(rows) / max(1, t.steps.num),
         "has_device": t.device_id >= 0,
+        "waits": int(seen.sum()) >= MIN_SAMPLES and int(waiting.sum()) >= WAITING * int(seen.sum()),
     }
 
 
@@ -38,7 +46,8 @@ def loading_evidence(facts: Facts) -> list[str]:
     how = "in the training process" if facts["single_process"] else "by worker processes"
     workers = facts.get("num_workers")
     said = f" (num_workers={workers})" if workers is not None else ""
-    return [f"One batch is loaded {how}{said}; the median wait is {_ns(facts, 'batch_ns') / 1e6:.2f} ms."]
+    spends = " Loading waits off the CPU most of that time." if facts.get("waits") else ""
+    return [f"One batch is loaded {how}{said}; the median wait is {_ns(facts, 'batch_ns') / 1e6:.2f} ms.{spends}"]
 
 
 def _ns(facts: Facts, key: str) -> float:
@@ -58,7 +67,8 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
     """Prescribe workers, or more of them, so that loading overlaps with the step.
 
     With w workers a batch arrives every load/w; the rest of the step runs meanwhile. So between all of the stall is
-    saved (loading is hidden entirely) and what is left when load/w is longer than the rest of the step.
+    saved (loading is hidden entirely) and what is left when load/w is longer than the rest of the step. Loading that
+    waits needs no core; other loading shares them with the step.
     """
     facts = finding.facts
     load_ns = _ns(facts, "batch_ns") * max(1.0, _ns(facts, "batches_per_step"))
@@ -67,7 +77,9 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
     if facts.get("single_process"):
         cpus = os.cpu_count() or 1
         workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, 16))
-        left_ns = max(load_ns / max(1, min(workers, cpus)) - rest_ns, 0.0)
+        waits = bool(facts.get("waits"))
+        hands = workers if waits else max(1, min(workers, cpus))
+        left_ns = max(load_ns / hands - rest_ns, 0.0)
         return [
             removable(
                 finding,
@@ -76,7 +88,7 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
                 title=f"Load batches in {workers} worker processes, ahead of the step",
                 before=_call(facts, num_workers=facts.get("num_workers", 0)),
                 after=_call(facts, num_workers=workers, persistent_workers=True, **pin),
-                least=max(0.0, min(0.7, 1 - left_ns / max(finding.lost_ns, 1.0))),
+                least=max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
                 safety="same numbers where samples do not draw from the main process's random state",
                 needs=f"{workers} CPU cores, and memory for {workers} copies of what the dataset holds",
                 remedy="diagnose.kernels.loader_tuning",

@@ -91,6 +91,22 @@ def test_loading_that_workers_cannot_hide_saves_less(recording, monkeypatch, cpu
     assert p.saves_ns == (pytest.approx(least), 790_000)
 
 
+@pytest.mark.parametrize(("running", "least", "said"), [(0, 0.9, True), (1, 0.2658, False)])
+def test_loading_that_waits_needs_no_core_of_its_own(recording, monkeypatch, running, least, said):
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 100, launched=(-20, -15))
+    loading(r, start=100, end=890)
+    r.op("aten::relu", 890, 1000)
+    r.kernel("relu", 900, 1000, launched=(890, 895))
+    r.samples_every(50, 110, 880, ("data.py", 7, "__getitem__"), running)
+    finding = r.find("data-stall")
+    assert finding.evidence[1].endswith("Loading waits off the CPU most of that time.") is said
+    (p,) = r.prescribe("data-stall")
+    assert p.saves_ns == (pytest.approx(least * 790_000, rel=0.001), 790_000)
+
+
 def test_no_more_than_sixteen_workers_are_prescribed(recording):
     r = recording()
     r.step(1, 0, 100_000)
