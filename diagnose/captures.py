@@ -58,7 +58,7 @@ class CaptureInfo:
         default_factory=dict
     )  # of the allocator over the windows: retries, peaks, bytes
     loader: Mapping[str, object] = field(default_factory=dict)  # the DataLoader's real arguments, batch_size …
-    optimizer: Mapping[str, object] = field(default_factory=dict)  # class, fused, foreach, num_params, num_tensors
+    optimizer: Mapping[str, object] = field(default_factory=dict)  # class, fused, num_params, param_bytes …
     notes: tuple[str, ...] = ()  # sentences for `trust`
     ended: str = ""  # stopped (early, on purpose), finished, raised, interrupted, killed
     exit_code: int | None = None

@@ -2,12 +2,14 @@
 
 What a block is for follows from when it was taken and given back: taken in the forward and given back in the backward
 it is an activation; taken in the backward and kept beyond it, a gradient; kept beyond a step of the optimizer that
-took it, the optimizer's state; and what was there before the recording are parameters and what else lives on.
+took it, the optimizer's state. What was there before the recording are parameters, that state, and what else lives on:
+a capture knows the sizes of both, other traces do not.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,10 +29,11 @@ from diagnose.trace import Ints, Kind
 if TYPE_CHECKING:
     from diagnose.figures import Memory
 
-__all__ = ["ACTIVATIONS", "BEFORE", "GRADIENTS", "INPUT", "KEPT", "OPTIMIZER", "WORKSPACE", "memory_of"]
+__all__ = ["ACTIVATIONS", "BEFORE", "GRADIENTS", "INPUT", "KEPT", "OPTIMIZER", "PARAMETERS", "WORKSPACE", "memory_of"]
 
-BEFORE = "held from before (parameters, optimizer state)"
+BEFORE, OTHERS = "held from before (parameters, optimizer state)", "held from before (buffers and others)"
 ACTIVATIONS, GRADIENTS, WORKSPACE, INPUT = "activations", "gradients", "workspace", "input"
+PARAMETERS = "parameters"
 OPTIMIZER, KEPT = "optimizer state", "kept"
 MOST_POINTS = 600  # of the timeline: more than a chart has pixels
 MOST_LOOKED_UP = 400  # blocks at the peak, the largest first, whose lines are looked up
@@ -107,8 +110,33 @@ def _by_category(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp], all
         ACTIVATIONS,
     )
     found = {name: int(blocks.size[held][category == name].sum()) for name in dict.fromkeys(category.tolist())}
-    before = allocated - sum(found.values())
-    return dict(sorted({BEFORE: max(before, 0), **found}.items(), key=lambda item: -item[1]))
+    held_before = _held_before(t, max(allocated - sum(found.values()), 0), found.get(OPTIMIZER, 0))
+    for name, size in held_before.items():
+        found[name] = found.get(name, 0) + size
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _held_before(t: Tables, size: int, new_state: int) -> dict[str, int]:
+    """Divide what was there before the recording: a capture knows how large parameters and the optimizer's state are.
+
+    ``new_state`` is the part of the state that the recording saw being taken.
+    """
+    parameters, state = _told(t, "param_bytes"), _told(t, "state_bytes")
+    parameters = min(parameters, size)
+    state = min(max(state - new_state, 0), size - parameters)
+    if not parameters:
+        return {BEFORE: size}
+    split = {PARAMETERS: parameters, OPTIMIZER: state, OTHERS: size - parameters - state}
+    return {name: held for name, held in split.items() if held}
+
+
+def _told(t: Tables, name: str) -> int:
+    """Return what a capture tells of all optimizers together, 0 where it tells nothing."""
+    main = t.capture.info.optimizer if t.capture.info else {}
+    others = main.get("others")
+    each = [main, *(others if isinstance(others, list | tuple) else ())]
+    sizes = [one.get(name) for one in each if isinstance(one, Mapping)]
+    return sum(size for size in sizes if isinstance(size, int))
 
 
 def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:

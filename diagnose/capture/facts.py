@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = ["ScriptFacts", "describe_gpus", "describe_optimizer", "precision_flags"]
@@ -106,10 +106,23 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:  # noqa: ANN401  # tor
         **{flag: group.get(flag) for flag in OPTIMIZER_FLAGS if flag in group},
         "num_tensors": len(tensors),
         "num_params": sum(int(p.numel()) for p in tensors),
+        "param_bytes": sum(map(_bytes, tensors)),
+        "state_bytes": sum(_bytes(value) for held in optimizer.state.values() for value in _values(held)),
         "num_groups": len(optimizer.param_groups),
         "devices": sorted({str(p.device) for p in tensors}),
         "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in tensors}),
     }
+
+
+def _bytes(value: Any) -> int:  # noqa: ANN401  # torch is not imported here
+    """Return what a tensor holds on this rank, 0 for anything else."""
+    part = getattr(value, "_local_tensor", value)  # a distributed tensor is as large as all its shards
+    size = getattr(part, "nbytes", 0)
+    return size if isinstance(size, int) else 0
+
+
+def _values(held: Any) -> Iterable[object]:  # noqa: ANN401  # optimizers keep what they like
+    return held.values() if isinstance(held, Mapping) else ()
 
 
 def describe_gpus() -> list[dict[str, object]]:

@@ -99,7 +99,9 @@ def test_what_the_script_runs_with(captured):
     assert (loader["num_workers"], loader["batch_size"], loader["start_method"]) == (2, 4, "fork")
     assert (loader["persistent_workers"], loader["pin_memory"], loader["dataset"]) == (True, False, "Slow")
     assert (optimizer["class"], optimizer["foreach"], optimizer["num_tensors"]) == ("AdamW", True, 4)
-    assert optimizer["num_params"] == 16 * 32 + 32 + 32 + 1
+    num = 16 * 32 + 32 + 32 + 1
+    assert (optimizer["num_params"], optimizer["param_bytes"]) == (num, 4 * num)
+    assert optimizer["state_bytes"] == 2 * 4 * num + 4 * 4  # two moments, and a count of steps for each tensor
     assert captured["scaler"].info.flags["autocast"] == {"device": "cpu", "dtype": "bfloat16"}
     assert captured["train"].info.flags["matmul_precision"] == "highest"
     assert captured["train"].info.nvml["available"] is False

@@ -57,6 +57,27 @@ def test_the_optimizers_state_and_its_workspace(recording):
     assert (held["optimizer state"], held["workspace"], held["gradients"]) == (9 * MB, 80 * MB, 30 * MB)
 
 
+@pytest.mark.parametrize(
+    ("told", "held"),
+    [
+        ({"param_bytes": 30 * MB, "state_bytes": 60 * MB}, {"parameters": 30, "optimizer state": 60, "others": 10}),
+        (
+            {"param_bytes": 20 * MB, "state_bytes": 40 * MB, "others": [{"param_bytes": 10 * MB, "state_bytes": 0}]},
+            {"parameters": 30, "optimizer state": 40, "others": 30},
+        ),
+        ({"param_bytes": 80 * MB, "state_bytes": 160 * MB}, {"parameters": 80, "optimizer state": 20}),
+        ({"param_bytes": 0, "state_bytes": 0}, {"parameters, optimizer state": 100}),
+    ],
+)
+def test_a_capture_knows_what_was_there_before(recording, told, held):
+    r = training(recording)
+    r.told(optimizer={"class": "AdamW", **told})
+    memory = memory_of(r.tables())
+    assert sum(memory.by_category.values()) == memory.peak_allocated
+    for name, size in held.items():
+        assert [value for category, value in memory.by_category.items() if name in category] == [size * MB]
+
+
 def test_an_address_that_is_used_again(recording):
     r = recording(devices=[GPU])
     r.step(1, 0, 1000)
