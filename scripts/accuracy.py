@@ -1,4 +1,4 @@
-"""Compares the verdict and the dominant cause with the labels of the real traces in ../shared/traces.
+"""Compares verdict, dominant cause and replayed steps with the real traces in ../shared/traces and their labels.
 
 Prints a table and exits 1 below the bar, 0 at or above it, and 0 with a clear line where the traces are absent.
 The labels are read here only; the product never sees them.
@@ -11,8 +11,15 @@ import csv
 import sys
 from pathlib import Path
 
+from replay_accuracy import bars_hold, replays, summary, table
+
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
+REPLAY = """## Replayed steps
+
+The error of each replayed step against the measured one; [replay.md](replay.md) says what the columns mean and why
+measured delays prove little.
+"""
 VERDICT_BAR = 0.95
 CAUSE_BAR = 0.95
 
@@ -40,9 +47,13 @@ def main() -> int:
     both = sum(r["verdict_right"] and r["cause_right"] for r in every)
     print(f"all graded rows: verdict and cause {both} of {len(every)}")
     print(f"crashed: {crashed or 'none'}; invariants broken: {broken or 'none'}")
+    again = replays(options.traces)
+    print("replayed steps:", *(f"  {line}" for line in summary(again)), sep="\n")
     if options.write:
-        options.write.write_text(markdown(rows, verdicts, causes))
-    return 0 if verdicts >= VERDICT_BAR and causes >= CAUSE_BAR and not crashed and not broken else 1
+        replay = ["", REPLAY, *summary(again), "", *table(again), ""]
+        options.write.write_text(markdown(rows, verdicts, causes) + "\n".join(replay))
+    right = verdicts >= VERDICT_BAR and causes >= CAUSE_BAR
+    return 0 if right and not crashed and not broken and bars_hold(again) else 1
 
 
 def examined(folder: Path, label: dict[str, str]) -> dict[str, object]:

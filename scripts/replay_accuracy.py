@@ -81,14 +81,24 @@ def main() -> int:
     if not (options.traces / "labels.csv").is_file():
         print(f"skipped: no traces in {options.traces}")
         return 0
-    paths = sorted(options.traces.glob("*.json.gz"))
-    rows = [row for row in (replayed(path) for path in paths) if row is not None]
+    rows = replays(options.traces)
     lines = [*table(rows), "", *summary(rows)]
     print("\n".join(lines))
     if options.write:
         options.write.write_text("\n".join([ABOUT, *lines[len(table(rows)) + 1 :], "", *table(rows)]) + "\n")
+    return 0 if bars_hold(rows) else 1
+
+
+def replays(folder: Path) -> list[Row]:
+    """Replay every trace of a folder that has step marks and a device."""
+    return [row for row in map(replayed, sorted(folder.glob("*.json.gz"))) if row is not None]
+
+
+def bars_hold(rows: list[Row]) -> bool:
+    """Tell whether the replay with measured delays reproduces the steps, and usual delays a step held out."""
     worst = max(max(abs(r.window), abs(r.step)) for r in rows)
-    return 0 if worst <= WORST_BAR and median(abs(r.step) for r in rows) <= MEDIAN_BAR else 1
+    held_out = median(abs(r.held_out) for r in rows if r.held_out is not None)
+    return worst <= WORST_BAR and median(abs(r.step) for r in rows) <= MEDIAN_BAR and held_out <= HELD_OUT_BAR
 
 
 def replayed(path: Path) -> Row | None:
