@@ -3,6 +3,7 @@
     diagnosis = diagnose.analyze(train_step)            # a function that runs one step
     with diagnose.trace() as t: ... t.step()            # a loop of one's own
     diagnosis = diagnose.analyze_trace("trace.json.gz") # what torch.profiler recorded
+    diagnosis = diagnose.prove(make_train_step)         # applies what it prescribes, and measures
     diagnose.step()                                     # marks a step for the command `diagnose trace`
 
 Names are imported when first used: importing ``diagnose`` imports neither numpy nor torch.
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     )
     from diagnose.findings import Diagnosis, Finding, Prescription
     from diagnose.marker import step
+    from diagnose.proving_steps import prove
 
 __version__ = "0.1.0"
 
@@ -44,6 +46,7 @@ __all__ = [
     "__version__",
     "analyze",
     "analyze_trace",
+    "prove",
     "step",
     "trace",
 ]
@@ -60,6 +63,7 @@ _HOMES = {
     ),
     "diagnose.findings": ("Diagnosis", "Finding", "Prescription"),
     "diagnose.marker": ("step",),
+    "diagnose.proving_steps": ("prove",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -17,10 +17,9 @@ from diagnose.errors import CaptureError, UsageError
 from diagnose.findings import Diagnosis
 from diagnose.output import check
 from diagnose.progress import Progress
-from diagnose.proof.candidates import by_hand, candidates, check_ids
-from diagnose.proof.prove import Proof, prove
+from diagnose.proof.candidates import check_ids
+from diagnose.proof.outcome import arguments_of, proven, with_proof
 from diagnose.proof.runs import Command, Runner
-from diagnose.trace import Note
 
 __all__ = ["ProveRequest", "command_of", "parse_budget", "prove_and_answer"]
 
@@ -66,8 +65,9 @@ def prove_and_answer(request: ProveRequest) -> int:
             capture = folder.path / "capture"
             _trace(runner, (), capture, request.progress, "to find what holds it back")
         diagnosis = examine_paths([capture], request.progress)
-        proof = _prove(runner, diagnosis, request, budget_s)
-        diagnosis = _with_proof(diagnosis, proof)
+        runner.arguments = arguments_of(diagnosis)
+        proof = proven(runner, diagnosis, request.apply, budget_s, request.progress.say)
+        diagnosis = with_proof(diagnosis, proof)
         if proof.best:
             diagnosis = replace(diagnosis, after=_after(runner, proof.best, folder.path / "after", request.progress))
         answer(diagnosis, request, files)
@@ -78,8 +78,8 @@ def prove_and_answer(request: ProveRequest) -> int:
     return 0
 
 
-def parse_budget(text: str) -> float:
-    """Return seconds from 90, 90s, 10m or 1h.
+def parse_budget(text: str, *, name: str = "--budget") -> float:
+    """Return seconds from 90, 90s, 10m or 1h; ``name`` is what the option is called.
 
     Raises:
         UsageError: it is none of these, or not above zero.
@@ -87,7 +87,7 @@ def parse_budget(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if seconds <= 0:
-        raise UsageError(f"--budget {text} is no time; give 90s, 10m or 1h.")
+        raise UsageError(f"{name} {text} is no time; give 90s, 10m or 1h.")
     return seconds
 
 
@@ -157,19 +157,6 @@ def _trace(runner: Runner, ids: Sequence[str], capture: Path, progress: Progress
         run = runner.trace(ids, capture, timeout_s=TRACE_TIMEOUT_S)
     if run.failure:
         raise CaptureError(run.failure)
-
-
-def _prove(runner: Runner, diagnosis: Diagnosis, request: ProveRequest, budget_s: float) -> Proof:
-    runner.arguments = {p.id: p.arguments for p in diagnosis.prescriptions if p.arguments}
-    chosen = candidates(diagnosis, request.apply)
-    if not chosen:
-        return Proof(notes=["No prescription of this diagnosis can be applied from outside, so nothing was run."])
-    return prove(runner, chosen, budget_s, request.progress.say)
-
-
-def _with_proof(diagnosis: Diagnosis, proof: Proof) -> Diagnosis:
-    notes = [*proof.notes, *by_hand(diagnosis)]
-    return replace(diagnosis, trials=tuple(proof.trials), trust=(*diagnosis.trust, *(Note(text) for text in notes)))
 
 
 def _after(runner: Runner, best: tuple[str, ...], capture: Path, progress: Progress) -> Diagnosis | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diagnose.errors import UsageError
 from diagnose.findings import Diagnosis, Prescription
 from diagnose.proof.patches import BY_HAND, PATCHES
 
 __all__ = ["Candidate", "by_hand", "candidates", "check_ids"]
+
+NO_GPU = "It needs a GPU, and these steps used none."
+_AT_START = "sets environment variables, which torch reads when it starts"
 
 
 @dataclass(frozen=True)
@@ -19,29 +22,32 @@ class Candidate:
     id: str
     title: str
     predicted_ratio: float | None = None  # of the step then to the step now
+    refusal: str = ""  # why it is not even tried
 
 
 def candidates(diagnosis: Diagnosis, asked: Sequence[str]) -> tuple[Candidate, ...]:
     """Return what to run: the ids asked for, or without any every prescription that can be applied from outside."""
     prescribed = {p.id: p for p in diagnosis.prescriptions}
-    if not asked:
-        has_gpu = diagnosis.queue is not None
-        wanted = [name for name in prescribed if name in PATCHES and (has_gpu or not PATCHES[name].needs_gpu)]
-        return tuple(_candidate(name, prescribed.get(name), diagnosis.step_ns) for name in wanted)
-    return tuple(_candidate(name, prescribed.get(name), diagnosis.step_ns) for name in dict.fromkeys(asked))
+    has_gpu = diagnosis.queue is not None
+    wanted = asked or [name for name in prescribed if name in PATCHES and (has_gpu or not PATCHES[name].needs_gpu)]
+    found = (_candidate(name, prescribed.get(name), diagnosis.step_ns) for name in dict.fromkeys(wanted))
+    return tuple(c if has_gpu or not PATCHES[c.id].needs_gpu else replace(c, refusal=NO_GPU) for c in found)
 
 
-def check_ids(asked: Sequence[str]) -> None:
+def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
     """Refuse what cannot be run.
 
     Raises:
-        UsageError: an id is unknown, or names a change that only the script's author can make.
+        UsageError: an id is unknown, names a change that only the author can make, or one that takes effect only
+            where a process begins, which ``own_process`` says every run does.
     """
     for name in asked:
         if name in BY_HAND:
             raise UsageError(f"{name} cannot be applied from outside: {BY_HAND[name]}. Make the change by hand.")
         if name not in PATCHES:
             raise UsageError(f"There is no change {name} that can be applied; there are {', '.join(sorted(PATCHES))}.")
+        if PATCHES[name].environment and not own_process:
+            raise UsageError(f"{name} {_AT_START}; run the script with diagnose prove.")
 
 
 def by_hand(diagnosis: Diagnosis) -> tuple[str, ...]:

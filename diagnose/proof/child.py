@@ -22,13 +22,11 @@ from diagnose.capture.run import leave_behind, silence_kineto, trace_script
 from diagnose.capture.script import Outcome, StopScript, check_script, run_script
 from diagnose.errors import DiagnoseError
 from diagnose.proof.patches import PATCHES, Log, Undo
-from diagnose.proof.spec import Order, Run
+from diagnose.proof.spec import LEAST_TIMED, Order, Run
 from diagnose.proof.timing import StepTimer
 from diagnose.proof.watching import Numbers, PeakMemory, seed_everything
 
 __all__ = ["main"]
-
-LEAST_TIMED = 5  # steps of a script that ends early: fewer make no median
 
 
 def main() -> NoReturn:
@@ -117,15 +115,14 @@ def _result(outcome: Outcome, timer: StepTimer, numbers: Numbers, memory: PeakMe
         steady=timer.steady,
         ended=outcome.ended,
         exit_code=outcome.exit_code,
-        failure="" if len(step_ns) >= LEAST_TIMED else _why_nothing(outcome, timer, len(step_ns)),
+        failure="" if len(step_ns) >= LEAST_TIMED else _why_nothing(outcome, timer),
     )
 
 
-def _why_nothing(outcome: Outcome, timer: StepTimer, timed: int) -> str:
+def _why_nothing(outcome: Outcome, timer: StepTimer) -> str:
     if outcome.ended == "raised":
         return f"The script raised {type(outcome.error).__name__}: {str(outcome.error).strip().splitlines()[:1]}."
-    seen = timer.num_warm_up + timed
-    return f"The script ended after {seen} steps that could be timed; it must run for more to be measured."
+    return f"The script ended after {timer.num_steps} steps that could be timed; it must run for more to be measured."
 
 
 def _write(order: Order, run: Run) -> None:

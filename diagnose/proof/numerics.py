@@ -37,17 +37,15 @@ def compare(baselines: Sequence[Sequence[float]], variant: Sequence[float], prom
     first = baselines[0]
     num = min(len(first), len(variant))
     if num < LEAST:
-        return Parity("unknown", None, "Too few losses were seen: the script calls backward on no scalar.")
+        return Parity("unknown", None, "Too few losses were seen: backward was called on no scalar.")
     bad = next((i for i in range(num) if not math.isfinite(variant[i]) and math.isfinite(first[i])), None)
     if bad is not None:
-        return Parity("drifted", None, f"Loss {bad + 1} is not finite, that of the unchanged script is.")
+        return Parity("drifted", None, f"Loss {bad + 1} is not finite; unchanged it is.")
     drift = _distance(first, variant)
     if all(_same(first[i], variant[i]) for i in range(num)):
         return Parity("identical", drift, "")
     own = max((_distance(first, other) for other in baselines[1:]), default=0.0)
-    note = (
-        f"The unchanged script differs from itself by {own:.1e} (median loss): parity is judged by that." if own else ""
-    )
+    note = f"Unchanged, it differs from itself by {own:.1e} (median loss): parity is judged by that." if own else ""
     allowed = max(ALLOWED[promise], SPREAD * own)
     return Parity("within" if drift <= allowed else "drifted", drift, note)
 

@@ -13,7 +13,7 @@ from diagnose.errors import CaptureError
 from diagnose.findings import Trial
 from diagnose.proof.candidates import Candidate
 from diagnose.proof.spec import Run
-from diagnose.proof.trials import Measured, is_gain, judge
+from diagnose.proof.trials import Measured, is_gain, judge, refused
 
 __all__ = ["Proof", "Runs", "prove"]
 
@@ -56,7 +56,7 @@ def prove(runs: Runs, chosen: Sequence[Candidate], budget_s: float, say: Callabl
     candidate stands between two baselines, and a drift of the machine falls on both.
 
     Raises:
-        CaptureError: the unchanged script itself could not be measured.
+        CaptureError: what is unchanged could not be measured.
     """
     return _Proving(runs, budget_s, say).go(chosen)
 
@@ -88,7 +88,7 @@ class _Proving:
         self._runs.warm_up, self._runs.timed = LEAST_WARM_UP, LEAST_TIMED
         first = self._run((), "once, to see how long its steps take")
         if not first.step_ns:
-            raise CaptureError(f"The unchanged script could not be measured. {first.failure}")
+            raise CaptureError(f"The run without changes could not be measured. {first.failure}")
         step_ns = median(first.step_ns)
         fitting = ceil(TIMED_S * 1e9 / step_ns)
         timed = FEW_STEPS if step_ns > SLOW_STEP_NS else min(max(fitting, LEAST_TIMED), MOST_TIMED)
@@ -101,10 +101,10 @@ class _Proving:
             if run.step_ns:
                 self._baselines.append(run)
         if not self._baselines:
-            raise CaptureError("The unchanged script could not be measured a second time; it ended early or hung.")
+            raise CaptureError(f"The run without changes could not be measured a second time. {run.failure}")
 
     def _try(self, candidate: Candidate) -> None:
-        trial = self._measured(candidate, (candidate.id,), "single")
+        trial = refused(candidate) if candidate.refusal else self._measured(candidate, (candidate.id,), "single")
         self._proof.trials.append(trial)
         self._say(_sentence(trial))
 

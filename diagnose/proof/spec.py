@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Order", "Run"]
+__all__ = ["LEAST_TIMED", "Order", "Run"]
+
+LEAST_TIMED = 5  # steps of a run that ends early: fewer make no median
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class StepTimer:
     def __init__(self, warm_up: int, timed: int, *, alone: bool, timing_begins: Callable[[], None]) -> None:
         self.done = False
         self.steady = True
+        self.num_steps = 0
         self.num_warm_up = 0
         self._host: list[int] = []
         self._marks: list[Any] = []
@@ -46,6 +47,7 @@ class StepTimer:
         duration, self._last = now - self._last, now
         if self.done:
             return
+        self.num_steps += 1
         try:
             self._plan.send(duration)
         except StopIteration:

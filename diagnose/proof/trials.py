@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -14,7 +15,7 @@ from diagnose.proof.patches.base import Promise
 from diagnose.proof.spec import Run
 from diagnose.proof.statistics import noise_of, speed_up
 
-__all__ = ["Measured", "is_gain", "judge", "loosest"]
+__all__ = ["Measured", "is_gain", "judge", "loosest", "refused"]
 
 _ORDER: tuple[Promise, ...] = ("identical", "rounding", "reduced")
 SHOWN_LOSSES = 100
@@ -33,14 +34,11 @@ class Measured(NamedTuple):
 def judge(candidate: Candidate, measured: Measured) -> Trial:
     """Return what came of a change."""
     ids, baselines, variants, all_baselines, kind = measured
-    common = {"id": candidate.id, "title": candidate.title, "ids": tuple(ids), "kind": kind}
     good = [run for run in variants if run.step_ns]
     failure = next((run.failure for run in variants if run.failure), "")
     if not good or not any(run.step_ns for run in baselines):
-        return Trial(
-            baseline_ms=(), step_ms=(), speed_up=1.0, interval=(0.0, 0.0), numerics="unknown",
-            failure=failure or "The unchanged script could not be measured beside it.", **common,  # type: ignore[arg-type]
-        )  # fmt: skip
+        failed = refused(replace(candidate, refusal=failure or "The run without changes beside it failed."))
+        return replace(failed, ids=tuple(ids), kind=kind)
     before = [run.step_ns for run in baselines if run.step_ns]
     after = [run.step_ns for run in good]
     noise = noise_of([run.step_ns for run in all_baselines if run.step_ns])
@@ -49,6 +47,10 @@ def judge(candidate: Candidate, measured: Measured) -> Trial:
     baseline_ms = tuple(ns / 1e6 for run in before for ns in run)
     predicted = candidate.predicted_ratio
     return Trial(
+        id=candidate.id,
+        title=candidate.title,
+        ids=tuple(ids),
+        kind=kind,
         baseline_ms=baseline_ms,
         step_ms=tuple(ns / 1e6 for run in after for ns in run),
         speed_up=faster.ratio,
@@ -60,7 +62,13 @@ def judge(candidate: Candidate, measured: Measured) -> Trial:
         losses=(baselines[0].losses[:SHOWN_LOSSES], good[0].losses[:SHOWN_LOSSES]),
         drift=parity.drift,
         note=_note(good, parity.note),
-        **common,  # type: ignore[arg-type]  # the texts above
+    )
+
+
+def refused(candidate: Candidate) -> Trial:
+    """Return the trial of a change of which nothing could be measured."""
+    return Trial(
+        candidate.id, (), (), 1.0, (0.0, 0.0), "unknown", candidate.title, (candidate.id,), failure=candidate.refusal
     )
 
 

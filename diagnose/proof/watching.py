@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Numbers", "PeakMemory", "seed_everything"]
+__all__ = ["DevicePeak", "Numbers", "PeakMemory", "Returned", "seed_everything"]
 
 MOST_LOSSES = 2000
 MOST_NORMS = 8  # optimizer steps whose gradients are measured: during the warm-up, since a norm costs time
@@ -73,6 +73,58 @@ class Numbers:
         if gradients and not any(gradient.is_sparse for gradient in gradients):
             norms = torch.stack([torch.linalg.vector_norm(gradient.float()) for gradient in gradients])
             self._norms.append(torch.linalg.vector_norm(norms))
+
+
+class Returned:
+    """Keeps what a step function returns where that is its loss: a number, or a tensor that holds one."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._is_loss = True
+
+    def hear(self, value: object) -> None:
+        """Take down what a step returned; once it is no number, nothing it returns is taken for a loss."""
+        import torch
+
+        if not self._is_loss or len(self._values) == MOST_LOSSES:
+            return
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            self._values.append(value.detach().clone())
+        elif isinstance(value, float | int) and not isinstance(value, bool):
+            self._values.append(value)
+        else:
+            self._is_loss = False
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Return the losses, none where a step returned something else; waits for the device."""
+        return tuple(float(value) for value in self._values) if self._is_loss else ()
+
+
+class DevicePeak:
+    """The peak of the device's allocator over what was there at first; the process's own memory tells nothing here."""
+
+    def __init__(self) -> None:
+        self._before = self._cuda().memory_allocated() if self._is_used() else 0
+        self._heard = False
+
+    def start(self) -> None:
+        """Forget the peak so far."""
+        self._heard = self._is_used()
+        if self._heard:
+            self._cuda().reset_peak_memory_stats()
+
+    def read(self) -> int | None:
+        """Return the peak in bytes, None without a device."""
+        return int(self._cuda().max_memory_allocated()) - self._before if self._heard else None
+
+    @classmethod
+    def _is_used(cls) -> bool:
+        return bool(cls._cuda().is_available() and cls._cuda().is_initialized())
+
+    @staticmethod
+    def _cuda() -> Any:  # noqa: ANN401  # a module
+        return sys.modules["torch"].cuda
 
 
 class PeakMemory:

@@ -32,6 +32,7 @@ FLOORS = {
     "answering": FACES,
     "api": FACES,
     "proving": FACES,
+    "proving_steps": FACES,
     "monitoring": FACES,
     "comparing": FACES,
     "gating": FACES,

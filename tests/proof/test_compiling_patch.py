@@ -36,4 +36,5 @@ def test_the_outermost_module_is_compiled(make, monkeypatch):
         undo()
         torch._dynamo.reset()
     assert seen, "nothing was compiled"
+    assert model._compiled_call_impl is None
     assert [line for line in log.done if "compile" in line]

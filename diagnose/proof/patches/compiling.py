@@ -22,6 +22,8 @@ def compile_graphs(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG00
 
 
 def _compile(log: Log, mode: str | None) -> Undo:
+    compiled: list[Any] = []
+
     def act(module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401, ARG001  # a Module and its arguments
         if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
             log.left("a model that is compiled already")
@@ -30,6 +32,14 @@ def _compile(log: Log, mode: str | None) -> Undo:
 
         # Module.compile() does nothing to torch's own classes, such as nn.Sequential, and does not say so.
         module._compiled_call_impl = compiled_call(module, mode or "default", "inductor", {})
+        compiled.append(module)
         log.did(f"{type(module).__name__}.compile({f'mode={mode!r}' if mode else ''})")
 
-    return once_for_top_module(act)
+    undo_hook = once_for_top_module(act)
+
+    def undo() -> None:
+        undo_hook()
+        for module in compiled:
+            module._compiled_call_impl = None
+
+    return undo

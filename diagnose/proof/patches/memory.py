@@ -98,12 +98,14 @@ def channels_last(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001
     from torch.utils._pytree import tree_map
 
     converted: dict[int, bool] = {}
+    modules: list[Any] = []
 
     def begins(module: Any, args: tuple[Any, ...]) -> Any:  # noqa: ANN401  # a Module
         if id(module) not in converted:
             converted[id(module)] = any(isinstance(inner, torch.nn.Conv2d) for inner in module.modules())
             if converted[id(module)]:
                 module.to(memory_format=torch.channels_last)
+                modules.append(module)
                 log.did(f"{type(module).__name__} and its inputs in channels_last")
             else:
                 log.left(f"{type(module).__name__}, which has no Conv2d")
@@ -113,4 +115,11 @@ def channels_last(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001
         image = isinstance(leaf, torch.Tensor) and leaf.dim() == 4  # batch, channels, two sides
         return leaf.contiguous(memory_format=torch.channels_last) if image else leaf
 
-    return around_top_module(begins, lambda output: output)
+    undo_hooks = around_top_module(begins, lambda output: output)
+
+    def undo() -> None:
+        undo_hooks()
+        for module in modules:
+            module.to(memory_format=torch.contiguous_format)
+
+    return undo
