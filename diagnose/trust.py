@@ -15,6 +15,7 @@ __all__ = ["is_scanty", "trust_notes"]
 FEW_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
 MIN_LOST = 0.001
 MANY_ZERO = 0.01
+EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
 
 
 def is_scanty(t: Tables) -> bool:
@@ -57,8 +58,30 @@ def trust_notes(t: Tables) -> Iterator[Note]:
         yield Note(
             f"{unknown} of {len(t.tasks.start)} device tasks have no launch in the file: who queued them is not known."
         )
+    yield from _of_clocks(t)
+    if not _has_shapes(t):
+        yield Note(
+            "No operator's shapes were recorded: how near the kernels come to what the device can do is not known. "
+            "Profile with record_shapes=True."
+        )
     if not (t.trace.events.kind == Kind.PYTHON).any() and t.capture.attribution is None and t.capture.samples is None:
         yield Note("Neither Python frames nor samples were recorded: findings name operators, not lines of the script.")
+
+
+def _of_clocks(t: Tables) -> Iterator[Note]:
+    launch = t.tasks.launch
+    ahead = (t.trace.events.start[launch] - t.tasks.start)[launch >= 0]
+    early = int((ahead > EARLY_NS).sum())
+    if early > MANY_ZERO * len(launch):
+        yield Note(
+            f"{early} of {len(launch)} device tasks begin before they are launched, by up to {ahead.max() / 1e3:.0f} "
+            "µs: the clocks of host and device disagree, so what the device waited for may be read wrongly."
+        )
+
+
+def _has_shapes(t: Tables) -> bool:
+    traces = [trace for trace in (t.trace, t.capture.attribution) if trace is not None]
+    return any(bool((trace.events.shapes >= 0).any()) for trace in traces)
 
 
 def _without_device(t: Tables) -> Iterator[Note]:
