@@ -16,14 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from rows import NOT_ON_A_GPU, Row, missed, one_thread, table
 from torch import nn
 
 from diagnose.kernels.checkpointing import COSTLY_OPS, checkpoint_blocks, plan_checkpoints
@@ -61,17 +60,6 @@ model.load_state_dict(torch.load({path!r}, map_location="cpu"))
 FAST = """
 model, _ = fast_load(build, {path!r})
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One comparison: what it replaces, what it gives, and whether a bar holds (None: there is none)."""
-
-    what: str
-    before: str
-    after: str
-    gain: str
-    holds: bool | None = None
 
 
 def loads(quick: bool) -> Iterator[Row]:
@@ -211,40 +199,20 @@ def _eight_bit(backend: Backend) -> Row:
     return Row(what, f"{states[0]:.1f} MB", f"{states[1]:.1f} MB", f"1/{states[0] / states[1]:.1f}")
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Return the rows as Markdown."""
-    marks = {True: "yes", False: "**no**", None: "–"}
-    lines = ["| what | before | after | gain | bar held |", "|---|---|---|---|---|"]
-    lines += [f"| {r.what} | {r.before} | {r.after} | {r.gain} | {marks[r.holds]} |" for r in rows]
-    return "\n".join(lines)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller models and fewer runs")
     parser.add_argument("-o", "--output", type=Path, help="also write the table into this file")
     options = parser.parse_args()
-    with _one_thread():
+    with one_thread():
         rows = [row for part in (loads, checkpoints, optimizers) for row in part(options.quick)]
-    device = (
-        "a GPU is there, but these rows are of the CPU" if torch.cuda.is_available() else "not yet measured on a GPU"
-    )
+    device = "a GPU is there, but these rows are of the CPU" if torch.cuda.is_available() else NOT_ON_A_GPU
     head = f"torch {torch.__version__}, Python {platform.python_version()}, one thread; {device}.\n\n"
     text = head + table(rows) + "\n"
     print(text)
     if options.output:
         options.output.write_text("# Remedies for memory, measured\n\n" + text, encoding="utf-8")
-    return int(any(row.holds is False for row in rows))
+    return int(missed(rows))
 
 
 if __name__ == "__main__":
