@@ -1,4 +1,4 @@
-"""What the page's charts draw, as plain data: the timeline of one step, the times of all, the roofline, memory.
+"""What the page's charts draw, as plain data: the timeline of one step, the times of all, trials, roofline, memory.
 
 Texts that Plotly draws are escaped, since it reads a few HTML tags in them.
 """
@@ -15,6 +15,7 @@ from diagnose.figures import Gap, Memory, Picture, Roofline, Span
 from diagnose.findings import Diagnosis
 from diagnose.reports.causes import CATEGORIES, colour
 from diagnose.reports.names import middle, shorten
+from diagnose.reports.trial_charts import trial_data
 from diagnose.reports.words import clean
 
 __all__ = ["Data", "chart_data", "levels"]
@@ -38,12 +39,13 @@ class Lane(TypedDict):
 
 
 def chart_data(d: Diagnosis) -> Data:
-    """Return the data of both charts; a chart without anything to draw is None. Times are ms."""
+    """Return the data of all charts; a chart without anything to draw is None. Times are ms."""
     drawn = d.picture is not None and d.picture.step_ns > 0 and (d.picture.spans or d.picture.gaps or d.picture.depth)
     return {
         "timeline": _timeline(d.picture) if drawn and d.picture else None,
         "steps": _steps(d),
         "roofline": _roofline(d.roofline) if d.roofline is not None and d.roofline.points else None,
+        "trials": trial_data(d),
         "memory": _memory(d.memory) if d.memory is not None and len(d.memory.timeline) > 1 else None,
     }
 

@@ -24,6 +24,7 @@ from diagnose.reports.bars import cause_shares
 from diagnose.reports.causes import CATEGORIES, PARTS, PATH, VERDICTS, colour, meaning
 from diagnose.reports.charts import chart_data
 from diagnose.reports.names import middle, shorten
+from diagnose.reports.trial_charts import trial_name, verdict
 
 __all__ = ["render"]
 
@@ -37,9 +38,10 @@ def render(d: Diagnosis) -> str:
 
     scripts = [_script(get_plotlyjs()), _script(_resource("report.js"))]
     template = _environment().get_template("page.html")
+    data = chart_data(d)
     page = template.render(
         d=d,
-        data=Markup(json.dumps(chart_data(d), separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPT)),
+        data=Markup(json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPT)),
         style=Markup(_resource("report.css")),
         scripts=[Markup(script) for script in scripts],
         hashes=Markup(" ".join(map(_hash, scripts))),
@@ -49,6 +51,7 @@ def render(d: Diagnosis) -> str:
         causes=_causes(d),
         fixes=_by_rule(d),
         path_shares=_path_shares(d),
+        charts=data["trials"],
     )
     return page + "\n"
 
@@ -76,6 +79,8 @@ def _environment() -> Environment:
         "middle": lambda text, limit: middle(words.clean(text), limit),
         "colour": colour,
         "meaning": meaning,
+        "trial_name": trial_name,
+        "trial_verdict": verdict,
         "tone": lambda category: PATH.get(category, CATEGORIES["operator"]),
     }
     return environment

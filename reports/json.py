@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
 
 SCHEMA_VERSION = 1
+MOST_LOSSES = 100  # of each side of a trial
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 _T = TypeVar("_T")
@@ -217,8 +218,8 @@ def _trial(t: Trial) -> dict[str, Json]:
         "predicted_ms": _share(t.predicted_ms),
         "noise": _share(t.noise),
         "peak_bytes": None if t.peak_bytes is None else list(t.peak_bytes),
-        "losses": [_each(_share, losses) for losses in t.losses],
-        "drift": _share(t.drift),
+        "losses": [_each(_exact, losses[:MOST_LOSSES]) for losses in t.losses],
+        "drift": _exact(t.drift),
         "note": _text(t.note),
         "failure": _text(t.failure),
     }
@@ -240,6 +241,11 @@ def _shares(shares: Mapping[str, float]) -> dict[str, Json]:
 
 def _share(value: float | None) -> float | None:
     return round(float(value), 9) if value is not None and math.isfinite(value) else None
+
+
+def _exact(value: float | None) -> float | None:
+    """Keep every digit: losses are compared bit by bit."""
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def _ms(ns: float) -> float | None:

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from diagnose.findings import Diagnosis, Trial
+from diagnose.reports.trial_charts import verdict
 from diagnose.reports.words import clean, duration, percent
 
 __all__ = ["then", "trials"]
@@ -41,7 +42,7 @@ def _failed(trial: Trial) -> Text:
 
 def _line(trial: Trial) -> Text:
     low, high = trial.interval
-    style = "green" if low > 1 else "red" if high < 1 else "yellow"
+    style = {"gain": "green", "loss": "red"}.get(verdict(trial), "yellow")
     parts = [f"  numbers: {trial.numerics}", *_times(trial)]
     return Text.assemble(
         (f"{trial.speed_up:.2f} × ", style),

@@ -135,6 +135,72 @@
     }, more);
   }
 
+  function drawTrials(t) {
+    const row = (i) => -i, wide = innerWidth >= 640;
+    const label = (text) => (wide || text.length <= 18 ? text : text.slice(0, 17) + "…");
+    const measured = t.groups.map((group) => ({
+      type: "scatter", mode: "markers", name: group.name, x: group.items.map((item) => item[1]), y: group.items.map((item) => row(item[0])),
+      marker: { size: 9, color: group.colour },
+      error_x: {
+        type: "data", symmetric: false, arrayminus: group.items.map((item) => item[2]), array: group.items.map((item) => item[3]),
+        color: group.colour, thickness: 2, width: 5,
+      },
+      customdata: group.items.map((item) => [t.names[item[0]], time(item[1] - item[2]), time(item[1] + item[3]), item[4].toFixed(2), time(item[1])]),
+      hovertemplate: "<b>%{customdata[0]}</b><br>measured %{customdata[4]} (%{customdata[1]} to %{customdata[2]}), %{customdata[3]} ×<extra></extra>",
+    }));
+    const foretold = {
+      type: "scatter", mode: "markers", name: "foretold", x: t.foretold.map((item) => item[1]), y: t.foretold.map((item) => row(item[0])),
+      marker: { size: 12, symbol: "diamond-open", color: TEXT, line: { width: 1.6 } },
+      customdata: t.foretold.map((item) => [t.names[item[0]], time(item[1])]),
+      hovertemplate: "<b>%{customdata[0]}</b><br>foretold %{customdata[1]}<extra></extra>",
+    };
+    const edge = t.baseline * t.noise, vertical = { yref: "paper", y0: 0, y1: 1, layer: "below" };
+    const layout = small(t.names.length * 30 + 96, { title: { text: "step, ms" } }, {
+      tickvals: t.names.map((_, i) => row(i)), ticktext: t.names.map(label), range: [row(t.names.length - 1) - 0.6, 0.6], showgrid: false,
+      fixedrange: true, automargin: true,
+    }, {
+      shapes: [
+        Object.assign({ type: "rect", x0: t.baseline - edge, x1: t.baseline + edge, fillcolor: GRID, line: { width: 0 } }, vertical),
+        Object.assign({ type: "line", x0: t.baseline, x1: t.baseline, line: { color: TEXT, width: 1.2, dash: "dot" } }, vertical),
+      ],
+      annotations: [{
+        x: t.baseline, yref: "paper", y: 1, yanchor: "bottom", showarrow: false, text: `unchanged ${time(t.baseline)}`, font: { size: 12 },
+      }],
+      margin: { l: wide ? 56 : 20, r: 24, t: 52, b: 42 },
+    });
+    layout.legend = { orientation: "h", x: 0, xref: "paper", y: 1, yref: "container", yanchor: "top" };
+    Plotly.newPlot("trials", (t.foretold.length ? [foretold] : []).concat(measured), layout, Object.assign({}, config, { displayModeBar: false }));
+  }
+
+  function drawLosses(l) {
+    const apart = l.curves.some((curve) => curve.distance.some((d) => d !== null));
+    const x = (y) => y.map((_, i) => i + 1);
+    const unchanged = l.unchanged.map((y, i) => ({
+      type: "scatter", mode: "lines", name: "without a change", legendgroup: "unchanged", showlegend: i === 0, x: x(y), y,
+      line: { width: 6, color: "rgba(138,148,162,0.45)" }, hovertemplate: "without a change, step %{x}: <b>%{y:.6g}</b><extra></extra>",
+    }));
+    const curves = l.curves.map((curve) => ({
+      type: "scatter", mode: "lines", name: `${curve.name}: ${curve.numerics}`, legendgroup: curve.name, x: x(curve.y), y: curve.y,
+      line: { width: 1.5, color: curve.colour }, hovertemplate: `${curve.name}, step %{x}: <b>%{y:.6g}</b><extra></extra>`,
+    }));
+    const distances = l.curves.filter((curve) => curve.distance.some((d) => d !== null)).map((curve) => ({
+      type: "scatter", mode: "lines", name: curve.name, legendgroup: curve.name, showlegend: false, yaxis: "y2", x: x(curve.distance),
+      y: curve.distance, line: { width: 1.2, color: curve.colour },
+      hovertemplate: `${curve.name}, step %{x}: <b>%{y:.1e}</b> apart<extra></extra>`,
+    }));
+    const layout = small(apart ? 500 : 340, { title: { text: "backward pass", standoff: 6 }, anchor: apart ? "y2" : "y" }, {
+      title: { text: "loss" }, type: l.log ? "log" : "linear", domain: [apart ? 0.44 : 0, 1], automargin: true,
+    }, { margin: { l: 64, r: 14, t: 16, b: 42 }, legend: { orientation: "h", x: 0, yanchor: "top" } });
+    layout.legend.y = apart ? -0.16 : -0.24;
+    if (apart) {
+      layout.yaxis2 = {
+        type: "log", domain: [0, 0.36], title: { text: "apart, relative" }, gridcolor: GRID, zeroline: false, exponentformat: "power",
+        dtick: 2, automargin: true,
+      };
+    }
+    Plotly.newPlot("losses", unchanged.concat(curves, distances), layout, config);
+  }
+
   function drawMemory(m) {
     const line = (name, y, colour, more) => Object.assign({
       type: "scatter", mode: "lines", name, x: m.x, y, line: { shape: "hv", width: 1.4, color: colour },
@@ -192,6 +258,8 @@
   for (const button of document.querySelectorAll("button.copy")) button.addEventListener("click", () => copy(button));
   if (data.timeline) drawTimeline(data.timeline);
   if (data.steps) drawSteps(data.steps);
+  if (data.trials) drawTrials(data.trials);
+  if (data.trials && data.trials.losses) drawLosses(data.trials.losses);
   if (data.memory) drawMemory(data.memory);
   if (data.roofline) drawRoofline(data.roofline);
 

@@ -98,6 +98,15 @@ def test_roofline_and_memory_are_drawn(show, forms):
     assert "2 allocations had to empty the cache first" in browser.find_element("tag name", "body").text
 
 
+def test_trials_and_their_losses_are_drawn(show, forms):
+    browser = show(forms["trials"])
+    assert browser.get_log("browser") == []
+    assert count(browser, "#trials .scatterlayer .errorbar path.xerror") == 3  # the failed one was not measured
+    assert count(browser, "#trials .scatterlayer .points path") == 3 + 1  # and one was foretold
+    assert count(browser, "#losses .scatterlayer .js-line") == 1 + 2  # without a change, and two trials
+    assert "unchanged 20.00 ms" in browser.find_element("id", "trials").get_attribute("textContent")
+
+
 def test_a_cause_zooms_to_its_largest_gap_and_back(show, forms):
     browser = show(forms["gaps"])
     chips = browser.find_elements("css selector", "#chips button")
@@ -149,7 +158,7 @@ def test_copying_works_or_selects_the_code(show, forms):
     assert browser.execute_async_script(wait) in {"Copied", "Selected"}
 
 
-@pytest.mark.parametrize("form", ["gaps", "no_gpu", "ranks", "hostile"])
+@pytest.mark.parametrize("form", ["gaps", "no_gpu", "ranks", "trials", "hostile"])
 def test_a_phone_needs_no_sideways_scrolling(show, forms, form):
     browser = show(forms[form])
     phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}

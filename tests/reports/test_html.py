@@ -131,7 +131,7 @@ def test_without_a_gpu_the_page_is_about_the_host(forms):
 def test_ranks_and_trials_have_tables(forms):
     assert len(re.findall(r'<th scope="row" class="number">[0-3]</th>', render(forms["ranks"]))) == 4
     page = Page(render(forms["trials"]))
-    assert "data-stall-fix 1.42 × 1.38 to 1.46 20.0 ms to 14.1 ms 15.0 ms identical" in page.text
+    assert "data-stall-fix 1.42 × 1.38 to 1.46 14.1 ms from 20.0 ms 15.0 ms 130 B from 100 B identical" in page.text
     assert "compile-fix failed: It ended with exit code 1." in page.text
     assert "together, without data-stall-fix" in page.text
     assert "With the gains applied: " in page.text
@@ -185,7 +185,7 @@ def test_a_name_is_stored_once():
 def chart_data_of(picture: Picture) -> dict:
     from types import SimpleNamespace
 
-    nothing = {"step_times_ns": (), "roofline": None, "memory": None}
+    nothing = {"step_times_ns": (), "roofline": None, "memory": None, "trials": ()}
     d = SimpleNamespace(picture=picture, source=SimpleNamespace(unprofiled_step_ns=()), **nothing)
     return chart_data(d)["timeline"]
 
