@@ -1,15 +1,15 @@
 """The training thread is not running, and no event says why.
 
 What it looks for
-    Stretches between operators in which the sampler found the thread off the CPU in at least 70 % of its samples, at
-    lines that hardly ever run: sleeping, or waiting for a socket, another process or a lock.
+    Stretches between operators in which the sampler found the thread waiting in at least 70 % of its samples, at lines
+    that hardly ever run: sleeping, or waiting for a socket, another process or a lock. A stretch without a sample is
+    taken for what the others are that come before the same operator.
 
 Why it costs
     Nothing is launched by a thread that does not run.
 
 What to do
-    Look at the named line: read files ahead of time in a worker, do not hold locks in the loop, and give the job its
-    own cores.
+    Look at the named line: read files and ask services ahead of time, and do not hold locks in the loop.
 
 How sure
     High where enough samples fell into the stretch; without a sampler this rule says nothing.
@@ -21,10 +21,9 @@ from diagnose.findings import Finding, Prescription
 from diagnose.intervals import EMPTY, Intervals, intersect
 from diagnose.occurrences import Idle, idle_finding, removable
 from diagnose.tables import Tables
-from diagnose.tables.stretches import python_stretches, waiting_share
+from diagnose.tables.stretches import python_stretches, waits
 
 RULE = "off-cpu"
-MIN_WAITING = 0.7
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -32,8 +31,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     if t.capture.samples is None:
         return EMPTY
     pieces = python_stretches(t)
-    seen, waiting = waiting_share(t, pieces)
-    mine = (seen > 0) & (waiting >= MIN_WAITING * seen)
+    mine = waits(t, pieces)
     return intersect(intersect(left, t.gaps.unlaunched()), Intervals(pieces.start[mine], pieces.end[mine]))
 
 

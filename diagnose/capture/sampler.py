@@ -6,17 +6,21 @@ observed thread one short hold of the interpreter's lock; the CPU time of sampli
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 
 __all__ = ["Sampler"]
 
-RUNNING_SHARE = 0.5  # of the time since the last sample that the thread must have spent on a CPU to count as running
+RUNNING_SHARE = (
+    0.5  # of the time since the last sample that must be CPU time to count as running, where no state is told
+)
 UNKNOWN = -1
 # A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
 # 5 ms the sampler would hardly ever look into a short stretch of Python, but into the torch call that comes after it.
@@ -30,7 +34,7 @@ class Sampler:
     def __init__(self, thread_id: int, native_id: int, period_ms: float) -> None:
         self._thread_id = thread_id
         self._period = period_ms / 1e3
-        self._cpu_time = _cpu_clock(thread_id, native_id)
+        self._native_id = native_id
         self._user_code: dict[CodeType, bool] = {}
         self._places: dict[tuple[str, int, str], int] = {}
         self._time_ns: list[int] = []
@@ -81,21 +85,19 @@ class Sampler:
 
     def _run(self) -> None:
         began, used = time.perf_counter_ns(), time.thread_time_ns()
-        last_cpu, last_at = self._cpu_time(), time.perf_counter_ns()
         pause, num = self._period, 0
-        while not self._enough:
-            time.sleep(pause)  # an Event would cost several times as much per round
-            frame = sys._current_frames().get(self._thread_id)
-            if frame is None:
-                break
-            cpu, at = self._cpu_time(), time.perf_counter_ns()
-            self._time_ns.append(time.time_ns())
-            self._place.append(self._row_of(frame))
-            self._running.append(UNKNOWN if cpu < 0 else int(cpu - last_cpu >= RUNNING_SHARE * (at - last_at)))
-            last_cpu, last_at = cpu, at
-            del frame
-            num += 1
-            pause = max(self._period, (time.thread_time_ns() - used) / (1e9 * num * MOST_SHARE))
+        with _states(self._thread_id, self._native_id) as state:
+            while not self._enough:
+                time.sleep(pause)  # an Event would cost several times as much per round
+                frame = sys._current_frames().get(self._thread_id)
+                if frame is None:
+                    break
+                self._time_ns.append(time.time_ns())
+                self._place.append(self._row_of(frame))
+                del frame
+                self._running.append(state())
+                num += 1
+                pause = max(self._period, (time.thread_time_ns() - used) / (1e9 * num * MOST_SHARE))
         self._cost_ns += time.thread_time_ns() - used
         self._watched_ns += time.perf_counter_ns() - began
 
@@ -124,15 +126,44 @@ def _libraries() -> tuple[str, ...]:
 _LIBRARIES = _libraries()
 
 
-def _cpu_clock(thread_id: int, native_id: int) -> Callable[[], int]:
-    """Return a reader of the thread's CPU time, ns; -1 where the system offers none.
+@contextmanager
+def _states(thread_id: int, native_id: int) -> Iterator[Callable[[], int]]:
+    """Give a reader of what the thread does at this moment: 1 runs or is ready to, 0 waits, -1 unknown.
 
-    The POSIX clock is exact to the moment; schedstat lags by up to a tick of the kernel.
+    Reading the file gives the interpreter up, so that a thread which waits for nothing else is ready by then. Without
+    Linux' files the CPU time since the last reading tells, which is blind to waits shorter than the period.
     """
-    if hasattr(time, "pthread_getcpuclockid"):
-        clock = time.pthread_getcpuclockid(thread_id)
-        return lambda: time.clock_gettime_ns(clock)
-    schedstat = Path(f"/proc/self/task/{native_id}/schedstat")
-    if schedstat.exists():
-        return lambda: int(schedstat.read_text().split()[0])
-    return lambda: UNKNOWN
+    try:
+        file = os.open(f"/proc/self/task/{native_id}/stat", os.O_RDONLY)
+    except OSError:
+        yield _by_cpu_time(thread_id)
+        return
+    try:
+        yield lambda: _state_in(file)
+    finally:
+        os.close(file)
+
+
+def _state_in(file: int) -> int:
+    """Return what the line of /proc says: the letter after the name, which stands in parentheses and may hold any."""
+    try:
+        letter = os.pread(file, 256, 0).rpartition(b") ")[2][:1]
+    except OSError:  # the thread has ended
+        return UNKNOWN
+    return int(letter == b"R") if letter else UNKNOWN
+
+
+def _by_cpu_time(thread_id: int) -> Callable[[], int]:
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return lambda: UNKNOWN
+    clock = time.pthread_getcpuclockid(thread_id)
+    last_cpu, last_at = time.clock_gettime_ns(clock), time.perf_counter_ns()
+
+    def running() -> int:
+        nonlocal last_cpu, last_at
+        cpu, at = time.clock_gettime_ns(clock), time.perf_counter_ns()
+        share = (cpu - last_cpu) / max(at - last_at, 1)
+        last_cpu, last_at = cpu, at
+        return int(share >= RUNNING_SHARE)
+
+    return running

@@ -52,6 +52,17 @@ def test_waiting_and_running():
     assert max(running) == 1
 
 
+def test_a_wait_shorter_than_the_period_is_told_from_what_runs_around_it():
+    def nap():
+        time.sleep(0.004)
+
+    sampler = sampled(lambda: [(spin(0.006), nap()) for _ in range(40)], period_ms=5.0)
+    running = {"spin": [], "nap": []}
+    for (_, _, function), runs in zip(places(sampler), sampler.rows()["running"], strict=True):
+        running.get(function, []).append(runs)
+    assert statistics.mean(running["spin"]) - statistics.mean(running["nap"]) > 0.5
+
+
 def test_says_what_it_costs():
     summary = sampled(spin, period_ms=5.0).summary()
     assert summary["num_samples"] > 3
