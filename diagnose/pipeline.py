@@ -12,8 +12,11 @@ from diagnose.errors import InputError
 from diagnose.examine import examine_rank, tables_of
 from diagnose.findings import Diagnosis, Finding, RankSummary
 from diagnose.skew import skew_of
+from diagnose.verdicts import headline
 
 __all__ = ["analyze_paths", "examine"]
+
+CAUSES = 0.5  # of the waiting for a late rank; what costs that rank less leaves most of its lateness unexplained
 
 
 def analyze_paths(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis:
@@ -55,15 +58,21 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
 
 
 def _with(answer: Diagnosis, found: Sequence[Finding]) -> Diagnosis:
-    """Add what all ranks together showed; the rank's own dominant finding stays first, for it is the cause."""
+    """Add what all ranks together showed.
+
+    The rank's own dominant finding stays first where it can be the cause: where it costs half of the waiting or more.
+    """
     if not found:
         return answer
-    first = [f for f in answer.findings if f.rule == answer.dominant]
-    rest = sorted([*(f for f in answer.findings if f.rule != answer.dominant), *found], key=lambda f: -f.lost_ns)
+    own = next((f for f in answer.findings if f.rule == answer.dominant), None)
+    most = max(found, key=lambda f: f.lost_ns)
+    first = own if own and own.lost_ns >= CAUSES * most.lost_ns else most
+    ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.lost_ns))
     prescribed = [p for rule in RANK_RULES for f in found for p in rule.prescribe(f, answer.step_ns)]
     return replace(
         answer,
-        findings=(*first, *rest),
-        dominant=answer.dominant or rest[0].rule,
+        headline=headline(answer.verdict, answer.queue, answer.step_ns, first),
+        findings=tuple(ordered),
+        dominant=first.rule,
         prescriptions=(*answer.prescriptions, *prescribed),
     )

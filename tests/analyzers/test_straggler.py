@@ -86,3 +86,17 @@ def test_collectives_that_do_not_match_are_not_compared(recording):
     found = examine([rank(recording, 0, 300), rank(recording, 1, 800, name="ncclDevKernel_AllGather_RING_LL")])
     assert straggler(found) is None
     assert [r.waits_ns for r in found.ranks] == [None, None]
+
+
+@pytest.mark.parametrize(("pause", "dominant"), [(250, "straggler"), (350, "python-stall")])
+def test_what_the_late_rank_does_is_the_cause_where_it_explains_half_of_the_waiting(recording, pause, dominant):
+    captures = []
+    for number, comes in enumerate((300, 900, 300)):  # the others wait for 600 µs
+        r = recording(devices=())
+        r.step(1, 0, 1000)
+        r.op("aten::mm", 0, comes - pause)
+        r.annotation("gloo:all_reduce", comes, 1000, thread="gloo")
+        captures.append(Capture(replace(r.trace, rank=number, world_size=3)))
+    found = examine(captures)
+    assert found.dominant == found.findings[0].rule == dominant
+    assert ("comes late" in found.headline) == (dominant == "straggler")
