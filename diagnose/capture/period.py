@@ -3,7 +3,8 @@
 One step may hold several optimizer steps: two optimizers, a wrapper around another optimizer, one optimizer per
 parameter in the backward pass, five critic updates per generator update. The first event ever belongs to the
 beginning of a step; the step ends with the rarest key that recurs regularly, and among equally rare ones with the
-last in order. Skipped events (a gradient scaler that saw infinities) only lengthen one step.
+last in order. Skipped events (a gradient scaler that saw infinities) only lengthen one step. A key that falls silent,
+such as the optimizer of a trial run before the training, is forgotten.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ REMEMBERED = 8  # distances kept per key
 REGULAR_SHARE = 0.7  # of a key's distances that must be equal: scalers and unused parameters skip now and then
 LONGEST_CYCLE = 16  # occurrences of the commonest key in one step; rarer keys are bookkeeping, not the step
 NEWCOMER_EVENTS = 32  # so long a key seen once may still turn out to recur
+SILENT_CYCLES = 4  # of its usual distances without a key: it will not come again
 
 
 class StepFinder:
@@ -44,10 +46,19 @@ class StepFinder:
             self._distances[key] = deque(maxlen=REMEMBERED)
         self._last[key] = self._heard
         changed = False
+        if not self.locked:
+            self._forget_silent()
         if not self.locked and key == next(iter(self._last)):
             before, self.anchor = self.anchor, self._choose()
             changed = before != self.anchor
         return self.anchor is not None and key == self.anchor, changed
+
+    def _forget_silent(self) -> None:
+        for key, last in list(self._last.items()):
+            known = self._distances[key]
+            usual = median_low(known) if known else len(self._last)  # a cycle may hold every key once
+            if self._heard - last > SILENT_CYCLES * usual + NEWCOMER_EVENTS:
+                del self._last[key], self._distances[key]
 
     @property
     def events_per_step(self) -> int:

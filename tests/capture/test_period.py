@@ -50,6 +50,29 @@ def test_skipped_events_lengthen_a_step():
     assert finder.events_per_step == 2
 
 
+@pytest.mark.parametrize("trial", ["A", "AAAAAAAA", "ABABABAB", "ABC"])
+def test_a_trial_run_with_optimizers_of_its_own_is_forgotten(trial):
+    finder, found = ends(trial + "Z" * 200)
+    assert finder.anchor == "Z"
+    assert finder.events_per_step == 1
+    assert len(found) > 100
+
+
+def test_many_optimizers_are_no_trial_run():
+    keys = [f"parameter {n}" for n in range(300)]
+    finder, found = ends(keys * 5)
+    assert finder.events_per_step == 300
+    assert {number % 300 for number in found} == {299}
+
+
+def test_a_locked_finder_forgets_nothing():
+    finder, _ = ends("A" * 20)
+    finder.locked = True
+    for _ in range(500):
+        assert finder.hear("B") == (False, False)
+    assert finder.anchor == "A"
+
+
 def test_a_key_that_came_once_leaves_the_question_open():
     finder, _ = ends("AAAAAB")
     assert finder.undecided
