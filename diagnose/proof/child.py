@@ -22,6 +22,8 @@ from diagnose.capture.run import leave_behind, silence_kineto, trace_script
 from diagnose.capture.script import Outcome, StopScript, check_script, run_script
 from diagnose.errors import DiagnoseError
 from diagnose.proof.patches import PATCHES, Log, Undo
+from diagnose.proof.patches.base import CannotApply
+from diagnose.proof.sentences import told
 from diagnose.proof.spec import LEAST_TIMED, Order, Run
 from diagnose.proof.timing import StepTimer
 from diagnose.proof.watching import Numbers, PeakMemory, seed_everything
@@ -98,30 +100,38 @@ def _measure(order: Order, script: Sequence[str], *, module: bool) -> Run:
     listener.disarm()
     listener.shut_loaders()
     numbers.disarm()
-    run = _result(outcome, timer, numbers, memory)
+    run = _result(order, outcome, timer, numbers, memory)
     leave_behind(outcome, forked)
     return run
 
 
-def _result(outcome: Outcome, timer: StepTimer, numbers: Numbers, memory: PeakMemory) -> Run:
+def _result(order: Order, outcome: Outcome, timer: StepTimer, numbers: Numbers, memory: PeakMemory) -> Run:
     step_ns = timer.step_ns()
+    failure = _why_nothing(order, outcome, timer, len(step_ns))
     return Run(
-        step_ns=step_ns if len(step_ns) >= LEAST_TIMED else (),
+        step_ns=() if failure else step_ns,
         losses=numbers.losses,
         grad_norms=numbers.grad_norms,
+        skipped_steps=numbers.skipped_steps,
         peak_bytes=memory.read(),
         clock=timer.clock,
         warm_up=timer.num_warm_up,
         steady=timer.steady,
         ended=outcome.ended,
         exit_code=outcome.exit_code,
-        failure="" if len(step_ns) >= LEAST_TIMED else _why_nothing(outcome, timer),
+        failure=failure,
     )
 
 
-def _why_nothing(outcome: Outcome, timer: StepTimer) -> str:
-    if outcome.ended == "raised":
-        return f"The script raised {type(outcome.error).__name__}: {str(outcome.error).strip().splitlines()[:1]}."
+def _why_nothing(order: Order, outcome: Outcome, timer: StepTimer, timed: int) -> str:
+    """Return why there is nothing to compare, "" where there is; a change under which the script raises has failed."""
+    error = outcome.error
+    if isinstance(error, CannotApply):
+        return str(error)
+    if outcome.ended == "raised" and error is not None and (order.ids or timed < LEAST_TIMED):
+        return f"The script raised {told(error)}."
+    if timed >= LEAST_TIMED:
+        return ""
     return f"The script ended after {timer.num_steps} steps that could be timed; it must run for more to be measured."
 
 

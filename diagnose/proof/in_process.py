@@ -20,6 +20,7 @@ from diagnose.capture.run import silence_kineto
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
 from diagnose.proof.patches import PATCHES, Log
 from diagnose.proof.patches.base import replace_attribute
+from diagnose.proof.sentences import told
 from diagnose.proof.spec import LEAST_TIMED, Run
 from diagnose.proof.timing import StepTimer
 from diagnose.proof.watching import DevicePeak, Numbers, Returned
@@ -85,7 +86,7 @@ class InProcess:
         except DiagnoseError:
             raise
         except Exception as error:
-            raise CaptureError(f"The factory raised {_told(error)}.") from error
+            raise CaptureError(f"The factory raised {told(error)}.") from error
         if not callable(step):
             raise CaptureError(
                 f"The factory returned {type(step).__name__}, which cannot be called; "
@@ -109,6 +110,7 @@ class InProcess:
             step_ns=step_ns,
             losses=returned.losses or numbers.losses,
             grad_norms=numbers.grad_norms,
+            skipped_steps=numbers.skipped_steps,
             peak_bytes=memory.read(),
             clock=timer.clock,
             warm_up=timer.num_warm_up,
@@ -152,12 +154,7 @@ def _guarded(step: StepFn) -> object:
     except StopIteration as error:
         raise _Exhausted("The step function raised StopIteration: let it begin its data again.") from error
     except Exception as error:
-        raise CaptureError(f"The step function raised {_told(error)}.") from error
-
-
-def _told(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+        raise CaptureError(f"The step function raised {told(error)}.") from error
 
 
 def _install(name: str, log: Log, arguments: Mapping[str, Any]) -> Callable[[], None]:
@@ -169,7 +166,7 @@ def _install(name: str, log: Log, arguments: Mapping[str, Any]) -> Callable[[], 
     except DiagnoseError:
         raise
     except Exception as error:
-        raise CaptureError(f"{name} could not be applied: {_told(error)}.") from error
+        raise CaptureError(f"{name} could not be applied: {told(error)}.") from error
 
 
 def _clean_up() -> None:

@@ -12,6 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 from diagnose.errors import CaptureError
 from diagnose.findings import Trial
 from diagnose.proof.candidates import Candidate
+from diagnose.proof.patches import PATCHES
 from diagnose.proof.spec import Run
 from diagnose.proof.trials import Measured, is_gain, judge, refused
 
@@ -70,8 +71,9 @@ class _Proving:
         self._longest_s = 0.0
 
     def go(self, chosen: Sequence[Candidate]) -> Proof:
-        self._calibrate()
-        self._baseline()
+        if not all(candidate.refusal for candidate in chosen):
+            self._calibrate()
+            self._baseline()
         left_out = []
         for i, candidate in enumerate(chosen):
             if not self._has_time_for(3):
@@ -118,9 +120,9 @@ class _Proving:
         return judge(candidate, Measured(ids, beside, variants, self._baselines, kind))
 
     def _combine(self, chosen: Sequence[Candidate]) -> None:
-        gains = [t for t in self._proof.trials if is_gain(t)]
-        self._proof.best = tuple(t.id for t in sorted(gains, key=lambda t: -t.speed_up))
-        if len(gains) < 2 or not self._has_time_for(3):  # one alone is no combination
+        gains = sorted((t for t in self._proof.trials if is_gain(t)), key=lambda t: -t.speed_up)
+        self._proof.best = _together([t.id for t in gains])
+        if len(self._proof.best) < 2 or not self._has_time_for(3):  # one alone is no combination
             return
         best = self._proof.best
         whole = self._measured(Candidate("+".join(best), "All gains together"), best, "combination")
@@ -157,6 +159,12 @@ class _Proving:
 
     def _has_time_for(self, num_runs: int) -> bool:
         return time.monotonic() - self._began + num_runs * self._longest_s <= self._budget_s
+
+
+def _together(ids: Sequence[str]) -> tuple[str, ...]:
+    """Leave out what changes the same thing as one before it."""
+    groups = [PATCHES[name].group for name in ids]
+    return tuple(name for i, name in enumerate(ids) if not groups[i] or groups[i] not in groups[:i])
 
 
 def _sentence(trial: Trial) -> str:

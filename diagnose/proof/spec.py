@@ -46,6 +46,7 @@ class Run:
     step_ns: tuple[float, ...] = ()  # of the timed steps
     losses: tuple[float, ...] = ()  # of every backward pass from the first, scalars only
     grad_norms: tuple[float, ...] = ()  # of the first optimizer steps
+    skipped_steps: int | None = None  # that a GradScaler left out; None where there is none
     peak_bytes: int | None = None
     clock: str = "host"  # or "device events"
     warm_up: int = 0  # steps before the timed ones

@@ -59,6 +59,7 @@ def judge(candidate: Candidate, measured: Measured) -> Trial:
         predicted_ms=predicted * median(baseline_ms) if predicted is not None else None,
         noise=noise,
         peak_bytes=_peaks(baselines, good),
+        skipped_steps=_skipped(baselines[0], good[0]),
         losses=(baselines[0].losses[:SHOWN_LOSSES], good[0].losses[:SHOWN_LOSSES]),
         drift=parity.drift,
         note=_note(good, parity.note),
@@ -88,11 +89,20 @@ def _peaks(baselines: Sequence[Run], variants: Sequence[Run]) -> tuple[int, int]
     return (int(median(before)), int(median(after))) if before and after else None
 
 
+def _skipped(baseline: Run, variant: Run) -> tuple[int, int] | None:
+    if baseline.skipped_steps is None and variant.skipped_steps is None:
+        return None
+    return baseline.skipped_steps or 0, variant.skipped_steps or 0
+
+
 def _note(runs: Sequence[Run], parity: str) -> str:
     first = runs[0]
     parts = [f"Applied: {'; '.join(first.applied)}."] if first.applied else ["It found nothing to change."]
     if first.refused:
         parts.append(f"Left alone: {'; '.join(first.refused)}.")
+    if first.skipped_steps is not None:
+        steps = "step was" if first.skipped_steps == 1 else "steps were"
+        parts.append(f"{first.skipped_steps} optimizer {steps} skipped, since gradients overflowed.")
     if not all(run.steady for run in runs):
         parts.append("Its step times had not settled before they were measured.")
     return " ".join([*parts, *([parity] if parity else [])])

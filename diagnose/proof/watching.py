@@ -1,4 +1,4 @@
-"""What a trial takes down of the training itself, without waiting for the device: losses, gradient norms, memory."""
+"""What a trial takes down of the training without waiting for the device: losses, skipped steps, norms, memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from diagnose.proof.patches.base import replace_attribute
+
 __all__ = ["DevicePeak", "Numbers", "PeakMemory", "Returned", "seed_everything"]
 
 MOST_LOSSES = 2000
@@ -18,10 +20,11 @@ CLEAR_PEAK = "5"  # linux, proc(5): clear_refs resets the peak of the resident s
 
 
 class Numbers:
-    """Hears the loss of every backward pass and the gradients' norm before the first optimizer steps."""
+    """Hears each backward pass's loss, the gradients' norm before the first optimizer steps, and what scalers skip."""
 
     def __init__(self) -> None:
         self._losses: list[Any] = []
+        self._overflows: list[list[Any]] = []  # of each step of a GradScaler, one number a device
         self._norms: list[Any] = []
         self._undo: list[Callable[[], None]] = []
 
@@ -41,6 +44,7 @@ class Numbers:
         self._undo.append(lambda: setattr(torch.autograd, "backward", original))
         handle = register_optimizer_step_pre_hook(self._before_step)
         self._undo.append(handle.remove)
+        self._undo.append(self._watch_scalers())
 
     def disarm(self) -> None:
         """Stop listening."""
@@ -56,6 +60,28 @@ class Numbers:
     def grad_norms(self) -> tuple[float, ...]:
         """Return the gradient norms so far; waits for the device."""
         return tuple(float(value) for value in self._norms)
+
+    @property
+    def skipped_steps(self) -> int | None:
+        """Return how many steps a GradScaler left out so far, None where there is none; waits for the device."""
+        if not self._overflows:
+            return None
+        return sum(any(float(found) > 0 for found in step) for step in self._overflows)
+
+    def _watch_scalers(self) -> Callable[[], None]:
+        from torch.amp import GradScaler
+
+        original = GradScaler.step
+
+        @functools.wraps(original)
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # whatever it takes
+            result = original(scaler, optimizer, *args, **kwargs)
+            if scaler.is_enabled() and len(self._overflows) < MOST_LOSSES:
+                state = scaler._per_optimizer_states[id(optimizer)]  # made anew after every step
+                self._overflows.append(list(state["found_inf_per_device"].values()))
+            return result
+
+        return replace_attribute(GradScaler, "step", step)
 
     def _hear(self, tensors: Any) -> None:  # noqa: ANN401  # a tensor or several
         import torch

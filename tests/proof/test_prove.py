@@ -1,5 +1,7 @@
 """The order and the judgement of runs, with a script that is a table of step times."""
 
+from dataclasses import replace
+
 import pytest
 
 from diagnose.errors import CaptureError
@@ -71,6 +73,31 @@ def test_gains_are_run_together_and_each_is_left_out():
     assert all(trial.kind == "without" for trial in left_out.values())
     assert left_out["schedule-gc"].speed_up == pytest.approx(1 / (0.8 * 0.9))
     assert left_out["schedule-gc"].ids == ("fused-optimizer", "load-in-workers")
+
+
+def test_of_changes_to_the_same_thing_the_best_is_combined():
+    script = Script({"foreach-optimizer": 0.9, "fused-optimizer": 0.8, "schedule-gc": 0.5})
+    proof = run(script, "foreach-optimizer", "fused-optimizer", "schedule-gc")
+    assert proof.best == ("schedule-gc", "fused-optimizer")
+    assert proof.trials[3].ids == ("schedule-gc", "fused-optimizer")
+
+
+def test_a_change_that_is_refused_is_not_run():
+    script = Script({})
+    proof = prove(script, [Candidate("autocast-fp16", "Fp16", refusal="It needs a GPU.")], 1e6, lambda _text: None)
+    assert [(t.id, t.failure, t.step_ms) for t in proof.trials] == [("autocast-fp16", "It needs a GPU.", ())]
+    assert script.ran == []
+
+
+def test_steps_that_a_scaler_skips_are_told():
+    class Skips(Script):
+        def time(self, ids, *, timeout_s):
+            return replace(super().time(ids, timeout_s=timeout_s), skipped_steps=2 if ids else None)
+
+    trial = run(Skips({}), "autocast-fp16").trials[0]
+    assert trial.skipped_steps == (0, 2)
+    assert "2 optimizer steps were skipped" in trial.note
+    assert run(Script({}), "sham").trials[0].skipped_steps is None
 
 
 def test_a_slower_change_and_one_that_drifts_are_results_but_no_gains():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.proof.patches import compiling, distributed, loading, memory, optimizers, precision
+from diagnose.proof.patches import compiling, distributed, loading, memory, optimizers, precision, scaling
 from diagnose.proof.patches.base import Log, Patch, Undo
 
 __all__ = ["BY_HAND", "PATCHES", "Log", "Patch", "Undo"]
@@ -13,9 +13,23 @@ _ALL = (
     Patch(
         "prefetch-to-device", "Copy batches one step ahead", "identical", loading.prefetch_to_device, needs_gpu=True
     ),
-    Patch("fused-optimizer", "Use the fused optimizer", "rounding", optimizers.fused_optimizer),
-    Patch("foreach-optimizer", "Use the foreach optimizer", "rounding", optimizers.foreach_optimizer),
-    Patch("autocast", "Run the model under bf16 autocast", "reduced", precision.autocast),
+    Patch("fused-optimizer", "Use the fused optimizer", "rounding", optimizers.fused_optimizer, group="optimizer"),
+    Patch(
+        "foreach-optimizer",
+        "Use the foreach optimizer",
+        "rounding",
+        optimizers.foreach_optimizer,
+        group="optimizer",
+    ),
+    Patch("autocast", "Run the model under bf16 autocast", "reduced", precision.autocast, group="autocast"),
+    Patch(
+        "autocast-fp16",
+        "Run the model under fp16 autocast, with a GradScaler",
+        "reduced",
+        scaling.autocast_fp16,
+        needs_gpu=True,
+        group="autocast",
+    ),
     Patch("allow-tf32", "Allow TF32 in matrix products", "reduced", precision.allow_tf32, needs_gpu=True),
     Patch(
         "cudnn-benchmark",
@@ -24,19 +38,28 @@ _ALL = (
         precision.benchmark_convolutions,
         needs_gpu=True,
     ),
-    Patch("compile-model", "Compile the model", "rounding", compiling.compile_model),
+    Patch("compile-model", "Compile the model", "rounding", compiling.compile_model, group="compile"),
     Patch(
         "compile-graphs",
         "Compile the model with CUDA graphs",
         "rounding",
         compiling.compile_graphs,
         needs_gpu=True,
+        group="compile",
     ),
     Patch("channels-last", "Keep images in channels-last format", "rounding", memory.channels_last),
     Patch("checkpoint-blocks", "Recompute repeated blocks in backward", "identical", memory.checkpoint_blocks),
     Patch("schedule-gc", "Collect garbage on a schedule", "identical", memory.schedule_gc),
-    Patch("bucket-gradients", "Exchange gradients in buckets", "rounding", distributed.bucket_gradients),
-    Patch("overlap-gradients", "Exchange gradients in small buckets", "rounding", distributed.overlap_gradients),
+    Patch(
+        "bucket-gradients", "Exchange gradients in buckets", "rounding", distributed.bucket_gradients, group="buckets"
+    ),
+    Patch(
+        "overlap-gradients",
+        "Exchange gradients in small buckets",
+        "rounding",
+        distributed.overlap_gradients,
+        group="buckets",
+    ),
     Patch("no-buffer-broadcast", "Do not broadcast buffers", "identical", distributed.no_buffer_broadcast),
     Patch("compress-gradients", "Exchange gradients in bf16", "reduced", distributed.compress_gradients),
     Patch(

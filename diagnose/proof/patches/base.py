@@ -6,11 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Install", "Log", "Patch", "Promise", "Undo", "replace_attribute"]
+from diagnose.errors import DiagnoseError
+
+__all__ = ["CannotApply", "Install", "Log", "Patch", "Promise", "Undo", "replace_attribute"]
 
 Undo: TypeAlias = Callable[[], None]
 Promise: TypeAlias = Literal["identical", "rounding", "reduced"]
 """What happens to the numbers: nothing, another order of roundings, or arithmetic of fewer bits."""
+
+
+class CannotApply(DiagnoseError):  # noqa: N818  # what it says of a patch
+    """A patch meets something that it cannot follow: the trial ends there, and the sentence is its result."""
 
 
 class Log:
@@ -48,6 +54,7 @@ class Patch:
     install: Install | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     needs_gpu: bool = False
+    group: str = ""  # of changes to the same thing: only the best of them goes into a combination
 
 
 def replace_attribute(owner: Any, name: str, value: Any) -> Undo:  # noqa: ANN401  # a class or a module, any attribute

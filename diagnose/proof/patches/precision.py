@@ -8,7 +8,7 @@ from typing import Any
 from diagnose.proof.patches.base import Log, Undo
 from diagnose.proof.patches.top_module import around_top_module
 
-__all__ = ["allow_tf32", "autocast", "benchmark_convolutions"]
+__all__ = ["allow_tf32", "as_float", "autocast", "benchmark_convolutions"]
 
 
 def autocast(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
@@ -36,17 +36,18 @@ def autocast(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # t
         if region is None:
             return output
         region.__exit__(None, None, None)
-        return _as_float(output)
+        return as_float(output, torch.bfloat16)
 
     return around_top_module(begins, ends)
 
 
-def _as_float(output: Any) -> Any:  # noqa: ANN401  # a nesting of tensors
+def as_float(output: Any, dtype: Any) -> Any:  # noqa: ANN401  # a nesting of tensors, a torch.dtype
+    """Return the output with its tensors of ``dtype`` in fp32."""
     import torch
     from torch.utils._pytree import tree_map
 
     def convert(leaf: Any) -> Any:  # noqa: ANN401  # a leaf
-        return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.bfloat16 else leaf
+        return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype == dtype else leaf
 
     return tree_map(convert, output)
 
