@@ -48,6 +48,8 @@ def pieces(work: Path, device: str) -> Iterator[Piece]:
     cuda = "cuda" if device == "gpu" else "cpu"
     junit = f"--junitxml={work / 'tests' / 'gpu.xml'}"
     yield Piece("tests", "gpu", (python, "-m", "pytest", "-q", "-m", "gpu", junit, "tests"), 480)
+    operators = ("tests/kernels/ops", f"--junitxml={work / 'tests' / 'operators.xml'}")  # Triton's programs, for real
+    yield Piece("tests", "operators", (python, "-m", "pytest", "-q", *operators), 480)
     for fixture in fixtures():
         for variant in ("planted", "fixed"):
             capture = work / "captures" / f"{fixture.name}-{variant}"
@@ -62,8 +64,8 @@ def pieces(work: Path, device: str) -> Iterator[Piece]:
             keep = ("--keep", str(work / "evaluation"))
             evaluate = (python, "scripts/evaluate.py", "--device", device, "--budget", "60s", *keep)
             yield Piece("evaluation", fixture.name, (*evaluate, "--only", fixture.name), 300)
-    for name in ("ops", "remedies_memory", "distributed"):
-        yield Piece("kernels", name, (python, f"scripts/benchmarks/{name}.py"), 400)
+    for name in ("ops", "remedies_loading", "remedies_memory", "distributed"):
+        yield Piece("kernels", name, (python, f"scripts/benchmarks/{name}.py"), 480)
     for step_ms in STEP_MS:
         command = (python, "scripts/gpu/overhead.py", "--device", cuda, "--step-ms", str(step_ms))
         yield Piece("overhead", f"{step_ms}ms", command, 120)
