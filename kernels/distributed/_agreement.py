@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch import nn
 
-__all__ = ["check_alike", "on_every_rank", "whole_group"]
+__all__ = ["check_alike", "group_of", "on_every_rank", "whole_group"]
 
 T = TypeVar("T")
 
@@ -24,6 +25,18 @@ def whole_group(group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
     if found is None:
         raise RuntimeError("This rank is in no process group.")
     return found
+
+
+def group_of(ddp: nn.Module, taker: str) -> dist.ProcessGroup:
+    """Return the ranks that share a model's gradients; ``taker`` is what asks, for the message.
+
+    Raises:
+        TypeError: the model is not in DistributedDataParallel, compiled or not.
+    """
+    group = getattr(ddp, "process_group", None)
+    if group is None:
+        raise TypeError(f"{taker} takes a model in DistributedDataParallel, not {type(ddp).__name__}; wrap it first.")
+    return group  # type: ignore[no-any-return]  # a module's attributes have no types
 
 
 def on_every_rank(act: Callable[[], T], group: dist.ProcessGroup) -> list[T]:

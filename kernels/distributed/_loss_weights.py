@@ -10,15 +10,21 @@ from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.nn.parallel import DistributedDataParallel
 
+from diagnose.kernels.distributed._agreement import group_of
+
 __all__ = ["LossWeights", "uneven_ends"]
 
 
 class LossWeights(Joinable):
-    """Computes what to multiply a rank's mean loss with, so that DDP's mean over ranks is the mean over all samples."""
+    """Computes what to multiply a rank's mean loss with, so that DDP's mean over ranks is the mean over all samples.
+
+    Raises:
+        TypeError: the model is not in DistributedDataParallel.
+    """
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
         super().__init__()
-        self._group = ddp.process_group
+        self._group = group_of(ddp, "LossWeights")
         self._device = next(ddp.parameters()).device
 
     def factor(self, count: Tensor | int) -> Tensor:

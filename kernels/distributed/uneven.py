@@ -45,6 +45,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from diagnose.kernels.distributed._agreement import group_of
 from diagnose.kernels.distributed._loss_weights import LossWeights, uneven_ends
 from diagnose.kernels.distributed._shares import shares
 from diagnose.kernels.distributed._uneven_batches import UnevenBatches
@@ -64,6 +65,7 @@ class Balance:
 
     Raises:
         ValueError: ``every`` is less than one, or ``limit`` × ranks less than the batch.
+        TypeError: the model is not in DistributedDataParallel.
     """
 
     def __init__(
@@ -71,10 +73,11 @@ class Balance:
     ) -> None:
         if every < 1:
             raise ValueError(f"Balance needs every >= 1, not {every}.")
+        group = group_of(ddp, "Balance")
         shares(sampler.total, [1.0] * sampler.num_ranks, limit=limit)
         self.sampler, self.every, self.limit = sampler, every, limit
         self.rates: list[float] = []  # samples a second of each rank, smoothed
-        self._group, self._device = ddp.process_group, next(ddp.parameters()).device
+        self._group, self._device = group, next(ddp.parameters()).device
         self._times: list[tuple[Any, Any]] = []
         self._steps = self._samples = 0
         self._handles = [

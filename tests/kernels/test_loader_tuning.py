@@ -152,6 +152,49 @@ def test_whole_batches_are_gathered_at_once():
     assert same(list(tuning.loader), expected)
 
 
+class Whole(Slow):
+    """Has a way of its own to load a batch at once."""
+
+    def __init__(self, num=64):
+        super().__init__(num, 0.0)
+        self.asked = []
+
+    def __getitems__(self, indices):
+        self.asked.append(list(indices))
+        return [self[index] for index in indices]
+
+
+def test_a_datasets_own_batches_are_asked_for():
+    dataset = Whole()
+    loader = DataLoader(dataset, batch_size=8)
+    tuning = tune_loader(loader, lambda batch: time.sleep(0.002), seconds=0.1, max_workers=1)
+    assert set(map(len, dataset.asked)) == {8}
+    assert not any(t.settings.whole_batches for t in tuning.trials), "it loads whole batches already"
+    assert indices(rebuilt(loader, Settings(1, 2), pin=False)) == indices(loader)
+
+
+class Skewed(Slow):
+    """One batch in eight takes long."""
+
+    def __getitem__(self, index):
+        time.sleep(0.05 if index % 64 == 0 else 0.0005)
+        return torch.full((3,), float(index)), index
+
+
+def test_any_order_is_tried_on_request_alone():
+    loader = DataLoader(Skewed(128), batch_size=8)
+    arguments = {"seconds": 0.4, "max_workers": 1}
+    step = lambda batch: time.sleep(0.004)  # noqa: E731
+    tuning = tune_loader(loader, step, **arguments)
+    assert all(t.settings.in_order for t in tuning.trials)
+    free = tune_loader(loader, step, any_order=True, **arguments)
+    if free.settings.num_workers:  # on a busy machine none may be faster
+        assert [t.settings.in_order for t in free.trials].count(False) == 1
+        assert next(t for t in free.trials if not t.settings.in_order).seconds
+    unordered = rebuilt(loader, Settings(2, 2, in_order=False), pin=False)
+    assert sorted(index for batch in indices(unordered) for index in batch) == list(range(128))
+
+
 def test_errors_of_the_dataset_and_of_the_step_arrive():
     with pytest.raises(OSError, match="the disk is gone"):
         tune_loader(DataLoader(Failing(seconds=0.0), batch_size=8), seconds=5)

@@ -58,6 +58,15 @@ def test_cpp_is_torch(in_cpp, dtype):
             )
 
 
+def test_cpp_counts_beyond_two_to_the_31(in_cpp, tmp_path):
+    """A sparse file stands for the memory; the third row begins past what 32 bits can count."""
+    stride = 2**30 + 8
+    flat = torch.from_file(str(tmp_path / "wide"), shared=True, size=2 * stride + 8, dtype=torch.float16)
+    x = flat.as_strided((3, 8), (stride, 1)).copy_(torch.arange(24).reshape(3, 8) / 7)
+    torch.testing.assert_close(ops.gelu(x), F.gelu(x.clone()), rtol=2e-3, atol=1e-3)
+    torch.testing.assert_close(ops.scale(x, 0.5), x.clone() * 0.5)
+
+
 def test_cpp_takes_scalars_and_nothing(in_cpp):
     assert ops.scale(torch.tensor(2.0), 0.5) == 1
     assert ops.gelu(torch.empty(0, 3)).shape == (0, 3)
