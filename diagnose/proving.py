@@ -19,11 +19,11 @@ from diagnose.output import check
 from diagnose.progress import Progress
 from diagnose.proof.candidates import check_ids
 from diagnose.proof.outcome import arguments_of, proven, with_proof
+from diagnose.proof.recording import record
 from diagnose.proof.runs import Command, Runner
 
 __all__ = ["ProveRequest", "command_of", "parse_budget", "prove_and_answer"]
 
-TRACE_TIMEOUT_S = 600.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
@@ -63,13 +63,14 @@ def prove_and_answer(request: ProveRequest) -> int:
         runner = Runner(command, folder.path, cwd_mode=request.cwd_mode, step_on=request.step_on)
         if capture is None:
             capture = folder.path / "capture"
-            _trace(runner, (), capture, request.progress, "to find what holds it back")
+            record(runner, (), capture, budget_s, request.progress)
         diagnosis = examine_paths([capture], request.progress)
         runner.arguments = arguments_of(diagnosis)
         proof = proven(runner, diagnosis, request.apply, budget_s, request.progress.say)
         diagnosis = with_proof(diagnosis, proof)
         if proof.best:
-            diagnosis = replace(diagnosis, after=_after(runner, proof.best, folder.path / "after", request.progress))
+            after = _after(runner, proof.best, folder.path / "after", budget_s, request.progress)
+            diagnosis = replace(diagnosis, after=after)
         answer(diagnosis, request, files)
         if request.write_patch:
             _write_patch(request, command, runner, proof.best)
@@ -139,7 +140,7 @@ def _agree(request: ProveRequest, command: Command, budget_s: float) -> None:
         else "each time in the working folder itself, where it may write"
     )
     request.progress.say(
-        f"this runs {command.text} again and again for up to {budget_s / 60:.0f} min, {where}; "
+        f"this runs {command.text} again and again for up to {_told_time(budget_s)}, {where}; "
         "every run is stopped after some dozens of steps. What it writes to elsewhere is not protected."
     )
     if request.yes:
@@ -152,17 +153,16 @@ def _agree(request: ProveRequest, command: Command, budget_s: float) -> None:
         raise UsageError("Nothing was run.")
 
 
-def _trace(runner: Runner, ids: Sequence[str], capture: Path, progress: Progress, why: str) -> None:
-    with progress.phase(f"tracing {runner.command.text} {why}"):
-        run = runner.trace(ids, capture, timeout_s=TRACE_TIMEOUT_S)
-    if run.failure:
-        raise CaptureError(run.failure)
+def _told_time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _after(runner: Runner, best: tuple[str, ...], capture: Path, progress: Progress) -> Diagnosis | None:
+def _after(
+    runner: Runner, best: tuple[str, ...], capture: Path, budget_s: float, progress: Progress
+) -> Diagnosis | None:
     """Return the diagnosis with the best combination applied, None where it could not be traced."""
     try:
-        _trace(runner, best, capture, progress, f"with {' and '.join(best)}, to see what binds it then")
+        record(runner, best, capture, budget_s, progress)
         return examine_paths([capture], progress)
     except (CaptureError, OSError) as error:
         progress.say(f"it could not be traced with the changes: {error}")

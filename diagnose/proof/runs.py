@@ -14,13 +14,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from diagnose.proof.reaping import VARIABLE, end_all
 from diagnose.proof.scratch import mirror
 from diagnose.proof.spec import Order, Run
 
 __all__ = ["Command", "Runner"]
 
 BOOTSTRAP = "import sys; sys.path.pop(0); from diagnose.proof.child import main; main()"
+SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays
 GRACE_S = 5.0  # between asking a process to end and ending it
+LAST_BYTES = 20_000  # of the output that are looked through for its last line
 LOG_MB = 1.0  # of a run's output that is kept: its end
 
 
@@ -50,6 +53,7 @@ class Runner:
     warm_up: int = 10
     timed: int = 30
     num_runs: int = 0
+    last_log: Path | None = None  # what the latest run printed
 
     def time(self, ids: Sequence[str], *, timeout_s: float) -> Run:
         """Run the script with patches and return what was measured; a failure is a result too."""
@@ -74,11 +78,13 @@ class Runner:
         cwd = self._working_folder(folder)
         began = time.monotonic()
         with (folder / "output.log").open("wb") as log:
-            code = _wait(self._start(folder / "order.json", cwd, log), timeout_s)
-        _shorten(folder / "output.log")
+            process = self._start(folder, cwd, log)
+            self.last_log = folder / "output.log"
+            code, last = _wait(process, timeout_s, str(folder), self.last_log)
+        _shorten(self.last_log)
         if cwd != self.command.cwd:
             shutil.rmtree(cwd, ignore_errors=True)
-        return replace(_read(folder, order, code, timeout_s), wall_s=time.monotonic() - began)
+        return replace(_read(folder, order, code, timeout_s, last), wall_s=time.monotonic() - began)
 
     def _working_folder(self, folder: Path) -> Path:
         if self.cwd_mode == "same":
@@ -86,8 +92,8 @@ class Runner:
         mirror(self.command.cwd, folder / "cwd")
         return folder / "cwd"
 
-    def _start(self, order: Path, cwd: Path, log: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401  # an open file
-        script = _absolute(self.command)
+    def _start(self, folder: Path, cwd: Path, log: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401  # an open file
+        order, script = folder / "order.json", _absolute(self.command)
         if self.command.launcher:
             command = [*self.command.launcher, "-m", "diagnose.proof.child", str(order), *script]
         else:
@@ -99,7 +105,7 @@ class Runner:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"), "PYTHONUNBUFFERED": "1"},
+            env={**SETTINGS, **os.environ, "PYTHONUNBUFFERED": "1", VARIABLE: str(folder)},
         )
 
 
@@ -111,29 +117,27 @@ def _absolute(command: Command) -> list[str]:
     return [str((command.cwd / first).absolute()), *command.script[1:]]
 
 
-def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
-    """Wait for the end; None where the time was over. The whole process group ends with the process."""
+def _wait(process: subprocess.Popen[bytes], timeout_s: float, name: str, log: Path) -> tuple[int | None, str]:
+    """Wait for the end; return the exit code, None where the time was over, and the last line printed by itself.
+
+    Whatever the run has started ends with it.
+    """
+    code: int | None = None
     try:
-        code: int | None = process.wait(timeout_s)
+        code = process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         code = None
     except BaseException:
-        _end(process, signal.SIGKILL)
+        end_all(process.pid, name, signal.SIGKILL)
         raise
-    _end(process, signal.SIGTERM)
+    last = _last(log)  # before it says anything of being ended
+    end_all(process.pid, name, signal.SIGTERM)
     if code is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
-    _end(process, signal.SIGKILL)
+    end_all(process.pid, name, signal.SIGKILL)
     process.wait()
-    return code
-
-
-def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
-        os.killpg(process.pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
+    return code, last
 
 
 def _shorten(log: Path) -> None:
@@ -147,17 +151,18 @@ def _shorten(log: Path) -> None:
     log.write_bytes(b"[the beginning was cut off]\n" + tail)
 
 
-def _read(folder: Path, order: Order, code: int | None, timeout_s: float) -> Run:
-    log = folder / "output.log"
+def _read(folder: Path, order: Order, code: int | None, timeout_s: float, last: str) -> Run:
     if code is None:
-        return Run(ids=order.ids, failure=f"It had not ended after {timeout_s:.0f} s and was killed{_last(log)}.")
+        return Run(ids=order.ids, failure=f"It had not ended after {timeout_s:.0f} s and was killed{last}.")
     try:
         return Run.from_json((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
-        why = f"It ended with exit code {code} before anything was measured{_last(log)}."
+        why = f"It ended with exit code {code} before anything was measured{last}."
         return Run(ids=order.ids, exit_code=code, failure=why)
 
 
 def _last(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LAST_BYTES))
+        lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
     return f" (its last line: {lines[-1][:160]})" if lines else ""

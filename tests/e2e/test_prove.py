@@ -1,6 +1,7 @@
 """``diagnose prove`` on real scripts: what it measures, and that it harms nothing."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -53,35 +54,50 @@ def test_workers_are_proven_on_the_slow_dataset_and_a_control_is_not(diagnose):
     assert sham["numerics"] == "identical"
 
 
-def test_a_script_that_writes_harms_nothing(diagnose, script, tmp_path):
-    (tmp_path / "log.txt").write_text("mine")
-    path = script(train(after="Path('log.txt').write_text('step'); Path(f'ckpt{step}.pt').touch()"))
-    proven(diagnose, "--apply", "sham", "--budget", "1m", path.name)
-    assert (tmp_path / "log.txt").read_text() == "mine"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["log.txt", "train.py"]
+@pytest.fixture(scope="module")
+def awkward(tmp_path_factory):
+    """Prove a script that writes, is random and raises under a change; return its folder and the diagnosis."""
+    folder = tmp_path_factory.mktemp("awkward")
+    (folder / "log.txt").write_text("mine")
+    before = (
+        "import os; torch.manual_seed(int.from_bytes(os.urandom(4), 'big'));"
+        "assert not getattr(model, '_compiled_call_impl', None), 'no compiling here'"
+    )
+    after = "Path('log.txt').write_text('step'); Path(f'ckpt{step}.pt').touch()"
+    (folder / "train.py").write_text(train(before=before, after=after))
+    command = (sys.executable, "-m", "diagnose", "prove", "--yes", "--json", "--budget", "2m", "--apply")
+    done = subprocess.run(
+        [*command, "compile-model,sham", "train.py"], cwd=folder, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
 
 
-def test_a_change_that_crashes_is_a_result(diagnose, script):
-    path = script(train(before="assert not getattr(model, '_compiled_call_impl', None), 'no compiling here'"))
-    diagnosis = proven(diagnose, "--apply", "compile-model,sham", "--budget", "2m", path.name)
-    assert "no compiling here" in trial(diagnosis, "compile-model")["failure"]
-    assert trial(diagnosis, "sham")["failure"] == ""
+def test_a_script_that_writes_harms_nothing(awkward):
+    folder, _diagnosis = awkward
+    assert (folder / "log.txt").read_text() == "mine"
+    assert sorted(p.name for p in folder.iterdir()) == ["log.txt", "train.py"]
 
 
-def test_a_script_without_seeds_is_seeded_and_one_that_is_random_is_judged_by_its_spread(diagnose, script):
-    path = script(train(before="import os; torch.manual_seed(int.from_bytes(os.urandom(4), 'big'))"))
-    diagnosis = proven(diagnose, "--apply", "sham", "--budget", "1m", path.name)
-    assert trial(diagnosis, "sham")["numerics"] == "within"
-    assert "differs from itself" in trial(diagnosis, "sham")["note"]
+def test_a_change_that_crashes_is_a_result(awkward):
+    assert "no compiling here" in trial(awkward[1], "compile-model")["failure"]
+    assert trial(awkward[1], "sham")["failure"] == ""
+
+
+def test_a_script_that_is_random_is_judged_by_its_spread(awkward):
+    sham = trial(awkward[1], "sham")
+    assert sham["numerics"] == "within"
+    assert "differs from itself" in sham["note"]
 
 
 def test_what_cannot_be_proven_is_one_sentence(diagnose, script):
     short = script(train(steps=4), "short.py")
     assert "diagnose: error:" in proven(diagnose, "--apply", "sham", short.name, code=5)
-    raising = script(train(before="raise ValueError('bad data')"), "raising.py")
-    error = proven(diagnose, "--apply", "sham", raising.name, code=5)
+    absent = script(train(before="torch.ones(1, device='cuda:63')"), "absent.py")
+    error = proven(diagnose, "--apply", "sham", absent.name, code=5)
     assert error.count("diagnose: error:") == 1
-    assert "Traceback" not in error
+    assert error.count("Traceback") == 1  # the script's own
+    assert "torch.ones(1, device='cuda:63')" in error
 
 
 @pytest.mark.parametrize(
