@@ -9,7 +9,8 @@ Why it costs
     longer sequence is out of memory.
 
 What to do
-    Need less at the peak: a smaller batch with accumulation, checkpointing, an allocator that fragments less.
+    Need less at the peak: an allocator that fragments less, blocks that are computed again in the backward pass, a
+    smaller batch with accumulation.
 
 How sure
     High: the allocator counts retries itself. What they cost is booked under allocator-stall.
@@ -67,5 +68,19 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             safety="same numbers",
             needs="a driver and a platform with virtual memory management; else checkpointing or a smaller batch",
             remedy="diagnose.kernels.allocator",
-        )
+        ),
+        removable(
+            finding,
+            step_ns,
+            id="checkpoint-blocks",
+            title="Keep fewer activations: compute repeated blocks again in the backward pass",
+            before="loss = criterion(model(x), y)",
+            after="from diagnose.kernels import checkpoint_blocks\n\n"
+            "checkpoint_blocks(model)     # before DDP, fully_shard and compile\n"
+            "loss = criterion(model(x), y)",
+            least=0.0,
+            safety="same numbers",
+            needs="up to a third more time; plan_checkpoints chooses the fewest blocks under a memory target",
+            remedy="diagnose.kernels.checkpointing",
+        ),
     ]
