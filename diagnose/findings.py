@@ -118,6 +118,8 @@ class Trial:
     peak_bytes: tuple[int, int] | None = None  # baseline, trial
     losses: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # baseline, trial; of the same steps
     drift: float | None = None  # median relative distance of the losses
+    grad_norms: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # of the first optimizer steps
+    grad_drift: float | None = None  # their median relative distance
     skipped_steps: tuple[int, int] | None = None  # by a GradScaler: baseline, trial; None where neither has one
     note: str = ""  # what the reader should know of it, one sentence
     failure: str = ""  # why it could not be measured; the times are empty then

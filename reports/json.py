@@ -220,6 +220,8 @@ def _trial(t: Trial) -> dict[str, Json]:
         "peak_bytes": None if t.peak_bytes is None else list(t.peak_bytes),
         "losses": [_each(_exact, losses[:MOST_LOSSES]) for losses in t.losses],
         "drift": _exact(t.drift),
+        "grad_norms": [_each(_exact, norms[:MOST_LOSSES]) for norms in t.grad_norms],
+        "grad_drift": _exact(t.grad_drift),
         "skipped_steps": None if t.skipped_steps is None else list(t.skipped_steps),
         "note": _text(t.note),
         "failure": _text(t.failure),

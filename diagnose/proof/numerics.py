@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.proof.patches.base import Promise
 
-__all__ = ["Parity", "compare"]
+__all__ = ["Parity", "compare", "norms_apart"]
 
 Numerics: TypeAlias = Literal["identical", "within", "drifted", "unknown"]
 
@@ -48,6 +48,18 @@ def compare(baselines: Sequence[Sequence[float]], variant: Sequence[float], prom
     note = f"Unchanged, it differs from itself by {own:.1e} (median loss): parity is judged by that." if own else ""
     allowed = max(ALLOWED[promise], SPREAD * own)
     return Parity("within" if drift <= allowed else "drifted", drift, note)
+
+
+def norms_apart(baseline: Sequence[float], variant: Sequence[float]) -> float | None:
+    """Return the median relative distance of the first steps' gradient norms; infinite where only one is finite.
+
+    None where either has none: an optimizer that is not torch's, or sparse gradients.
+    """
+    if not baseline or not variant:
+        return None
+    if any(math.isfinite(a) != math.isfinite(b) for a, b in zip(baseline, variant, strict=False)):
+        return math.inf
+    return _distance(baseline, variant)
 
 
 def _distance(a: Sequence[float], b: Sequence[float]) -> float:

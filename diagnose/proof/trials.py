@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from statistics import median
 from typing import Literal, NamedTuple
 
 from diagnose.findings import Trial
 from diagnose.proof.candidates import Candidate
-from diagnose.proof.numerics import compare
+from diagnose.proof.numerics import compare, norms_apart
 from diagnose.proof.patches import PATCHES
 from diagnose.proof.patches.base import Promise
 from diagnose.proof.spec import Run
@@ -44,6 +45,7 @@ def judge(candidate: Candidate, measured: Measured) -> Trial:
     noise = noise_of([run.step_ns for run in all_baselines if run.step_ns])
     faster = speed_up(before, after, noise)
     parity = compare([run.losses for run in all_baselines if run.losses] or [()], good[0].losses, loosest(ids))
+    apart = norms_apart(baselines[0].grad_norms, good[0].grad_norms)
     baseline_ms = tuple(ns / 1e6 for run in before for ns in run)
     predicted = candidate.predicted_ratio
     return Trial(
@@ -62,7 +64,9 @@ def judge(candidate: Candidate, measured: Measured) -> Trial:
         skipped_steps=_skipped(baselines[0], good[0]),
         losses=(baselines[0].losses[:SHOWN_LOSSES], good[0].losses[:SHOWN_LOSSES]),
         drift=parity.drift,
-        note=_note(good, parity.note),
+        grad_norms=(baselines[0].grad_norms, good[0].grad_norms),
+        grad_drift=apart,
+        note=_note(good, parity.note, apart),
     )
 
 
@@ -95,7 +99,7 @@ def _skipped(baseline: Run, variant: Run) -> tuple[int, int] | None:
     return baseline.skipped_steps or 0, variant.skipped_steps or 0
 
 
-def _note(runs: Sequence[Run], parity: str) -> str:
+def _note(runs: Sequence[Run], parity: str, norms: float | None) -> str:
     first = runs[0]
     parts = [f"Applied: {'; '.join(first.applied)}."] if first.applied else ["It found nothing to change."]
     if first.refused:
@@ -103,6 +107,8 @@ def _note(runs: Sequence[Run], parity: str) -> str:
     if first.skipped_steps is not None:
         steps = "step was" if first.skipped_steps == 1 else "steps were"
         parts.append(f"{first.skipped_steps} optimizer {steps} skipped, since gradients overflowed.")
+    if norms == inf:
+        parts.append("A gradient's norm is not finite on one side only.")
     if not all(run.steady for run in runs):
         parts.append("Its step times had not settled before they were measured.")
     return " ".join([*parts, *([parity] if parity else [])])

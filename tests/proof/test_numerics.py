@@ -1,6 +1,8 @@
 import math
 
-from diagnose.proof.numerics import compare
+import pytest
+
+from diagnose.proof.numerics import compare, norms_apart
 
 LOSSES = tuple(2.0 / (i + 1) for i in range(40))
 
@@ -47,3 +49,10 @@ def test_a_nan_that_both_have_is_the_same():
 def test_without_losses_nothing_is_known():
     assert compare([()], (), "identical").numerics == "unknown"
     assert compare([LOSSES], LOSSES[:2], "identical").numerics == "unknown"
+
+
+def test_gradient_norms_are_compared_step_by_step():
+    assert norms_apart((2.0, 4.0, 1.0), (2.2, 4.4, 1.0, 9.0)) == pytest.approx(0.1)
+    assert norms_apart((2.0,), (2.0,)) == 0.0
+    assert norms_apart((2.0, 4.0), (2.0, math.nan)) == math.inf
+    assert norms_apart((), (2.0,)) is None

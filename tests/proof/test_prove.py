@@ -75,6 +75,16 @@ def test_gains_are_run_together_and_each_is_left_out():
     assert left_out["schedule-gc"].ids == ("fused-optimizer", "load-in-workers")
 
 
+def test_gradient_norms_stand_beside_each_other():
+    class Measures(Script):
+        def time(self, ids, *, timeout_s):
+            return replace(super().time(ids, timeout_s=timeout_s), grad_norms=(2.0, 4.0) if ids else (2.0, 5.0))
+
+    trial = run(Measures({}), "autocast").trials[0]
+    assert trial.grad_norms == ((2.0, 5.0), (2.0, 4.0))
+    assert trial.grad_drift == pytest.approx(0.1)
+
+
 def test_of_changes_to_the_same_thing_the_best_is_combined():
     script = Script({"foreach-optimizer": 0.9, "fused-optimizer": 0.8, "schedule-gc": 0.5})
     proof = run(script, "foreach-optimizer", "fused-optimizer", "schedule-gc")
