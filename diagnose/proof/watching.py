@@ -77,8 +77,8 @@ class Numbers:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # whatever it takes
             result = original(scaler, optimizer, *args, **kwargs)
             if scaler.is_enabled() and len(self._overflows) < MOST_LOSSES:
-                state = scaler._per_optimizer_states[id(optimizer)]  # made anew after every step
-                self._overflows.append(list(state["found_inf_per_device"].values()))
+                state = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {})  # anew in every step
+                self._overflows.append(list(state.get("found_inf_per_device", {}).values()))
             return result
 
         return replace_attribute(GradScaler, "step", step)
