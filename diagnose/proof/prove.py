@@ -14,7 +14,7 @@ from diagnose.findings import Trial
 from diagnose.proof.candidates import Candidate
 from diagnose.proof.patches import PATCHES
 from diagnose.proof.spec import Run
-from diagnose.proof.trials import Measured, is_gain, judge, refused
+from diagnose.proof.trials import Measured, is_gain, judge, nothing_done, refused
 
 __all__ = ["Proof", "Runs", "prove"]
 
@@ -113,6 +113,8 @@ class _Proving:
     def _measured(self, candidate: Candidate, ids: Sequence[str], kind: Kind) -> Trial:
         beside = [self._baselines[-1]]
         variants = [self._run(ids, f"with {' and '.join(ids)}")]
+        if variants[0].step_ns and not variants[0].applied:
+            return refused(replace(candidate, refusal=nothing_done(variants[0])))
         if variants[0].step_ns:
             variants.append(self._run(ids, f"with {' and '.join(ids)}, again"))
             self._baseline()

@@ -16,7 +16,7 @@ from diagnose.proof.patches.base import Promise
 from diagnose.proof.spec import Run
 from diagnose.proof.statistics import noise_of, speed_up
 
-__all__ = ["Measured", "is_gain", "judge", "loosest", "refused"]
+__all__ = ["Measured", "is_gain", "judge", "loosest", "nothing_done", "refused"]
 
 _ORDER: tuple[Promise, ...] = ("identical", "rounding", "reduced")
 SHOWN_LOSSES = 100
@@ -77,6 +77,11 @@ def refused(candidate: Candidate) -> Trial:
     )
 
 
+def nothing_done(run: Run) -> str:
+    """Return why a change that was run cannot have done anything: it is the script without it."""
+    return " ".join(["It found nothing to change.", *_left_alone(run)])
+
+
 def is_gain(trial: Trial) -> bool:
     """Tell whether the change made the step shorter for certain, and left the numbers as it promised."""
     return not trial.failure and trial.interval[0] > 1.0 and trial.numerics != "drifted"
@@ -85,6 +90,10 @@ def is_gain(trial: Trial) -> bool:
 def loosest(ids: Sequence[str]) -> Promise:
     """Return the promise of several changes together: that of the one which changes the numbers most."""
     return max((PATCHES[name].promise for name in ids), key=_ORDER.index, default="identical")
+
+
+def _left_alone(run: Run) -> list[str]:
+    return [f"Left alone: {'; '.join(run.refused)}."] if run.refused else []
 
 
 def _peaks(baselines: Sequence[Run], variants: Sequence[Run]) -> tuple[int, int] | None:
@@ -101,9 +110,7 @@ def _skipped(baseline: Run, variant: Run) -> tuple[int, int] | None:
 
 def _note(runs: Sequence[Run], parity: str, norms: float | None) -> str:
     first = runs[0]
-    parts = [f"Applied: {'; '.join(first.applied)}."] if first.applied else ["It found nothing to change."]
-    if first.refused:
-        parts.append(f"Left alone: {'; '.join(first.refused)}.")
+    parts = [f"Applied: {'; '.join(first.applied)}.", *_left_alone(first)]
     if first.skipped_steps is not None:
         steps = "step was" if first.skipped_steps == 1 else "steps were"
         parts.append(f"{first.skipped_steps} optimizer {steps} skipped, since gradients overflowed.")

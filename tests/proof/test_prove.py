@@ -30,7 +30,9 @@ class Script:
             step *= self.factors.get(name, 1.0)
         losses = next((self.losses[name] for name in ids if name in self.losses), LOSSES)
         wobble = [step * (1 + 0.001 * (i % 5)) for i in range(self.timed)]
-        return Run(ids=tuple(ids), step_ns=tuple(wobble), losses=losses, peak_bytes=100, wall_s=self.wall_s)
+        return Run(
+            ids=tuple(ids), step_ns=tuple(wobble), losses=losses, peak_bytes=100, wall_s=self.wall_s, applied=tuple(ids)
+        )
 
 
 def chosen(*names):
@@ -90,6 +92,18 @@ def test_of_changes_to_the_same_thing_the_best_is_combined():
     proof = run(script, "foreach-optimizer", "fused-optimizer", "schedule-gc")
     assert proof.best == ("schedule-gc", "fused-optimizer")
     assert proof.trials[3].ids == ("schedule-gc", "fused-optimizer")
+
+
+def test_a_change_that_changes_nothing_is_no_gain_whatever_the_clock_says():
+    class Idle(Script):
+        def time(self, ids, *, timeout_s):
+            return replace(super().time(ids, timeout_s=timeout_s), applied=(), refused=("a model",) if ids else ())
+
+    script = Idle({"schedule-gc": 0.5})
+    proof = run(script, "schedule-gc")
+    assert proof.trials[0].failure == "It found nothing to change. Left alone: a model."
+    assert proof.best == ()
+    assert script.ran == [(), (), (), ("schedule-gc",)]
 
 
 def test_a_change_that_is_refused_is_not_run():
