@@ -119,15 +119,31 @@ def test_a_schedule_and_gradients_that_are_thrown_away_do_no_harm(scaled):
     assert not torch.equal(weights(model), before)
 
 
+def test_a_closure_runs_before_the_scaler_decides(scaled):
+    """Lightning hands forward and backward to the optimizer."""
+    model, optimizer = make()
+    for x in batches():
+
+        def closure(x=x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        assert optimizer.step(closure).item() > 0
+    found = weights(model)
+    model, optimizer = make()
+    assert torch.equal(found, train(model, optimizer))
+
+
 def two_optimizers():
     model, _kept = make()
     _other = torch.optim.SGD(model.parameters(), lr=0.1)
     model(batches()[0]).mean().backward()
 
 
-def a_closure():
-    model, optimizer = make()
-    model(batches()[0]).mean().backward()
+def many_passes():
+    _model, optimizer = make(torch.optim.LBFGS)
     optimizer.step(lambda: 0.0)
 
 
@@ -161,7 +177,7 @@ def another_device():
     ("script", "said"),
     [
         (two_optimizers, "2 optimizers; a scaler from outside needs exactly one"),
-        (a_closure, "closure"),
+        (many_passes, "LBFGS computes gradients several times"),
         (many_losses, "something else than one scalar loss"),
         (no_optimizer, "no optimizer of torch's kind"),
         (a_scaler, "GradScaler of its own"),

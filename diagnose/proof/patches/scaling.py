@@ -159,21 +159,32 @@ class ScaledTraining:
 
     def _scaled_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # whatever it takes
-            if self._stepping or not self._has_gradients:
-                return original(optimizer, *args, **kwargs)
-            if any(callable(value) for value in (*args, *kwargs.values())):
-                raise CannotApply("The optimizer's step is given a closure, which no scaler can follow.")
-            kwargs.pop("closure", None)  # the scaler takes none, not even None
+        def step(optimizer: Any, closure: Any = None, **kwargs: Any) -> Any:  # noqa: ANN401  # whatever it takes
+            if self._stepping:
+                return original(optimizer, **kwargs)
+            loss = None if closure is None else self._call(closure, optimizer)
+            if not self._has_gradients:
+                result = original(optimizer, **kwargs)
+                return result if closure is None else loss
             self._stepping = True
             try:
-                result = self._scaler.step(optimizer, *args, **kwargs)
+                self._scaler.step(optimizer, **kwargs)
                 self._scaler.update()
             finally:
                 self._stepping = self._has_gradients = False
-            return result
+            return loss
 
         return step
+
+    @staticmethod
+    def _call(closure: Callable[[], Any], optimizer: Any) -> Any:  # noqa: ANN401  # an Optimizer; its loss
+        """Run the forward and backward pass that a trainer hands to the optimizer, before it steps."""
+        import torch
+
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise CannotApply("LBFGS computes gradients several times a step, which no scaler can follow.")
+        with torch.enable_grad():
+            return closure()
 
 
 _NAMES = {"cuda": "a GPU"}
