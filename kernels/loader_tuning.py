@@ -9,7 +9,8 @@ When it does not help
     `sharding`.
 
 Cost
-    ``seconds`` of loading once, before training, for each setting that is tried; later the workers' memory.
+    ``seconds`` of loading, before training, for each setting that is tried, and again for the two fastest; later the
+    workers' memory.
 
 Numerics
     The same samples in the same order and, where samples depend on their index alone, the same losses bit by bit, over
@@ -213,7 +214,18 @@ def _tried(  # noqa: PLR0913
             trials.append(
                 bench.run(Settings(best.num_workers, _best(trials).settings.prefetch_factor, whole, False))[0]
             )
-    return trials, room
+    return _repeated(bench, trials), room
+
+
+def _repeated(bench: Bench, trials: Sequence[LoaderTrial]) -> list[LoaderTrial]:
+    """Try the two fastest once more: what another process took from one of them would decide otherwise."""
+    fastest = sorted((t for t in trials if t.seconds), key=lambda t: t.seconds or 0.0)[:2]
+    found = list(trials)
+    for trial in fastest if len(fastest) == 2 else ():
+        again = bench.run(trial.settings)[0].seconds
+        if again and trial.seconds:
+            found[found.index(trial)] = LoaderTrial(trial.settings, min(trial.seconds, again))
+    return found
 
 
 def _best(trials: Sequence[LoaderTrial]) -> LoaderTrial:

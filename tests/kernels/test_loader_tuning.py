@@ -12,7 +12,7 @@ from diagnose.kernels import _loader_bench
 from diagnose.kernels import _loader_costs as costs_module
 from diagnose.kernels._loader_bench import rebuilt
 from diagnose.kernels._loader_costs import Room, private_bytes, room_for_workers, same
-from diagnose.kernels.loader_tuning import Settings, SteadyLoader, tune_loader
+from diagnose.kernels.loader_tuning import LoaderTrial, Settings, SteadyLoader, _repeated, tune_loader
 
 
 class Slow(Dataset):
@@ -288,3 +288,20 @@ def test_same_is_bit_by_bit():
 def test_wrong_arguments_are_refused(loader, arguments, said):
     with pytest.raises((TypeError, ValueError), match=said):
         tune_loader(loader, **arguments)
+
+
+def test_the_two_fastest_are_measured_twice():
+    class Benched:
+        def __init__(self, *times):
+            self.times, self.asked = iter(times), []
+
+        def run(self, settings):
+            self.asked.append(settings.num_workers)
+            return LoaderTrial(settings, next(self.times)), 0
+
+    first = [LoaderTrial(Settings(num), seconds) for num, seconds in [(0, 9.0), (1, 4.0), (2, 5.0)]]
+    bench = Benched(4.1, 3.0)  # something else ran while two workers were measured
+    found = _repeated(bench, [*first, LoaderTrial(Settings(8), None, "failed")])
+    assert bench.asked == [1, 2]
+    assert [t.seconds for t in found] == [9.0, 4.0, 3.0, None]
+    assert _repeated(Benched(), first[:1]) == first[:1]
