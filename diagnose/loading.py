@@ -19,7 +19,7 @@ __all__ = ["loading_evidence", "loading_facts", "loading_prescriptions"]
 MIN_SAMPLES = 5
 # Of the stall, what is gone at least when workers keep up: fetching a batch from them, and the cores they take, cost.
 HIDDEN, HIDDEN_WAITING = 0.7, 0.9
-WAITING = 0.7  # of the samples within loading: it is reading or waiting then, not computing
+WAITING = 0.7  # of the samples within loading, or of its workers' lives: it is reading or waiting then, not computing
 
 
 def loading_facts(t: Tables) -> Facts:
@@ -37,7 +37,7 @@ def loading_facts(t: Tables) -> Facts:
         "batch_ns": int(np.median(lengths)) if len(lengths) else 0,
         "batches_per_step": len(rows) / max(1, t.steps.num),
         "has_device": t.device_id >= 0,
-        "waits": int(seen.sum()) >= MIN_SAMPLES and int(waiting.sum()) >= WAITING * int(seen.sum()),
+        "waits": single and int(seen.sum()) >= MIN_SAMPLES and int(waiting.sum()) >= WAITING * int(seen.sum()),
     }
 
 
@@ -47,6 +47,9 @@ def loading_evidence(facts: Facts) -> list[str]:
     workers = facts.get("num_workers")
     said = f" (num_workers={workers})" if workers is not None else ""
     spends = " Loading waits off the CPU most of that time." if facts.get("waits") else ""
+    busy = facts.get("workers_busy")
+    if isinstance(busy, float):
+        spends = f" The workers compute {busy:.0%} of their time."
     return [f"One batch is loaded {how}{said}; the median wait is {_ns(facts, 'batch_ns') / 1e6:.2f} ms.{spends}"]
 
 
@@ -97,6 +100,7 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
         ]
     num = facts.get("num_workers")
     more = min(2 * num, 32) if isinstance(num, int) and num > 0 else None
+    least, most = _hidden_by_more(facts, num, more, step_ns, rest_ns) if more and isinstance(num, int) else (0.0, 0.9)
     more_workers = {"num_workers": more or "2 * loader.num_workers", "persistent_workers": True, "prefetch_factor": 4}
     return [
         removable(
@@ -108,11 +112,26 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
             else "Use more workers, keep them alive and let each prepare more batches",
             before=_call(facts, num_workers=num if num is not None else "…"),
             after=_call(facts, **more_workers, **pin),
-            least=0.0,
-            most=0.9,
+            least=least,
+            most=most,
             safety="same numbers where samples do not draw from shared random state",
             needs="free CPU cores; when there are none, make a sample cheaper (decode less, store it prepared)",
             remedy="diagnose.kernels.loader_tuning",
             arguments={"workers": more} if more else None,
         )
     ]
+
+
+def _hidden_by_more(facts: Facts, num: int, more: int, step_ns: float, rest_ns: float) -> tuple[float, float]:
+    """Return which share of the stall is gone at least and at most when ``more`` workers load instead of ``num``.
+
+    Workers that are waited for deliver ``num`` batches in ``num`` steps, so that of ``more`` workers one arrives every
+    ``num / more`` steps. At least that much is gone only where what the workers compute leaves the step its core.
+    """
+    lost_ns = max(step_ns - rest_ns, 1.0)
+    left_ns = max(step_ns * num / more - rest_ns, 0.0)
+    hidden = max(1 - left_ns / lost_ns, 0.0)
+    busy = facts.get("workers_busy")
+    if not isinstance(busy, float) or more * busy + 1 > (os.cpu_count() or 1):
+        return 0.0, HIDDEN_WAITING * hidden
+    return (HIDDEN_WAITING if busy <= 1 - WAITING else HIDDEN) * hidden, hidden

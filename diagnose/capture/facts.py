@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from diagnose.capture.process import busy_share
+
 __all__ = ["ScriptFacts", "describe_gpus", "describe_optimizer", "precision_flags"]
 
 LOADER_ARGUMENTS = (
@@ -25,6 +27,7 @@ class ScriptFacts:
     def __init__(self) -> None:
         self._loaders: dict[int, dict[str, object]] = {}
         self._batches: Counter[int] = Counter()
+        self._iterators: dict[int, weakref.ref[Any]] = {}
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._optimizer: dict[str, object] = {}
         self.autocast: dict[str, object] = {}  # device and dtype, empty where autocast was not used
@@ -35,16 +38,23 @@ class ScriptFacts:
         if id(dataset) not in self._loaders:
             self._loaders[id(dataset)] = _describe_loader(loader, dataset)
 
-    def batch_delivered(self, dataset: object) -> None:
+    def batch_delivered(self, dataset: object, iterator: object) -> None:
         """Count a batch, to tell the training loader from others."""
         self._batches[id(dataset)] += 1
+        self._iterators[id(dataset)] = weakref.ref(iterator)
 
     def optimizer_stepped(self, optimizer: object) -> None:
         """Count an optimizer's step."""
         self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
 
     def settle(self) -> None:
-        """Describe the optimizers that stepped so far; later they may be gone."""
+        """Describe the optimizers that stepped so far, and what workers do; later they may be gone."""
+        for key, loader in self._loaders.items():
+            iterator = self._iterators[key]() if key in self._iterators else None
+            pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
+            busy = busy_share(pids) if pids else None
+            if busy is not None:
+                loader["workers_busy"] = round(busy, 3)
         if self._optimizers and not self._optimizer:
             described = [describe_optimizer(optimizer) for optimizer in self._optimizers]
             described.sort(key=lambda one: -int(one["num_params"]))  # the model's own before small helpers

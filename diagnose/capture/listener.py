@@ -104,7 +104,7 @@ class Listener:
             return
         self._iterators.add(iterator)
         dataset = getattr(iterator, "_dataset", None)
-        self._facts.batch_delivered(dataset)
+        self._facts.batch_delivered(dataset, iterator)
         if self._step_on == "dataloader" or threading.current_thread() is threading.main_thread():
             self._hear("dataloader", dataset)  # in another thread it is a prefetcher, ahead of the steps
 

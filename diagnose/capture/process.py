@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["compiled_graphs", "resident_mb", "silent_stderr"]
+__all__ = ["busy_share", "compiled_graphs", "resident_mb", "silent_stderr"]
 
 STDERR = 2
 
@@ -26,6 +26,21 @@ def resident_mb() -> float:
     except (OSError, ValueError):  # not Linux
         return 0.0
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def busy_share(pids: Iterable[int]) -> float | None:
+    """Return which share of their lives so far these processes spent on a CPU; None where the system does not tell."""
+    used = lived = 0.0
+    try:
+        now = float(Path("/proc/uptime").read_text().split()[0])
+        tick = os.sysconf("SC_CLK_TCK")
+        for pid in pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+            used += (int(fields[11]) + int(fields[12])) / tick  # user and system time
+            lived += now - int(fields[19]) / tick
+    except (OSError, ValueError, IndexError):  # not Linux, or one has ended
+        return None
+    return used / lived if lived > 0 else None
 
 
 @contextlib.contextmanager

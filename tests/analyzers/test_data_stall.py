@@ -175,3 +175,30 @@ def test_without_a_device_a_quick_loader_is_no_stall(recording):
     loading(r, start=0, end=999)
     r.op("aten::mm", 999, 3000)
     assert r.booked() == {"operators": 3_000_000}
+
+
+@pytest.mark.parametrize(
+    ("busy", "cpus", "least", "most"),
+    [
+        (0.1, 8, 0.9, 1.0),
+        (0.8, 8, 0.7, 1.0),
+        (0.8, 2, 0.0, 0.9),  # two workers of 0.8 cores each leave the step none of its own
+        (None, 8, 0.0, 0.9),
+    ],
+)
+def test_more_workers_save_most_where_they_find_cores(recording, monkeypatch, busy, cpus, least, most):
+    monkeypatch.setattr("os.cpu_count", lambda: cpus)
+    r = recording(devices=())
+    for step in (0, 1):
+        r.step(step + 1, 1000 * step, 1000 * step + 1000)
+        r.op("aten::mm", 1000 * step, 1000 * step + 300)
+        r.annotation(
+            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * step + 300, 1000 * step + 1000
+        )
+    told = {} if busy is None else {"workers_busy": busy}
+    r.told(loader={"num_workers": 1, **told})
+    finding = r.find("data-stall")
+    (p,) = r.prescribe("data-stall")
+    # of 700 us stall, two workers leave 1000 / 2 - 300 = 200
+    assert p.saves_ns == (pytest.approx(least * 500_000), pytest.approx(most * 500_000))
+    assert ("The workers compute" in finding.evidence[1]) == (busy is not None)
