@@ -32,13 +32,14 @@ Example::
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from diagnose.kernels.matmul_precision import Fp32Precision, fp32_precision, set_fp32_precision
 from diagnose.kernels.metrics import DeferredMetrics
 
 __all__ = ["OverflowAbort", "Precision", "best_dtype"]
@@ -58,11 +59,12 @@ class Precision:
     """Holds what mixed precision needs over a training run.
 
     ``device`` is a torch device or its type. ``dtype`` is chosen by ``best_dtype`` unless given; torch.float32 switches
-    everything off. ``skipped`` counts the steps that were left out because gradients overflowed, as far as known: the
-    newest step may still be on its way from the device, since nothing here waits for it.
+    everything off. ``float32`` says how products that stay in float32 run, "ieee" or "tf32": it sets torch's flags for
+    the whole process, and ``undo`` takes that back. ``skipped`` counts the steps that were left out because gradients
+    overflowed, as far as known: the newest step may still be on its way from the device, since nothing here waits.
 
     Raises:
-        ValueError: autocast has no such dtype, or ``max_skipped`` is less than one.
+        ValueError: autocast has no such dtype, ``float32`` has another value, or ``max_skipped`` is less than one.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Precision:
         device: torch.device | str,
         dtype: torch.dtype | None = None,
         *,
+        float32: Fp32Precision | None = None,
         max_skipped: int = MAX_SKIPPED,
         initial_scale: float = INITIAL_SCALE,
     ) -> None:
@@ -89,6 +92,8 @@ class Precision:
         self._scales = DeferredMetrics()
         self._last_scale = initial_scale
         self._is_off = False
+        self.float32 = float32
+        self._restore = set_fp32_precision(float32, convolutions=float32) if float32 else None
 
     @property
     def enabled(self) -> bool:
@@ -169,12 +174,20 @@ class Precision:
 
     @contextmanager
     def switched_off(self) -> Iterator[None]:
-        """Train in float32 within the block, such as for a comparison."""
+        """Train in float32, without TF32 where ``float32`` was given, within the block, such as for a comparison."""
         before, self._is_off = self._is_off, True
+        exact = fp32_precision("ieee", convolutions="ieee") if self.float32 else nullcontext()
         try:
-            yield
+            with exact:
+                yield
         finally:
             self._is_off = before
+
+    def undo(self) -> None:
+        """Give torch's flags for float32 products back the values that they had before; a second call does nothing."""
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scale and the counters, for a checkpoint; waits for the device."""

@@ -245,3 +245,20 @@ def test_flags_that_contradict_each_other_are_named():
         torch.backends.cuda.matmul.fp32_precision = before
     with pytest.raises(ValueError, match="not 'high'"):
         set_fp32_precision("high")
+
+
+def test_the_knob_for_float32_products_is_put_back():
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    precision = Precision("cpu", float32="tf32")
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("high", True)
+    with precision.switched_off():
+        assert not precision.enabled
+        assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
+    assert torch.get_float32_matmul_precision() == "high"
+    precision.undo()
+    precision.undo()
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
+    Precision("cpu").undo()
+    with pytest.raises(ValueError, match='"ieee" or "tf32"'):
+        Precision("cpu", float32="tf64")
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
