@@ -141,10 +141,24 @@ def operator(  # noqa: PLR0913  # what an operator consists of
         defined.register_vmap(_batching(defined, frozenset(rows)))
     if autocast is not None:
         for device in AUTOCAST_DEVICES:
-            defined.register_autocast(device, autocast)
+            _register_autocast(defined, device, autocast)
     if twice:
         defined.register_autograd(_through_formula(eager), setup_context=_keep_inputs)
     return made
+
+
+def _register_autocast(defined: CustomOpDef, device: str, dtype: torch.dtype) -> None:
+    if hasattr(defined, "register_autocast"):
+        defined.register_autocast(device, dtype)
+        return
+    key = f"Autocast{device.upper()}"  # torch 2.6 leaves the rule to be registered by hand
+
+    def cast_and_run(*arguments: Any) -> Any:  # noqa: ANN401  # as the schema says
+        with torch.autocast(device, enabled=False):
+            cast = [a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments]
+            return defined._opoverload(*cast)
+
+    defined._lib.impl(defined._opoverload._schema.name.rpartition("::")[2], cast_and_run, key)
 
 
 def transforming() -> bool:
