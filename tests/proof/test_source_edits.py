@@ -108,4 +108,4 @@ def test_every_patch_but_the_control_is_a_prescription_of_some_rule():
     sources = [*(root / "analyzers").glob("*.py"), *(root / "diagnose").glob("*.py")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources) + "fused-optimizer foreach-optimizer"
     unknown = [name for name in (*PATCHES, *BY_HAND) if name not in text]
-    assert unknown == ["autocast-fp16", "cudnn-benchmark", "checkpoint-blocks", "sham"]  # asked for by name only
+    assert unknown == ["autocast-fp16", "cudnn-benchmark", "sham"]  # asked for by name only
