@@ -125,6 +125,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
         least=0.5,
         safety="may change the numbers: 16-bit products round; compare the loss curve with the float32 one",
         remedy="diagnose.kernels.precision",
+        arguments=None if tf32 else {"dtype": "float16"},
     )
     if not tf32:
         return [autocast]

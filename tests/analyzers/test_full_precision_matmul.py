@@ -79,9 +79,11 @@ def test_float16_needs_a_scaler_before_ampere(recording):
     (p,) = multiplying(recording, capability=(7, 0)).prescribe("full-precision-matmul")
     assert "torch.float16" in p.after
     assert "GradScaler" in p.after
+    assert p.arguments == {"dtype": "float16"}  # what prove runs it with
     allow, autocast = multiplying(recording).prescribe("full-precision-matmul")
     assert allow.after == 'torch.set_float32_matmul_precision("high")'
     assert "torch.bfloat16" in autocast.after
+    assert autocast.arguments == {}
     assert "GradScaler" not in autocast.after
 
 

@@ -193,8 +193,9 @@ def test_what_no_scaler_can_follow_is_refused_in_a_sentence(scaled, script, said
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_the_patch_itself_needs_a_gpu():
-    undo = PATCHES["autocast-fp16"].install(Log(), {})
+@pytest.mark.parametrize(("name", "options"), [("autocast-fp16", {}), ("autocast", {"dtype": "float16"})])
+def test_the_patch_itself_needs_a_gpu(name, options):
+    undo = PATCHES[name].install(Log(), options)
     try:
         with pytest.raises(CannotApply, match="needs the model on a GPU; it is on cpu"):
             make()[0](batches()[0])

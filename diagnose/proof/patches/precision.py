@@ -11,11 +11,16 @@ from diagnose.proof.patches.top_module import around_top_module
 __all__ = ["allow_tf32", "as_float", "autocast", "benchmark_convolutions"]
 
 
-def autocast(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
     """Run the outermost module's forward under bf16 autocast; what it returns is fp32 again.
 
-    A loss that the script computes outside its model stays in fp32.
+    A loss that the script computes outside its model stays in fp32. With ``dtype`` float16, which is prescribed for
+    GPUs without bf16, it is the patch ``autocast-fp16``.
     """
+    if options.get("dtype") == "float16":
+        from diagnose.proof.patches.scaling import autocast_fp16
+
+        return autocast_fp16(log, options)
     import torch
 
     active: list[Any] = []
