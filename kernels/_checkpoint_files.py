@@ -79,7 +79,6 @@ def read_distributed(source: Path, into: dict[str, Any], *, prefix: str) -> set[
     Raises:
         ValueError: a tensor has another shape, or a part of the checkpoint cannot be read.
     """
-    import torch.distributed as dist
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -90,7 +89,7 @@ def read_distributed(source: Path, into: dict[str, Any], *, prefix: str) -> set[
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is meant here
-            load(wanted, storage_reader=reader, no_dist=not (dist.is_available() and dist.is_initialized()))
+            load(wanted, storage_reader=reader)
     except (CheckpointException, RuntimeError, ValueError) as error:
         raise ValueError(f"{source} does not fit the model: {error}") from error
     return {name for name in into if prefix + name not in stored}

@@ -158,7 +158,8 @@ def _register_autocast(defined: CustomOpDef, device: str, dtype: torch.dtype) ->
             cast = [a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments]
             return defined._opoverload(*cast)
 
-    defined._lib.impl(defined._opoverload._schema.name.rpartition("::")[2], cast_and_run, key)
+    name = defined._opoverload._schema.name.rpartition("::")[2]
+    defined._lib.impl(name, cast_and_run, key)  # type: ignore[no-untyped-call]
 
 
 def transforming() -> bool:
