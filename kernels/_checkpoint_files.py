@@ -88,7 +88,7 @@ def read_distributed(source: Path, into: dict[str, Any], *, prefix: str) -> set[
     wanted = {prefix + name: value for name, value in into.items() if prefix + name in stored}
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process is meant here
+            warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)")  # one process is meant
             load(wanted, storage_reader=reader)
     except (CheckpointException, RuntimeError, ValueError) as error:
         raise ValueError(f"{source} does not fit the model: {error}") from error
