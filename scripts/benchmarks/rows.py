@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["NOT_ON_A_GPU", "Row", "in_turns", "missed", "one_thread", "table", "timed"]
+__all__ = ["NOT_ON_A_GPU", "Row", "in_turns", "missed", "one_thread", "table", "timed", "turns"]
 
 NOT_ON_A_GPU = "not yet measured on a GPU"
 
@@ -26,10 +26,15 @@ class Row:
     holds: bool | None = None
 
 
-def in_turns(runs: Sequence[Callable[[], float]], rounds: int, *, dropped: int = 0) -> list[float]:
-    """Return the median of each run, seconds; they take turns, and the first ``dropped`` rounds do not count."""
+def turns(runs: Sequence[Callable[[], float]], rounds: int, *, dropped: int = 0) -> list[tuple[float, ...]]:
+    """Return the times of each run, seconds; they take turns, and the first ``dropped`` rounds do not count."""
     taken = [[run() for run in runs] for _ in range(rounds + dropped)]
-    return [statistics.median(column) for column in zip(*taken[dropped:], strict=True)]
+    return list(zip(*taken[dropped:], strict=True))
+
+
+def in_turns(runs: Sequence[Callable[[], float]], rounds: int, *, dropped: int = 0) -> list[float]:
+    """Return the medians of ``turns``."""
+    return list(map(statistics.median, turns(runs, rounds, dropped=dropped)))
 
 
 def timed(call: Callable[[], object]) -> Callable[[], float]:
