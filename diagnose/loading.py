@@ -16,6 +16,7 @@ from diagnose.trace import Kind
 
 __all__ = ["loading_evidence", "loading_facts", "loading_prescriptions"]
 
+MOST_WORKERS = 16
 MIN_SAMPLES = 5
 # Of the stall, what is gone at least when workers keep up: fetching a batch from them, and the cores they take, cost.
 HIDDEN, HIDDEN_WAITING = 0.7, 0.9
@@ -37,6 +38,7 @@ def loading_facts(t: Tables) -> Facts:
         "batch_ns": int(np.median(lengths)) if len(lengths) else 0,
         "batches_per_step": len(rows) / max(1, t.steps.num),
         "has_device": t.device_id >= 0,
+        "recorded_here": t.capture.info is not None,  # more or less: captures are seldom analysed elsewhere
         "waits": single and int(seen.sum()) >= MIN_SAMPLES and int(waiting.sum()) >= WAITING * int(seen.sum()),
     }
 
@@ -79,8 +81,10 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
     pin = {"pin_memory": True} if facts.get("has_device") else {}
     if facts.get("single_process"):
         cpus = os.cpu_count() or 1
-        workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, 16))
         waits = bool(facts.get("waits"))
+        most = cpus if facts.get("recorded_here") and not waits else MOST_WORKERS
+        workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, most, MOST_WORKERS))
+        takes = "little CPU, since loading waits," if waits else f"{workers} CPU cores,"
         hands = workers if waits else max(1, min(workers, cpus))
         left_ns = max(load_ns / hands - rest_ns, 0.0)
         return [
@@ -93,7 +97,7 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
                 after=_call(facts, num_workers=workers, persistent_workers=True, **pin),
                 least=max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
                 safety="same numbers where samples do not draw from the main process's random state",
-                needs=f"{workers} CPU cores, and memory for {workers} copies of what the dataset holds",
+                needs=f"{takes} and memory for {workers} copies of what the dataset holds",
                 remedy="diagnose.kernels.loader_tuning",
                 arguments={"workers": workers},
             )

@@ -107,6 +107,22 @@ def test_loading_that_waits_needs_no_core_of_its_own(recording, monkeypatch, run
     assert p.saves_ns == (pytest.approx(least * 790_000, rel=0.001), 790_000)
 
 
+@pytest.mark.parametrize(("running", "workers"), [(0, 6), (1, 2)])
+def test_workers_that_compute_are_no_more_than_cores(recording, monkeypatch, running, workers):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    r = recording()
+    r.told(loader={"dataset": "Images", "num_workers": 0})
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 60, launched=(-20, -15))
+    loading(r, start=60, end=890)
+    r.op("aten::relu", 890, 1000)
+    r.kernel("relu", 900, 1000, launched=(890, 895))
+    r.samples_every(50, 110, 880, ("data.py", 7, "__getitem__"), running)
+    (p,) = r.prescribe("data-stall")
+    assert p.arguments == {"workers": workers}
+    assert p.needs.startswith("2 CPU cores" if running else "little CPU")
+
+
 def test_no_more_than_sixteen_workers_are_prescribed(recording):
     r = recording()
     r.step(1, 0, 100_000)

@@ -46,7 +46,7 @@ def test_library_frames_are_seen_through():
 
 def test_waiting_and_running():
     waiting = sampled(lambda: time.sleep(0.2)).rows()["running"]
-    assert statistics.mean(waiting) < 0.1
+    assert statistics.mean(waiting) < 0.5
     native = np.random.default_rng(0).random((400, 400))
     running = sampled(lambda: [native @ native for _ in range(60)]).rows()["running"]
     assert max(running) == 1
