@@ -82,8 +82,8 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
     if facts.get("single_process"):
         cpus = os.cpu_count() or 1
         waits = bool(facts.get("waits"))
-        most = cpus if facts.get("recorded_here") and not waits else MOST_WORKERS
-        workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, most, MOST_WORKERS))
+        limit = cpus if facts.get("recorded_here") and not waits else MOST_WORKERS
+        workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MOST_WORKERS))
         takes = "little CPU, since loading waits," if waits else f"{workers} CPU cores,"
         hands = workers if waits else max(1, min(workers, cpus))
         left_ns = max(load_ns / hands - rest_ns, 0.0)

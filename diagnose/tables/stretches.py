@@ -17,8 +17,8 @@ __all__ = ["least_stretch", "outside_operators", "python_stretches", "waiting_sh
 STRETCH_NS = 1_000_000
 SHORTEST_NS = 200_000
 SHARE_OF_STEP = 0.1
-# Of the samples at a line. On busy cores up to a fifth of those at a line that only sleeps find it ready to run: the wait
-# is over, and it waits for a core.
+# Of the samples at a line. On busy cores up to a fifth of those at a line that only sleeps find it ready to run: the
+# wait is over, and it waits for a core.
 WAITS = 0.75
 MIN_WAITING = 0.7  # of the samples in a stretch
 
