@@ -43,9 +43,22 @@ def find(t: Tables) -> list[Finding]:
             evidence=(
                 f"{memory.peak_reserved / 1e9:.2f} GB of {memory.capacity / 1e9:.2f} GB are reserved, "
                 f"{memory.peak_allocated / 1e9:.2f} GB allocated at the peak.",
+                *_pieces(t),
             ),
             confidence="medium",
         )
+    ]
+
+
+def _pieces(t: Tables) -> list[str]:
+    """Say how the free memory lies, where the capture took the allocator's map after the recorded steps."""
+    told = t.capture.info.memory if t.capture.info else {}
+    free, largest, num = (told.get(k) for k in ("free_pieces_bytes", "largest_free_piece_bytes", "segments"))
+    if not isinstance(free, int) or not isinstance(largest, int) or not free:
+        return []
+    return [
+        f"After the steps {free / 1e9:.2f} GB are free inside {num} segments; the largest free piece has "
+        f"{largest / 1e9:.2f} GB."
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-__all__ = ["allocator_counters", "counted_between"]
+__all__ = ["allocator_counters", "allocator_map", "counted_between"]
 
 _COUNTERS = {
     "retries": "num_alloc_retries",
@@ -29,6 +29,26 @@ def allocator_counters() -> dict[str, int]:
         return {}
     found = {ours: int(stats[theirs]) for ours, theirs in _COUNTERS.items() if theirs in stats}
     return found | {"free_bytes": int(free), "capacity_bytes": int(whole)} if found else {}
+
+
+def allocator_map() -> dict[str, int]:
+    """Return what the allocator's snapshot of the current CUDA device shows of free memory; empty without CUDA.
+
+    Memory that is free in pieces between blocks in use serves no request that is larger than the largest piece.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    try:
+        device = torch.cuda.current_device()
+        segments = [one for one in torch.cuda.memory_snapshot() if one["device"] == device]
+        free = [b["size"] for one in segments for b in one["blocks"] if b["state"] == "inactive"]
+    except Exception:  # another allocator keeps no map
+        return {}
+    if not segments:
+        return {}
+    largest = max(free, default=0)
+    return {"segments": len(segments), "free_pieces_bytes": sum(free), "largest_free_piece_bytes": largest}
 
 
 def counted_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from diagnose import __version__
-from diagnose.capture.allocator import allocator_counters, counted_between
+from diagnose.capture.allocator import allocator_counters, allocator_map, counted_between
 from diagnose.captures import CaptureInfo
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         attribution_ms=_ms(measured.attribution),
         sampler=session.sampler_summary,
         nvml=session.nvml_summary,
-        memory=counted_between(session.allocator_before, allocator_counters()),
+        memory={**counted_between(session.allocator_before, allocator_counters()), **allocator_map()},
         loader=session.facts.loader,
         optimizer=session.facts.optimizer,
         notes=session.all_notes,

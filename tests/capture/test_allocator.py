@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose.capture.allocator import allocator_counters, counted_between
+from diagnose.capture.allocator import allocator_counters, allocator_map, counted_between
 
 
 def cuda(stats, *, used=True):
@@ -34,3 +34,26 @@ def test_where_nothing_is_counted(monkeypatch, torch):
 def test_only_what_grows_is_a_difference():
     before, after = {"retries": 3, "reserved_bytes": 5}, {"retries": 4, "reserved_bytes": 6, "out_of_memory": 1}
     assert counted_between(before, after) == {"retries": 1, "reserved_bytes": 6, "out_of_memory": 1}
+
+
+def snapshot(*segments, device=0):
+    blocks = [[{"size": size, "state": state} for size, state in blocks] for blocks in segments]
+    return [{"device": device, "blocks": each} for each in blocks]
+
+
+def with_snapshot(told, *, used=True):
+    here = SimpleNamespace(is_initialized=lambda: used, current_device=lambda: 0, memory_snapshot=lambda: told)
+    return SimpleNamespace(cuda=here)
+
+
+def test_the_map_of_free_memory(monkeypatch):
+    held, free, waiting = "active_allocated", "inactive", "active_awaiting_free"
+    mine = snapshot([(60, held), (30, free), (10, waiting)], [(50, free)], [(20, held), (5, free)])
+    monkeypatch.setitem(sys.modules, "torch", with_snapshot([*mine, *snapshot([(900, free)], device=1)]))
+    assert allocator_map() == {"segments": 3, "free_pieces_bytes": 85, "largest_free_piece_bytes": 50}
+
+
+@pytest.mark.parametrize("torch", [with_snapshot([]), with_snapshot([], used=False), with_snapshot([{"other": 1}])])
+def test_where_there_is_no_map(monkeypatch, torch):
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert allocator_map() == {}
