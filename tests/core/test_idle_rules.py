@@ -1,4 +1,4 @@
-"""The rules of idle time on recorded traces: each is checked against the events that prove it, counted here anew."""
+"""Rules on recorded traces, most of them of idle time: each is checked against the events that prove it."""
 
 import numpy as np
 import pytest
@@ -85,3 +85,11 @@ def test_one_allocation_is_as_long_as_its_call(recorded):
 )
 def test_smaller_causes_keep_their_size(recorded, name, rule, low, high):
     assert low <= share(recorded, name, rule) <= high
+
+
+def test_float32_products_take_what_their_kernels_take(recorded):
+    found = finding(recorded, "luatil_gpt_compile", "full-precision-matmul")
+    products = called(recorded, "luatil_gpt_compile", "sgemm")
+    total = found.total_ns / recorded.tables["luatil_gpt_compile"].steps.num  # other single-precision kernels too
+    assert products <= total < 1.5 * products
+    assert 0 < found.lost_ns < products

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 BOUNDS = ("--skip", "40", "--steps", "8")  # a script that never settles still ends within the minute
+SHORTER = {"recompiling": ("--skip", "8", "--steps", "8")}  # it never settles, and each of its steps compiles
 SMALL_SHARE = 0.02  # of a step: below this a finding is not worth a reader's time
 ATTEMPTS = 3  # other processes on the machine take the core away in the midst of Python; no script is at fault then
 REPAIRED_SHARE = 0.10  # a repaired script waits for its next bottleneck, and the machine has noise of its own
@@ -31,7 +32,8 @@ def _cases(which):
 
 def _trace(diagnose, fixture, *arguments):
     """Return the diagnosis, or what was said of a script that a signal ended."""
-    traced = ["trace", "--json", "--quiet", *BOUNDS, fixture.path, "--device", "cpu", "--steps", "400", *arguments]
+    bounds = SHORTER.get(fixture.name, BOUNDS)
+    traced = ["trace", "--json", "--quiet", *bounds, fixture.path, "--device", "cpu", "--steps", "400", *arguments]
     if fixture.ranks == 1:
         done = diagnose(*traced)
     else:
