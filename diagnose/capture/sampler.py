@@ -18,9 +18,9 @@ from types import CodeType, FrameType
 
 __all__ = ["Sampler"]
 
-RUNNING_SHARE = (
-    0.5  # of the time since the last sample that must be CPU time to count as running, where no state is told
-)
+# Of the time since the last sample, what must be CPU time to count as running: where no state is told; and where one
+# could be, but reading it would hold up a thread that computes in Python once more.
+RUNNING_SHARE, BUSY_SHARE = 0.5, 0.95
 UNKNOWN = -1
 # A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
 # 5 ms the sampler would hardly ever look into a short stretch of Python, but into the torch call that comes after it.
@@ -138,8 +138,9 @@ def _states(thread_id: int, native_id: int) -> Iterator[Callable[[], int]]:
     except OSError:
         yield _by_cpu_time(thread_id)
         return
+    share = _cpu_share(thread_id)
     try:
-        yield lambda: _state_in(file)
+        yield lambda: 1 if (share() or 0.0) >= BUSY_SHARE else _state_in(file)
     finally:
         os.close(file)
 
@@ -154,16 +155,27 @@ def _state_in(file: int) -> int:
 
 
 def _by_cpu_time(thread_id: int) -> Callable[[], int]:
+    share = _cpu_share(thread_id)
+
+    def running() -> int:
+        found = share()
+        return UNKNOWN if found is None else int(found >= RUNNING_SHARE)
+
+    return running
+
+
+def _cpu_share(thread_id: int) -> Callable[[], float | None]:
+    """Return a reader of the thread's CPU time over the time since the last reading, None where nothing tells it."""
     if not hasattr(time, "pthread_getcpuclockid"):
-        return lambda: UNKNOWN
+        return lambda: None
     clock = time.pthread_getcpuclockid(thread_id)
     last_cpu, last_at = time.clock_gettime_ns(clock), time.perf_counter_ns()
 
-    def running() -> int:
+    def share() -> float:
         nonlocal last_cpu, last_at
         cpu, at = time.clock_gettime_ns(clock), time.perf_counter_ns()
-        share = (cpu - last_cpu) / max(at - last_at, 1)
+        found = (cpu - last_cpu) / max(at - last_at, 1)
         last_cpu, last_at = cpu, at
-        return int(share >= RUNNING_SHARE)
+        return found
 
-    return running
+    return share
