@@ -22,7 +22,7 @@ from diagnose.intervals import Intervals, covered
 from diagnose.places import places
 from diagnose.roofline import device_of
 from diagnose.tables import Tables
-from diagnose.tables.names import matching
+from diagnose.tables.names import BACKWARD, matching
 from diagnose.tables.updates import updates
 from diagnose.trace import Ints, Kind
 
@@ -38,7 +38,6 @@ OPTIMIZER, KEPT = "optimizer state", "kept"
 MOST_POINTS = 600  # of the timeline: more than a chart has pixels
 MOST_LOOKED_UP = 400  # blocks at the peak, the largest first, whose lines are looked up
 MOST_PLACES = 8
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function: ")
 _TO_DEVICE = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
@@ -150,7 +149,7 @@ def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
 
 
 def _backward(t: Tables) -> Intervals:
-    return t.once("backward", lambda: t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), _BACKWARD)))
+    return t.once("backward", lambda: t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD)))
 
 
 def _same_call(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 __all__ = ["allocator_counters", "allocator_map", "counted_between"]
 
@@ -20,11 +21,11 @@ _SINCE_START = ("retries", "out_of_memory")  # counted from the begin of the pro
 
 def allocator_counters() -> dict[str, int]:
     """Return the counters of the current CUDA device, and its memory; empty while CUDA is not in use."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    cuda = _cuda()
+    if cuda is None:
         return {}
     try:
-        stats, (free, whole) = torch.cuda.memory_stats(), torch.cuda.mem_get_info()
+        stats, (free, whole) = cuda.memory_stats(), cuda.mem_get_info()
     except Exception:  # another allocator, as of cudaMallocAsync or a plugin, counts nothing
         return {}
     found = {ours: int(stats[theirs]) for ours, theirs in _COUNTERS.items() if theirs in stats}
@@ -36,12 +37,12 @@ def allocator_map() -> dict[str, int]:
 
     Memory that is free in pieces between blocks in use serves no request that is larger than the largest piece.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    cuda = _cuda()
+    if cuda is None:
         return {}
     try:
-        device = torch.cuda.current_device()
-        segments = [one for one in torch.cuda.memory_snapshot() if one["device"] == device]
+        device = cuda.current_device()
+        segments = [one for one in cuda.memory_snapshot() if one["device"] == device]
         free = [b["size"] for one in segments for b in one["blocks"] if b["state"] == "inactive"]
     except Exception:  # another allocator keeps no map
         return {}
@@ -49,6 +50,12 @@ def allocator_map() -> dict[str, int]:
         return {}
     largest = max(free, default=0)
     return {"segments": len(segments), "free_pieces_bytes": sum(free), "largest_free_piece_bytes": largest}
+
+
+def _cuda() -> Any:  # noqa: ANN401  # a module, which may not be there
+    """Return torch.cuda where it is in use, None otherwise."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 def counted_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

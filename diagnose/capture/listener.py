@@ -76,15 +76,8 @@ class Listener:
         return self._listening and os.getpid() == self._owner
 
     def shut_loaders(self) -> None:
-        """Shut the workers of DataLoader iterators down that the script has left behind.
-
-        Left to the collector of cycles, their queues would die before they could tell the workers to end, and each
-        worker would be waited for in vain (5 s each, in torch 2.13).
-        """
-        for iterator in list(self._iterators):
-            shut = getattr(iterator, "_shutdown_workers", None)
-            if shut is not None:
-                shut()
+        """Shut the workers of DataLoader iterators down that the script has left behind."""
+        sources.shut_workers(self._iterators)
 
     def _optimizer_made(self) -> None:
         self.choice.optimizer_exists = True

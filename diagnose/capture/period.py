@@ -46,7 +46,8 @@ class StepFinder:
             self._distances[key] = deque(maxlen=REMEMBERED)
         self._last[key] = self._heard
         changed = False
-        if not self.locked:
+        first = next(iter(self._last))
+        if not self.locked and (key == first or self._is_silent(first)):  # once a cycle: keys may be hundreds
             self._forget_silent()
         if not self.locked and key == next(iter(self._last)):
             before, self.anchor = self.anchor, self._choose()
@@ -54,11 +55,13 @@ class StepFinder:
         return self.anchor is not None and key == self.anchor, changed
 
     def _forget_silent(self) -> None:
-        for key, last in list(self._last.items()):
-            known = self._distances[key]
-            usual = median_low(known) if known else len(self._last)  # a cycle may hold every key once
-            if self._heard - last > SILENT_CYCLES * usual + NEWCOMER_EVENTS:
-                del self._last[key], self._distances[key]
+        for key in [key for key in self._last if self._is_silent(key)]:
+            del self._last[key], self._distances[key]
+
+    def _is_silent(self, key: Hashable) -> bool:
+        known = self._distances[key]
+        usual = median_low(known) if known else len(self._last)  # a cycle may hold every key once
+        return self._heard - self._last[key] > SILENT_CYCLES * usual + NEWCOMER_EVENTS
 
     @property
     def events_per_step(self) -> int:

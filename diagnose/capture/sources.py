@@ -8,7 +8,7 @@ called back while a model is being compiled carries ``_torchdynamo_disable``, so
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from diagnose import marker
@@ -16,6 +16,7 @@ from diagnose import marker
 __all__ = [
     "Hear",
     "Undo",
+    "shut_workers",
     "watch_autocast",
     "watch_ddp",
     "watch_forward",
@@ -77,6 +78,18 @@ def watch_loaders(hear: Hear, opened: Callable[[object, object], None]) -> Undo:
             _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
 
     return undo
+
+
+def shut_workers(iterators: Iterable[object]) -> None:
+    """Shut the workers of DataLoader iterators down.
+
+    Left to the collector of cycles, their queues would die before they could tell the workers to end, and each worker
+    would be waited for in vain (5 s each, in torch 2.13).
+    """
+    for iterator in list(iterators):
+        shut = getattr(iterator, "_shutdown_workers", None)
+        if shut is not None:
+            shut()
 
 
 def watch_ddp(made: Hear) -> Undo:

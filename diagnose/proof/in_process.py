@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from diagnose.capture.run import silence_kineto
+from diagnose.capture.sources import shut_workers
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
 from diagnose.proof.patches import PATCHES, Log
 from diagnose.proof.patches.base import replace_attribute
@@ -201,7 +202,7 @@ def _same_start(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _loaders_shut() -> Iterator[None]:
-    """Shut the workers down of every DataLoader that is made in the block; see `Listener.shut_loaders`."""
+    """Shut the workers down of every DataLoader that is made in the block; see `shut_workers`."""
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -216,10 +217,7 @@ def _loaders_shut() -> Iterator[None]:
     finally:
         for one in undo:
             one()
-        for iterator in list(iterators):
-            shut = getattr(iterator, "_shutdown_workers", None)
-            if shut is not None:
-                shut()
+        shut_workers(iterators)
 
 
 def _after_init(cls: type, then: Callable[[Any, tuple[Any, ...]], None]) -> Callable[[], None]:

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.intervals import distinct
-from diagnose.replay.build import build
 from diagnose.replay.effects import Change
 from diagnose.replay.graph import Edge, Graph
+from diagnose.replay.predict import graph_of
 from diagnose.replay.simulate import simulate
 from diagnose.tables import Tables
+from diagnose.tables.names import BACKWARD
 from diagnose.trace import Kind
 
 __all__ = ["Reductions", "end_of_buckets", "reductions", "with_buckets"]
@@ -29,7 +30,6 @@ Floats = npt.NDArray[np.float64]
 START_UP_NS = 20_000  # of a collective, whatever it carries
 UNEXPLAINED = 0.1  # of the step: what the model of sizes and rate may be off for the recorded buckets
 _REDUCTION = re.compile(r"all_?reduce", re.IGNORECASE)
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function: ")
 _ELEMENT_BYTES = {"float": 4, "half": 2, "bfloat16": 2, "double": 8, "char": 1, "byte": 1}
 
 
@@ -50,7 +50,7 @@ def reductions(t: Tables) -> Reductions | None:
     told = [t.trace.names[int(detail)] for detail in events.detail[tasks.row[mine]]]
     each = np.array([_element_bytes(text) for text in told], np.float64)
     mine, each = mine[each > 0], each[each > 0]
-    began = np.sort(events.start[t.calls(_BACKWARD, Kind.OP, Kind.ANNOTATION)])
+    began = np.sort(events.start[t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)])
     if not len(mine) or not len(began):
         return None
     num_bytes = each * events.size[tasks.row[mine]]
@@ -70,7 +70,7 @@ def with_buckets(t: Tables, bucket_mb: float) -> Change | None:
     ranks, and that no size of a bucket changes.
     """
     known = reductions(t)
-    if known is None or not len(known.row) or _unexplained(build(t), known) > UNEXPLAINED * t.steps.step_ns:
+    if known is None or not len(known.row) or _unexplained(graph_of(t), known) > UNEXPLAINED * t.steps.step_ns:
         return None
 
     def change(graph: Graph) -> Graph:

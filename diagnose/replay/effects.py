@@ -15,7 +15,7 @@ from diagnose.replay.removal import shorten_tasks
 from diagnose.replay.transforms import scale_host
 from diagnose.tables import Tables
 
-__all__ = ["Change", "Effect", "Floats", "of_tasks", "together"]
+__all__ = ["Change", "Effect", "Floats", "of_tasks"]
 
 Change: TypeAlias = Callable[[Graph], Graph]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -65,12 +65,3 @@ def of_tasks(  # noqa: PLR0913  # each says something else
         min(finding.lost_ns, t.steps.step_ns),
         told,
     )
-
-
-def together(effect: Effect, further: Change) -> Effect:
-    """Return the effect with one more change at every end of its range."""
-
-    def after(change: Change | None) -> Change:
-        return lambda graph: further(change(graph) if change is not None else graph)
-
-    return effect._replace(least=after(effect.least), most=after(effect.most), middle=after(effect.middle))

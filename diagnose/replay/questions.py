@@ -10,7 +10,7 @@ import numpy.typing as npt
 from diagnose.intervals import total
 from diagnose.loading import loading_facts
 from diagnose.places import places
-from diagnose.replay.build import build
+from diagnose.replay.predict import graph_of
 from diagnose.replay.removal import Change
 from diagnose.replay.simulate import simulate
 from diagnose.replay.transforms import drop_waits, scale_host
@@ -35,7 +35,7 @@ def with_workers(t: Tables, num: int) -> Change | None:
     if stalled <= 0:
         return None
     whole: Change = partial(scale_host, stretches=loading, factor=0.0)
-    rest = simulate(whole(build(t))).window_ns / t.steps.num
+    rest = simulate(whole(graph_of(t))).window_ns / t.steps.num
     facts = loading_facts(t)
     has = facts.get("num_workers")
     cost = stalled if facts["single_process"] or not isinstance(has, int) or has < 1 else has * t.steps.step_ns

@@ -12,6 +12,7 @@ from diagnose.trace import Kind, Trace
 
 __all__ = [
     "ALLOCATION",
+    "BACKWARD",
     "BLOCKING",
     "COLLECTIVE",
     "HOST_BACKEND",
@@ -34,6 +35,7 @@ LOADER_NEXT = re.compile(
     r"^enumerate\(DataLoader\)#.*__next__|DataPipe.*__next__|^dataloader_iter|_BaseDataLoaderIter\.__next__"
 )
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+BACKWARD = re.compile(r"^autograd::engine::evaluate_function: ")
 
 # Calls that put work on a stream. Graph launches count once however many kernels they carry.
 LAUNCH = re.compile(

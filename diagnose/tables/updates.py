@@ -6,18 +6,14 @@ optimizer's own.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.intervals import Intervals
 from diagnose.tables import Tables
-from diagnose.tables.names import OPTIMIZER_STEP, matching
+from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP, matching
 from diagnose.trace import Kind
 
 __all__ = ["updates"]
-
-_GRADIENT = re.compile(r"^autograd::engine::evaluate_function: ")
 
 
 def updates(t: Tables) -> Intervals:
@@ -29,7 +25,7 @@ def _updates(t: Tables) -> Intervals:
     steps = t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
     if not len(steps.start):
         return steps
-    gradients = np.sort(t.trace.events.end[matching(t.trace, (Kind.OP, Kind.ANNOTATION), _GRADIENT)])
+    gradients = np.sort(t.trace.events.end[matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD)])
     if not len(gradients):
         return steps
     last = gradients[np.maximum(np.searchsorted(gradients, steps.end, side="right") - 1, 0)]
