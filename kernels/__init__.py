@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from diagnose.kernels.background import BackgroundLoader
     from diagnose.kernels.checkpointing import checkpoint_blocks, plan_checkpoints
     from diagnose.kernels.compiling import compile_in_place, compile_log
+    from diagnose.kernels.concurrent_samples import ConcurrentSamples
     from diagnose.kernels.eight_bit import eight_bit_adamw
     from diagnose.kernels.fast_load import load_on_demand
     from diagnose.kernels.garbage import scheduled_gc
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ActivationOffload",
     "BackgroundLoader",
+    "ConcurrentSamples",
     "DeferredMetrics",
     "DevicePrefetcher",
     "GradientAccumulation",
@@ -81,6 +83,7 @@ _HOMES = {
     "background": ("BackgroundLoader",),
     "checkpointing": ("checkpoint_blocks", "plan_checkpoints"),
     "compiling": ("compile_in_place", "compile_log"),
+    "concurrent_samples": ("ConcurrentSamples",),
     "eight_bit": ("eight_bit_adamw",),
     "fast_load": ("load_on_demand",),
     "garbage": ("scheduled_gc",),

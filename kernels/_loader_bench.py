@@ -14,8 +14,9 @@ from torch.utils.data.dataloader import default_collate
 from diagnose.kernels._loader_costs import Step, private_bytes, same
 from diagnose.kernels._nested import Batch, moved
 from diagnose.kernels._state import random_state
+from diagnose.kernels.concurrent_samples import ConcurrentSamples
 
-__all__ = ["Bench", "LoaderTrial", "Settings", "SteadyLoader", "can_gather", "rebuilt"]
+__all__ = ["Bench", "LoaderTrial", "Settings", "SteadyLoader", "can_gather", "can_thread", "rebuilt"]
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,11 @@ class Settings:
     prefetch_factor: int | None = None
     whole_batches: bool = False  # the dataset is asked for a batch at once (``__getitems__``)
     in_order: bool = True
+    threads: int = 1  # that load the samples of a batch, in each worker or in the training process
 
     def __str__(self) -> str:
         parts = [f"{self.num_workers} workers"]
+        parts += [f"{self.threads} threads each" if self.num_workers else f"{self.threads} threads"][: self.threads - 1]
         parts += [f"{self.prefetch_factor} batches ahead each"] if self.prefetch_factor else []
         parts += ["whole batches"] if self.whole_batches else []
         parts += [] if self.in_order else ["in any order"]
@@ -144,6 +147,12 @@ def as_it_is(batch: list[torch.Tensor]) -> list[torch.Tensor]:
     return batch
 
 
+def can_thread(loader: DataLoader[Any]) -> bool:
+    """Say whether batches are put together from samples that are asked for one by one."""
+    dataset = loader.dataset
+    return loader.batch_sampler is not None and not callable(getattr(dataset, "__getitems__", None))
+
+
 def rebuilt(
     loader: DataLoader[Any], settings: Settings, *, pin: bool, entries: Sequence[Any] | None = None
 ) -> DataLoader[Any]:
@@ -155,6 +164,8 @@ def rebuilt(
     collate = loader.collate_fn
     if settings.whole_batches:
         dataset, collate = Gathered(*dataset.tensors), as_it_is  # type: ignore[attr-defined]  # as can_gather found
+    elif settings.threads > 1:
+        dataset = ConcurrentSamples(dataset, threads=settings.threads)
     persistent = workers > 0 and entries is None and not hasattr(loader.dataset, "set_epoch")
     arguments: dict[str, Any] = {
         "num_workers": workers,

@@ -34,13 +34,21 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from diagnose.kernels._loader_bench import Bench, LoaderTrial, Settings, SteadyLoader, can_gather, rebuilt
+from diagnose.kernels._loader_bench import (
+    Bench,
+    LoaderTrial,
+    Settings,
+    SteadyLoader,
+    can_gather,
+    can_thread,
+    rebuilt,
+)
 from diagnose.kernels._loader_costs import (
     Costs,
     Room,
@@ -60,8 +68,8 @@ WORTH_HIDING = 0.03
 WORTH_CHANGING = 1.05
 """A setting must be this much faster than the simpler one to be chosen: timings repeat to a few per cent."""
 
-MAX_BATCHES = 256
-"""Batches that are looked at, at most."""
+MIN_BATCHES, MAX_BATCHES = 64, 256
+"""Batches that are looked at: of a shorter epoch some repeatedly, so that one slow moment does not decide."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,7 @@ def tune_loader(  # noqa: PLR0913  # each is a bound that users have
     local_ranks: int = 1,
     memory_bytes: int | None = None,
     max_workers: int | None = None,
+    sample_threads: int = 1,
     other_draws: bool = False,
     any_order: bool = False,
 ) -> LoaderTuning:
@@ -110,8 +119,10 @@ def tune_loader(  # noqa: PLR0913  # each is a bound that users have
 
     ``step`` takes a batch on ``device`` and trains on it; what it changes is put back if it is listed in ``state``.
     Without it loading alone is measured. ``local_ranks`` processes share this machine's cores and memory;
-    ``memory_bytes`` is what all workers of the machine may take (default: half of what is free). With ``any_order``
-    batches may come as they get ready, and with ``other_draws`` samples may see other random numbers than before.
+    ``memory_bytes`` is what all workers of the machine may take (default: half of what is free). ``sample_threads``
+    threads may load the samples of one batch at the same time, where the dataset allows for it (`ConcurrentSamples`
+    says which do) and it is faster. With ``any_order`` batches may come as they get ready, and with ``other_draws``
+    samples may see other random numbers than before.
 
     An error of the dataset or of the step arrives here as it is. A setting that fails, because workers die or the
     dataset cannot be sent to them, is left out, and said in ``trials``.
@@ -120,7 +131,7 @@ def tune_loader(  # noqa: PLR0913  # each is a bound that users have
         TypeError: ``loader`` is no torch DataLoader.
         ValueError: a bound is not positive, or the loader is empty.
     """
-    _check(loader, seconds=seconds, local_ranks=local_ranks, max_workers=max_workers)
+    _check(loader, seconds=seconds, local_ranks=local_ranks, max_workers=max_workers, sample_threads=sample_threads)
     given = Settings(loader.num_workers, loader.prefetch_factor if loader.num_workers else None)
     if isinstance(loader.dataset, IterableDataset):
         why = "the dataset is a stream, whose order depends on the number of workers; left as it was"
@@ -135,22 +146,24 @@ def tune_loader(  # noqa: PLR0913  # each is a bound that users have
         if depends and not other_draws:
             why = f"{depends}, so other settings would change the numbers; left as it was (other_draws=True permits it)"
             return LoaderTuning(loader, given, costs, (), why)
-        bench = Bench(loader, entries, () if depends else batches[:8], step, torch.device(device), seconds)
+        again = entries * math.ceil(MIN_BATCHES / len(entries))
+        bench = Bench(loader, again, () if depends else batches[:8], step, torch.device(device), seconds)
         limits = {"local_ranks": local_ranks, "memory_bytes": memory_bytes, "batch_bytes": costs.batch_bytes}
-        trials, room = _tried(bench, given, costs, limits, max_workers, any_order=any_order)
+        threads = 1 if depends else sample_threads
+        trials, room = _tried(bench, given, costs, limits, max_workers, threads=threads, any_order=any_order)
     return _chosen(bench, given, costs, trials, room)
 
 
-def _check(loader: object, *, seconds: float, local_ranks: int, max_workers: int | None) -> None:
+def _check(loader: object, *, seconds: float, local_ranks: int, max_workers: int | None, sample_threads: int) -> None:
     if type(loader) not in (DataLoader, SteadyLoader):
         raise TypeError(
             f"tune_loader needs a torch.utils.data.DataLoader, not {type(loader).__name__}; "
             "tune the DataLoader inside it, before it is wrapped."
         )
-    if not seconds > 0 or local_ranks < 1 or (max_workers is not None and max_workers < 0):
+    if not seconds > 0 or local_ranks < 1 or (max_workers is not None and max_workers < 0) or sample_threads < 1:
         raise ValueError(
-            f"tune_loader needs seconds > 0, local_ranks >= 1 and max_workers >= 0, not {seconds}, {local_ranks} and "
-            f"{max_workers}; leave them out for the defaults."
+            "tune_loader needs seconds > 0, local_ranks >= 1, max_workers >= 0 and sample_threads >= 1, not "
+            f"{seconds}, {local_ranks}, {max_workers} and {sample_threads}; leave them out for the defaults."
         )
 
 
@@ -191,9 +204,10 @@ def _tried(  # noqa: PLR0913
     limits: dict[str, Any],
     max_workers: int | None,
     *,
+    threads: int,
     any_order: bool,
 ) -> tuple[list[LoaderTrial], Room]:
-    """Try the given settings first, then whole batches, then workers as many as the costs ask for, then more ahead."""
+    """Try the given settings, whole batches, workers as many as the costs ask for, threads in them, then more ahead."""
     first, worker_bytes = bench.run(given)
     trials = [first]
     whole = can_gather(bench.loader)
@@ -207,13 +221,14 @@ def _tried(  # noqa: PLR0913
         settings = Settings(num, 2, whole_batches=whole)
         if settings not in [t.settings for t in trials]:
             trials.append(bench.run(settings)[0])
+    if threads > 1 and not whole and can_thread(bench.loader):
+        fewest = {min(1, most), _best(trials).settings.num_workers}
+        trials += [bench.run(Settings(num, 2 if num else None, threads=threads))[0] for num in sorted(fewest)]
     best = _best(trials).settings
     if best.num_workers:
-        trials.append(bench.run(Settings(best.num_workers, 4, whole))[0])
+        trials.append(bench.run(replace(best, prefetch_factor=4))[0])
         if any_order:
-            trials.append(
-                bench.run(Settings(best.num_workers, _best(trials).settings.prefetch_factor, whole, False))[0]
-            )
+            trials.append(bench.run(replace(_best(trials).settings, in_order=False))[0])
     return _repeated(bench, trials), room
 
 
