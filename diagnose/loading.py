@@ -17,6 +17,7 @@ from diagnose.trace import Kind
 __all__ = ["loading_evidence", "loading_facts", "loading_prescriptions"]
 
 MOST_WORKERS = 16
+THREADS = 8  # that wait for storage at the same time, in each process that loads
 MIN_SAMPLES = 5
 # Of the stall, what is gone at least when workers keep up: fetching a batch from them, and the cores they take, cost.
 HIDDEN, HIDDEN_WAITING = 0.7, 0.9
@@ -40,6 +41,7 @@ def loading_facts(t: Tables) -> Facts:
         "has_device": t.device_id >= 0,
         "recorded_here": t.capture.info is not None,  # more or less: captures are seldom analysed elsewhere
         "waits": single and int(seen.sum()) >= MIN_SAMPLES and int(waiting.sum()) >= WAITING * int(seen.sum()),
+        "waiting_share": int(waiting.sum()) / max(1, int(seen.sum())) if single else None,
     }
 
 
@@ -69,6 +71,12 @@ def _call(facts: Facts, **arguments: object) -> str:
 
 
 def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription]:
+    """Prescribe workers, or more of them, and where loading waits, to let the samples of a batch wait together."""
+    together = _samples_together(finding, step_ns)
+    return [_workers(finding, step_ns), *([together] if together else [])]
+
+
+def _workers(finding: Finding, step_ns: float) -> Prescription:
     """Prescribe workers, or more of them, so that loading overlaps with the step.
 
     With w workers a batch arrives every load/w; the rest of the step runs meanwhile. So between all of the stall is
@@ -87,43 +95,76 @@ def loading_prescriptions(finding: Finding, step_ns: float) -> list[Prescription
         takes = "little CPU, since loading waits," if waits else f"{workers} CPU cores,"
         hands = workers if waits else max(1, min(workers, cpus))
         left_ns = max(load_ns / hands - rest_ns, 0.0)
-        return [
-            removable(
-                finding,
-                step_ns,
-                id="load-in-workers",
-                title=f"Load batches in {workers} worker processes, ahead of the step",
-                before=_call(facts, num_workers=facts.get("num_workers", 0)),
-                after=_call(facts, num_workers=workers, persistent_workers=True, **pin),
-                least=max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
-                safety="same numbers where samples do not draw from the main process's random state",
-                needs=f"{takes} and memory for {workers} copies of what the dataset holds",
-                remedy="diagnose.kernels.loader_tuning",
-                arguments={"workers": workers},
-            )
-        ]
+        return removable(
+            finding,
+            step_ns,
+            id="load-in-workers",
+            title=f"Load batches in {workers} worker processes, ahead of the step",
+            before=_call(facts, num_workers=facts.get("num_workers", 0)),
+            after=_call(facts, num_workers=workers, persistent_workers=True, **pin),
+            least=max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
+            safety="same numbers where samples do not draw from the main process's random state",
+            needs=f"{takes} and memory for {workers} copies of what the dataset holds",
+            remedy="diagnose.kernels.loader_tuning",
+            arguments={"workers": workers},
+        )
     num = facts.get("num_workers")
     more = min(2 * num, 32) if isinstance(num, int) and num > 0 else None
     least, most = _hidden_by_more(facts, num, more, step_ns, rest_ns) if more and isinstance(num, int) else (0.0, 0.9)
     more_workers = {"num_workers": more or "2 * loader.num_workers", "persistent_workers": True, "prefetch_factor": 4}
-    return [
-        removable(
-            finding,
-            step_ns,
-            id="more-workers",
-            title=f"Use {more} workers, keep them alive and let each prepare more batches"
-            if more
-            else "Use more workers, keep them alive and let each prepare more batches",
-            before=_call(facts, num_workers=num if num is not None else "…"),
-            after=_call(facts, **more_workers, **pin),
-            least=least,
-            most=most,
-            safety="same numbers where samples do not draw from shared random state",
-            needs="free CPU cores; when there are none, make a sample cheaper (decode less, store it prepared)",
-            remedy="diagnose.kernels.loader_tuning",
-            arguments={"workers": more} if more else None,
-        )
-    ]
+    return removable(
+        finding,
+        step_ns,
+        id="more-workers",
+        title=f"Use {more} workers, keep them alive and let each prepare more batches"
+        if more
+        else "Use more workers, keep them alive and let each prepare more batches",
+        before=_call(facts, num_workers=num if num is not None else "…"),
+        after=_call(facts, **more_workers, **pin),
+        least=least,
+        most=most,
+        safety="same numbers where samples do not draw from shared random state",
+        needs="free CPU cores; when there are none, make a sample cheaper (decode less, store it prepared)",
+        remedy="diagnose.kernels.loader_tuning",
+        arguments={"workers": more} if more else None,
+    )
+
+
+def _samples_together(finding: Finding, step_ns: float) -> Prescription | None:
+    """Prescribe threads that load the samples of a batch, where loading is known to wait.
+
+    What a batch waits for is shared by the threads; what it computes is not. A loader of batches of one has nothing to
+    share.
+    """
+    facts = finding.facts
+    busy, size = facts.get("workers_busy"), facts.get("batch_size")
+    single, share = bool(facts.get("single_process")), facts.get("waiting_share")
+    waiting = share if single else 1 - busy if isinstance(busy, float) else None
+    threads = min(THREADS, size) if isinstance(size, int) else THREADS
+    if not isinstance(waiting, float) or waiting < WAITING or (single and not facts.get("waits")) or threads < 2:
+        return None
+    spared = waiting * (1 - 1 / threads)
+    lost_ns = max(finding.lost_ns, 1.0)
+    rest_ns = step_ns - finding.lost_ns
+    most = spared if single else 1 - max(step_ns * (1 - spared) - rest_ns, 0.0) / lost_ns
+    name = str(facts.get("dataset") or "dataset")
+    workers = facts.get("num_workers")
+    given = {"num_workers": workers if workers is not None else "num_workers"} if not single else {}
+    return removable(
+        finding,
+        step_ns,
+        id="concurrent-samples",
+        title="Load the samples of a batch at the same time, on threads",
+        before=_call(facts, **given),
+        after="from diagnose.kernels.concurrent_samples import ConcurrentSamples\n\n"
+        + _call({**facts, "dataset": f"ConcurrentSamples({name}, threads={threads})"}, **given),
+        least=HIDDEN * most,
+        most=most,
+        safety="same numbers where several threads may ask the dataset for samples at once",
+        needs=f"storage that serves {threads} requests at a time",
+        remedy="diagnose.kernels.concurrent_samples",
+        arguments={"threads": threads},
+    )
 
 
 def _hidden_by_more(facts: Facts, num: int, more: int, step_ns: float, rest_ns: float) -> tuple[float, float]:

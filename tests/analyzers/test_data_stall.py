@@ -103,8 +103,9 @@ def test_loading_that_waits_needs_no_core_of_its_own(recording, monkeypatch, run
     r.samples_every(50, 110, 880, ("data.py", 7, "__getitem__"), running)
     finding = r.find("data-stall")
     assert finding.evidence[1].endswith("Loading waits off the CPU most of that time.") is said
-    (p,) = r.prescribe("data-stall")
+    p, *together = r.prescribe("data-stall")
     assert p.saves_ns == (pytest.approx(least * 790_000, rel=0.001), 790_000)
+    assert [t.id for t in together] == ["concurrent-samples"] * said
 
 
 @pytest.mark.parametrize(("running", "workers"), [(0, 6), (1, 2)])
@@ -118,9 +119,41 @@ def test_workers_that_compute_are_no_more_than_cores(recording, monkeypatch, run
     r.op("aten::relu", 890, 1000)
     r.kernel("relu", 900, 1000, launched=(890, 895))
     r.samples_every(50, 110, 880, ("data.py", 7, "__getitem__"), running)
-    (p,) = r.prescribe("data-stall")
+    p = r.prescribe("data-stall")[0]
     assert p.arguments == {"workers": workers}
     assert p.needs.startswith("2 CPU cores" if running else "little CPU")
+
+
+@pytest.mark.parametrize(("size", "threads"), [(32, 8), (None, 8), (4, 4), (1, None)])
+def test_samples_that_wait_can_wait_together(recording, size, threads):
+    r = recording()
+    r.told(loader={"dataset": "Images", "num_workers": 0, "batch_size": size})
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 100, launched=(-20, -15))
+    loading(r, start=100, end=900)
+    r.op("aten::relu", 900, 1000)
+    r.kernel("relu", 910, 1000, launched=(900, 905))
+    r.samples_every(50, 110, 890, ("data.py", 7, "__getitem__"), 0)
+    found = [p for p in r.prescribe("data-stall") if p.id == "concurrent-samples"]
+    assert len(found) == (threads is not None)
+    for p in found:
+        assert p.arguments == {"threads": threads}
+        assert p.saves_ns[1] == pytest.approx(800_000 * (1 - 1 / threads))
+        assert f"ConcurrentSamples(Images, threads={threads})" in p.after
+
+
+@pytest.mark.parametrize(("busy", "prescribed"), [(0.1, True), (0.9, False), (None, False)])
+def test_samples_of_workers_that_wait_can_too(late, busy, prescribed):
+    late.told(loader={"dataset": "Images", "batch_size": 16, "num_workers": 2, "workers_busy": busy})
+    found = {p.id: p for p in loading(late, WORKERS).prescribe("data-stall")}
+    assert ("concurrent-samples" in found) is prescribed
+    if (
+        prescribed
+    ):  # a batch is there after 1000 µs · (1 - 0.9 · 7/8) of the two workers: the 610 µs beside it hide that
+        assert found["concurrent-samples"].saves_ns[1] == 390_000
+        assert "DataLoader(ConcurrentSamples(Images, threads=8), batch_size=16, num_workers=2)" in (
+            found["concurrent-samples"].after
+        )
 
 
 def test_no_more_than_sixteen_workers_are_prescribed(recording):
@@ -214,7 +247,7 @@ def test_more_workers_save_most_where_they_find_cores(recording, monkeypatch, bu
     told = {} if busy is None else {"workers_busy": busy}
     r.told(loader={"num_workers": 1, **told})
     finding = r.find("data-stall")
-    (p,) = r.prescribe("data-stall")
+    p = r.prescribe("data-stall")[0]
     # of 700 us stall, two workers leave 1000 / 2 - 300 = 200
     assert p.saves_ns == (pytest.approx(least * 500_000), pytest.approx(most * 500_000))
     assert ("The workers compute" in finding.evidence[1]) == (busy is not None)

@@ -71,6 +71,20 @@ def test_more_workers_needs_some(patched):
     assert log.done == ["DataLoader: num_workers 1 to 2, persistent_workers=True, prefetch_factor=4"]
 
 
+def test_samples_of_a_batch_are_loaded_by_threads(patched):
+    class Whole(TensorDataset):
+        def __getitems__(self, indices):
+            return [self[i] for i in indices]
+
+    log = patched("concurrent-samples", threads=3)
+    loader = DataLoader(data(), 4)
+    assert loader.dataset.threads == 3
+    assert [x[0, 0].item() for x, _ in loader] == [0.0, 4.0, 8.0]
+    assert log.done == ["DataLoader: the samples of a batch are loaded by 3 threads"]
+    DataLoader(Whole(torch.zeros(4)))
+    assert "gives whole batches" in log.refused[0]
+
+
 def test_the_order_of_a_shuffled_loader_stays(patched):
     torch.manual_seed(3)
     before = [x[:, 0].tolist() for x, _ in DataLoader(data(), 4, shuffle=True)]

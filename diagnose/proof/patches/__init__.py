@@ -10,6 +10,7 @@ __all__ = ["BY_HAND", "PATCHES", "Log", "Patch", "Undo"]
 _ALL = (
     Patch("load-in-workers", "Load batches in worker processes", "identical", loading.load_in_workers),
     Patch("more-workers", "Load batches in more worker processes", "identical", loading.more_workers),
+    Patch("concurrent-samples", "Load the samples of a batch on threads", "identical", loading.concurrent_samples),
     Patch(
         "prefetch-to-device", "Copy batches one step ahead", "identical", loading.prefetch_to_device, needs_gpu=True
     ),

@@ -1,4 +1,4 @@
-"""Patches of the DataLoader: worker processes, and batches copied to the device ahead of time."""
+"""Patches of the DataLoader: worker processes, threads, and batches copied to the device ahead of time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from diagnose.proof.patches.base import Log, Undo, replace_attribute
 
-__all__ = ["load_in_workers", "more_workers", "prefetch_to_device"]
+__all__ = ["concurrent_samples", "load_in_workers", "more_workers", "prefetch_to_device"]
 
 
 def load_in_workers(log: Log, options: Mapping[str, Any]) -> Undo:
@@ -47,6 +47,23 @@ def more_workers(log: Log, options: Mapping[str, Any]) -> Undo:
         given.update(num_workers=wanted, persistent_workers=True, prefetch_factor=4)
         _pin(given)
         log.did(f"DataLoader: num_workers {has} to {wanted}, persistent_workers=True, prefetch_factor=4")
+
+    return _change_arguments(change)
+
+
+def concurrent_samples(log: Log, options: Mapping[str, Any]) -> Undo:
+    """Let the samples of each batch of a map-style DataLoader be loaded by threads at the same time."""
+    from diagnose.kernels.concurrent_samples import ConcurrentSamples
+
+    threads = int(options.get("threads") or 8)
+
+    def change(given: dict[str, Any]) -> None:
+        try:
+            given["dataset"] = ConcurrentSamples(given["dataset"], threads=threads)
+        except TypeError as error:
+            log.left(f"a DataLoader: {error}")
+        else:
+            log.did(f"DataLoader: the samples of a batch are loaded by {threads} threads")
 
     return _change_arguments(change)
 
