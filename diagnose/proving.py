@@ -73,7 +73,7 @@ def prove_and_answer(request: ProveRequest) -> int:
             diagnosis = replace(diagnosis, after=after)
         answer(diagnosis, request, files)
         if request.write_patch:
-            _write_patch(request, command, runner, proof.best)
+            _write_patch(request, command, diagnosis, proof.best)
         if request.keep:
             request.progress.say(f"the output of every run is in {folder.path}")
     return 0
@@ -169,21 +169,36 @@ def _after(
         return None
 
 
-def _write_patch(request: ProveRequest, command: Command, runner: Runner, best: Sequence[str]) -> None:
-    """Write what helped into a copy of the script, as a diff, and say what has to be done by hand."""
-    from diagnose.proof.source_edits import write_patch
+def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, best: Sequence[str]) -> None:
+    """Write what helped, and what no trial can apply, into a diff of the script; say what is left to its author."""
+    from diagnose.proof.patches import BY_HAND
+    from diagnose.proof.source_edits import EDITS, write_patch
 
     say, patch = request.progress.say, str(request.write_patch)
-    if not best:
+    untried = [p.id for p in diagnosis.prescriptions if p.id in EDITS and p.id in BY_HAND]
+    if not best and not untried:
         say(f"no change made the step faster, so {patch} was not written")
         return
     if command.script[0] == "-m":
         raise UsageError("--write-patch changes a script, not a module; name the file instead of -m.")
-    written = write_patch(Path(command.cwd, command.script[0]), best, runner.arguments, Path(patch))
+    script = Path(command.cwd, command.script[0])
+    arguments = {**arguments_of(diagnosis), "defer-sync": {"lines": _lines(diagnosis, "host-sync", script)}}
+    arguments["autocast"] = {**arguments.get("autocast", {}), "device": "cuda" if diagnosis.queue else "cpu"}
+    written = write_patch(script, [*best, *untried], arguments, Path(patch))
     if written.diff:
         say(f"wrote {patch} with {', '.join(written.done)}: git apply {patch}")
+    for name in (name for name in untried if name in written.done):
+        say(f"{name} was not measured: {BY_HAND[name]}; check what the diff makes of it")
     for name, why in written.left.items():
         say(f"{name} has to be written by hand: {why}")
+
+
+def _lines(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
+    """Return the lines of the script that the rule's finding names, and those of its examples."""
+    found = [f for f in (diagnosis.findings) if f.rule == rule]
+    places = [place for f in found for place in (*f.where, *(e.where for e in f.examples))]
+    mine = {p.line for p in places if p.line and p.file and script.resolve().match(Path(p.file).as_posix())}
+    return tuple(sorted(mine))
 
 
 class _folder:  # noqa: N801  # a context manager, used like a function

@@ -1,6 +1,7 @@
 """Writes changes into the user's script, by its syntax tree: a unified diff that git applies.
 
-Only changes whose place is known from the source alone are made: arguments of calls, and a setting after the imports.
+Only changes whose place is known are made: arguments of calls, a setting after the imports, the forward before a
+``loss.backward()``, and lines that a finding names.
 What is written as it is today stays so, comments and blanks included. The file itself is not touched.
 """
 
@@ -38,7 +39,17 @@ class _Statement:
     code: str
 
 
-EDITS: Mapping[str, _Arguments | _Statement] = {
+@dataclass(frozen=True)
+class _Loop:
+    """What `loop_edits` does, with one value of the prescription's; ``imports`` is the statement that it then needs."""
+
+    function: str
+    takes: str
+    default: object
+    imports: str = ""
+
+
+EDITS: Mapping[str, _Arguments | _Statement | _Loop] = {
     "load-in-workers": _Arguments(
         ("DataLoader",), {"num_workers": 4, "persistent_workers": True}, {"num_workers": "workers"}
     ),
@@ -54,6 +65,11 @@ EDITS: Mapping[str, _Arguments | _Statement] = {
         ("DistributedDataParallel", "DDP"), {"bucket_cap_mb": 25, "gradient_as_bucket_view": True}
     ),
     "allow-tf32": _Statement('torch.set_float32_matmul_precision("high")'),
+    "concurrent-samples": _Loop(
+        "with_threads", "threads", 8, "from diagnose.kernels.concurrent_samples import ConcurrentSamples"
+    ),
+    "autocast": _Loop("with_autocast", "device", "cuda"),
+    "defer-sync": _Loop("with_kept_values", "lines", ()),
 }
 """How prescriptions are written into a script; the others change lines that only their author understands."""
 
@@ -113,6 +129,8 @@ def _edited(
             continue
         if isinstance(edit, _Statement):
             changed, why = _with_statement(tree, edit.code)
+        elif isinstance(edit, _Loop):
+            changed, why = _with_loop(tree, edit, arguments.get(name, {}))
         else:
             changed, why = _with_arguments(tree, edit, arguments.get(name, {}))
         if why:
@@ -123,19 +141,34 @@ def _edited(
     return tree.code, tuple(done), left
 
 
+def _with_loop(tree: libcst.Module, edit: _Loop, asked: Mapping[str, object]) -> tuple[libcst.Module, str]:
+    from diagnose.proof import loop_edits
+
+    if asked.get("dtype") == "float16":
+        return tree, "fp16 needs a GradScaler around backward() and the optimizer's step as well"
+    changed, why = getattr(loop_edits, edit.function)(tree, asked.get(edit.takes, edit.default))
+    return (_after_imports(changed, edit.imports) if edit.imports and not why else changed), why
+
+
 def _with_statement(tree: libcst.Module, code: str) -> tuple[libcst.Module, str]:
     import libcst
 
     if code in tree.code:
         return tree, "the script has it already"
-    places = [i for i, line in enumerate(tree.body) if _imports(line)]
     if "import torch\n" not in tree.code and "import torch," not in tree.code:
         return tree, "the script does not import torch by that name"
+    return _after_imports(tree, code, leading_lines=[libcst.EmptyLine(indent=False)]), ""
+
+
+def _after_imports(tree: libcst.Module, code: str, **changes: object) -> libcst.Module:
+    """Put a statement after the last import at the top, or where there is none after what the module says of itself."""
+    import libcst
+
+    places = [i for i, line in enumerate(tree.body) if _imports(line)]
+    first = 1 if tree.get_docstring() is not None else 0
     body = list(tree.body)
-    line = libcst.parse_statement(code)
-    blank = libcst.EmptyLine(indent=False)
-    body.insert(places[-1] + 1 if places else 0, line.with_changes(leading_lines=[blank]))
-    return tree.with_changes(body=body), ""
+    body.insert(places[-1] + 1 if places else first, libcst.parse_statement(code).with_changes(**changes))
+    return tree.with_changes(body=body)
 
 
 def _imports(line: Any) -> bool:  # noqa: ANN401  # a node of a statement list

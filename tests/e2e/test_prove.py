@@ -43,8 +43,9 @@ def trial(diagnosis, name):
     return next(t for t in diagnosis["trials"] if t["id"] == name)
 
 
-def test_workers_are_proven_on_the_slow_dataset_and_a_control_is_not(diagnose):
-    arguments = (FIXTURES / "slow_dataset.py", "--steps", "100000", "--device", "cpu")
+def test_workers_are_proven_on_the_slow_dataset_and_a_control_is_not(diagnose, tmp_path):
+    script, patch = FIXTURES / "slow_dataset.py", tmp_path / "fix.patch"
+    arguments = ("--write-patch", patch, script, "--steps", "100000", "--device", "cpu")
     diagnosis = proven(diagnose, "--apply", "load-in-workers,sham", "--budget", "3m", *arguments)
     workers, sham = trial(diagnosis, "load-in-workers"), trial(diagnosis, "sham")
     assert diagnosis["dominant"] == "data-stall"
@@ -52,6 +53,10 @@ def test_workers_are_proven_on_the_slow_dataset_and_a_control_is_not(diagnose):
     assert workers["numerics"] == "identical"
     assert sham["interval"][0] <= 1.0 <= sham["interval"][1]
     assert sham["numerics"] == "identical"
+    (tmp_path / script.name).write_bytes(script.read_bytes())
+    subprocess.run(["git", "apply", "-p", "2" if "a/fixtures/" in patch.read_text() else "1", patch], cwd=tmp_path,
+                   check=True)  # fmt: skip
+    assert "persistent_workers=True" in (tmp_path / script.name).read_text()
 
 
 @pytest.fixture(scope="module")

@@ -58,9 +58,9 @@ def test_it_applies_and_runs(script, tmp_path):
 
 
 def test_what_has_to_be_written_by_hand(script, tmp_path):
-    written = write_patch(script, ("defer-sync", "no-buffer-broadcast"), {}, tmp_path / "fix.patch")
+    written = write_patch(script, ("fused-attention", "no-buffer-broadcast"), {}, tmp_path / "fix.patch")
     assert written.left == {
-        "defer-sync": "which lines it concerns only the script's author knows",
+        "fused-attention": "which lines it concerns only the script's author knows",
         "no-buffer-broadcast": "the script calls no DistributedDataParallel or DDP itself",
     }
     assert written.diff == ""
@@ -93,10 +93,10 @@ def test_without_libcst_a_sentence(script, tmp_path, monkeypatch):
         write_patch(script, ("allow-tf32",), {}, tmp_path / "fix.patch")
 
 
-def test_every_edit_is_a_prescription_that_prove_can_apply():
-    from diagnose.proof.patches import PATCHES
+def test_every_edit_is_a_prescription_that_prove_can_apply_but_for_one():
+    from diagnose.proof.patches import BY_HAND, PATCHES
 
-    assert set(EDITS) <= set(PATCHES)
+    assert set(EDITS) - set(PATCHES) == {"defer-sync"} <= set(BY_HAND)
 
 
 def test_every_patch_but_the_control_is_a_prescription_of_some_rule():

@@ -1,0 +1,211 @@
+"""Edits of the training loop in a syntax tree: autocast around the forward, values that are read later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import libcst as cst
+from libcst import matchers as m
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+__all__ = ["with_autocast", "with_kept_values", "with_threads"]
+
+_ITEM = m.Call(func=m.Attribute(attr=m.Name("item")), args=[])
+_BACKWARD = m.SimpleStatementLine(body=[m.Expr(m.Call(func=m.Attribute(attr=m.Name("backward"))))])
+_PARAMETERS = m.Call(func=m.Attribute(attr=m.Name("parameters") | m.Name("named_parameters")), args=[])
+
+
+def with_autocast(tree: cst.Module, device: str) -> tuple[cst.Module, str]:
+    """Put what leads from a call of the model to its loss under bf16 autocast; return the tree, or why it is not done.
+
+    The model is what an optimizer was given the parameters of, or what was made of that by one call.
+    """
+    if "autocast" in tree.code:
+        return tree, "the script uses autocast itself"
+    if "GradScaler" in tree.code:
+        return tree, "the script scales its loss already, which autocast in bf16 does without"
+    if not _imports_torch(tree):
+        return tree, "the script does not import torch by that name"
+    editor = _Autocast(tree, _models(tree), device)
+    changed = tree.visit(editor)
+    return (changed, "") if editor.count else (tree, editor.why)
+
+
+class _Autocast(cst.CSTTransformer):
+    """Wraps the statements before each ``loss.backward()``."""
+
+    def __init__(self, tree: cst.Module, models: frozenset[str], device: str) -> None:
+        super().__init__()
+        self.tree, self.models, self.device = tree, models, device
+        self.count = 0
+        self.why = "no loss.backward() follows a call of the model in the same block of the script"
+
+    def leave_IndentedBlock(  # noqa: N802  # libcst calls it so
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        del original_node
+        return updated_node.with_changes(body=self._wrapped(list(updated_node.body)))
+
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:  # noqa: N802
+        del original_node
+        return updated_node.with_changes(body=self._wrapped(list(updated_node.body)))
+
+    def _wrapped(self, body: list[Any]) -> list[Any]:
+        at = next((i for i, line in enumerate(body) if m.matches(line, _BACKWARD)), None)
+        if at is None:
+            return body
+        receiver = body[at].body[0].value.func.value
+        if self._calls_model(receiver):
+            self.why = "the forward and its backward() stand in one statement"
+            return body
+        first = next((i for i, line in enumerate(body[:at]) if self._calls_model(line)), None)
+        if first is None:
+            return body
+        losses = {node.value for node in m.findall(receiver, m.Name()) if isinstance(node, cst.Name)}
+        assigned = [i for i in range(first, at) if losses & _assigned(body[i])]
+        last = max([first, *assigned])
+        self.count += 1
+        return [*body[:first], self._region(body[first : last + 1]), *body[last + 1 :]]
+
+    def _region(self, lines: Sequence[Any]) -> cst.With:
+        region = cst.parse_expression(f'torch.autocast("{self.device}", dtype=torch.bfloat16)')
+        head = lines[0].with_changes(leading_lines=())
+        return cst.With([cst.WithItem(region)], cst.IndentedBlock([head, *lines[1:]])).with_changes(
+            leading_lines=lines[0].leading_lines
+        )
+
+    def _calls_model(self, node: cst.CSTNode) -> bool:
+        """Say whether the node calls the model, or hands it to a function that may."""
+        for call in _calls(node):
+            method = isinstance(call.func, cst.Attribute) and self._is_model(call.func.value)
+            if self._is_model(call.func) or (not method and any(self._is_model(arg.value) for arg in call.args)):
+                return True
+        return False
+
+    def _is_model(self, node: cst.CSTNode) -> bool:
+        return self.tree.code_for_node(node) in self.models
+
+
+def _models(tree: cst.Module) -> frozenset[str]:
+    """Return the expressions that stand for the model: whose parameters are asked for, and what is made of it."""
+    calls = [call for call in _calls(tree) if m.matches(call, _PARAMETERS)]
+    found = {tree.code_for_node(call.func.value) for call in calls if isinstance(call.func, cst.Attribute)}
+    for assignment in m.findall(tree, m.Assign(value=m.Call())):
+        assert isinstance(assignment, cst.Assign), "as was asked for"
+        assert isinstance(assignment.value, cst.Call), "as was asked for"
+        if {tree.code_for_node(arg.value) for arg in assignment.value.args} & found:
+            found |= {tree.code_for_node(target.target) for target in assignment.targets}
+    return frozenset(found - {"self"})
+
+
+def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
+    return (call for call in m.findall(node, m.Call()) if isinstance(call, cst.Call))
+
+
+def _assigned(line: cst.CSTNode) -> set[str]:
+    """Return the names that a statement, or one within it, assigns."""
+    targets = [node.target for node in m.findall(line, m.AssignTarget() | m.AugAssign()) if hasattr(node, "target")]
+    return {n.value for target in targets for n in m.findall(target, m.Name()) if isinstance(n, cst.Name)}
+
+
+def with_kept_values(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Module, str]:
+    """Leave on the device what these lines (1-based) read with ``.item()`` only to add it up or keep it.
+
+    ``total += loss.item()`` becomes ``total = total + loss.detach()``, ``last = loss.item()`` becomes ``last =
+    loss.detach()``: the same number, of which a later ``print`` or ``float()`` waits once.
+    """
+    augmented = {name for node in m.findall(tree, m.AugAssign()) for name in _assigned(node)}
+    wrapper = MetadataWrapper(tree)
+    editor = _Kept(frozenset(lines), frozenset(augmented))
+    changed = wrapper.visit(editor)
+    if editor.count:
+        return changed, ""
+    where = ", ".join(map(str, sorted(lines))) or "unknown"
+    return tree, f"line {where} of the script neither adds the value up nor only keeps it, so its author must decide"
+
+
+class _Kept(cst.CSTTransformer):
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, lines: frozenset[int], augmented: frozenset[str]) -> None:
+        super().__init__()
+        self.lines, self.augmented = lines, augmented
+        self.count = 0
+
+    def leave_AugAssign(  # noqa: N802
+        self, original_node: cst.AugAssign, updated_node: cst.AugAssign
+    ) -> cst.AugAssign | cst.Assign:
+        operators = {cst.AddAssign: cst.Add, cst.SubtractAssign: cst.Subtract}
+        operator = operators.get(type(updated_node.operator))
+        value = self._kept(updated_node.value)
+        if operator is None or value is None or not self._asked(original_node):
+            return updated_node
+        self.count += 1
+        if isinstance(value, cst.BinaryOperation) and not value.lpar:
+            value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        added = cst.BinaryOperation(updated_node.target, operator(), value)
+        return cst.Assign([cst.AssignTarget(updated_node.target)], added)
+
+    def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:  # noqa: N802
+        value = self._kept(updated_node.value)
+        names = [target.target for target in updated_node.targets]
+        plain = all(isinstance(name, cst.Name) and name.value not in self.augmented for name in names)
+        if value is None or not plain or not self._asked(original_node):
+            return updated_node
+        self.count += 1
+        return updated_node.with_changes(value=value)
+
+    def _asked(self, node: cst.CSTNode) -> bool:
+        at = self.get_metadata(PositionProvider, node)
+        return any(at.start.line <= line <= at.end.line for line in self.lines)
+
+    def _kept(self, value: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return the arithmetic with its values left on the device, None where it reads none."""
+        if m.matches(value, _ITEM):
+            return value.with_deep_changes(value.func.attr, value="detach")  # type: ignore[attr-defined]  # as matched
+        if isinstance(value, cst.UnaryOperation):
+            inner = self._kept(value.expression)
+            return None if inner is None else value.with_changes(expression=inner)
+        if isinstance(value, cst.BinaryOperation):
+            left, right = self._kept(value.left), self._kept(value.right)
+            if left is not None or right is not None:
+                return value.with_changes(left=left or value.left, right=right or value.right)
+        return None
+
+
+def with_threads(tree: cst.Module, threads: int) -> tuple[cst.Module, str]:
+    """Wrap the dataset of every DataLoader that the script makes, so that threads load its samples."""
+    if "ConcurrentSamples" in tree.code:
+        return tree, "the script uses ConcurrentSamples itself"
+    editor = _Threads(threads)
+    changed = tree.visit(editor)
+    if not editor.count:
+        return tree, "the script calls no DataLoader with a dataset itself"
+    return changed, ""
+
+
+class _Threads(cst.CSTTransformer):
+    def __init__(self, threads: int) -> None:
+        super().__init__()
+        self.threads, self.count = threads, 0
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
+        del original_node
+        name = m.Name("DataLoader")
+        if not m.matches(updated_node, m.Call(func=name | m.Attribute(attr=name))):
+            return updated_node
+        args = list(updated_node.args)
+        at = next((i for i, arg in enumerate(args) if arg.keyword and arg.keyword.value == "dataset"), 0)
+        if not args or args[at].star or (at == 0 and args[0].keyword and args[0].keyword.value != "dataset"):
+            return updated_node
+        self.count += 1
+        wrapped = cst.parse_expression(f"ConcurrentSamples(dataset, threads={self.threads})")
+        assert isinstance(wrapped, cst.Call), "as written above"
+        first = wrapped.args[0].with_changes(value=args[at].value)
+        args[at] = args[at].with_changes(value=wrapped.with_changes(args=[first, *wrapped.args[1:]]))
+        return updated_node.with_changes(args=args)
+
+
+def _imports_torch(tree: cst.Module) -> bool:
+    return "import torch\n" in tree.code or "import torch," in tree.code
