@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Protocol
 
+from diagnose.proof.candidates import MOST_OVERHEAD
 from diagnose.proof.runs import Command, Runner
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,15 +128,14 @@ def _row(fixture: Pair, budget: str, device: str) -> Row:
     tried = next((p for p in mine if p["id"] in trials), None)
     chosen = trials[tried["id"]] if tried else None
     baseline = next((t["baseline_ms"] for t in trials.values()), None)
-    predicted = (tried or mine[0])["predicted_step_ms"] if mine else None
-    scale = baseline / planted["step_ms"] if baseline else None
+    foretold = chosen["predicted_ms"] if chosen else _foretold(planted, mine[0], baseline) if mine else None
     sham = trials.get("sham")
     return Row(
         name=fixture.name,
         expected=expected,
         dominant=planted["dominant"],
         now=baseline,
-        foretold=predicted * scale if predicted is not None and scale else None,
+        foretold=foretold,
         proven=None
         if chosen is None
         else (chosen["id"], chosen["step_ms"], chosen["speed_up"], *chosen["interval"], chosen["numerics"]),
@@ -143,6 +143,14 @@ def _row(fixture: Pair, budget: str, device: str) -> Row:
         repaired=repaired,
         false_findings=tuple(f for f in found if f not in (fixture.fixed[device] or ())),
     )
+
+
+def _foretold(planted: dict[str, Any], prescription: dict[str, Any], baseline: float | None) -> float | None:
+    """Return the step after a change that only the author can make, ms, as `diagnose prove` foretells the others."""
+    if baseline is None or prescription["predicted_step_ms"] is None:
+        return None
+    unrecorded = planted["step_ms"] / (1 + min(max(planted["profiler_overhead"] or 0.0, 0.0), MOST_OVERHEAD))
+    return baseline * (1 - min(mean(prescription["saves_ms"]) / unrecorded, 1.0))
 
 
 def _prove(fixture: Pair, launcher: tuple[str, ...], budget: str, folder: Path, device: str) -> dict[str, Any]:
@@ -267,8 +275,8 @@ Made by `scripts/evaluate {made}` on {_machine(device)}. Each script of
 unprofiled medians.
 
 - **found**: the dominant finding of the planted script, against the rule that its header names.
-- **foretold**: the step after the first prescription for that rule, by replay, scaled from the recorded step to the
-  unprofiled one.
+- **foretold**: the step after the first prescription for that rule, by replay: its saving is taken from the recorded
+  step less what recording cost, and scaled to the unprofiled one.
 - **proven**: what `diagnose prove` measured for the change, where it can be applied from outside.
 - **error**: the foretold step against the proven one, else against the repaired script's.
 - **control**: the speed-up that prove reports for a change that changes nothing; its interval must hold 1.

@@ -1,5 +1,7 @@
 """gc-pause: idle inside runs of Python's garbage collector on a thread that matters."""
 
+import pytest
+
 
 def test_a_collection_before_the_late_launch(late):
     late.gc(350, 650)
@@ -15,8 +17,8 @@ def test_the_remedy_schedules_collections(late):
     assert (p.id, p.remedy) == ("schedule-gc", "diagnose.kernels.garbage")
     assert p.title == "Freeze long-lived objects and collect between steps on a schedule"
     assert "scheduled_gc" in p.after
-    assert p.saves_ns == (240_000, 300_000)
-    assert p.predicted_step_ns == 1_000_000 - 270_000
+    assert p.saves_ns == (pytest.approx(285_000), 300_000)
+    assert p.predicted_step_ns == pytest.approx(1_000_000 - 292_500)
 
 
 def test_a_collection_while_the_device_is_busy_costs_nothing(late):

@@ -1,0 +1,39 @@
+"""What is run, and what is foretold of it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from diagnose.findings import Prescription
+from diagnose.proof.candidates import MOST_OVERHEAD, candidates
+
+
+def diagnosed(saves, overhead=None, step=10.0):
+    schedule = Prescription("gc-pause", "schedule-gc", "Collect less", "", "", saves, step - sum(saves) / 2, "same", "")
+    return SimpleNamespace(prescriptions=(schedule,), step_ns=step, profiler_overhead=overhead, queue=None)
+
+
+@pytest.mark.parametrize(
+    ("overhead", "then"),
+    [
+        (None, 0.4),
+        (0.0, 0.4),
+        (-0.1, 0.4),  # the recorded steps were the faster ones: nothing to take off
+        (0.2, 1 - 6 / (10 / 1.2)),
+        (9.0, 1 - 6 / (10 / (1 + MOST_OVERHEAD))),
+    ],
+)
+def test_savings_are_a_share_of_the_step_that_is_not_recorded(overhead, then):
+    (candidate,) = candidates(diagnosed((5.0, 7.0), overhead), ())
+    assert candidate.predicted_ratio == pytest.approx(then)
+
+
+def test_no_more_than_the_step_is_foretold_to_go():
+    (candidate,) = candidates(diagnosed((10.0, 10.0), 0.2), ())
+    assert candidate.predicted_ratio == 0.0
+
+
+def test_nothing_is_foretold_of_what_was_not_prescribed():
+    sham, schedule = candidates(diagnosed((5.0, 7.0)), ("sham", "schedule-gc"))
+    assert (sham.predicted_ratio, sham.title) == (None, "Change nothing (a control)")
+    assert schedule.predicted_ratio == pytest.approx(0.4)
