@@ -48,10 +48,11 @@ def _smaller_buckets(finding: Finding, step_ns: float, known: Mapping[str, objec
         title=f"Let gradient buckets of {DEFAULT_BUCKET_MB} MB start during the backward",
         before=_call(known, has_device=on_device),
         after=_call(better, has_device=on_device),
-        least=0.2,
-        most=0.9,
+        least=0.2 if on_device else 0.0,
+        most=0.9 if on_device else 0.5,
         safety="same numbers",
-        needs="a backward that is longer than the transfer; the last bucket stays visible",
+        needs="a backward that is longer than the transfer; the last bucket stays visible"
+        + ("" if on_device else "; and cores beside those that compute, since an exchange without a GPU takes some"),
         remedy="diagnose.kernels.distributed.bucket_tuning",
         arguments={"bucket_cap_mb": DEFAULT_BUCKET_MB},
     )

@@ -2,6 +2,9 @@
 
 import pytest
 
+from diagnose.findings import Finding
+from diagnose.gradients import gradient_prescriptions
+
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 ALL_TO_ALL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -149,3 +152,12 @@ def test_without_a_device_collectives_outside_the_window_do_not_count(recording)
     r = on_host(recording)
     r.annotation("gloo:all_reduce", -900, -100, thread="gloo")
     assert r.find("exposed-communication").evidence[1] == "1.0 collectives of a host backend a step."
+
+
+@pytest.mark.parametrize(("has_device", "shares", "cores"), [(True, (0.2, 0.9), False), (False, (0.0, 0.5), True)])
+def test_buckets_that_start_late_are_prescribed_smaller(has_device, shares, cores):
+    facts = {"ddp": {"bucket_cap_mb": 500.0}, "has_device": has_device}
+    p, _ = gradient_prescriptions(Finding("exposed-communication", "", 100.0, facts=facts), 1000.0)
+    assert p.id == "overlap-gradients"
+    assert p.saves_ns == (pytest.approx(100 * shares[0]), pytest.approx(100 * shares[1]))
+    assert ("cores" in p.needs) is cores

@@ -59,12 +59,12 @@ def test_fused_is_prescribed_where_the_class_has_it(recording, name, flag):
     assert p.safety.startswith("may change the numbers")
 
 
-def on_host(recording, *, calls=50, name="aten::add_"):
+def on_host(recording, *, calls=50, name="aten::add_", step=STEP):
     """Return a step without a device: 500 µs of products, then an optimizer with operators of 10 µs."""
     r = recording(devices=())
     r.step(1, 0, 1000)
     r.op("aten::mm", 0, 500)
-    r.annotation(STEP, 500, 1000)
+    r.annotation(step, 500, 1000)
     for i in range(calls):
         r.op(name if i == 0 else "aten::mul_", 500 + i * 500 / calls, 500 + (i + 1) * 500 / calls)
     return r
@@ -75,6 +75,13 @@ def test_without_a_device_the_whole_step_of_a_loop_is_claimed(recording, calls, 
     r = on_host(recording, calls=calls)
     assert r.booked().get("unfused-optimizer", 0) == booked
     assert sum(r.booked().values()) == 1_000_000
+
+
+@pytest.mark.parametrize(("name", "saves"), [("AdamW", (200_000, 375_000)), ("RMSprop", (0, 150_000))])
+def test_without_a_device_the_arithmetic_stays(recording, name, saves):
+    r = on_host(recording, step=f"Optimizer.step#{name}.step")
+    (p,) = r.prescribe("unfused-optimizer")
+    assert p.saves_ns == (pytest.approx(saves[0]), pytest.approx(saves[1]))
 
 
 @pytest.mark.parametrize("name", ["aten::_foreach_add_", "aten::_fused_adamw_"])
