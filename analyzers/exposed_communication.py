@@ -36,6 +36,7 @@ from diagnose.trace import Ints, Kind
 
 RULE = "exposed-communication"
 _EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
+_REDUCTION = re.compile(r"all_?reduce", re.IGNORECASE)
 TITLE = "Collectives are not hidden under computation"
 MIN_SHARE = 0.002  # of the step; less is not worth a line
 MAX_LOOKED_UP = 200  # the longest collectives tell what the others are
@@ -61,7 +62,11 @@ def _host_collectives(t: Tables) -> Intervals:
 def _find_on_host(t: Tables) -> list[Finding]:
     rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
     text = f"{len(rows) / t.steps.num:.1f} collectives of a host backend a step."
-    return idle_finding(t, Idle(RULE, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=ddp_facts(t)))
+    facts = ddp_facts(t)
+    if t.capture.info is not None and not facts["ddp"]:  # the capture would have seen one being made
+        reductions = sum(1 for row in rows.tolist() if _REDUCTION.search(t.name(row)))
+        facts = {**facts, "reductions_by_hand": reductions / t.steps.num}
+    return idle_finding(t, Idle(RULE, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=facts))
 
 
 def find(t: Tables) -> list[Finding]:

@@ -22,8 +22,8 @@ import numpy as np
 
 from diagnose.busy import costliest
 from diagnose.findings import Finding, Prescription
+from diagnose.gradients import in_buckets
 from diagnose.intervals import total
-from diagnose.occurrences import removable
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_small, small_collectives
 
@@ -58,17 +58,4 @@ def find(t: Tables) -> list[Finding]:
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Reduce in buckets."""
-    return [
-        removable(
-            finding,
-            step_ns,
-            id="bucket-gradients",
-            title="Reduce gradients in buckets instead of one by one",
-            before="for p in model.parameters():\n    dist.all_reduce(p.grad)",
-            after="model = DistributedDataParallel(model, device_ids=[local_rank], bucket_cap_mb=25,\n"
-            "                                gradient_as_bucket_view=True)",
-            least=0.3,
-            safety="same numbers up to the order of summation",
-            remedy="diagnose.kernels.distributed.bucket_tuning",
-        )
-    ]
+    return [in_buckets(finding, step_ns)]

@@ -8,10 +8,11 @@ from diagnose.findings import Facts, Finding, Prescription
 from diagnose.occurrences import removable
 from diagnose.tables import Tables
 
-__all__ = ["DEFAULT_BUCKET_MB", "ddp_facts", "gradient_prescriptions"]
+__all__ = ["DEFAULT_BUCKET_MB", "ddp_facts", "gradient_prescriptions", "in_buckets"]
 
 DEFAULT_BUCKET_MB = 25  # of DistributedDataParallel
 SHOWN = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")  # arguments that bear on the exchange
+MANY = 8  # reductions a step that the script calls itself: from here on buckets are what it lacks
 LARGE_BUCKET_MB = 2 * DEFAULT_BUCKET_MB  # beyond this little is left of the backward when the first bucket is full
 
 
@@ -23,12 +24,35 @@ def ddp_facts(t: Tables) -> Facts:
 
 
 def gradient_prescriptions(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Prescribe buckets that start during the backward, where they do not, and gradients in 16 bits."""
+    """Prescribe buckets that start during the backward, where they do not, and gradients in 16 bits.
+
+    A script that reduces one tensor after the other itself has no DistributedDataParallel to tune: it lacks one.
+    """
+    by_hand = finding.facts.get("reductions_by_hand")
+    if isinstance(by_hand, float) and by_hand >= MANY:
+        return [in_buckets(finding, step_ns)]
     ddp = finding.facts.get("ddp")
     known = dict(ddp) if isinstance(ddp, Mapping) else {}
     bucket_mb = known.get("bucket_cap_mb")
     late = isinstance(bucket_mb, int | float) and bucket_mb > LARGE_BUCKET_MB
     return [*([_smaller_buckets(finding, step_ns, known)] if late else []), _sixteen_bits(finding, step_ns, known)]
+
+
+def in_buckets(finding: Finding, step_ns: float) -> Prescription:
+    """Prescribe DistributedDataParallel in the place of reductions that the script calls itself."""
+    device = "device_ids=[local_rank], " if finding.facts.get("has_device", True) else ""
+    return removable(
+        finding,
+        step_ns,
+        id="bucket-gradients",
+        title="Reduce gradients in buckets instead of one by one",
+        before="for p in model.parameters():\n    dist.all_reduce(p.grad)",
+        after=f"model = DistributedDataParallel(model, {device}bucket_cap_mb={DEFAULT_BUCKET_MB},\n"
+        "                                gradient_as_bucket_view=True)",
+        least=0.3,
+        safety="same numbers up to the order of summation",
+        remedy="diagnose.kernels.distributed.bucket_tuning",
+    )
 
 
 def _call(arguments: Mapping[str, object], *, has_device: bool) -> str:

@@ -161,3 +161,26 @@ def test_buckets_that_start_late_are_prescribed_smaller(has_device, shares, core
     assert p.id == "overlap-gradients"
     assert p.saves_ns == (pytest.approx(100 * shares[0]), pytest.approx(100 * shares[1]))
     assert ("cores" in p.needs) is cores
+
+
+@pytest.mark.parametrize(
+    ("told", "num", "first"),
+    [
+        ({"flags": {}}, 8, "bucket-gradients"),
+        ({"flags": {}}, 7, "compress-gradients"),
+        ({"flags": {"ddp": {"bucket_cap_mb": 25}}}, 8, "compress-gradients"),
+        (None, 8, "compress-gradients"),
+    ],
+)
+def test_a_script_that_reduces_many_tensors_itself_is_told_to_bucket_them(recording, told, num, first):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 200)
+    for i in range(num):
+        r.annotation("gloo:all_reduce", 200 + i * 100, 290 + i * 100, thread="gloo")
+    if told is not None:
+        r.told(**told)
+    p = r.prescribe("exposed-communication")[0]
+    assert p.id == first
+    if first == "bucket-gradients":
+        assert "DistributedDataParallel(model, bucket_cap_mb=25" in p.after
