@@ -17,21 +17,25 @@ How sure
 from __future__ import annotations
 
 from diagnose.findings import Finding, Prescription
-from diagnose.intervals import Intervals, intersect, total
+from diagnose.intervals import EMPTY, Intervals, intersect, total
 from diagnose.occurrences import Idle, idle_finding, removable
 from diagnose.tables import Tables
-from diagnose.tables.stretches import least_stretch, python_stretches
+from diagnose.tables.stretches import least_stretch, python_stretches, ready_share
 from diagnose.trace import Kind
 
 RULE = "python-stall"
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim idle in long stretches between operators, where something shows that the thread was in the loop."""
+    """Claim idle in long stretches between operators, where something shows that the thread was in the loop.
+
+    Where the thread stood ready without a core for as long as that, they may be nothing but that, and none is claimed.
+    """
     seen = python_stretches(t)
     if t.capture.samples is None:
         seen = intersect(seen, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION)))
-    return intersect(intersect(left, t.gaps.unlaunched()), seen)
+    found = intersect(intersect(left, t.gaps.unlaunched()), seen)
+    return EMPTY if total(found) <= ready_share(t) * (t.steps.window[1] - t.steps.window[0]) else found
 
 
 def find(t: Tables) -> list[Finding]:

@@ -52,7 +52,7 @@ class CaptureInfo:
     unprofiled_ms: tuple[float, ...] = ()  # step times with no profiler running, steady ones only
     light_ms: tuple[float, ...] = ()
     attribution_ms: tuple[float, ...] = ()
-    sampler: Mapping[str, object] = field(default_factory=dict)  # period_ms, cost_share
+    sampler: Mapping[str, object] = field(default_factory=dict)  # period_ms, cost_share, ready_share
     nvml: Mapping[str, object] = field(default_factory=dict)  # available, reason, gpus: one mapping of series each
     memory: Mapping[str, object] = field(
         default_factory=dict

@@ -27,7 +27,7 @@ from diagnose.proof.candidates import MOST_OVERHEAD
 from diagnose.proof.runs import Command, Runner
 
 ROOT = Path(__file__).resolve().parents[1]
-STEPS = "100000"  # the runs are stopped long before
+STEPS = "3000"  # the runs are stopped long before
 RULE_BAR = 0.95
 ERROR_BAR = {"cpu": 0.15, "gpu": 0.10}
 UNFINISHED = 3

@@ -42,6 +42,7 @@ class Sampler:
         self._running: list[int] = []
         self._cost_ns = 0
         self._watched_ns = 0
+        self._ready_ns: int | None = 0  # the watched thread stood ready, but had no core; None where nothing tells
         self._enough = False
         self._switch_s = 0.0
         self._thread: threading.Thread | None = None
@@ -73,7 +74,10 @@ class Sampler:
         }
 
     def summary(self) -> Mapping[str, object]:
-        """Return the period, the number of samples and what they cost: CPU time of sampling over time watched."""
+        """Return the period, the number of samples and what they cost: CPU time of sampling over time watched.
+
+        ``ready_share`` is the part of that time in which the thread could have run but had no core.
+        """
         cost = self._cost_ns / self._watched_ns if self._watched_ns else 0.0
         period = self._watched_ns / 1e6 / len(self._time_ns) if self._time_ns else self._period * 1e3
         return {
@@ -81,10 +85,14 @@ class Sampler:
             "mean_period_ms": round(period, 3),
             "num_samples": len(self._time_ns),
             "cost_share": round(cost, 5),
+            "ready_share": None
+            if self._ready_ns is None or not self._watched_ns
+            else round(self._ready_ns / self._watched_ns, 5),
         }
 
     def _run(self) -> None:
         began, used = time.perf_counter_ns(), time.thread_time_ns()
+        ready_ns = _ready_ns(self._native_id)
         pause, num = self._period, 0
         with _states(self._thread_id, self._native_id) as state:
             while not self._enough:
@@ -100,6 +108,9 @@ class Sampler:
                 pause = max(self._period, (time.thread_time_ns() - used) / (1e9 * num * MOST_SHARE))
         self._cost_ns += time.thread_time_ns() - used
         self._watched_ns += time.perf_counter_ns() - began
+        now_ns = _ready_ns(self._native_id)
+        known = None not in (self._ready_ns, ready_ns, now_ns)
+        self._ready_ns = (self._ready_ns or 0) + (now_ns or 0) - (ready_ns or 0) if known else None
 
     def _row_of(self, frame: FrameType) -> int:
         """Return the row of the innermost user line; of the innermost line at all where there is none."""
@@ -124,6 +135,15 @@ def _libraries() -> tuple[str, ...]:
 
 
 _LIBRARIES = _libraries()
+
+
+def _ready_ns(native_id: int) -> int | None:
+    """Return how long the thread has stood ready without a core since it began; None where nothing counts that."""
+    try:
+        fields = Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()
+    except OSError:  # no such file, or the thread has ended
+        return None
+    return int(fields[1]) if len(fields) > 1 else None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.trace import Ints, Kind
 
-__all__ = ["least_stretch", "outside_operators", "python_stretches", "waiting_share", "waits"]
+__all__ = ["least_stretch", "outside_operators", "python_stretches", "ready_share", "waiting_share", "waits"]
 
 # Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
 # else. In short steps a tenth of the step is long already.
@@ -37,6 +37,15 @@ def outside_operators(t: Tables) -> Intervals:
     """Return the time of the window in which no thread that matters was in an operator, a call or the loader."""
     loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
     return subtract(subtract(span(*t.steps.window), t.in_ops), loading)
+
+
+def ready_share(t: Tables) -> float:
+    """Return the part of the watched time in which the training thread could have run but had no core; 0 if unknown.
+
+    A stretch of Python that was taken off its core looks like a long one.
+    """
+    found = t.capture.info.sampler.get("ready_share") if t.capture.info else None
+    return float(found) if isinstance(found, int | float) else 0.0
 
 
 def waiting_share(t: Tables, pieces: Intervals) -> tuple[Ints, Ints]:

@@ -115,3 +115,10 @@ def test_without_a_device_short_python_between_large_operators_is_not_worth_nami
     r.op("aten::mm", 0, 400)
     r.op("aten::mm", 599, 1000)
     assert r.booked() == {"operators": 1_000_000}
+
+
+@pytest.mark.parametrize(("ready", "booked"), [(None, 390_000), (0.38, 390_000), (0.40, 0)])
+def test_a_thread_that_had_no_core_for_as_long_is_not_blamed(late, ready, booked):
+    late.told(sampler={"ready_share": ready})
+    assert late.booked().get("python-stall", 0) == booked
+    assert sum(late.booked().values()) == 400_000

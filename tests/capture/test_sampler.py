@@ -1,12 +1,19 @@
 """The sampler: where a thread is, whether it runs, and what watching it costs."""
 
+import os
 import statistics
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from diagnose.capture.sampler import Sampler
+
+SPINNING = "import os; os.sched_setaffinity(0, {{{}}})\nwhile True: pass"
 
 
 def sampled(work, period_ms=2.0):
@@ -68,6 +75,29 @@ def test_says_what_it_costs():
     assert summary["num_samples"] > 3
     assert summary["period_ms"] == 5
     assert 0 < summary["cost_share"] < 1  # how much it is, scripts/bench measures
+
+
+def test_tells_how_long_the_thread_stood_ready_without_a_core():
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("this system does not count how long threads wait for a core")
+    here = min(os.sched_getaffinity(0))
+    others = [subprocess.Popen([sys.executable, "-c", SPINNING.format(here)]) for _ in range(2)]
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(threading.get_native_id(), {here})  # of this thread: one core for three
+        crowded = sampled(lambda: spin(1.0)).summary()["ready_share"]
+    finally:
+        os.sched_setaffinity(threading.get_native_id(), allowed)
+        for other in others:
+            other.kill()
+            other.wait()
+    assert crowded > 0.3
+    assert sampled(lambda: time.sleep(0.2)).summary()["ready_share"] < 0.2
+
+
+def test_a_system_that_counts_nothing_says_nothing(monkeypatch):
+    monkeypatch.setattr("diagnose.capture.sampler._ready_ns", lambda _: None)
+    assert sampled(spin).summary()["ready_share"] is None
 
 
 def test_samples_less_often_where_a_sample_is_dear(monkeypatch):

@@ -72,3 +72,11 @@ def test_notes_of_the_capture_are_passed_on(hundred):
 def test_a_second_device_that_is_not_looked_at_is_said(late):
     late.kernel("gemm", 300, 600, device=1, launched=(-10, -5))
     assert said(late, "Device 1 ran tasks too")
+
+
+@pytest.mark.parametrize(("sampler", "fires"), [({}, 0), ({"ready_share": 0.05}, 0), ({"ready_share": 0.12}, 1)])
+def test_a_training_thread_without_a_core(hundred, sampler, fires):
+    r = hundred()
+    r.told(sampler=sampler)
+    notes = said(r, "stood ready without a core for 12% of the time")
+    assert len(notes) == fires
