@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data.dataloader import default_collate
 from diagnose.kernels._loader_costs import Step, private_bytes, same
 from diagnose.kernels._nested import Batch, moved
 from diagnose.kernels._state import random_state
+from diagnose.kernels.background import BackgroundLoader
 from diagnose.kernels.concurrent_samples import ConcurrentSamples
 
 __all__ = ["Bench", "LoaderTrial", "Settings", "SteadyLoader", "can_gather", "can_thread", "rebuilt"]
@@ -28,12 +30,14 @@ class Settings:
     whole_batches: bool = False  # the dataset is asked for a batch at once (``__getitems__``)
     in_order: bool = True
     threads: int = 1  # that load the samples of a batch, in each worker or in the training process
+    receive_ahead: bool = False  # workers' batches are received on a thread, not when the step asks for them
 
     def __str__(self) -> str:
         parts = [f"{self.num_workers} workers"]
         parts += [f"{self.threads} threads each" if self.num_workers else f"{self.threads} threads"][: self.threads - 1]
         parts += [f"{self.prefetch_factor} batches ahead each"] if self.prefetch_factor else []
         parts += ["whole batches"] if self.whole_batches else []
+        parts += ["received on a thread"] if self.receive_ahead else []
         parts += [] if self.in_order else ["in any order"]
         return ", ".join(parts)
 
@@ -51,13 +55,55 @@ class SteadyLoader(DataLoader[Any]):
     """A DataLoader whose epochs draw from the random generators as one without persistent workers does.
 
     torch draws a seed for its workers at the start of each epoch, but not where the workers live on; the next
-    shuffle would then be another one.
+    shuffle would then be another one. With ``receive_ahead`` workers' batches are received on a thread; without page
+    locking, which has one of its own, torch receives a batch when the step asks for it, and the step waits meanwhile.
     """
 
+    receive_ahead = False
+    _received: Callable[[], _Received | None] = staticmethod(lambda: None)
+
     def __iter__(self) -> Any:  # noqa: ANN401  # torch's iterator is private
+        former = self._received()
+        if former is not None:
+            former.close()  # its thread asks the same workers
         if self.persistent_workers and self.num_workers > 0 and self._iterator is not None:
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        return super().__iter__()
+        batches = super().__iter__()
+        if self.receive_ahead and self.num_workers > 0:
+            received = _Received(batches)
+            self._received = weakref.ref(received)
+            return received
+        return batches
+
+
+class _Received:
+    """The batches of torch's iterator, received on a thread; everything else is the iterator's own."""
+
+    def __init__(self, batches: Any) -> None:  # noqa: ANN401  # torch's iterator is private
+        self._torch = batches
+        self._batches = iter(BackgroundLoader(batches))
+
+    def __iter__(self) -> _Received:
+        return self
+
+    def __next__(self) -> Batch:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._torch)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever torch's iterator has
+        if name == "_torch":  # not there yet
+            raise AttributeError(name)
+        return getattr(self._torch, name)
+
+    def close(self) -> None:
+        """End the thread; the workers go on."""
+        self._batches.close()
+
+    def _shutdown_workers(self) -> None:
+        self.close()
+        self._torch._shutdown_workers()
 
 
 @dataclass(frozen=True)
@@ -186,4 +232,6 @@ def rebuilt(
         arguments |= {"batch_size": loader.batch_size, "sampler": loader.sampler, "drop_last": loader.drop_last}
     else:
         arguments["batch_sampler"] = loader.batch_sampler
-    return SteadyLoader(dataset, **arguments)
+    found = SteadyLoader(dataset, **arguments)
+    found.receive_ahead = settings.receive_ahead
+    return found

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -62,7 +62,7 @@ class BackgroundLoader(LoaderWrapper[T]):
         super().__init__(loader)
         self.ahead = ahead
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Generator[T, None, None]:
         """Yield every batch; the first two are loaded here, to see whether loading draws random numbers."""
         source = iter(self.loader)
         try:

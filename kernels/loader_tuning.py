@@ -207,7 +207,7 @@ def _tried(  # noqa: PLR0913
     threads: int,
     any_order: bool,
 ) -> tuple[list[LoaderTrial], Room]:
-    """Try the given settings, whole batches, workers as many as the costs ask for, threads in them, then more ahead."""
+    """Try the given settings, whole batches, workers as many as the costs ask for, threads in them, more ahead."""
     first, worker_bytes = bench.run(given)
     trials = [first]
     whole = can_gather(bench.loader)
@@ -227,6 +227,8 @@ def _tried(  # noqa: PLR0913
     best = _best(trials).settings
     if best.num_workers:
         trials.append(bench.run(replace(best, prefetch_factor=4))[0])
+        if not bench.pin and not bench.loader.pin_memory:  # else torch receives on a thread itself
+            trials.append(bench.run(replace(_best(trials).settings, receive_ahead=True))[0])
         if any_order:
             trials.append(bench.run(replace(_best(trials).settings, in_order=False))[0])
     return _repeated(bench, trials), room

@@ -81,7 +81,9 @@ def loaders(quick: bool) -> Iterator[Row]:
     steps, rounds = (12, 3) if quick else (40, 7)
     plain = DataLoader(PackedImages(steps * BATCH, 32, 0), batch_size=BATCH, shuffle=True)
     trial = Training(plain)
-    tuning = tune_loader(plain, trial.step, state=(trial.model, trial.optimizer), seconds=0.5 if quick else 2.0)
+    tuning = tune_loader(
+        plain, trial.step, state=(trial.model, trial.optimizer), seconds=0.5 if quick else 2.0, sample_threads=8
+    )
     for what, loader, bar in (
         (f"tune_loader (chose {tuning.settings}), data-stall fixture", tuning.loader, FASTER_TUNED),
         ("BackgroundLoader, data-stall fixture", BackgroundLoader(plain), FASTER_THREAD),
