@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "examine_rank", "found_in", "tables_of"]
 
-# A finding that costs less of the step than this is not worth a line, and never the answer.
-WORTH_NAMING = 0.01
+# A finding that costs less of the step than this is not worth a line; and less than this is never the answer: steps of
+# the same script differ by as much.
+WORTH_NAMING, WORTH_ANSWERING = 0.01, 0.02
 
 
 def tables_of(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
@@ -88,7 +89,8 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         notes += [Note(replayed.why_not)] if replayed.why_not else []
         falls, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
     found = [replace(f, path_share=replayed.on_path.get(f.rule)) for f in found]
-    largest = next((f for f in found if in_scope(answer, f, is_idle_rule=f.rule in idle_ids)), None)
+    answers = [f for f in found if f.lost_ns >= WORTH_ANSWERING * step_ns]
+    largest = next((f for f in answers if in_scope(answer, f, is_idle_rule=f.rule in idle_ids)), None)
     found.sort(key=lambda f: f is not largest)
     return Diagnosis(
         verdict=answer,

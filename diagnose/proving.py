@@ -17,6 +17,7 @@ from diagnose.errors import CaptureError, UsageError
 from diagnose.findings import Diagnosis
 from diagnose.output import check
 from diagnose.progress import Progress
+from diagnose.proof.budget import NO_TIME_AFTER, Budget
 from diagnose.proof.candidates import check_ids
 from diagnose.proof.outcome import arguments_of, proven, with_proof
 from diagnose.proof.recording import record
@@ -59,17 +60,22 @@ def prove_and_answer(request: ProveRequest) -> int:
         check(Path(request.write_patch), force=request.force)
     command, capture = command_of(request)
     _agree(request, command, budget_s)
+    budget = Budget(budget_s)
     with _folder(request.keep) as folder:
         runner = Runner(command, folder.path, cwd_mode=request.cwd_mode, step_on=request.step_on)
         if capture is None:
             capture = folder.path / "capture"
-            record(runner, (), capture, budget_s, request.progress)
+            with budget.recording():
+                record(runner, (), capture, budget.left, request.progress)
         diagnosis = examine_paths([capture], request.progress)
         runner.arguments = arguments_of(diagnosis)
-        proof = proven(runner, diagnosis, request.apply, budget_s, request.progress.say)
+        proof = proven(runner, diagnosis, request.apply, budget.for_trials, request.progress.say)
+        goes_on = bool(proof.best) and budget.has_time_to_record
+        if proof.best and not goes_on:
+            proof.notes.append(NO_TIME_AFTER)
         diagnosis = with_proof(diagnosis, proof)
-        if proof.best:
-            after = _after(runner, proof.best, folder.path / "after", budget_s, request.progress)
+        if goes_on:
+            after = _after(runner, proof.best, folder.path / "after", budget.left, request.progress)
             diagnosis = replace(diagnosis, after=after)
         answer(diagnosis, request, files)
         if request.write_patch:

@@ -71,22 +71,27 @@ def prove(  # noqa: PLR0913  # each is an option of its own
     """
     asked = [name.strip() for name in apply.split(",") if name.strip()] if isinstance(apply, str) else list(apply)
     budget_s = _checked(asked, budget)
+    from diagnose.proof.budget import NO_TIME_AFTER, Budget
     from diagnose.proof.in_process import InProcess
     from diagnose.proof.outcome import arguments_of, proven, with_proof
 
-    runs, progress = InProcess(step_fn_factory, seed), Progress(quiet=quiet)
+    runs, progress, time_left = InProcess(step_fn_factory, seed), Progress(quiet=quiet), Budget(budget_s)
     if diagnosis is None:
         progress.say("recording the step function, to find what holds it back")
-        diagnosis = _recorded(runs, ())
+        with time_left.recording():
+            diagnosis = _recorded(runs, ())
     runs.arguments = arguments_of(diagnosis)
     try:
-        proof = proven(runs, diagnosis, asked, budget_s, progress.say)
+        proof = proven(runs, diagnosis, asked, time_left.for_trials, progress.say)
     except CaptureError as error:
         raise error from runs.error
     if len(runs.first_losses) > 1:
         proof.notes.append(BEGINS_DIFFERENTLY)
+    goes_on = bool(proof.best) and time_left.has_time_to_record
+    if proof.best and not goes_on:
+        proof.notes.append(NO_TIME_AFTER)
     diagnosis = with_proof(diagnosis, proof)
-    return replace(diagnosis, after=_after(runs, proof.best, progress)) if proof.best else diagnosis
+    return replace(diagnosis, after=_after(runs, proof.best, progress)) if goes_on else diagnosis
 
 
 def _checked(asked: Sequence[str], budget: str | float) -> float:

@@ -125,6 +125,18 @@ def test_where_nothing_lies_in_the_verdicts_scope_nothing_dominates(recording):
     assert ids(answer.findings) == ["launch-bound"]
 
 
+@pytest.mark.parametrize(("took", "answers"), [(1_999, False), (2_000, True)])
+def test_less_than_a_fiftieth_of_the_step_is_listed_but_no_answer(recording, took, answers):
+    r = recording(devices=())
+    r.step(1, 0, 100_000)
+    r.op("aten::mm", 0, 100_000 - took)
+    r.annotation("gloo:barrier", 100_000 - took, 100_000)
+    answer = r.diagnosis()
+    assert ids(answer.findings) == ["host-collective"]
+    assert answer.dominant == ("host-collective" if answers else None)
+    assert ("nothing stands out" in answer.headline) is not answers
+
+
 def test_prescriptions_come_with_the_largest_saving_first_and_once(late):
     answer = several(late).diagnosis()
     sums = [sum(p.saves_ns) for p in answer.prescriptions]
