@@ -14,7 +14,7 @@ from diagnose.findings import Diagnosis, Finding, Prescription, Source, Where
 from diagnose.host_operators import host_operators
 from diagnose.intervals import EMPTY, Intervals
 from diagnose.memory import memory_of
-from diagnose.overhead import overhead_share, without_recording
+from diagnose.overhead import overhead_share, recording_ns, without_recording
 from diagnose.replay.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.roofline import roofline
 from diagnose.tables import Claim, Tables
@@ -113,6 +113,7 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         roofline=roofline(t) if draw and t.device_id >= 0 else None,
         memory=memory_of(t),
         profiler_overhead=overhead_share(t),
+        recording_ns=recording_ns(t),
         host_by_cause={} if queue else shares,
     )
 

@@ -217,6 +217,7 @@ class Diagnosis:
     replay_error: float | None = None  # set once savings are replayed
     host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
     profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1
+    recording_ns: float = 0.0  # of step_ns: what recording its events cost, as far as that is known
     critical_path: CriticalPath | None = None  # None where nothing was replayed
     waterfall: Waterfall | None = None
     roofline: Roofline | None = None  # None for an unknown device, or without shapes

@@ -30,7 +30,7 @@ def gradient_prescriptions(finding: Finding, step_ns: float) -> list[Prescriptio
     """
     by_hand = finding.facts.get("reductions_by_hand")
     if isinstance(by_hand, float) and by_hand >= MANY:
-        return [in_buckets(finding, step_ns)]
+        return [in_buckets(finding, step_ns, least=0.7)]  # the host waits for each, and for one or two afterwards
     ddp = finding.facts.get("ddp")
     known = dict(ddp) if isinstance(ddp, Mapping) else {}
     bucket_mb = known.get("bucket_cap_mb")
@@ -38,7 +38,7 @@ def gradient_prescriptions(finding: Finding, step_ns: float) -> list[Prescriptio
     return [*([_smaller_buckets(finding, step_ns, known)] if late else []), _sixteen_bits(finding, step_ns, known)]
 
 
-def in_buckets(finding: Finding, step_ns: float) -> Prescription:
+def in_buckets(finding: Finding, step_ns: float, *, least: float = 0.3) -> Prescription:
     """Prescribe DistributedDataParallel in the place of reductions that the script calls itself."""
     device = "device_ids=[local_rank], " if finding.facts.get("has_device", True) else ""
     return removable(
@@ -49,7 +49,7 @@ def in_buckets(finding: Finding, step_ns: float) -> Prescription:
         before="for p in model.parameters():\n    dist.all_reduce(p.grad)",
         after=f"model = DistributedDataParallel(model, {device}bucket_cap_mb={DEFAULT_BUCKET_MB},\n"
         "                                gradient_as_bucket_view=True)",
-        least=0.3,
+        least=least,
         safety="same numbers up to the order of summation",
         remedy="diagnose.kernels.distributed.bucket_tuning",
     )

@@ -16,7 +16,7 @@ from diagnose.findings import Finding
 from diagnose.tables import Tables
 from diagnose.trace import Ints, Kind
 
-__all__ = ["cost_per_event_ns", "overhead_share", "without_recording"]
+__all__ = ["cost_per_event_ns", "overhead_share", "recording_ns", "without_recording"]
 
 WORTH_SAYING = 0.01  # of a finding's loss
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on; a larger difference between recorded and
@@ -38,8 +38,12 @@ def cost_per_event_ns(t: Tables) -> float:
     if info is None or not info.light_ms or not info.unprofiled_ms:
         return 0.0
     added_ns = 1e6 * (statistics.median(info.light_ms) - statistics.median(info.unprofiled_ms))
-    num = len(t.in_window(_recorded(t))) / t.steps.num
-    return max(0.0, min(added_ns / max(num, 1.0), MOST_PER_EVENT_NS))
+    return max(0.0, min(added_ns / max(_num_recorded(t), 1.0), MOST_PER_EVENT_NS))
+
+
+def recording_ns(t: Tables) -> float:
+    """Return what recording its events added to a step, ns; 0 where it was not measured."""
+    return cost_per_event_ns(t) * _num_recorded(t)
 
 
 def without_recording(t: Tables, found: list[Finding]) -> list[Finding]:
@@ -53,6 +57,10 @@ def without_recording(t: Tables, found: list[Finding]) -> list[Finding]:
 
 def _recorded(t: Tables) -> npt.NDArray[np.intp]:
     return t.host_rows(Kind.OP, Kind.RUNTIME, Kind.ANNOTATION)
+
+
+def _num_recorded(t: Tables) -> float:
+    return len(t.in_window(_recorded(t))) / t.steps.num
 
 
 def _num_inside(t: Tables, rule: str, began: Ints) -> int:

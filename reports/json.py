@@ -77,6 +77,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "waterfall": None if d.waterfall is None else _waterfall(d.waterfall),
         "memory": None if d.memory is None else _memory(d.memory),
         "profiler_overhead": _share(d.profiler_overhead),
+        "recording_ms": _ms(d.recording_ns),
         "trust": [{"text": _text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": _each(_rank, d.ranks),
         "trials": _each(_trial, d.trials),

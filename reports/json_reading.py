@@ -71,6 +71,7 @@ def _diagnosis(d: Fields) -> Diagnosis:
         replay_error=(d.get("replay") or {}).get("error_share"),
         host_by_cause=_shares(d.get("host_by_cause") or {}),
         profiler_overhead=d.get("profiler_overhead"),
+        recording_ns=_ns(d.get("recording_ms") or 0.0),
     )
 
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Protocol
 
-from diagnose.proof.candidates import MOST_OVERHEAD
 from diagnose.proof.runs import Command, Runner
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,7 +77,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], help="a script's name; may be repeated")
     parser.add_argument("--write", type=Path, help="write the table there")
-    parser.add_argument("--budget", default="2m", help="of each prove (default: 2m)")
+    parser.add_argument("--budget", default="5m", help="of each prove, which mostly ends before (default: 5m)")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--keep", type=Path, help="keep each pair's row there as JSON, and take those that are there")
     parser.add_argument("--minutes", type=float, help="begin no further pair after so many minutes")
@@ -150,8 +149,7 @@ def _foretold(planted: dict[str, Any], prescription: dict[str, Any], baseline: f
     """Return the step after a change that only the author can make, ms, as `diagnose prove` foretells the others."""
     if baseline is None or prescription["predicted_step_ms"] is None:
         return None
-    unrecorded = planted["step_ms"] / (1 + min(max(planted["profiler_overhead"] or 0.0, 0.0), MOST_OVERHEAD))
-    return baseline * (1 - min(mean(prescription["saves_ms"]) / unrecorded, 1.0))
+    return baseline * (1 - min(mean(prescription["saves_ms"]) / (planted["step_ms"] - planted["recording_ms"]), 1.0))
 
 
 def _prove(fixture: Pair, launcher: tuple[str, ...], budget: str, folder: Path, device: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from diagnose.proof.patches import BY_HAND, PATCHES
 __all__ = ["Candidate", "by_hand", "candidates", "check_ids"]
 
 NO_GPU = "It needs a GPU, and these steps used none."
-MOST_OVERHEAD = 0.25  # a larger difference between recorded and unrecorded steps is the machine's, not the recording's
 _AT_START = "sets environment variables, which torch reads when it starts"
 
 
@@ -31,7 +30,8 @@ def candidates(diagnosis: Diagnosis, asked: Sequence[str]) -> tuple[Candidate, .
     prescribed = {p.id: p for p in diagnosis.prescriptions}
     has_gpu = diagnosis.queue is not None
     wanted = asked or [name for name in prescribed if name in PATCHES and (has_gpu or not PATCHES[name].needs_gpu)]
-    now = _unrecorded_ns(diagnosis)
+    # What recording cost goes without any change, and savings leave it out already.
+    now = diagnosis.step_ns - diagnosis.recording_ns
     found = (_candidate(name, prescribed.get(name), now) for name in dict.fromkeys(wanted))
     return tuple(c if has_gpu or not PATCHES[c.id].needs_gpu else replace(c, refusal=NO_GPU) for c in found)
 
@@ -59,16 +59,6 @@ def by_hand(diagnosis: Diagnosis) -> tuple[str, ...]:
         for p in diagnosis.prescriptions
         if p.id not in PATCHES
     )
-
-
-def _unrecorded_ns(diagnosis: Diagnosis) -> float:
-    """Return what a step takes that is not recorded, as trials time it.
-
-    What recording cost goes without any change, and savings leave it out already; taken as a share of the recorded step
-    they would come out too small.
-    """
-    overhead = min(max(diagnosis.profiler_overhead or 0.0, 0.0), MOST_OVERHEAD)
-    return diagnosis.step_ns / (1 + overhead)
 
 
 def _candidate(name: str, prescription: Prescription | None, now_ns: float) -> Candidate:

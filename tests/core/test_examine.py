@@ -205,6 +205,7 @@ def test_the_profilers_own_time_is_not_counted_in_the_loss(late):
     said = "Recording adds about 0.01 ms of it to each step, which is not counted in the loss."
     assert finding.evidence[-1] == said
     assert answer.profiler_overhead == pytest.approx(0.015)
+    assert answer.recording_ns == pytest.approx(15_000)
 
 
 def test_no_more_is_deducted_than_recording_can_cost(late):
@@ -220,7 +221,8 @@ def test_a_faster_recorded_step_deducts_nothing(late):
 
 
 def test_without_such_measurements_the_overhead_is_unknown(late):
-    assert late.diagnosis().profiler_overhead is None
+    answer = late.diagnosis()
+    assert (answer.profiler_overhead, answer.recording_ns) == (None, 0.0)
 
 
 def test_the_source_says_where_steps_came_from(late, recording):
