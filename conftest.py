@@ -36,4 +36,8 @@ def _turn(run: str, *, alone: bool) -> Iterator[None]:
         with door.open("w") as entering:  # who waits to be alone holds the door, so that nobody overtakes it
             fcntl.flock(entering, fcntl.LOCK_EX)
             fcntl.flock(inside, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        yield
+            fcntl.flock(entering, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:  # closing would not do: processes that the test has forked, and left behind, hold the file open too
+            fcntl.flock(inside, fcntl.LOCK_UN)
