@@ -1,6 +1,5 @@
 import os
 import random
-import threading
 import time
 from pathlib import Path
 
@@ -306,44 +305,6 @@ def test_the_two_fastest_are_measured_twice():
     assert bench.asked == [1, 2]
     assert [t.seconds for t in found] == [9.0, 4.0, 3.0, None]
     assert _repeated(Benched(), first[:1]) == first[:1]
-
-
-def received(loader):
-    """Return the loader with workers whose batches a thread receives."""
-    return rebuilt(loader, Settings(2, 2, receive_ahead=True), pin=False)
-
-
-def receiving():
-    return [t for t in threading.enumerate() if t.name.startswith("load-batches")]
-
-
-def test_batches_received_on_a_thread_are_the_same_over_all_epochs():
-    plain = DataLoader(Slow(32, 0.0), batch_size=4, shuffle=True)
-    ahead = received(plain)
-    assert train(ahead, epochs=3) == train(plain, epochs=3)
-    assert receiving() == []
-
-
-def test_a_loop_that_is_left_early_ends_its_thread_and_can_be_started_again():
-    ahead = received(DataLoader(Slow(64, 0.0), batch_size=4))
-    first = iter(ahead)
-    assert [next(first)[1].tolist() for _ in range(4)][-1] == [12, 13, 14, 15]
-    assert len(receiving()) == 1
-    assert [i for _, y in ahead for i in y.tolist()] == list(range(64))  # while the former iterator is still there
-    assert list(first) == []
-    for number, _ in enumerate(ahead):
-        if number == 5:
-            break
-    del _, number
-    assert len(first) == 16
-    assert receiving() == []
-
-
-def test_an_error_of_a_worker_comes_in_its_place():
-    seen = []
-    with pytest.raises(OSError, match="the disk is gone"):
-        seen.extend(received(DataLoader(Failing(64, 0.0), batch_size=8)))
-    assert len(seen) == 5
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory")  # there may be nothing to pin for
