@@ -14,7 +14,7 @@ from diagnose.findings import Trial
 from diagnose.proof.candidates import Candidate
 from diagnose.proof.patches import PATCHES
 from diagnose.proof.spec import Run
-from diagnose.proof.trials import Measured, is_gain, judge, nothing_done, refused
+from diagnose.proof.trials import Measured, is_gain, judge, nothing_done, refused, with_note
 
 __all__ = ["Proof", "Runs", "prove"]
 
@@ -26,6 +26,8 @@ WARM_UP_SHARE = 3  # the warm-up is a third of the timed steps, at least LEAST_W
 LEAST_WARM_UP = 10
 SLOW_STEP_NS = 1e9  # steps this long: a few must do
 FEW_STEPS = 6
+SEEN_ONCE = "It was measured once only, for want of time; give --budget more to see it again."
+NOT_AGAIN = "A second pair of runs was not certain to be faster, so the first may have been chance."
 TIMEOUT_FACTOR = 6.0  # times the first run: compiling takes long, hanging takes for ever
 LEAST_TIMEOUT_S = 60.0
 
@@ -54,7 +56,8 @@ def prove(runs: Runs, chosen: Sequence[Candidate], budget_s: float, say: Callabl
     """Measure every candidate that the budget has room for, then the certain gains together and each left out.
 
     Order of the runs: unchanged, unchanged (its noise), then for each candidate changed, changed, unchanged; so every
-    candidate stands between two baselines, and a drift of the machine falls on both.
+    candidate stands between two baselines, and a drift of the machine falls on both. What was faster is run once more
+    in the same way, and is a gain only if it is faster again.
 
     Raises:
         CaptureError: what is unchanged could not be measured.
@@ -119,7 +122,26 @@ class _Proving:
             variants.append(self._run(ids, f"with {' and '.join(ids)}, again"))
             self._baseline()
             beside.append(self._baselines[-1])
-        return judge(candidate, Measured(ids, beside, variants, self._baselines, kind))
+        trial = judge(candidate, Measured(ids, beside, variants, self._baselines, kind))
+        if kind != "single" or not is_gain(trial):
+            return trial
+        if not self._has_time_for(3):
+            return with_note(trial, SEEN_ONCE)
+        return self._seen_again(candidate, Measured(ids, beside, variants, self._baselines, kind))
+
+    def _seen_again(self, candidate: Candidate, first: Measured) -> Trial:
+        """Measure a gain a second time: of many changes that do nothing, one pair of runs is faster by chance."""
+        ids, kind = first.ids, first.kind
+        again = [self._run(ids, f"with {' and '.join(ids)}, to see it again") for _ in range(2)]
+        beside = [self._baselines[-1]]
+        self._baseline()
+        beside.append(self._baselines[-1])
+        second = judge(candidate, Measured(ids, beside, again, self._baselines, kind))
+        both = Measured(ids, [*first.baselines, beside[-1]], [*first.variants, *again], self._baselines, kind)
+        trial = judge(candidate, both)
+        if is_gain(second):
+            return trial
+        return with_note(replace(trial, interval=(min(trial.interval[0], 1.0), trial.interval[1])), NOT_AGAIN)
 
     def _combine(self, chosen: Sequence[Candidate]) -> None:
         gains = sorted((t for t in self._proof.trials if is_gain(t)), key=lambda t: -t.speed_up)

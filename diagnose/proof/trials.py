@@ -16,7 +16,7 @@ from diagnose.proof.patches.base import Promise
 from diagnose.proof.spec import Run
 from diagnose.proof.statistics import noise_of, speed_up
 
-__all__ = ["Measured", "is_gain", "judge", "loosest", "nothing_done", "refused"]
+__all__ = ["Measured", "is_gain", "judge", "loosest", "nothing_done", "refused", "with_note"]
 
 _ORDER: tuple[Promise, ...] = ("identical", "rounding", "reduced")
 SHOWN_LOSSES = 100
@@ -85,6 +85,11 @@ def nothing_done(run: Run) -> str:
 def is_gain(trial: Trial) -> bool:
     """Tell whether the change made the step shorter for certain, and left the numbers as it promised."""
     return not trial.failure and trial.interval[0] > 1.0 and trial.numerics != "drifted"
+
+
+def with_note(trial: Trial, sentence: str) -> Trial:
+    """Return the trial with one more sentence in its note."""
+    return replace(trial, note=f"{trial.note} {sentence}".strip())
 
 
 def loosest(ids: Sequence[str]) -> Promise:

@@ -49,8 +49,32 @@ def test_each_candidate_stands_between_two_baselines():
     assert script.ran == [
         (), (), (),
         ("schedule-gc",), ("schedule-gc",), (),
+        ("schedule-gc",), ("schedule-gc",), (),  # it was faster, so it is measured again
         ("sham",), ("sham",), (),
     ]  # fmt: skip
+
+
+def test_what_was_faster_once_only_is_no_gain():
+    class Lucky(Script):
+        def time(self, ids, *, timeout_s):
+            self.factors = {"schedule-gc": 0.5 if self.ran.count(("schedule-gc",)) < 2 else 1.0}
+            return super().time(ids, timeout_s=timeout_s)
+
+    proof = run(Lucky({}), "schedule-gc")
+    (trial,) = proof.trials
+    assert trial.interval[0] <= 1.0
+    assert "may have been chance" in trial.note
+    assert proof.best == ()
+
+
+def test_a_gain_that_there_was_no_time_to_see_again_says_so():
+    class Slow(Script):
+        def time(self, ids, *, timeout_s):
+            return replace(super().time(ids, timeout_s=timeout_s), wall_s=10.0 if len(self.ran) < 6 else 1e6)
+
+    trial = run(Slow({"schedule-gc": 0.5}), "schedule-gc", budget_s=1000).trials[0]
+    assert trial.interval[0] > 1.0
+    assert "measured once only" in trial.note
 
 
 def test_a_gain_is_measured_and_a_control_is_none():
