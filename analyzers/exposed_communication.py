@@ -31,12 +31,11 @@ from diagnose.occurrences import Idle, idle_finding, removable
 from diagnose.places import doing
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
-from diagnose.tables.names import HOST_BACKEND, matching
+from diagnose.tables.names import HOST_BACKEND, REDUCTION, matching
 from diagnose.trace import Ints, Kind
 
 RULE = "exposed-communication"
 _EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
-_REDUCTION = re.compile(r"all_?reduce", re.IGNORECASE)
 TITLE = "Collectives are not hidden under computation"
 MIN_SHARE = 0.002  # of the step; less is not worth a line
 MAX_LOOKED_UP = 200  # the longest collectives tell what the others are
@@ -64,7 +63,7 @@ def _find_on_host(t: Tables) -> list[Finding]:
     text = f"{len(rows) / t.steps.num:.1f} collectives of a host backend a step."
     facts = ddp_facts(t)
     if t.capture.info is not None and not facts["ddp"]:  # the capture would have seen one being made
-        reductions = sum(1 for row in rows.tolist() if _REDUCTION.search(t.name(row)))
+        reductions = sum(1 for row in rows.tolist() if REDUCTION.search(t.name(row)))
         facts = {**facts, "reductions_by_hand": reductions / t.steps.num}
     return idle_finding(t, Idle(RULE, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=facts))
 

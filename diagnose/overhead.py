@@ -43,7 +43,8 @@ def cost_per_event_ns(t: Tables) -> float:
 
 def recording_ns(t: Tables) -> float:
     """Return what recording its events added to a step, ns; 0 where it was not measured."""
-    return cost_per_event_ns(t) * _num_recorded(t)
+    each_ns = cost_per_event_ns(t)
+    return each_ns * _num_recorded(t) if each_ns > 0 else 0.0  # large traces without a capture need not be counted
 
 
 def without_recording(t: Tables, found: list[Finding]) -> list[Finding]:
@@ -60,7 +61,7 @@ def _recorded(t: Tables) -> npt.NDArray[np.intp]:
 
 
 def _num_recorded(t: Tables) -> float:
-    return len(t.in_window(_recorded(t))) / t.steps.num
+    return t.once("num_recorded", lambda: len(t.in_window(_recorded(t))) / t.steps.num)
 
 
 def _num_inside(t: Tables, rule: str, began: Ints) -> int:

@@ -9,7 +9,7 @@ import libcst as cst
 from libcst import matchers as m
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-__all__ = ["with_autocast", "with_kept_values", "with_threads"]
+__all__ = ["imports_torch", "with_autocast", "with_kept_values", "with_threads"]
 
 _ITEM = m.Call(func=m.Attribute(attr=m.Name("item")), args=[])
 _BACKWARD = m.SimpleStatementLine(body=[m.Expr(m.Call(func=m.Attribute(attr=m.Name("backward"))))])
@@ -25,7 +25,7 @@ def with_autocast(tree: cst.Module, device: str) -> tuple[cst.Module, str]:
         return tree, "the script uses autocast itself"
     if "GradScaler" in tree.code:
         return tree, "the script scales its loss already, which autocast in bf16 does without"
-    if not _imports_torch(tree):
+    if not imports_torch(tree):
         return tree, "the script does not import torch by that name"
     editor = _Autocast(tree, _models(tree), device)
     changed = tree.visit(editor)
@@ -207,5 +207,6 @@ class _Threads(cst.CSTTransformer):
         return updated_node.with_changes(args=args)
 
 
-def _imports_torch(tree: cst.Module) -> bool:
+def imports_torch(tree: cst.Module) -> bool:
+    """Say whether the script calls torch by its own name."""
     return "import torch\n" in tree.code or "import torch," in tree.code

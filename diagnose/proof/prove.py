@@ -122,12 +122,13 @@ class _Proving:
             variants.append(self._run(ids, f"with {' and '.join(ids)}, again"))
             self._baseline()
             beside.append(self._baselines[-1])
-        trial = judge(candidate, Measured(ids, beside, variants, self._baselines, kind))
+        measured = Measured(ids, beside, variants, self._baselines, kind)
+        trial = judge(candidate, measured)
         if kind != "single" or not is_gain(trial):
             return trial
         if not self._has_time_for(3):
             return with_note(trial, SEEN_ONCE)
-        return self._seen_again(candidate, Measured(ids, beside, variants, self._baselines, kind))
+        return self._seen_again(candidate, measured)
 
     def _seen_again(self, candidate: Candidate, first: Measured) -> Trial:
         """Measure a gain a second time: of many changes that do nothing, one pair of runs is faster by chance."""

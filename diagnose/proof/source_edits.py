@@ -153,9 +153,11 @@ def _with_loop(tree: libcst.Module, edit: _Loop, asked: Mapping[str, object]) ->
 def _with_statement(tree: libcst.Module, code: str) -> tuple[libcst.Module, str]:
     import libcst
 
+    from diagnose.proof.loop_edits import imports_torch
+
     if code in tree.code:
         return tree, "the script has it already"
-    if "import torch\n" not in tree.code and "import torch," not in tree.code:
+    if not imports_torch(tree):
         return tree, "the script does not import torch by that name"
     return _after_imports(tree, code, leading_lines=[libcst.EmptyLine(indent=False)]), ""
 

@@ -6,7 +6,6 @@ gradient is ready and the one before it is done, and takes a start-up and its by
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from diagnose.replay.graph import Edge, Graph
 from diagnose.replay.predict import graph_of
 from diagnose.replay.simulate import simulate
 from diagnose.tables import Tables
-from diagnose.tables.names import BACKWARD
+from diagnose.tables.names import BACKWARD, REDUCTION
 from diagnose.trace import Kind
 
 __all__ = ["Reductions", "end_of_buckets", "reductions", "with_buckets"]
@@ -29,7 +28,6 @@ Floats = npt.NDArray[np.float64]
 
 START_UP_NS = 20_000  # of a collective, whatever it carries
 UNEXPLAINED = 0.1  # of the step: what the model of sizes and rate may be off for the recorded buckets
-_REDUCTION = re.compile(r"all_?reduce", re.IGNORECASE)
 _ELEMENT_BYTES = {"float": 4, "half": 2, "bfloat16": 2, "double": 8, "char": 1, "byte": 1}
 
 
@@ -140,4 +138,4 @@ def _ready(graph: Graph) -> Floats:
 def _element_bytes(detail: str) -> int:
     """Return the bytes of an element of a reduction told as ``name|dtype|group size``, 0 for other collectives."""
     name, _, rest = detail.partition("|")
-    return _ELEMENT_BYTES.get(rest.partition("|")[0].lower(), 0) if _REDUCTION.fullmatch(name) else 0
+    return _ELEMENT_BYTES.get(rest.partition("|")[0].lower(), 0) if REDUCTION.fullmatch(name) else 0

@@ -22,6 +22,7 @@ __all__ = [
     "LOADER_NEXT",
     "MODULE_LOAD",
     "OPTIMIZER_STEP",
+    "REDUCTION",
     "STEP_MARK",
     "Pattern",
     "matching",
@@ -35,6 +36,7 @@ LOADER_NEXT = re.compile(
     r"^enumerate\(DataLoader\)#.*__next__|DataPipe.*__next__|^dataloader_iter|_BaseDataLoaderIter\.__next__"
 )
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+REDUCTION = re.compile(r"all_?reduce", re.IGNORECASE)
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function: ")
 
 # Calls that put work on a stream. Graph launches count once however many kernels they carry.

@@ -147,9 +147,8 @@ def test_samples_of_workers_that_wait_can_too(late, busy, prescribed):
     late.told(loader={"dataset": "Images", "batch_size": 16, "num_workers": 2, "workers_busy": busy})
     found = {p.id: p for p in loading(late, WORKERS).prescribe("data-stall")}
     assert ("concurrent-samples" in found) is prescribed
-    if (
-        prescribed
-    ):  # a batch is there after 1000 µs · (1 - 0.9 · 7/8) of the two workers: the 610 µs beside it hide that
+    # a batch is there after 1000 µs · (1 - 0.9 · 7/8) of the two workers: the 610 µs beside it hide that
+    if prescribed:
         assert found["concurrent-samples"].saves_ns[1] == 390_000
         assert "DataLoader(ConcurrentSamples(Images, threads=8), batch_size=16, num_workers=2)" in (
             found["concurrent-samples"].after
