@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Protocol
 
+from diagnose.proof.candidates import left_of_step
 from diagnose.proof.runs import Command, Runner
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -149,7 +150,7 @@ def _foretold(planted: dict[str, Any], prescription: dict[str, Any], baseline: f
     """Return the step after a change that only the author can make, ms, as `diagnose prove` foretells the others."""
     if baseline is None or prescription["predicted_step_ms"] is None:
         return None
-    return baseline * (1 - min(mean(prescription["saves_ms"]) / (planted["step_ms"] - planted["recording_ms"]), 1.0))
+    return baseline * left_of_step(prescription["saves_ms"], planted["step_ms"] - planted["recording_ms"])
 
 
 def _prove(fixture: Pair, launcher: tuple[str, ...], budget: str, folder: Path, device: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from diagnose.errors import UsageError
 from diagnose.findings import Diagnosis, Prescription
 from diagnose.proof.patches import BY_HAND, PATCHES
 
-__all__ = ["Candidate", "by_hand", "candidates", "check_ids"]
+__all__ = ["Candidate", "by_hand", "candidates", "check_ids", "left_of_step"]
 
 NO_GPU = "It needs a GPU, and these steps used none."
 _AT_START = "sets environment variables, which torch reads when it starts"
@@ -61,9 +61,13 @@ def by_hand(diagnosis: Diagnosis) -> tuple[str, ...]:
     )
 
 
+def left_of_step(saves: Sequence[float], now: float) -> float:
+    """Return the step after a change over the step ``now``, from what the change saves at least and at most."""
+    return 1 - min(max(sum(saves) / 2 / now, 0.0), 1.0)
+
+
 def _candidate(name: str, prescription: Prescription | None, now_ns: float) -> Candidate:
     ratio = None
     if prescription and prescription.predicted_step_ns is not None and now_ns > 0:
-        saved = min(max(sum(prescription.saves_ns) / 2 / now_ns, 0.0), 1.0)
-        ratio = 1 - saved
+        ratio = left_of_step(prescription.saves_ns, now_ns)
     return Candidate(name, prescription.title if prescription else PATCHES[name].title, ratio)
