@@ -17,7 +17,7 @@ from diagnose.errors import CaptureError, UsageError
 from diagnose.findings import Diagnosis
 from diagnose.output import check
 from diagnose.progress import Progress
-from diagnose.proof.budget import NO_TIME_AFTER, Budget
+from diagnose.proof.budget import Budget
 from diagnose.proof.candidates import check_ids
 from diagnose.proof.outcome import arguments_of, proven, with_proof
 from diagnose.proof.recording import record
@@ -70,9 +70,7 @@ def prove_and_answer(request: ProveRequest) -> int:
         diagnosis = examine_paths([capture], request.progress)
         runner.arguments = arguments_of(diagnosis)
         proof = proven(runner, diagnosis, request.apply, budget.for_trials, request.progress.say)
-        goes_on = bool(proof.best) and budget.has_time_to_record
-        if proof.best and not goes_on:
-            proof.notes.append(NO_TIME_AFTER)
+        goes_on = budget.records(proof.best, proof.notes)
         diagnosis = with_proof(diagnosis, proof)
         if goes_on:
             after = _after(runner, proof.best, folder.path / "after", budget.left, request.progress)

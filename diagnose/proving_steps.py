@@ -71,7 +71,7 @@ def prove(  # noqa: PLR0913  # each is an option of its own
     """
     asked = [name.strip() for name in apply.split(",") if name.strip()] if isinstance(apply, str) else list(apply)
     budget_s = _checked(asked, budget)
-    from diagnose.proof.budget import NO_TIME_AFTER, Budget
+    from diagnose.proof.budget import Budget
     from diagnose.proof.in_process import InProcess
     from diagnose.proof.outcome import arguments_of, proven, with_proof
 
@@ -87,9 +87,7 @@ def prove(  # noqa: PLR0913  # each is an option of its own
         raise error from runs.error
     if len(runs.first_losses) > 1:
         proof.notes.append(BEGINS_DIFFERENTLY)
-    goes_on = bool(proof.best) and time_left.has_time_to_record
-    if proof.best and not goes_on:
-        proof.notes.append(NO_TIME_AFTER)
+    goes_on = time_left.records(proof.best, proof.notes)
     diagnosis = with_proof(diagnosis, proof)
     return replace(diagnosis, after=_after(runs, proof.best, progress)) if goes_on else diagnosis
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = ["NO_TIME_AFTER", "Budget"]
+__all__ = ["Budget"]
 
-NO_TIME_AFTER = (
+_NO_TIME_AFTER = (
     "No time of the budget was left to record the steps with the changes; give it more to see what binds them."
 )
 
@@ -34,10 +34,12 @@ class Budget:
         """Return the seconds that trials may take."""
         return max(self.left - self._recording_s, 0.0)
 
-    @property
-    def has_time_to_record(self) -> bool:
-        """Say whether the recording at the end has room."""
-        return self.left > 0 and self.left >= self._recording_s
+    def records(self, best: Sequence[str], notes: list[str]) -> bool:
+        """Say whether the best changes are recorded at the end; where only time forbids it, a note says so."""
+        has_time = self.left > 0 and self.left >= self._recording_s
+        if best and not has_time:
+            notes.append(_NO_TIME_AFTER)
+        return bool(best) and has_time
 
     @contextmanager
     def recording(self) -> Iterator[None]:
