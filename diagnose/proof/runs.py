@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from diagnose.proof.patches import PATCHES
 from diagnose.proof.reaping import VARIABLE, end_all
 from diagnose.proof.scratch import mirror
 from diagnose.proof.spec import Order, Run
@@ -22,6 +23,7 @@ __all__ = ["Command", "Runner"]
 
 BOOTSTRAP = "import sys; sys.path.pop(0); from diagnose.proof.child import main; main()"
 SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 GRACE_S = 5.0  # between asking a process to end and ending it
 LAST_BYTES = 20_000  # of the output that are looked through for its last line
 LOG_MB = 1.0  # of a run's output that is kept: its end
@@ -78,7 +80,7 @@ class Runner:
         cwd = self._working_folder(folder)
         began = time.monotonic()
         with (folder / "output.log").open("wb") as log:
-            process = self._start(folder, cwd, log)
+            process = self._start(folder, cwd, log, self._settings(order.ids))
             self.last_log = folder / "output.log"
             code, last = _wait(process, timeout_s, str(folder), self.last_log)
         _shorten(self.last_log)
@@ -92,7 +94,18 @@ class Runner:
         mirror(self.command.cwd, folder / "cwd")
         return folder / "cwd"
 
-    def _start(self, folder: Path, cwd: Path, log: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401  # an open file
+    def _settings(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return what a run must find in its environment: for one that compiles, a cache that all such runs share."""
+        cache = {CACHE: str(self.folder.absolute() / "compiled")} if any(PATCHES[name].compiles for name in ids) else {}
+        return {"PYTHONUNBUFFERED": "1", **cache}
+
+    def _start(
+        self,
+        folder: Path,
+        cwd: Path,
+        log: Any,  # noqa: ANN401  # an open file
+        settings: Mapping[str, str],
+    ) -> subprocess.Popen[bytes]:
         order, script = folder / "order.json", _absolute(self.command)
         if self.command.launcher:
             command = [*self.command.launcher, "-m", "diagnose.proof.child", str(order), *script]
@@ -105,7 +118,7 @@ class Runner:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**SETTINGS, **os.environ, "PYTHONUNBUFFERED": "1", VARIABLE: str(folder)},
+            env={**SETTINGS, **os.environ, **settings, VARIABLE: str(folder)},
         )
 
 

@@ -105,3 +105,13 @@ def test_the_users_settings_stay(runner, monkeypatch):
     found.time((), timeout_s=60)
     assert found.last_log.read_text().split() == ["7", "1"]
     assert "DIAGNOSE_TRIAL" not in os.environ
+
+
+def test_a_change_that_compiles_leaves_the_users_compiler_cache_alone(runner, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "mine")
+    found = runner("import os; print(os.environ['TORCHINDUCTOR_CACHE_DIR'])")
+    seen = []
+    for ids in ((), ("schedule-gc", "compile-model"), ("compile-model",)):
+        found.time(ids, timeout_s=60)
+        seen.append(found.last_log.read_text().strip())
+    assert seen == ["mine", *[str(tmp_path / "runs" / "compiled")] * 2]

@@ -45,7 +45,8 @@ class Patch:
     """One change that can be made from outside.
 
     ``install`` is called once torch has been imported, with a log and with options such as ``{"workers": 4}``.
-    ``environment`` is set for the whole process before torch is imported.
+    ``environment`` is set for the whole process before torch is imported. What ``compiles`` may take minutes until its
+    first step, and is killed when it takes too long, so it never writes to the compiler's cache of the user.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Patch:
     install: Install | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     needs_gpu: bool = False
+    compiles: bool = False
     group: str = ""  # of changes to the same thing: only the best of them goes into a combination
 
 
