@@ -114,7 +114,7 @@ class Trial:
     ids: tuple[str, ...] = ()  # of what was applied together; (id,) for one prescription alone
     kind: Literal["single", "combination", "without"] = "single"  # without: the combination less ``id``
     predicted_ms: float | None = None
-    noise: float | None = None  # share by which the baseline differs from itself
+    noise: float | None = None  # share by which equal runs differ
     peak_bytes: tuple[int, int] | None = None  # baseline, trial
     losses: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # baseline, trial; of the same steps
     drift: float | None = None  # median relative distance of the losses

@@ -21,11 +21,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any, Protocol
 
 from diagnose.proof.candidates import left_of_step
 from diagnose.proof.runs import Command, Runner
+from diagnose.proof.statistics import speed_up
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = "3000"  # the runs are stopped long before
@@ -57,7 +58,7 @@ class Row:
     dominant: str | None
     now: float | None  # measured, unprofiled
     foretold: float | None  # after the prescription for the planted rule
-    proven: tuple[str, float, float, float, float, str] | None  # id, step, speed-up, low, high, numerics
+    proven: tuple[str, float, float, float, str] | None  # id, speed-up, low, high, numerics
     sham: tuple[float, float, float, str] | None  # speed-up, low, high, numerics
     repaired: float | None
     false_findings: tuple[str, ...]
@@ -68,9 +69,14 @@ class Row:
         return self.dominant in self.expected if self.expected else not self.dominant
 
     @property
+    def after(self) -> float | None:
+        """Return the step with the change: the one without it over the speed-up, which was measured in turns."""
+        return self.now / self.proven[1] if self.now and self.proven else None
+
+    @property
     def error(self) -> float | None:
-        """Return how far the foretold step is off the one that was measured with the change, else off the repaired."""
-        truth = self.proven[1] if self.proven else self.repaired
+        """Return how far the foretold step is off the one with the change, else off the repaired."""
+        truth = self.after or self.repaired
         return None if self.foretold is None or not truth else self.foretold / truth - 1
 
 
@@ -121,14 +127,14 @@ def _row(fixture: Pair, budget: str, device: str) -> Row:
             else ()
         )
         planted = _prove(fixture, launcher, budget, Path(folder), device)
-        repaired = _timed(fixture, launcher, Path(folder) / "repaired", device)
+        faster = _repairing(fixture, launcher, Path(folder), device)
         found = _false_findings(fixture, launcher, Path(folder) / "fixed", device)
     expected = fixture.expect[device] or ()
     trials = {t["id"]: t for t in planted["trials"] if t["kind"] == "single" and not t["failure"]}
     mine = [p for p in planted["prescriptions"] if p["rule"] in expected]
     tried = next((p for p in mine if p["id"] in trials), None)
     chosen = trials[tried["id"]] if tried else None
-    baseline = next((t["baseline_ms"] for t in trials.values()), None)
+    baseline = next((t["baseline_ms"] for t in ([chosen] if chosen else trials.values())), None)
     foretold = chosen["predicted_ms"] if chosen else _foretold(planted, mine[0], baseline) if mine else None
     sham = trials.get("sham")
     return Row(
@@ -137,11 +143,9 @@ def _row(fixture: Pair, budget: str, device: str) -> Row:
         dominant=planted["dominant"],
         now=baseline,
         foretold=foretold,
-        proven=None
-        if chosen is None
-        else (chosen["id"], chosen["step_ms"], chosen["speed_up"], *chosen["interval"], chosen["numerics"]),
+        proven=None if chosen is None else (chosen["id"], chosen["speed_up"], *chosen["interval"], chosen["numerics"]),
         sham=None if sham is None else (sham["speed_up"], *sham["interval"], sham["numerics"]),
-        repaired=repaired,
+        repaired=baseline / faster if baseline and faster else None,
         false_findings=tuple(f for f in found if f not in (fixture.fixed[device] or ())),
     )
 
@@ -162,26 +166,20 @@ def _prove(fixture: Pair, launcher: tuple[str, ...], budget: str, folder: Path, 
     applicable = [name for name in ids if name in _patches(device)]
     arguments = ("--launcher", " ".join(launcher)) if launcher else ()
     wanted = ",".join([*applicable[:2], "sham"])
-    return _diagnose(
-        "prove",
-        "--yes",
-        "--json",
-        "--quiet",
-        "--budget",
-        budget,
-        "--apply",
-        wanted,
-        *arguments,
-        *_script(fixture, device),
-    )
+    given = ("--yes", "--json", "--quiet", "--budget", budget, "--apply", wanted, *arguments)
+    return _diagnose("prove", *given, *_script(fixture, device))
 
 
-def _timed(fixture: Pair, launcher: tuple[str, ...], folder: Path, device: str) -> float | None:
-    """Return the median step of the repaired script, ms."""
-    command = Command((*_script(fixture, device), "--fixed"), ROOT, launcher)
-    runner = Runner(command, folder, cwd_mode="same", warm_up=20, timed=60)
-    run = runner.time((), timeout_s=TIMEOUT_S)
-    return median(run.step_ns) / 1e6 if run.step_ns else None
+def _repairing(fixture: Pair, launcher: tuple[str, ...], folder: Path, device: str) -> float | None:
+    """Return how many times as fast the repaired script is as the planted one, run in turns."""
+    steps: dict[bool, list[tuple[float, ...]]] = {False: [], True: []}
+    for i, fixed in enumerate((False, True, True, False)):
+        command = Command((*_script(fixture, device), *(("--fixed",) if fixed else ())), ROOT, launcher)
+        runner = Runner(command, folder / f"turn{i}", cwd_mode="same", warm_up=20, timed=60)
+        run = runner.time((), timeout_s=TIMEOUT_S)
+        if run.step_ns:
+            steps[fixed].append(run.step_ns)
+    return speed_up(steps[False], steps[True], noise=0.0).ratio if all(steps.values()) else None
 
 
 def _false_findings(fixture: Pair, launcher: tuple[str, ...], folder: Path, device: str) -> list[str]:
@@ -233,7 +231,7 @@ def _promises(rows: list[Row]) -> tuple[int, int]:
     from diagnose.proof.patches import PATCHES
 
     promised = [row for row in rows if row.proven and PATCHES[row.proven[0]].promise == "identical"]
-    return sum(row.proven[5] == "identical" for row in promised if row.proven), len(promised)
+    return sum(row.proven[-1] == "identical" for row in promised if row.proven), len(promised)
 
 
 def _passed(rows: list[Row], device: str) -> bool:
@@ -250,7 +248,7 @@ def _passed(rows: list[Row], device: str) -> bool:
 
 def _line(row: Row) -> str:
     proven = (
-        f"{row.proven[0]}: {row.proven[2]:.2f} × ({row.proven[3]:.2f} to {row.proven[4]:.2f}), {row.proven[5]}"
+        f"{row.proven[0]}: {row.proven[1]:.2f} × ({row.proven[2]:.2f} to {row.proven[3]:.2f}), {row.proven[4]}"
         if row.proven
         else "by hand"
     )
@@ -262,7 +260,7 @@ def _line(row: Row) -> str:
         _ms(row.now),
         _ms(row.foretold),
         proven,
-        _ms(row.proven[1] if row.proven else None),
+        _ms(row.after),
         _ms(row.repaired),
         f"{row.error:+.0%}" if row.error is not None else "–",
         sham,
@@ -293,6 +291,8 @@ unprofiled medians.
 - **foretold**: the step after the first prescription for that rule, by replay: its saving is taken from the recorded
   step less what recording cost, and scaled to the unprofiled one.
 - **proven**: what `diagnose prove` measured for the change, where it can be applied from outside.
+- **step then**, **repaired**: the step over how many times as fast the changed and the repaired script are in runs that
+  take turns, so that slow spells of a shared machine fall on both sides.
 - **error**: the foretold step against the proven one, else against the repaired script's.
 - **control**: the speed-up that prove reports for a change that changes nothing; its interval must hold 1.
 - **found when repaired**: findings above {FALSE_SHARE:.0%} of the step in the repaired script, which shows its next

@@ -14,7 +14,7 @@ from diagnose.findings import Trial
 from diagnose.proof.candidates import Candidate
 from diagnose.proof.patches import PATCHES
 from diagnose.proof.spec import Run
-from diagnose.proof.trials import Measured, is_gain, judge, nothing_done, refused, with_note
+from diagnose.proof.trials import Measured, is_gain, is_open, joined, judge, nothing_done, refused, with_note
 
 __all__ = ["Proof", "Runs", "prove"]
 
@@ -26,10 +26,12 @@ WARM_UP_SHARE = 3  # the warm-up is a third of the timed steps, at least LEAST_W
 LEAST_WARM_UP = 10
 SLOW_STEP_NS = 1e9  # steps this long: a few must do
 FEW_STEPS = 6
+MOST_BLOCKS = 3  # of runs with a change, where the first ones leave open what it does
 SEEN_ONCE = "It was measured once only, for want of time; give --budget more to see it again."
 NOT_AGAIN = "A second pair of runs was not certain to be faster, so the first may have been chance."
 TIMEOUT_FACTOR = 6.0  # times the first run: compiling takes long, hanging takes for ever
 LEAST_TIMEOUT_S = 60.0
+COMPILING_SHARE = 2 / 3  # of what is left, for a run with a change that compiles: the first starts with an empty cache
 
 
 class Runs(Protocol):
@@ -57,7 +59,8 @@ def prove(runs: Runs, chosen: Sequence[Candidate], budget_s: float, say: Callabl
 
     Order of the runs: unchanged, unchanged (its noise), then for each candidate changed, changed, unchanged; so every
     candidate stands between two baselines, and a drift of the machine falls on both. What was faster is run once more
-    in the same way, and is a gain only if it is faster again.
+    in the same way, and is a gain only if it is faster again. What uneven runs leave open is run again, the least
+    certain first, while the budget lasts.
 
     Raises:
         CaptureError: what is unchanged could not be measured.
@@ -71,6 +74,7 @@ class _Proving:
         self._began, self._budget_s = time.monotonic(), budget_s
         self._proof = Proof()
         self._baselines: list[Run] = []
+        self._blocks: dict[str, list[Measured]] = {}  # of every candidate that was run by itself
         self._longest_s = 0.0
 
     def go(self, chosen: Sequence[Candidate]) -> Proof:
@@ -85,6 +89,7 @@ class _Proving:
             self._try(candidate)
         if left_out:
             self._proof.notes.append(f"The budget ended before {', '.join(left_out)} could be run; give --budget more.")
+        self._settle({c.id: c for c in chosen})
         self._combine(chosen)
         return self._proof
 
@@ -122,27 +127,51 @@ class _Proving:
             variants.append(self._run(ids, f"with {' and '.join(ids)}, again"))
             self._baseline()
             beside.append(self._baselines[-1])
-        measured = Measured(ids, beside, variants, self._baselines, kind)
-        trial = judge(candidate, measured)
-        if kind != "single" or not is_gain(trial):
+        first = Measured(ids, beside, variants, self._baselines, kind)
+        trial = judge(candidate, first)
+        if kind != "single":
+            return trial
+        self._blocks[candidate.id] = [first]
+        if not is_gain(trial):
             return trial
         if not self._has_time_for(3):
             return with_note(trial, SEEN_ONCE)
-        return self._seen_again(candidate, measured)
+        return self._seen_again(candidate)
 
-    def _seen_again(self, candidate: Candidate, first: Measured) -> Trial:
+    def _seen_again(self, candidate: Candidate) -> Trial:
         """Measure a gain a second time: of many changes that do nothing, one pair of runs is faster by chance."""
-        ids, kind = first.ids, first.kind
-        again = [self._run(ids, f"with {' and '.join(ids)}, to see it again") for _ in range(2)]
-        beside = [self._baselines[-1]]
-        self._baseline()
-        beside.append(self._baselines[-1])
-        second = judge(candidate, Measured(ids, beside, again, self._baselines, kind))
-        both = Measured(ids, [*first.baselines, beside[-1]], [*first.variants, *again], self._baselines, kind)
-        trial = judge(candidate, both)
+        second = judge(candidate, self._run_again(candidate, "to see it again"))
+        trial = self._judged(candidate)
         if is_gain(second):
             return trial
         return with_note(replace(trial, interval=(min(trial.interval[0], 1.0), trial.interval[1])), NOT_AGAIN)
+
+    def _settle(self, candidates: dict[str, Candidate]) -> None:
+        """Run again what is open, that with the widest interval first; what a combination needs is kept back."""
+        while self._has_time_for(6):
+            uncertain = [
+                (trial.interval[1] / trial.interval[0], i)
+                for i, trial in enumerate(self._proof.trials)
+                if is_open(trial) and len(self._blocks[trial.id]) < MOST_BLOCKS
+            ]
+            if not uncertain:
+                return
+            _, i = max(uncertain)
+            candidate = candidates[self._proof.trials[i].id]
+            self._run_again(candidate, "since the runs were uneven")
+            self._proof.trials[i] = self._judged(candidate)
+            self._say(_sentence(self._proof.trials[i]))
+
+    def _run_again(self, candidate: Candidate, why: str) -> Measured:
+        beside = [self._baselines[-1]]
+        variants = [self._run((candidate.id,), f"with {candidate.id}, {why}") for _ in range(2)]
+        self._baseline()
+        block = Measured((candidate.id,), [*beside, self._baselines[-1]], variants, self._baselines)
+        self._blocks[candidate.id].append(block)
+        return block
+
+    def _judged(self, candidate: Candidate) -> Trial:
+        return judge(candidate, joined(self._blocks[candidate.id], self._baselines))
 
     def _combine(self, chosen: Sequence[Candidate]) -> None:
         gains = sorted((t for t in self._proof.trials if is_gain(t)), key=lambda t: -t.speed_up)
@@ -173,9 +202,8 @@ class _Proving:
     def _run(self, ids: Sequence[str], what: str) -> Run:
         left = self._budget_s - (time.monotonic() - self._began)
         self._say(f"running it {what} ({max(left, 0):.0f} s of the budget left)")
-        timeout = (
-            max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * self._longest_s) if self._longest_s else max(left, LEAST_TIMEOUT_S)
-        )
+        share = 1.0 if not self._longest_s else COMPILING_SHARE if any(PATCHES[name].compiles for name in ids) else 0.0
+        timeout = max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * self._longest_s, share * left)
         run = self._runs.time(ids, timeout_s=min(timeout, max(left, LEAST_TIMEOUT_S)))
         self._proof.num_runs += 1
         if not ids:

@@ -16,10 +16,11 @@ from diagnose.proof.patches.base import Promise
 from diagnose.proof.spec import Run
 from diagnose.proof.statistics import noise_of, speed_up
 
-__all__ = ["Measured", "is_gain", "judge", "loosest", "nothing_done", "refused", "with_note"]
+__all__ = ["Measured", "is_gain", "is_open", "joined", "judge", "loosest", "nothing_done", "refused", "with_note"]
 
 _ORDER: tuple[Promise, ...] = ("identical", "rounding", "reduced")
 SHOWN_LOSSES = 100
+OPEN = 1.25  # ends of an interval around 1 that are further apart than this leave it open what a change does
 
 
 class Measured(NamedTuple):
@@ -32,6 +33,13 @@ class Measured(NamedTuple):
     kind: Literal["single", "combination", "without"] = "single"
 
 
+def joined(blocks: Sequence[Measured], all_baselines: Sequence[Run]) -> Measured:
+    """Return the runs of one change, measured several times, as if they were measured at once."""
+    beside = {id(run): run for block in blocks for run in block.baselines}  # two blocks may share the run between them
+    variants = [run for block in blocks for run in block.variants]
+    return Measured(blocks[0].ids, list(beside.values()), variants, all_baselines, blocks[0].kind)
+
+
 def judge(candidate: Candidate, measured: Measured) -> Trial:
     """Return what came of a change."""
     ids, baselines, variants, all_baselines, kind = measured
@@ -42,7 +50,7 @@ def judge(candidate: Candidate, measured: Measured) -> Trial:
         return replace(failed, ids=tuple(ids), kind=kind)
     before = [run.step_ns for run in baselines if run.step_ns]
     after = [run.step_ns for run in good]
-    noise = noise_of([run.step_ns for run in all_baselines if run.step_ns])
+    noise = max(noise_of([run.step_ns for run in all_baselines if run.step_ns]), noise_of(after))
     faster = speed_up(before, after, noise)
     parity = compare([run.losses for run in all_baselines if run.losses] or [()], good[0].losses, loosest(ids))
     apart = norms_apart(baselines[0].grad_norms, good[0].grad_norms)
@@ -85,6 +93,12 @@ def nothing_done(run: Run) -> str:
 def is_gain(trial: Trial) -> bool:
     """Tell whether the change made the step shorter for certain, and left the numbers as it promised."""
     return not trial.failure and trial.interval[0] > 1.0 and trial.numerics != "drifted"
+
+
+def is_open(trial: Trial) -> bool:
+    """Tell whether the runs were too uneven to say if the change helps or does nothing."""
+    low, high = trial.interval
+    return not trial.failure and low <= 1.0 <= high and high > OPEN * low
 
 
 def with_note(trial: Trial, sentence: str) -> Trial:

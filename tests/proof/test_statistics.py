@@ -24,11 +24,23 @@ def test_the_interval_holds_the_truth_and_shrinks_with_the_spread():
 
 
 def test_the_machines_noise_moves_both_ends_outwards():
-    faster = speed_up([[10.0] * 20], [[9.0] * 20], noise=0.2)
+    faster = speed_up([[10.0] * 20] * 2, [[9.0] * 20] * 2, noise=0.2)
     assert faster.ratio == pytest.approx(10 / 9)
     assert faster.low == pytest.approx(10 / 9 / 1.2)
     assert faster.low < 1.0  # a gain smaller than the noise is not claimed
     assert faster.high == pytest.approx(10 / 9 * 1.2)
+
+
+def test_the_noise_counts_less_the_more_runs_there_are():
+    low, lower = (speed_up([[10.0] * 20] * runs, [[9.0] * 20] * runs, noise=0.2).low for runs in (8, 2))
+    assert low == pytest.approx(10 / 9 / 1.1)
+    assert lower == pytest.approx(10 / 9 / 1.2)
+
+
+def test_slow_spells_of_the_machine_that_fall_on_both_variants_leave_the_ratio():
+    fast, slow = [10.0] * 20, [15.0] * 20
+    changed = [[step / 2 for step in run] for run in (slow, fast, slow)]
+    assert speed_up([fast, fast, slow], changed, noise=0.0).ratio == pytest.approx(2.0)
 
 
 def test_runs_that_differ_widen_the_interval_more_than_their_steps_do():
