@@ -14,7 +14,17 @@ from diagnose.findings import Trial
 from diagnose.proof.candidates import Candidate
 from diagnose.proof.patches import PATCHES
 from diagnose.proof.spec import Run
-from diagnose.proof.trials import Measured, is_gain, is_open, joined, judge, nothing_done, refused, with_note
+from diagnose.proof.trials import (
+    Measured,
+    is_certain,
+    is_gain,
+    is_open,
+    joined,
+    judge,
+    nothing_done,
+    refused,
+    with_note,
+)
 
 __all__ = ["Proof", "Runs", "prove"]
 
@@ -28,7 +38,7 @@ SLOW_STEP_NS = 1e9  # steps this long: a few must do
 FEW_STEPS = 6
 MOST_BLOCKS = 3  # of runs with a change, where the first ones leave open what it does
 SEEN_ONCE = "It was measured once only, for want of time; give --budget more to see it again."
-NOT_AGAIN = "A second pair of runs was not certain to be faster, so the first may have been chance."
+NOT_AGAIN = "A second pair of runs was not as certain, so the first may have been chance."
 TIMEOUT_FACTOR = 6.0  # times the first run: compiling takes long, hanging takes for ever
 LEAST_TIMEOUT_S = 60.0
 COMPILING_SHARE = 2 / 3  # of what is left, for a run with a change that compiles: the first starts with an empty cache
@@ -58,8 +68,8 @@ def prove(runs: Runs, chosen: Sequence[Candidate], budget_s: float, say: Callabl
     """Measure every candidate that the budget has room for, then the certain gains together and each left out.
 
     Order of the runs: unchanged, unchanged (its noise), then for each candidate changed, changed, unchanged; so every
-    candidate stands between two baselines, and a drift of the machine falls on both. What was faster is run once more
-    in the same way, and is a gain only if it is faster again. What uneven runs leave open is run again, the least
+    candidate stands between two baselines, and a drift of the machine falls on both. What was faster or slower is run
+    once more in the same way, and is so only if it is again. What uneven runs leave open is run again, the least
     certain first, while the budget lasts.
 
     Raises:
@@ -132,19 +142,20 @@ class _Proving:
         if kind != "single":
             return trial
         self._blocks[candidate.id] = [first]
-        if not is_gain(trial):
+        if not is_certain(trial):
             return trial
         if not self._has_time_for(3):
             return with_note(trial, SEEN_ONCE)
-        return self._seen_again(candidate)
+        return self._seen_again(candidate, trial)
 
-    def _seen_again(self, candidate: Candidate) -> Trial:
-        """Measure a gain a second time: of many changes that do nothing, one pair of runs is faster by chance."""
+    def _seen_again(self, candidate: Candidate, first: Trial) -> Trial:
+        """Measure a second time what was faster or slower: of many changes that do nothing, one is so by chance."""
         second = judge(candidate, self._run_again(candidate, "to see it again"))
         trial = self._judged(candidate)
-        if is_gain(second):
+        if is_certain(second) and (second.speed_up > 1) is (first.speed_up > 1):
             return trial
-        return with_note(replace(trial, interval=(min(trial.interval[0], 1.0), trial.interval[1])), NOT_AGAIN)
+        low, high = trial.interval
+        return with_note(replace(trial, interval=(min(low, 1.0), max(high, 1.0))), NOT_AGAIN)
 
     def _settle(self, candidates: dict[str, Candidate]) -> None:
         """Run again what is open, that with the widest interval first; what a combination needs is kept back."""

@@ -16,7 +16,18 @@ from diagnose.proof.patches.base import Promise
 from diagnose.proof.spec import Run
 from diagnose.proof.statistics import noise_of, speed_up
 
-__all__ = ["Measured", "is_gain", "is_open", "joined", "judge", "loosest", "nothing_done", "refused", "with_note"]
+__all__ = [
+    "Measured",
+    "is_certain",
+    "is_gain",
+    "is_open",
+    "joined",
+    "judge",
+    "loosest",
+    "nothing_done",
+    "refused",
+    "with_note",
+]
 
 _ORDER: tuple[Promise, ...] = ("identical", "rounding", "reduced")
 SHOWN_LOSSES = 100
@@ -93,6 +104,12 @@ def nothing_done(run: Run) -> str:
 def is_gain(trial: Trial) -> bool:
     """Tell whether the change made the step shorter for certain, and left the numbers as it promised."""
     return not trial.failure and trial.interval[0] > 1.0 and trial.numerics != "drifted"
+
+
+def is_certain(trial: Trial) -> bool:
+    """Tell whether the change made the step shorter or longer for certain."""
+    low, high = trial.interval
+    return not trial.failure and not low <= 1.0 <= high
 
 
 def is_open(trial: Trial) -> bool:

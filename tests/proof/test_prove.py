@@ -71,6 +71,17 @@ def test_what_was_faster_once_only_is_no_gain():
     assert "may have been chance" in trial.note
 
 
+def test_what_was_slower_once_only_is_no_loss():
+    class Unlucky(Script):
+        def time(self, ids, *, timeout_s):
+            self.factors = {"schedule-gc": 1.5 if self.ran.count(("schedule-gc",)) < 2 else 1.0}
+            return super().time(ids, timeout_s=timeout_s)
+
+    (trial,) = run(Unlucky({}, wall_s=10.0), "schedule-gc", budget_s=50).trials
+    assert trial.interval[0] < 1.0 <= trial.interval[1]
+    assert "may have been chance" in trial.note
+
+
 class Uneven(Script):
     """Takes half as long again in every second run, as on a machine that others use."""
 
