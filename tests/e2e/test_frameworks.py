@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[2] / "fixtures" / "frameworks"
 @pytest.mark.parametrize("name", ["transformers_trainer", "lightning_trainer", "accelerate_loop"])
 def test_loading_in_the_training_process_is_found_mended_and_proved(diagnose, name):
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # two on shared cores make steps up to ten times slower
-    asked = ("prove", "--json", "--quiet", "--yes", "--budget", "4m", "--apply", "load-in-workers")
+    asked = ("prove", "--json", "--quiet", "--yes", "--budget", "150s", "--apply", "load-in-workers")
     done = diagnose(*asked, FOLDER / f"{name}.py", env=one_thread)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
