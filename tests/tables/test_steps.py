@@ -28,6 +28,13 @@ def test_a_small_hole_belongs_to_the_step_before(recording):
     assert steps(r).end.tolist() == [1_000_000, 1_990_000]
 
 
+def test_a_pause_of_the_thread_between_short_steps_parts_nothing(recording):
+    r = recording()
+    for number, start in ((3, 0), (4, 300), (5, 1600)):
+        r.step(number, start, start + 290)
+    assert steps(r).number.tolist() == [3, 4, 5]
+
+
 def test_old_files_have_marks_among_the_operators(recording):
     r = recording()
     r.op("ProfilerStep#7", 0, 1000)
