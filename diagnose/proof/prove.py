@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 from diagnose.errors import CaptureError
 from diagnose.findings import Trial
 from diagnose.proof.candidates import Candidate
-from diagnose.proof.patches import PATCHES
+from diagnose.proof.patches import PATCHES, any_compiles
 from diagnose.proof.spec import Run
 from diagnose.proof.trials import (
     Measured,
@@ -213,7 +213,7 @@ class _Proving:
     def _run(self, ids: Sequence[str], what: str) -> Run:
         left = self._budget_s - (time.monotonic() - self._began)
         self._say(f"running it {what} ({max(left, 0):.0f} s of the budget left)")
-        share = 1.0 if not self._longest_s else COMPILING_SHARE if any(PATCHES[name].compiles for name in ids) else 0.0
+        share = 1.0 if not self._longest_s else COMPILING_SHARE if any_compiles(ids) else 0.0
         timeout = max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * self._longest_s, share * left)
         run = self._runs.time(ids, timeout_s=min(timeout, max(left, LEAST_TIMEOUT_S)))
         self._proof.num_runs += 1

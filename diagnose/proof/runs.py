@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from diagnose.proof.patches import PATCHES
+from diagnose.proof.patches import any_compiles
 from diagnose.proof.reaping import VARIABLE, end_all
 from diagnose.proof.scratch import mirror
 from diagnose.proof.spec import Order, Run
@@ -96,7 +96,7 @@ class Runner:
 
     def _settings(self, ids: Sequence[str]) -> dict[str, str]:
         """Return what a run must find in its environment: for one that compiles, a cache that all such runs share."""
-        cache = {CACHE: str(self.folder.absolute() / "compiled")} if any(PATCHES[name].compiles for name in ids) else {}
+        cache = {CACHE: str(self.folder.absolute() / "compiled")} if any_compiles(ids) else {}
         return {"PYTHONUNBUFFERED": "1", **cache}
 
     def _start(

@@ -115,7 +115,7 @@ def is_certain(trial: Trial) -> bool:
 def is_open(trial: Trial) -> bool:
     """Tell whether the runs were too uneven to say if the change helps or does nothing."""
     low, high = trial.interval
-    return not trial.failure and low <= 1.0 <= high and high > OPEN * low
+    return not trial.failure and not is_certain(trial) and high > OPEN * low
 
 
 def with_note(trial: Trial, sentence: str) -> Trial:

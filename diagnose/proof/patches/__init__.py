@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from diagnose.proof.patches import compiling, distributed, loading, memory, optimizers, precision, scaling
 from diagnose.proof.patches.base import Log, Patch, Undo
 
-__all__ = ["BY_HAND", "PATCHES", "Log", "Patch", "Undo"]
+__all__ = ["BY_HAND", "PATCHES", "Log", "Patch", "Undo", "any_compiles"]
 
 _ALL = (
     Patch("load-in-workers", "Load batches in worker processes", "identical", loading.load_in_workers),
@@ -92,3 +94,8 @@ BY_HAND = {
 def _sham(log: Log) -> Undo:
     log.did("nothing, on purpose")
     return lambda: None
+
+
+def any_compiles(ids: Iterable[str]) -> bool:
+    """Say whether one of the patches compiles."""
+    return any(PATCHES[name].compiles for name in ids)
