@@ -6,6 +6,7 @@ A folder is written by ``diagnose trace`` and looks like this (one set of files 
     rank0.light.pt.trace.json.gz            no stacks, no shapes: the timing claims come from it
     rank0.attribution.pt.trace.json.gz      stacks, shapes, syncs, GC: the names and lines come from it
     rank0.samples.json.gz                   the sampler's rows (see Samples)
+    rank0.lines.json.gz                     the text of the source lines that the sampler saw
 
 ``capture.json`` is CaptureInfo field by field. Files of anyone else's profiler need none of it.
 """
@@ -45,6 +46,7 @@ class CaptureInfo:
     light_file: str = ""  # name within the folder, "" where the window was not reached
     attribution_file: str = ""
     samples_file: str = ""
+    lines_file: str = ""
     flags: Mapping[str, object] = field(default_factory=dict)  # profiler settings of each window
     found_steps_by: str = ""  # optimizer, dataloader, forward, marker
     events_per_step: int = 1  # marker events that make up one step
@@ -109,3 +111,4 @@ class Capture:
     attribution: Trace | None = None
     info: CaptureInfo | None = None
     samples: Samples | None = None
+    lines: Mapping[tuple[str, int], str] = field(default_factory=dict)  # source text of a file's line, as recorded

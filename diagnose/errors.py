@@ -27,6 +27,12 @@ class DiagnoseError(Exception):
 
     exit_code = 1
 
+    def __str__(self) -> str:
+        """Return the sentence; what it quotes may hold credentials, which are masked."""
+        from diagnose.masking import mask_text
+
+        return mask_text(super().__str__())
+
 
 class UsageError(DiagnoseError):
     """The request itself makes no sense."""

@@ -47,7 +47,7 @@ class Where:
     function: str | None = None
     op: str | None = None  # the outermost operator or annotation, such as aten::item
     stack: tuple[str, ...] = ()  # innermost first, "file(line): function" or an op's name
-    code: str | None = None  # the text of the line, where the source could be read
+    code: str | None = None  # the text of the line, where the capture holds it
 
 
 @dataclass(frozen=True, slots=True)

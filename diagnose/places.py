@@ -6,11 +6,10 @@ profiler (only the first line of each function), and the call stacks that old ex
 
 from __future__ import annotations
 
-import linecache
 import re
 import sys
 from collections import Counter
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
@@ -38,11 +37,9 @@ def is_user_file(file: str) -> bool:
     return path.is_absolute() or path.parts[0].removesuffix(".py") not in sys.stdlib_module_names
 
 
-def source_line(file: str | None, line: int | None) -> str | None:
-    """Return the text of a source line without its indentation, None where the file is not at hand."""
-    if not file or not line or not Path(file).is_file():
-        return None
-    return linecache.getline(file, line).strip() or None
+def source_line(t: Tables, file: str, line: int) -> str | None:
+    """Return the text of a source line as the capture holds it, else None: no file that a trace names is opened."""
+    return t.capture.lines.get((file, line))
 
 
 def doing(t: Tables, thread: int, time: Ints) -> list[str]:
@@ -108,5 +105,5 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     found = []
     for row, count in seen.most_common(most):
         file, line, function = samples.places[row]
-        found.append((Where(file, line, function, code=source_line(file, line)), count / total))
+        found.append((Where(file, line, function, code=source_line(t, file, line)), count / total))
     return found

@@ -15,6 +15,7 @@ from typing import Literal
 from diagnose.answering import Request, answer, examine_paths, prepare
 from diagnose.errors import CaptureError, UsageError
 from diagnose.findings import Diagnosis
+from diagnose.masking import MASK
 from diagnose.output import check
 from diagnose.progress import Progress
 from diagnose.proof.budget import Budget
@@ -127,6 +128,11 @@ def _of_capture(path: Path, launcher: tuple[str, ...]) -> Command:
     )
     if not script or script[0] == "<notebook>" or not cwd.is_dir():
         raise UsageError(f"{path} was not captured from a script that can be run again; name the script.")
+    if any(MASK in str(word) for word in script):
+        raise UsageError(
+            f"{path} holds the command with its credentials masked, so it cannot be run again from there; name the "
+            f"script with its arguments: diagnose prove {' '.join(script[: 1 + (script[0] == '-m')])} …"
+        )
     if world > 1 and not launcher:
         launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}")
     return Command(script, cwd, launcher)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from diagnose import __version__
 from diagnose.capture.allocator import allocator_counters, allocator_map, counted_between
 from diagnose.captures import CaptureInfo
+from diagnose.masking import mask_command, mask_text
 
 if TYPE_CHECKING:
     from diagnose.capture.session import Session
@@ -24,7 +25,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
     return CaptureInfo(
         run_id=session.run_id,
         tool_version=__version__,
-        command=session.command,
+        command=mask_command(session.command),
         cwd=session.cwd,
         started_at=session.started_at,
         python=platform.python_version(),
@@ -36,6 +37,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         light_file=measured.files.get("light", ""),
         attribution_file=measured.files.get("attribution", ""),
         samples_file=session.samples_file,
+        lines_file=session.lines_file,
         flags=_flags(session),
         found_steps_by=session.listener.choice.chosen or "",
         events_per_step=session.listener.finder.events_per_step,
@@ -48,7 +50,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         memory={**counted_between(session.allocator_before, allocator_counters()), **allocator_map()},
         loader=session.facts.loader,
         optimizer=session.facts.optimizer,
-        notes=session.all_notes,
+        notes=tuple(map(mask_text, session.all_notes)),
         ended=ended,
         exit_code=exit_code,
     )

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptureFolder"]
 
-OUR_FILES = ("capture.json", "capture.rank*.json", "rank*.pt.trace.json.gz", "rank*.samples.json.gz")
+OUR_FILES = (
+    "capture.json",
+    "capture.rank*.json",
+    "rank*.pt.trace.json.gz",
+    "rank*.samples.json.gz",
+    "rank*.lines.json.gz",
+)
 
 
 class CaptureFolder:

@@ -73,6 +73,11 @@ class Sampler:
             "running": self._running,
         }
 
+    @property
+    def lines(self) -> list[tuple[str, int]]:
+        """Return the file and line of every place seen so far."""
+        return list(dict.fromkeys((file, line) for file, line, _ in self._places))
+
     def summary(self) -> Mapping[str, object]:
         """Return the period, the number of samples and what they cost: CPU time of sampling over time watched.
 

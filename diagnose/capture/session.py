@@ -22,6 +22,7 @@ from diagnose.capture.plan import LEAST_STEPS, Plan
 from diagnose.capture.process import compiled_graphs, resident_mb
 from diagnose.capture.ranks import agree_on_run_id, rank_and_size
 from diagnose.capture.sampler import Sampler
+from diagnose.capture.source_lines import SourceLines, write_lines
 
 if TYPE_CHECKING:
     from diagnose.captures import CaptureInfo
@@ -62,6 +63,7 @@ class Session:
         self.run_id = ""
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._lines = SourceLines(Path(self.cwd))
         self._say, self._stop = say, stop
         self._said: tuple[str, float] = ("", 0.0)
         self._stops = 0
@@ -206,6 +208,11 @@ class Session:
         """Return the name of the sampler's file, "" where there was no sampler."""
         return f"rank{self.rank}.samples.json.gz" if self._sampler is not None else ""
 
+    @property
+    def lines_file(self) -> str:
+        """Return the name of the file of source lines, "" where there was no sampler."""
+        return f"rank{self.rank}.lines.json.gz" if self._sampler is not None else ""
+
     def say(self, text: str) -> None:
         """Pass a line on, but not the same kind of line many times a second."""
         kind, now = text.partition(":")[0], time.monotonic()
@@ -225,6 +232,7 @@ class Session:
 
         if self._sampler is not None:
             self.folder.write_samples(self.samples_file, {**self._sampler.rows(), "gc": self._gc_watch.runs})
+            write_lines(self.folder.partial / self.lines_file, self._lines.stored(self._sampler.lines))
         info = describe(self, ended, exit_code)
         self.folder.write_info(info)
         return info

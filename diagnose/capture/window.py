@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from diagnose.capture.packing import open_packed
 from diagnose.capture.process import silent_stderr
+from diagnose.masking import mask_values
 
 __all__ = ["Window", "WindowKind"]
 
@@ -24,6 +26,8 @@ FLAGS: dict[WindowKind, dict[str, bool]] = {
     "light": {"record_shapes": False, "with_stack": False, "profile_memory": False},
     "attribution": {"record_shapes": True, "with_stack": True, "profile_memory": True},
 }
+_HOST = re.compile(rb'("host_name": *")[^"]*(")')
+_FOLDER = re.compile(rb'("traceName": *")(?:[^"]*/)?([^"]*")')
 # with_modules is never set: it makes steps six times slower (measured), and with_stack names modules already.
 
 
@@ -123,8 +127,29 @@ def _activities() -> list[Any]:
 
 
 def _compress(source: Path, target: Path, unfinished: str) -> None:
-    """Compress the trace; the mark of an unfinished step is renamed, because it ends nowhere in particular."""
+    """Compress the trace; the mark of an unfinished step is renamed, because it ends nowhere in particular.
+
+    What stands around the events loses the name of the host, the folder and credentials.
+    """
     mark, other = f'"{unfinished}"'.encode(), f'"Unfinished{unfinished}"'.encode()
     with source.open("rb") as text, open_packed(target) as packed:
         for line in text:
-            packed.write(line.replace(mark, other) if unfinished else line)
+            packed.write(_without_host(line))
+            if b'"traceEvents"' in line:
+                break
+        for line in text:
+            if b'"traceName"' in line:
+                packed.write(_without_host(line))
+            else:
+                packed.write(line.replace(mark, other) if unfinished else line)
+
+
+def _without_host(line: bytes) -> bytes:
+    """Return a line of the trace's head or end without the host, the path that it was written to, and credentials."""
+    line = _FOLDER.sub(rb"\1\2", _HOST.sub(rb"\1\2", line))
+    try:
+        known = json.loads(b"{%b}" % line.strip().removesuffix(b","))
+    except ValueError:  # not a key with its value
+        return line
+    masked = mask_values(known)
+    return line if masked == known else json.dumps(masked)[1:-1].encode() + b",\n"

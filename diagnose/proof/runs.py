@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from diagnose.masking import mask_command
 from diagnose.proof.patches import any_compiles
 from diagnose.proof.reaping import VARIABLE, end_all
 from diagnose.proof.scratch import mirror
@@ -39,8 +40,8 @@ class Command:
 
     @property
     def text(self) -> str:
-        """Return the command as one would type it."""
-        return " ".join([*(self.launcher or ("python",)), *self.script])
+        """Return the command as one would type it, credentials masked."""
+        return " ".join(mask_command([*(self.launcher or ("python",)), *self.script]))
 
 
 @dataclass

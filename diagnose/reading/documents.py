@@ -1,7 +1,8 @@
-"""The small files of a capture folder: its description and the sampler's rows."""
+"""The small files of a capture folder: its description, the sampler's rows, the source lines."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -9,9 +10,10 @@ import numpy as np
 
 from diagnose.captures import CaptureInfo, Samples
 from diagnose.errors import InputError
+from diagnose.masking import mask_command, mask_text
 from diagnose.reading.source import open_source
 
-__all__ = ["read_info", "read_samples"]
+__all__ = ["read_info", "read_lines", "read_samples"]
 
 _CHUNK = 1 << 18
 
@@ -24,8 +26,16 @@ class _SampleRows(msgspec.Struct, gc=False):
     gc: list[tuple[int, int]] = []  # absent where collections were not noted
 
 
+class _SourceFile(msgspec.Struct, gc=False):
+    lines: dict[int, str]
+
+
+class _SourceFiles(msgspec.Struct, gc=False):
+    files: dict[str, _SourceFile]
+
+
 def read_info(path: Path) -> CaptureInfo:
-    """Read a capture.json.
+    """Read a capture.json; what an earlier version wrote is masked here.
 
     Raises:
         InputError: it cannot be read or is not a capture description.
@@ -36,7 +46,8 @@ def read_info(path: Path) -> CaptureInfo:
         raise InputError(f"{path} is not valid JSON. Trace the script again.") from None
     if not isinstance(data, dict):
         raise InputError(f"{path} is not a capture description. Trace the script again.")
-    return CaptureInfo.from_json(data, source=str(path))
+    info = CaptureInfo.from_json(data, source=str(path))
+    return replace(info, command=mask_command(info.command), notes=tuple(map(mask_text, info.notes)))
 
 
 def read_samples(path: Path) -> Samples:
@@ -59,6 +70,19 @@ def read_samples(path: Path) -> Samples:
         places=tuple(rows.places),
         gc_runs=tuple(rows.gc),
     )
+
+
+def read_lines(path: Path) -> dict[tuple[str, int], str]:
+    """Read the stored source lines: the text of each by file and line.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        stored = msgspec.json.decode(_read(path), type=_SourceFiles)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise InputError(f"{path} holds no source lines that can be read. Trace the script again.") from None
+    return {(name, line): text for name, file in stored.files.items() for line, text in file.lines.items()}
 
 
 def _read(path: Path) -> bytes:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from diagnose.captures import Capture, CaptureInfo, Samples
 from diagnose.errors import InputError, NotATraceError
-from diagnose.reading.documents import read_info, read_samples
+from diagnose.reading.documents import read_info, read_lines, read_samples
 from diagnose.reading.file import read_trace
 from diagnose.trace import Note, Trace
 
@@ -77,6 +77,7 @@ def _open_rank(folder: Path, info: CaptureInfo) -> Capture:
     light = _optional(folder, info.light_file, read_trace, notes)
     attribution = _optional(folder, info.attribution_file, read_trace, notes)
     samples: Samples | None = _optional(folder, info.samples_file, read_samples, notes)
+    lines = _optional(folder, info.lines_file, read_lines, notes)
     timing = light or attribution
     if timing is None:
         why = notes[0].text if notes else "the script ended before a step was captured. Trace it again, longer."
@@ -88,6 +89,7 @@ def _open_rank(folder: Path, info: CaptureInfo) -> Capture:
         attribution=_of_rank(attribution, info, []) if light and attribution else None,
         info=info,
         samples=samples,
+        lines=lines or {},
     )
 
 
@@ -96,10 +98,24 @@ def _optional(folder: Path, name: str, read: Callable[[Path], _Read], notes: lis
     if not name:
         return None
     try:
-        return read(folder / Path(name).name)
+        return read(_within(folder, name))
     except InputError as error:
         notes.append(Note(str(error)))
         return None
+
+
+def _within(folder: Path, name: str) -> Path:
+    """Return a file that capture.json names, which must lie in the folder: a capture may be anyone's.
+
+    Raises:
+        InputError: it is a path, or a link that leaves the folder.
+    """
+    path = folder / name
+    if name in (".", "..") or {"/", "\\", "\0"} & set(name) or not path.resolve().is_relative_to(folder.resolve()):
+        raise InputError(
+            f"{folder} names a file outside itself ({name!r}), which was not read. Copy it into the folder."
+        )
+    return path
 
 
 def _of_rank(trace: Trace, info: CaptureInfo, notes: Sequence[Note]) -> Trace:

@@ -14,6 +14,7 @@ FLOORS = {
     "errors": GROUND,
     "trace": GROUND,
     "marker": GROUND,
+    "masking": GROUND,
     "progress": GROUND,
     "findings": TYPES,
     "figures": TYPES,

@@ -1,10 +1,13 @@
 """What a thread was doing at a time, and the user's line behind it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from diagnose.examine import tables_of
 from diagnose.intervals import span
-from diagnose.places import doing, is_user_file, place, sampled_lines, source_line
+from diagnose.places import doing, is_user_file, place, sampled_lines
 
 
 @pytest.mark.parametrize(
@@ -91,12 +94,11 @@ def test_no_samples_no_lines(r):
     assert sampled_lines(r.tables(), span(0, 1000)) == []
 
 
-def test_source_lines(tmp_path):
-    file = tmp_path / "a.py"
-    file.write_text("x = 1\n    loss.item()   \n\n")
-    assert source_line(str(file), 2) == "loss.item()"
-    assert source_line(str(file), 3) is None
-    assert source_line(str(file), 99) is None
-    assert source_line(str(tmp_path / "none.py"), 1) is None
-    assert source_line(None, 1) is None
-    assert source_line(str(file), None) is None
+def test_only_lines_that_the_capture_holds_are_quoted(r, tmp_path):
+    file = tmp_path / "secret.py"
+    file.write_text("first\nsecond\n")
+    r.sample(100, (str(file), 1, "f"))
+    r.sample(101, (str(file), 2, "f"))
+    capture = replace(r.capture(), lines={(str(file), 2): "as recorded"})
+    found = sampled_lines(tables_of(capture, capture.trace), span(100_000, 200_000))
+    assert [(where.line, where.code) for where, _ in found] == [(1, None), (2, "as recorded")]

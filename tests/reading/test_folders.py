@@ -173,3 +173,42 @@ def test_nothing_outside_the_folder_is_read(tmp_path):
     (tmp_path / "secret.json").write_text(trace_text())
     with pytest.raises(InputError, match="holds no trace of rank 0"):
         open_captures([tmp_path / "capture"])
+
+
+def test_stored_lines_are_read_with_a_capture(tmp_path):
+    write_capture(tmp_path, lines_file="rank0.lines.json.gz")
+    stored = {"files": {"train.py": {"sha256": "0", "changed_at": "", "lines": {"3": "loss.item()"}}}}
+    (tmp_path / "rank0.lines.json.gz").write_bytes(gzip.compress(json.dumps(stored).encode()))
+    (capture,) = open_captures([tmp_path])
+    assert capture.lines == {("train.py", 3): "loss.item()"}
+    (tmp_path / "rank0.lines.json.gz").write_text('{"files": 3}')
+    (capture,) = open_captures([tmp_path])
+    assert (capture.lines, len(capture.trace.trust)) == ({}, 1)
+
+
+@pytest.mark.parametrize("name", ["../other.json", "{absolute}", "..", "a\0b", "link.json"])
+def test_no_file_outside_the_folder_is_read(tmp_path, name):
+    other = tmp_path / "other.json"
+    other.write_text(trace_text("elsewhere"))
+    folder = tmp_path / "capture"
+    write_capture(folder, attribution_file=name.format(absolute=other))
+    (folder / "link.json").symlink_to(other)
+    (folder / "other.json").write_text(trace_text("inside"))
+    (capture,) = open_captures([folder])
+    assert capture.attribution is None
+    assert "outside itself" in capture.trace.trust[0].text
+
+
+def test_a_link_within_the_folder_is_read(tmp_path):
+    write_capture(tmp_path, attribution_file="link.json")
+    (tmp_path / "link.json").symlink_to("rank0.attribution.pt.trace.json.gz")
+    (capture,) = open_captures([tmp_path])
+    assert capture.attribution is not None
+
+
+def test_what_an_earlier_version_wrote_is_masked(tmp_path):
+    write_capture(tmp_path, command=("train.py", "--api-key", "abc"), notes=("failed at https://h/?token=abc",))
+    (capture,) = open_captures([tmp_path])
+    assert capture.info is not None
+    assert capture.info.command == ("train.py", "--api-key", "***")
+    assert capture.info.notes == ("failed at https://h/?token=***",)

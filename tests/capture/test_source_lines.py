@@ -1,0 +1,73 @@
+"""The source lines that a capture stores: what ran, little of it, masked."""
+
+import hashlib
+import linecache
+import os
+import stat
+import time
+
+import pytest
+
+from diagnose.capture.source_lines import MAX_LINES, MAX_WIDTH, SourceLines, write_lines
+from diagnose.reading.documents import read_lines
+
+TEXT = "import time\n\n    api_key = 'abc'; train()\nlast()"
+
+
+def an_hour_old(path, data=TEXT.encode()):
+    path.write_bytes(data)
+    os.utime(path, (time.time() - 3600,) * 2)
+    return path
+
+
+def texts(found):
+    return {name: file["lines"] for name, file in found["files"].items()}
+
+
+def test_the_lines_asked_for_and_no_others(tmp_path):
+    file = an_hour_old(tmp_path / "train.py")
+    found = SourceLines(tmp_path).stored([("train.py", 3), (str(file), 4), ("train.py", 2), ("train.py", 99)])
+    assert texts(found) == {"train.py": {"3": "api_key = '***'; train()"}, str(file): {"4": "last()"}}
+    assert found["files"]["train.py"]["sha256"] == hashlib.sha256(TEXT.encode()).hexdigest()
+    assert found["files"]["train.py"]["changed_at"].endswith("+00:00")
+
+
+def test_they_are_read_back_and_private(tmp_path):
+    an_hour_old(tmp_path / "train.py")
+    path = tmp_path / "rank0.lines.json.gz"
+    for _ in range(2):  # a capture is written after each window
+        write_lines(path, SourceLines(tmp_path).stored([("train.py", 4)]))
+    assert read_lines(path) == {("train.py", 4): "last()"}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_file_that_changed_since_the_script_began_is_not_quoted(tmp_path):
+    lines = SourceLines(tmp_path)
+    file = an_hour_old(tmp_path / "train.py")
+    os.utime(file, (time.time() + 3600,) * 2)
+    assert texts(lines.stored([("train.py", 4)])) == {}
+
+
+def test_the_encoding_that_a_file_declares(tmp_path):
+    an_hour_old(tmp_path / "train.py", "# coding: latin-1\r\nname = 'Jörg'\r\n".encode("latin-1"))
+    assert texts(SourceLines(tmp_path).stored([("train.py", 2)])) == {"train.py": {"2": "name = 'Jörg'"}}
+
+
+def test_the_cells_of_a_notebook(tmp_path, monkeypatch):
+    monkeypatch.setitem(linecache.cache, "<cell 1>", (12, None, ["step()\n", "b = 2\n"], "<cell 1>"))
+    assert texts(SourceLines(tmp_path).stored([("<cell 1>", 1), ("<string>", 1)])) == {"<cell 1>": {"1": "step()"}}
+
+
+@pytest.mark.parametrize("name", ["", "missing.py", "folder", "pipe", "a\0b", "bad.py"])
+def test_what_is_no_source_file_is_left_out(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    an_hour_old(tmp_path / "bad.py", b"\xff\xfe")
+    assert texts(SourceLines(tmp_path).stored([(name, 1)])) == {}
+
+
+def test_bounds(tmp_path):
+    an_hour_old(tmp_path / "train.py", b"x" * 10_000 + b"\n" + b"y\n" * MAX_LINES)
+    found = texts(SourceLines(tmp_path).stored([("train.py", line) for line in range(1, MAX_LINES + 50)]))["train.py"]
+    assert len(found) == MAX_LINES
+    assert len(found["1"]) == MAX_WIDTH
