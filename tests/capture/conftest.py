@@ -13,6 +13,7 @@ import pytest
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
 MARK = "DIAGNOSE_TEST_FOLDER"  # in the environment of every process that a test starts
+SECRETS = ("--api-key=planted-1", "--token", "planted-2")  # no file of a capture may hold one
 TIMEOUT = 120  # seconds: far above what a run takes, so that a hang fails
 
 
@@ -130,7 +131,7 @@ def captured(tmp_path_factory):
     jobs["profiled"] = capturing.job("steps.py", "profiled", steps=6, skip=4)
     jobs["profiled_always"] = capturing.job("steps.py", "profiled_always", steps=6, skip=4)
     jobs["auto"] = capturing.job("train.py")
-    jobs["train"] = capturing.job("train.py", 300, steps=6, keep_going=True)
+    jobs["train"] = capturing.job("train.py", 300, "none", -1, *SECRETS, steps=6, keep_going=True)
     jobs["short"] = capturing.job("train.py", 22, skip=4)
     jobs["load"] = capturing.job("load.py", "none", "train", steps=6)
     jobs["batches"] = capturing.job("load.py", "none", steps=6)

@@ -14,8 +14,8 @@ from diagnose.reading.documents import read_lines
 TEXT = "import time\n\n    api_key = 'abc'; train()\nlast()"
 
 
-def an_hour_old(path, data=TEXT.encode()):
-    path.write_bytes(data)
+def an_hour_old(path, text=TEXT):
+    path.write_bytes(text.encode("latin-1"))
     os.utime(path, (time.time() - 3600,) * 2)
     return path
 
@@ -49,7 +49,7 @@ def test_a_file_that_changed_since_the_script_began_is_not_quoted(tmp_path):
 
 
 def test_the_encoding_that_a_file_declares(tmp_path):
-    an_hour_old(tmp_path / "train.py", "# coding: latin-1\r\nname = 'Jörg'\r\n".encode("latin-1"))
+    an_hour_old(tmp_path / "train.py", "# coding: latin-1\r\nname = 'Jörg'\r\n")
     assert texts(SourceLines(tmp_path).stored([("train.py", 2)])) == {"train.py": {"2": "name = 'Jörg'"}}
 
 
@@ -62,12 +62,12 @@ def test_the_cells_of_a_notebook(tmp_path, monkeypatch):
 def test_what_is_no_source_file_is_left_out(tmp_path, name):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    an_hour_old(tmp_path / "bad.py", b"\xff\xfe")
+    an_hour_old(tmp_path / "bad.py", "\xff\xfe")
     assert texts(SourceLines(tmp_path).stored([(name, 1)])) == {}
 
 
 def test_bounds(tmp_path):
-    an_hour_old(tmp_path / "train.py", b"x" * 10_000 + b"\n" + b"y\n" * MAX_LINES)
+    an_hour_old(tmp_path / "train.py", "x" * 10_000 + "\n" + "y\n" * MAX_LINES)
     found = texts(SourceLines(tmp_path).stored([("train.py", line) for line in range(1, MAX_LINES + 50)]))["train.py"]
     assert len(found) == MAX_LINES
     assert len(found["1"]) == MAX_WIDTH
