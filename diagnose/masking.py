@@ -74,7 +74,7 @@ _NUMBER = re.compile(r"[+-]?\d[\d_]{0,11}(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECAS
 
 def mask_command(words: Sequence[str]) -> tuple[str, ...]:
     """Return a command's words with every credential replaced by ``MASK``; an option's value may be the next word."""
-    return tuple(_mask_word(word, before) for word, before in zip(words, ("", *words[:-1]), strict=True))
+    return tuple(_mask_word(word, before) for word, before in zip(words, ("", *words), strict=False))
 
 
 def mask_text(text: str) -> str:

@@ -164,6 +164,10 @@ def test_source_lines(line, masked):
     assert mask_code(line) == (masked or line)
 
 
+def test_a_capture_without_a_command():
+    assert mask_command(()) == ()
+
+
 def test_values_of_json_are_masked_and_stay_json():
     given = {"api_key": "abc", "password": 123456, "args": 'api_key="x" lr=1', "ranks": [0, 1], "auth_token": None}
     masked = {"api_key": "***", "password": "***", "args": 'api_key="***" lr=1', "ranks": [0, 1], "auth_token": None}
