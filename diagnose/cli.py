@@ -13,7 +13,8 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from diagnose import __version__
-from diagnose.errors import DiagnoseError
+from diagnose.errors import DiagnoseError, OutputError
+from diagnose.files import DISK_ERRORS, cannot_write
 
 __all__ = ["INTERNAL_ERROR", "INTERRUPTED", "cli", "main", "run"]
 
@@ -90,7 +91,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # wh
     from diagnose.answering import Request, answer, examine_paths, prepare
 
     request = Request(**asked)
-    files = prepare(request)
+    files = prepare(request, inputs=paths)
     draw = not request.as_json or any(file.suffix != ".json" for file in files)
     answer(examine_paths(paths, request.progress, draw=draw), request, files)
 
@@ -151,6 +152,7 @@ def compare(before: str, after: str, as_json: bool) -> None:
 @click.option("--junit", metavar="FILE", help="Write a JUnit report.")
 @click.option("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 log.")
 @click.option("--update", is_flag=True, help="Write the baseline anew; nothing fails.")
+@click.option("--force", is_flag=True, help="Overwrite reports that exist already.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @click.argument("baseline")
@@ -256,6 +258,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     except DiagnoseError as error:
         _complain(str(error), error)
         return error.exit_code
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            _complain(_own_fault(error), error)
+            return INTERNAL_ERROR
+        _complain(str(cannot_write(error.filename or "A temporary file or standard output", error)), error)
+        _forget_stdout()
+        return OutputError.exit_code
     except Exception as error:  # the promise is a sentence, whatever went wrong
         _complain(_own_fault(error), error)
         return INTERNAL_ERROR
@@ -272,6 +281,14 @@ def _complain(sentence: str, error: BaseException) -> None:
 
         traceback.print_exception(error)
     click.echo(f"diagnose: error: {sentence}", err=True)
+
+
+def _forget_stdout() -> None:
+    """Drop what standard output still holds if it cannot be written: the interpreter would fail once more at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _own_fault(error: Exception) -> str:

@@ -12,6 +12,7 @@ LINKED = ("analyzers", "kernels", "reports")
 GROUND, TYPES, TABLES, EXAMINATION, RULES, PIPELINE, FACES, COMMAND = range(8)
 FLOORS = {
     "errors": GROUND,
+    "files": GROUND,
     "trace": GROUND,
     "marker": GROUND,
     "progress": GROUND,
