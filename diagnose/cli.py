@@ -258,14 +258,10 @@ def run(argv: Sequence[str] | None = None) -> int:
     except DiagnoseError as error:
         _complain(str(error), error)
         return error.exit_code
-    except OSError as error:
-        if error.errno not in DISK_ERRORS:
-            _complain(_own_fault(error), error)
-            return INTERNAL_ERROR
-        _complain(str(cannot_write(error.filename or "A temporary file or standard output", error)), error)
-        _forget_stdout()
-        return OutputError.exit_code
     except Exception as error:  # the promise is a sentence, whatever went wrong
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            _complain(_disk_is_full(error), error)
+            return OutputError.exit_code
         _complain(_own_fault(error), error)
         return INTERNAL_ERROR
 
@@ -283,12 +279,13 @@ def _complain(sentence: str, error: BaseException) -> None:
     click.echo(f"diagnose: error: {sentence}", err=True)
 
 
-def _forget_stdout() -> None:
-    """Drop what standard output still holds if it cannot be written: the interpreter would fail once more at its end."""
+def _disk_is_full(error: OSError) -> str:
+    """Return the sentence; drop what standard output still holds if that is what cannot be written."""
     try:
         sys.stdout.flush()
-    except OSError:
+    except OSError:  # the interpreter would fail once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return str(cannot_write(error.filename or "standard output or a temporary file", error))
 
 
 def _own_fault(error: Exception) -> str:

@@ -145,7 +145,7 @@ class Reservation:
 
     def _is_current(self) -> bool:
         try:
-            found = os.stat(self._file or self.folder)
+            found = (self._file or self.folder).stat()
         except FileNotFoundError:
             return False
         return (found.st_dev, found.st_ino) == self._id

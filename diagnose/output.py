@@ -77,14 +77,17 @@ def write(diagnosis: Diagnosis, paths: Sequence[Path], *, force: bool) -> None:
     Raises:
         OutputError: a file cannot be written, or has appeared since it was checked; the others were written.
     """
-    failures = []
-    for path in paths:
-        try:
-            write_file(path, render(diagnosis, path), force=force)
-        except OutputError as error:
-            failures.append(error)
+    failures = [failure for path in paths if (failure := _failure(diagnosis, path, force=force)) is not None]
     if failures:
         raise failures[0]
+
+
+def _failure(diagnosis: Diagnosis, path: Path, *, force: bool) -> OutputError | None:
+    try:
+        write_file(path, render(diagnosis, path), force=force)
+    except OutputError as error:
+        return error
+    return None
 
 
 def _same(path: Path, other: Path) -> bool:

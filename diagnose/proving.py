@@ -14,8 +14,8 @@ from typing import Literal
 
 from diagnose.answering import Request, answer, examine_paths, prepare
 from diagnose.errors import CaptureError, UsageError
-from diagnose.findings import Diagnosis
 from diagnose.files import Reservation, cannot_write, check_file, printable
+from diagnose.findings import Diagnosis
 from diagnose.output import check_distinct
 from diagnose.progress import Progress
 from diagnose.proof.budget import Budget

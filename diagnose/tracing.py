@@ -14,8 +14,8 @@ from pathlib import Path
 
 from diagnose import launch
 from diagnose.answering import Request, answer, examine_paths, prepare
-from diagnose.capture.options import CaptureOptions
 from diagnose.capture.folder import Places, unfinished
+from diagnose.capture.options import CaptureOptions
 from diagnose.child import Order
 from diagnose.errors import CaptureError, OutputError, UsageError
 from diagnose.files import cannot_write, printable

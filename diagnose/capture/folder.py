@@ -55,9 +55,7 @@ class Places:
         """Return a name beside the target, in it where it is a mounted disk or what is around it cannot be written."""
         target, around = self.target, self.target.parent
         if target.is_dir() and (
-            target == around
-            or not os.access(around, os.W_OK | os.X_OK)
-            or target.stat().st_dev != around.stat().st_dev
+            target == around or not os.access(around, os.W_OK | os.X_OK) or target.stat().st_dev != around.stat().st_dev
         ):
             return target / f"capture{suffix}"
         return target.with_name(f"{target.name}{suffix}")

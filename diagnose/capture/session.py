@@ -235,9 +235,7 @@ class Session:
         """Write what there is, for the case that the process is killed; what fails here is tried again in the end."""
         self._write("killed", None)
 
-    def _write(
-        self, ended: str, exit_code: int | None, *, samples: bool = True
-    ) -> tuple[CaptureInfo, OSError | None]:
+    def _write(self, ended: str, exit_code: int | None, *, samples: bool = True) -> tuple[CaptureInfo, OSError | None]:
         """Write samples and description; return the description, and why it could not be written where it could not.
 
         Samples that find no room become a note: the rest is worth keeping without them.

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from diagnose.errors import OutputError, UsageError
+from diagnose.files import NewFile, cannot_write, check_file, is_stream, write_file
 from diagnose.monitoring.board import connect
 from diagnose.monitoring.record import CSV_COLUMNS, Record, to_json
-from diagnose.files import NewFile, cannot_write, check_file, is_stream, write_file
 from diagnose.output import check_distinct
 
 if TYPE_CHECKING:
