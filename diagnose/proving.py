@@ -14,7 +14,7 @@ from typing import Literal
 
 from diagnose.answering import Request, answer, examine_paths, prepare
 from diagnose.errors import CaptureError, UsageError
-from diagnose.files import Reservation, cannot_write, check_file, printable
+from diagnose.files import cannot_write, check_file, printable
 from diagnose.findings import Diagnosis
 from diagnose.output import check_distinct
 from diagnose.progress import Progress
@@ -23,6 +23,7 @@ from diagnose.proof.candidates import check_ids
 from diagnose.proof.outcome import arguments_of, proven, with_proof
 from diagnose.proof.recording import record
 from diagnose.proof.runs import Command, Runner
+from diagnose.reservation import Reservation
 
 __all__ = ["ProveRequest", "command_of", "parse_budget", "prove_and_answer"]
 

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 from diagnose.capture.packing import open_packed
 from diagnose.errors import OutputError
-from diagnose.files import Reservation, cannot_write, move_new, open_private, printable, reason
+from diagnose.files import cannot_write, move_new, open_private, printable, reason
+from diagnose.reservation import Reservation
 
 if TYPE_CHECKING:
     from diagnose.captures import CaptureInfo

@@ -10,8 +10,9 @@ import pytest
 
 from diagnose import files
 from diagnose.errors import OutputError, UsageError
-from diagnose.files import Reservation, check_file, printable, write_file
+from diagnose.files import check_file, printable, write_file
 from diagnose.output import check_distinct
+from diagnose.reservation import Reservation
 
 resource = pytest.importorskip("resource")
 

@@ -16,6 +16,7 @@ FLOORS = {
     "trace": GROUND,
     "marker": GROUND,
     "progress": GROUND,
+    "reservation": GROUND,
     "findings": TYPES,
     "figures": TYPES,
     "outlook": TYPES,
