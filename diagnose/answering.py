@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from diagnose import output
-from diagnose.errors import UsageError
+from diagnose.errors import OutputError, UsageError
+from diagnose.files import printable
 from diagnose.progress import Progress
 
 if TYPE_CHECKING:
@@ -40,14 +41,14 @@ class Request:
         return Progress(quiet=self.quiet)
 
 
-def prepare(request: Request) -> tuple[Path, ...]:
+def prepare(request: Request, inputs: Sequence[str | Path] = ()) -> tuple[Path, ...]:
     """Return the files to write, after checking all of it that can be checked before the work begins.
 
     Raises:
-        UsageError: the options contradict each other.
+        UsageError: the options contradict each other, or name one of the ``inputs``.
         OutputError: a file cannot be written, or exists and may not be overwritten.
     """
-    files = output.plan(request.html, request.output, force=request.force)
+    files = output.plan(request.html, request.output, force=request.force, inputs=inputs)
     if request.open_browser and not any(_is_page(file) for file in files):
         raise UsageError("--open shows the HTML report; say with --html FILE where to write it.")
     return files
@@ -70,13 +71,23 @@ def examine_paths(paths: Sequence[str | Path], progress: Progress, *, draw: bool
 
 
 def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> None:
-    """Write the files, print the answer, and say where the files are."""
+    """Write the files, print the answer, and say where the files are.
+
+    Raises:
+        OutputError: a file cannot be written; the answer has been printed all the same.
+    """
+    failure: OutputError | None = None
     if files:
-        with request.progress.phase("writing " + ", ".join(map(str, files))):
-            output.write(diagnosis, files, force=request.force)
+        with request.progress.phase("writing " + ", ".join(map(printable, files))):
+            try:
+                output.write(diagnosis, files, force=request.force)
+            except OutputError as error:
+                failure = error
     _print(_printed(diagnosis, as_json=request.as_json))
+    if failure is not None:
+        raise failure
     for file in files:
-        request.progress.say(f"wrote {file}")
+        request.progress.say(f"wrote {printable(file)}")
     if request.open_browser:
         webbrowser.open(next(file for file in files if _is_page(file)).absolute().as_uri())
 

@@ -34,6 +34,7 @@ def analyze(  # noqa: PLR0913  # each is an option of its own
     max_seconds: float = MAX_SECONDS,
     max_mb: float = MAX_MB,
     capture: AnyPath | None = None,
+    force: bool = False,
     quiet: bool = True,
 ) -> Diagnosis:
     """Call ``step_fn`` until enough steady steps of it are recorded, and diagnose them.
@@ -45,6 +46,7 @@ def analyze(  # noqa: PLR0913  # each is an option of its own
         max_seconds: Bound of the whole recording.
         max_mb: Bound of the recorded traces, MB of JSON.
         capture: Folder to keep the recording in; None keeps nothing.
+        force: Replace an earlier capture in that folder.
         quiet: Show no progress on standard error.
 
     Raises:
@@ -62,6 +64,7 @@ def analyze(  # noqa: PLR0913  # each is an option of its own
             output=folder,
             max_seconds=max_seconds,
             max_mb=max_mb,
+            force=force,
             progress=Progress(quiet=quiet),
         )
         return analyze_trace(written)
@@ -152,6 +155,7 @@ def trace(  # noqa: PLR0913  # each is an option of its own
     max_seconds: float = MAX_SECONDS,
     max_mb: float = MAX_MB,
     capture: AnyPath | None = None,
+    force: bool = False,
     quiet: bool = True,
 ) -> Tracing:
     """Record the loop inside a ``with`` block; see `analyze` for the arguments.
@@ -171,7 +175,14 @@ def trace(  # noqa: PLR0913  # each is an option of its own
 
     def options(folder: Path) -> CaptureOptions:
         return CaptureOptions(
-            output=folder, steps=steps, skip=skip, step_on="marker", max_seconds=max_seconds, max_mb=max_mb, quiet=quiet
+            output=folder,
+            steps=steps,
+            skip=skip,
+            step_on="marker",
+            max_seconds=max_seconds,
+            max_mb=max_mb,
+            force=force,
+            quiet=quiet,
         )
 
     options(Path())  # refuses at the call what makes no sense

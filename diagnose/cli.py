@@ -13,7 +13,8 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from diagnose import __version__
-from diagnose.errors import DiagnoseError
+from diagnose.errors import DiagnoseError, OutputError
+from diagnose.files import DISK_ERRORS, cannot_write
 
 __all__ = ["INTERNAL_ERROR", "INTERRUPTED", "cli", "main", "run"]
 
@@ -90,7 +91,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # wh
     from diagnose.answering import Request, answer, examine_paths, prepare
 
     request = Request(**asked)
-    files = prepare(request)
+    files = prepare(request, inputs=paths)
     draw = not request.as_json or any(file.suffix != ".json" for file in files)
     answer(examine_paths(paths, request.progress, draw=draw), request, files)
 
@@ -151,6 +152,7 @@ def compare(before: str, after: str, as_json: bool) -> None:
 @click.option("--junit", metavar="FILE", help="Write a JUnit report.")
 @click.option("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 log.")
 @click.option("--update", is_flag=True, help="Write the baseline anew; nothing fails.")
+@click.option("--force", is_flag=True, help="Overwrite reports that exist already.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @click.argument("baseline")
@@ -257,6 +259,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         _complain(str(error), error)
         return error.exit_code
     except Exception as error:  # the promise is a sentence, whatever went wrong
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            _complain(_disk_is_full(error), error)
+            return OutputError.exit_code
         _complain(_own_fault(error), error)
         return INTERNAL_ERROR
 
@@ -272,6 +277,15 @@ def _complain(sentence: str, error: BaseException) -> None:
 
         traceback.print_exception(error)
     click.echo(f"diagnose: error: {sentence}", err=True)
+
+
+def _disk_is_full(error: OSError) -> str:
+    """Return the sentence; drop what standard output still holds if that is what cannot be written."""
+    try:
+        sys.stdout.flush()
+    except OSError:  # the interpreter would fail once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return str(cannot_write(error.filename or "standard output or a temporary file", error))
 
 
 def _own_fault(error: Exception) -> str:

@@ -229,19 +229,19 @@ class Diagnosis:
         """Return the number of steady steps behind the numbers."""
         return len(self.step_times_ns)
 
-    def to_html(self, path: str | PathLike[str] | None = None) -> str:
-        """Return the HTML report; with ``path`` also write it there, replacing what was there.
+    def to_html(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> str:
+        """Return the HTML report; with ``path`` also write it there, over a file that exists only with ``force``.
 
         Raises:
-            OutputError: the file cannot be written.
+            OutputError: the file exists already and ``force`` is off, or it cannot be written.
         """
         from diagnose.reports import html
 
         text = html.render(self)
         if path is not None:
-            from diagnose.output import replace_file
+            from diagnose.files import write_file
 
-            replace_file(path, text)
+            write_file(path, text, force=force)
         return text
 
     def to_json(self) -> str:

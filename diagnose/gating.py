@@ -15,7 +15,8 @@ from diagnose.comparing.gate import FAILED, Judgement, judge, junit, parse_toler
 from diagnose.comparing.sides import Side, open_side
 from diagnose.comparing.words import as_json, as_text
 from diagnose.errors import InputError, UsageError
-from diagnose.output import replace_file
+from diagnose.files import check_file, printable, write_file
+from diagnose.output import check_distinct
 from diagnose.progress import Progress
 
 __all__ = ["GateRequest", "compare_and_answer", "gate_and_answer"]
@@ -33,6 +34,7 @@ class GateRequest:
     junit: str | None = None
     sarif: str | None = None
     update: bool = False
+    force: bool = False  # overwrite the two reports; the baseline is what ``update`` means to replace
     as_json: bool = False
     quiet: bool = False
 
@@ -54,8 +56,10 @@ def gate_and_answer(request: GateRequest) -> int:
         UsageError: the request makes no sense.
         InputError: the baseline or the capture cannot be read.
         CaptureError: the script could not be traced.
+        OutputError: a report exists already, or a file cannot be written; mostly raised before the script runs.
     """
     tolerance = parse_tolerance(request.tolerance)
+    _check_files(request)
     progress = Progress(quiet=request.quiet)
     baseline = Path(request.baseline)
     if not baseline.exists() and request.update:
@@ -66,25 +70,34 @@ def gate_and_answer(request: GateRequest) -> int:
     before = open_side(baseline)
     with _later(request, progress) as after:
         judgement = judge(compare(before, after), tolerance)
+        print(as_json(judgement.comparison) if request.as_json else _text(judgement), flush=True)
         _write(request, judgement, after, progress)
-    print(as_json(judgement.comparison) if request.as_json else _text(judgement))
     return 0 if judgement.passed or request.update else FAILED
 
 
+def _check_files(request: GateRequest) -> None:
+    check_distinct({"--junit": request.junit, "--sarif": request.sarif}, [request.baseline, request.target])
+    for name in (request.junit, request.sarif):
+        if name is not None:
+            check_file(Path(name), force=request.force)
+    if request.update:
+        check_file(Path(request.baseline), force=True)
+
+
 def _first(baseline: Path, side: Side, progress: Progress) -> int:
-    replace_file(baseline, side.diagnosis.to_json() + "\n")
-    progress.say(f"wrote the baseline {baseline}")
+    write_file(baseline, side.diagnosis.to_json() + "\n", force=True)
+    progress.say(f"wrote the baseline {printable(baseline)}")
     return 0
 
 
 def _write(request: GateRequest, judgement: Judgement, after: Side, progress: Progress) -> None:
     for path, text in ((request.junit, junit(judgement)), (request.sarif, sarif(judgement))):
         if path is not None:
-            replace_file(Path(path), text)
-            progress.say(f"wrote {path}")
+            write_file(path, text, force=request.force)
+            progress.say(f"wrote {printable(path)}")
     if request.update:
-        replace_file(Path(request.baseline), after.diagnosis.to_json() + "\n")
-        progress.say(f"wrote the baseline {request.baseline}")
+        write_file(request.baseline, after.diagnosis.to_json() + "\n", force=True)
+        progress.say(f"wrote the baseline {printable(request.baseline)}")
 
 
 def _text(judgement: Judgement) -> str:

@@ -1,57 +1,57 @@
-"""Where a diagnosis goes: which files, whether they can be written, and writing them whole or not at all."""
+"""Where a diagnosis goes: which files, in which format, and whether they can be written."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.errors import OutputError, UsageError
+from diagnose.files import check_file, printable, write_file
 
 if TYPE_CHECKING:
     from diagnose.findings import Diagnosis
 
-__all__ = ["FORMATS", "WIDTH", "check", "plan", "render", "replace_file", "write"]
+__all__ = ["FORMATS", "WIDTH", "check_distinct", "plan", "render", "write"]
 
 FORMATS = (".html", ".json", ".txt")
 WIDTH = 100  # columns that the text report is laid out for
 
 
-def plan(html: str | None, output: str | None, *, force: bool) -> tuple[Path, ...]:
+def plan(html: str | None, output: str | None, *, force: bool, inputs: Iterable[str | Path] = ()) -> tuple[Path, ...]:
     """Return the files that ``--html`` and ``--output`` name, after checking that each can be written.
 
+    ``inputs`` are the files that are read, which no option may name.
+
     Raises:
-        UsageError: a suffix names no format, or both options name one file.
+        UsageError: a suffix names no format, or two options or an option and an input name one file.
         OutputError: a file exists already and ``force`` is off, or its folder is missing or not writable.
     """
     paths = tuple(Path(name) for name in (html, output) if name)
     if html and paths[0].suffix.lower() not in {".html", ".htm"}:
-        raise UsageError(f"--html writes an HTML page, but {html} does not end in .html.")
+        raise UsageError(f"--html writes an HTML page, but {printable(html)} does not end in .html.")
     if output and _format(paths[-1]) not in FORMATS:
-        raise UsageError(f"{output} has no known format; end its name in .html, .json or .txt.")
-    if len({path.absolute() for path in paths}) < len(paths):
-        raise UsageError(f"--html and --output both name {html}; leave one of them out.")
+        raise UsageError(f"{printable(output)} has no known format; end its name in .html, .json or .txt.")
+    check_distinct({"--html": html, "--output": output}, inputs)
     for path in paths:
-        check(path, force=force)
+        check_file(path, force=force)
     return paths
 
 
-def check(path: Path, *, force: bool) -> None:
-    """Make sure that ``path`` can be written, without writing it.
+def check_distinct(options: Mapping[str, str | None], inputs: Iterable[str | Path] = ()) -> None:
+    """Make sure that no two options name one file to write, and none a file that is read.
 
     Raises:
-        OutputError: it exists already and ``force`` is off, or its folder is missing or not writable.
+        UsageError: two of them do.
     """
-    if path.is_dir():
-        raise OutputError(f"{path} is a folder; name a file in it.")
-    if os.path.lexists(path) and not force:
-        raise OutputError(f"{path} exists already; give another name, or --force to overwrite it.")
-    if not path.parent.is_dir():
-        raise OutputError(f"{path} cannot be written: the folder {path.parent} does not exist; create it first.")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OutputError(f"{path} cannot be written: the folder {path.parent} is not writable; choose another one.")
+    named = [(option, Path(name)) for option, name in options.items() if name and name != "-"]
+    for i, (option, path) in enumerate(named):
+        for other, earlier in named[:i]:
+            if _same(path, earlier):
+                raise UsageError(f"{other} and {option} both name {printable(path)}; leave one of them out.")
+        if any(_same(path, Path(read)) for read in inputs):
+            raise UsageError(f"{option} names {printable(path)}, which is read; give it another name.")
 
 
 def render(diagnosis: Diagnosis, path: Path) -> str:
@@ -72,41 +72,30 @@ def render(diagnosis: Diagnosis, path: Path) -> str:
 
 
 def write(diagnosis: Diagnosis, paths: Sequence[Path], *, force: bool) -> None:
-    """Write the diagnosis to every path; an existing file is replaced only with ``force``.
+    """Write the diagnosis to every path that can be written; an existing file is replaced only with ``force``.
 
     Raises:
-        OutputError: a file cannot be written, or has appeared since it was checked.
+        OutputError: a file cannot be written, or has appeared since it was checked; the others were written.
     """
-    for path in paths:
-        check(path, force=force)
-        replace_file(path, render(diagnosis, path))
+    failures = [failure for path in paths if (failure := _failure(diagnosis, path, force=force)) is not None]
+    if failures:
+        raise failures[0]
 
 
-def replace_file(target: str | os.PathLike[str], text: str) -> None:
-    """Write beside the target and rename, so that nobody ever reads half a report.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
-    path = Path(target)
-    temporary: str | None = None
+def _failure(diagnosis: Diagnosis, path: Path, *, force: bool) -> OutputError | None:
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=".", delete=False) as file:
-            temporary = file.name
-            file.write(text)
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        reason = error.strerror or type(error).__name__
-        raise OutputError(f"{path} cannot be written: {reason}. Free some space or choose another place.") from error
+        write_file(path, render(diagnosis, path), force=force)
+    except OutputError as error:
+        return error
+    return None
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _same(path: Path, other: Path) -> bool:
+    """Return whether two names are of one file; a device may take several outputs."""
+    try:
+        return path.samefile(other) and path.is_file()
+    except OSError:  # one is not there yet
+        return os.path.realpath(path) == os.path.realpath(other)
 
 
 def _format(path: Path) -> str:

@@ -14,15 +14,17 @@ from typing import Literal
 
 from diagnose.answering import Request, answer, examine_paths, prepare
 from diagnose.errors import CaptureError, UsageError
+from diagnose.files import cannot_write, check_file, printable
 from diagnose.findings import Diagnosis
 from diagnose.masking import MASK
-from diagnose.output import check
+from diagnose.output import check_distinct
 from diagnose.progress import Progress
 from diagnose.proof.budget import Budget
 from diagnose.proof.candidates import check_ids
 from diagnose.proof.outcome import arguments_of, proven, with_proof
 from diagnose.proof.recording import record
 from diagnose.proof.runs import Command, Runner
+from diagnose.reservation import Reservation
 
 __all__ = ["ProveRequest", "command_of", "parse_budget", "prove_and_answer"]
 
@@ -57,8 +59,7 @@ def prove_and_answer(request: ProveRequest) -> int:
     budget_s = parse_budget(request.budget)
     check_ids(request.apply)
     files = prepare(request)
-    if request.write_patch:
-        check(Path(request.write_patch), force=request.force)
+    _check_patch(request)
     command, capture = command_of(request)
     _agree(request, command, budget_s)
     budget = Budget(budget_s)
@@ -76,12 +77,21 @@ def prove_and_answer(request: ProveRequest) -> int:
         if goes_on:
             after = _after(runner, proof.best, folder.path / "after", budget.left, request.progress)
             diagnosis = replace(diagnosis, after=after)
-        answer(diagnosis, request, files)
-        if request.write_patch:
-            _write_patch(request, command, diagnosis, proof.best)
+        try:
+            answer(diagnosis, request, files)
+        finally:  # a report that cannot be written costs no patch
+            if request.write_patch:
+                _write_patch(request, command, diagnosis, proof.best)
         if request.keep:
             request.progress.say(f"the output of every run is in {folder.path}")
     return 0
+
+
+def _check_patch(request: ProveRequest) -> None:
+    if request.write_patch:
+        options = {"--html": request.html, "--output": request.output, "--write-patch": request.write_patch}
+        check_distinct(options, [request.script])
+        check_file(Path(request.write_patch), force=request.force)
 
 
 def parse_budget(text: str, *, name: str = "--budget") -> float:
@@ -194,7 +204,7 @@ def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, 
     script = Path(command.cwd, command.script[0])
     arguments = {**arguments_of(diagnosis), "defer-sync": {"lines": _lines(diagnosis, "host-sync", script)}}
     arguments["autocast"] = {**arguments.get("autocast", {}), "device": "cuda" if diagnosis.queue else "cpu"}
-    written = write_patch(script, [*best, *untried], arguments, Path(patch))
+    written = write_patch(script, [*best, *untried], arguments, Path(patch), force=request.force)
     if written.diff:
         say(f"wrote {patch} with {', '.join(written.done)}: git apply {patch}")
     for name in (name for name in untried if name in written.done):
@@ -216,6 +226,7 @@ class _folder:  # noqa: N801  # a context manager, used like a function
 
     def __init__(self, keep: str | None) -> None:
         self._keep = keep
+        self._reservation: Reservation | None = None
         self.path = Path()
 
     def __enter__(self) -> _folder:
@@ -223,11 +234,21 @@ class _folder:  # noqa: N801  # a context manager, used like a function
             self.path = Path(tempfile.mkdtemp(prefix="diagnose-prove-"))
             return self
         self.path = Path(self._keep).absolute()
-        if self.path.exists() and any(self.path.iterdir()):
-            raise UsageError(f"The folder {self._keep} is not empty; give --keep a new name.")
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._reservation = Reservation(self.path)
+            if any(self.path.iterdir()):
+                self._reservation.release()
+                raise UsageError(f"The folder {printable(self._keep)} is not empty; give --keep a new name.")
+        except BlockingIOError as error:
+            raise UsageError(
+                f"Another run keeps its output in {printable(self._keep)}; give --keep a new name."
+            ) from error
+        except (OSError, ValueError) as error:
+            raise cannot_write(self._keep, error) from error
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._keep is None:
             shutil.rmtree(self.path, ignore_errors=True)
+        if self._reservation is not None:
+            self._reservation.release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Sequence
@@ -13,9 +14,11 @@ from pathlib import Path
 
 from diagnose import launch
 from diagnose.answering import Request, answer, examine_paths, prepare
+from diagnose.capture.folder import Places, unfinished
 from diagnose.capture.options import CaptureOptions
 from diagnose.child import Order
 from diagnose.errors import CaptureError, OutputError, UsageError
+from diagnose.files import cannot_write, printable
 from diagnose.ranks import Ranks, current, named_after, wait_for_others
 from diagnose.trace import Note
 
@@ -75,13 +78,22 @@ def _check_script(request: TraceRequest) -> None:
 
 def _capture_folder(request: TraceRequest, ranks: Ranks) -> Path:
     folder = Path(request.folder) if request.folder else Path(named_after("diagnose-capture", ranks))
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is a file; give --capture the name of a new folder.")
-    if not request.force and ranks.world_size == 1 and folder.is_dir() and any(folder.iterdir()):
-        raise OutputError(f"The folder {folder} is not empty; give --capture a new name, or --force to replace it.")
-    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    name = printable(folder)
+    try:
+        if os.path.lexists(folder) and not folder.is_dir():
+            what = "a file" if folder.exists() else "a link to nothing"
+            raise OutputError(f"{name} is {what}; give --capture the name of a new folder.")
+        if not request.force and ranks.world_size == 1 and folder.is_dir() and any(folder.iterdir()):
+            raise OutputError(f"The folder {name} is not empty; give --capture a new name, or --force to replace it.")
+        above = next((parent for parent in folder.absolute().parents if parent.exists()), Path("/"))
+    except (OSError, ValueError) as error:
+        raise cannot_write(folder, error) from error
     if not os.access(folder if folder.exists() else above, os.W_OK | os.X_OK):
-        raise OutputError(f"The capture cannot be written to {folder}; choose a writable place with --capture FOLDER.")
+        raise OutputError(f"The capture cannot be written to {name}; choose a writable place with --capture FOLDER.")
+    for earlier in unfinished(folder):
+        request.progress.say(
+            f"{printable(earlier)} holds what an earlier run had captured when it was killed; diagnose analyze reads it"
+        )
     return folder
 
 
@@ -107,22 +119,40 @@ def _run(request: TraceRequest, options: CaptureOptions, ranks: Ranks) -> tuple[
     """
     script = (["-m"] if request.module else []) + [request.script, *request.args]
     order = Order(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
-    began = time.time()
+    began, is_new = time.time(), not options.output.exists()
     ended = launch.supervise(order, script, stdout_to_stderr=request.as_json)
-    ranked = f".rank{ranks.rank}" if ranks.world_size > 1 else ""
-    partial = options.output.with_name(f"{options.output.name}{ranked}.partial-{ended.pid}")
-    for folder in (options.output, partial):
+    places = Places(options.output, rank=ranks.rank, num_ranks=ranks.world_size, pid=ended.pid)
+    own = () if ended.failure else (options.output,)  # a child that failed has put nothing there; another run may have
+    for folder in (places.beside, places.partial, *own):
         if _holds_steps(folder, ranks, since=began):
             if ended.failure or ended.returncode < 0:
                 request.progress.say(
                     ended.failure or f"{request.script} {_how(ended)}; what was captured is diagnosed."
                 )
-            return ended.exit_code, folder
-    with contextlib.suppress(OSError):
-        partial.rmdir()  # what a killed process left empty
+            if folder == places.beside:
+                request.progress.say(f"{printable(options.output)} was taken while the script ran")
+            _remove_empty(options.output, is_new=is_new)
+            return ended.exit_code, _from_here(folder)
+    shutil.rmtree(places.partial, ignore_errors=True)  # a killed process left it, without a whole window
+    _remove_empty(options.output, is_new=is_new)
     error = CaptureError(ended.failure or f"No step was captured: {request.script} {_how(ended)}. {_remedy(ended)}")
     error.exit_code = ended.exit_code or CaptureError.exit_code
     raise error
+
+
+def _remove_empty(folder: Path, *, is_new: bool) -> None:
+    """Remove the folder that a killed process had reserved."""
+    if is_new:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _from_here(folder: Path) -> Path:
+    """Return the folder's path as short as it was given."""
+    try:
+        return folder.relative_to(Path.cwd())
+    except ValueError:
+        return folder
 
 
 def _holds_steps(folder: Path, ranks: Ranks, *, since: float) -> bool:

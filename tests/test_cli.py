@@ -100,13 +100,34 @@ def test_a_folder_that_may_not_be_written_is_said_first(examined, tmp_path, monk
 
 
 def test_a_disk_that_fills_up_leaves_nothing_behind(examined, tmp_path, monkeypatch, capsys):
-    def full(self, target):
+    def full(source, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.replace", full)
+    monkeypatch.setattr(os, "link", full)
     assert cli.run(["analyze", "a.json", "-o", "r.json"]) == 6
-    assert "No space left on device" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "Nothing holds this step back." in shown.out  # the answer is not lost
+    assert "r.json cannot be written: No space left on device. Free some space or choose another place." in shown.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_anywhere_else_is_a_sentence_too(examined, monkeypatch, capsys):
+    def full(captures, **_):
+        raise OSError(28, "No space left on device", "/tmp/diagnose-1/a")
+
+    monkeypatch.setattr(sys.modules["diagnose.pipeline"], "examine", full)
+    assert cli.run(["analyze", "a.json", "--quiet"]) == 6
+    assert capsys.readouterr().err == (
+        "diagnose: error: /tmp/diagnose-1/a cannot be written: No space left on device. "
+        "Free some space or choose another place.\n"
+    )
+
+
+def test_an_input_is_never_overwritten(examined, tmp_path, capsys):
+    (tmp_path / "a.json").write_text("mine")
+    assert cli.run(["analyze", "a.json", "-o", "./a.json", "--force"]) == 2
+    assert "--output names a.json, which is read; give it another name." in capsys.readouterr().err
+    assert (tmp_path / "a.json").read_text() == "mine"
 
 
 @pytest.mark.parametrize(("error", "code"), [(InputError("It is empty."), 4), (CaptureError("No step."), 5)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +29,11 @@ class Tracer:
     """
 
     def __init__(self, options: CaptureOptions | None = None, *, progress: Progress | None = None) -> None:
-        self.options = replace(options or CaptureOptions(output=_temporary_folder()), step_on="marker")
+        self._temporary: Path | None = None
+        if options is None:
+            options = CaptureOptions(output=_temporary_folder())
+            self._temporary = options.output.parent
+        self.options = replace(options, step_on="marker")
         self.folder: Path | None = None
         self._say: Callable[[str], None] = progress.say if progress is not None else lambda _text: None
         self._session: Session | None = None
@@ -67,6 +72,9 @@ class Tracer:
             self.folder = session.folder.target
             return
         session.folder.discard()
+        if self._temporary is not None:
+            with contextlib.suppress(OSError):
+                self._temporary.rmdir()
         if error is None:
             raise CaptureError(
                 f"No step was captured: the loop made {session.num_steps} steps before the capture began. "

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from diagnose.capture.measured import Measured, Surroundings
 from diagnose.capture.window import Window, WindowKind
+from diagnose.files import reason
 
 __all__ = ["Recorder", "Steps", "first_line"]
 
@@ -97,7 +98,7 @@ class Recorder:
             self._around.say(f"writing {name}")
             size = window.export(self._around.folder / name)
         except Exception as error:  # the profiler failing must not end the user's script
-            self._measured.notes.append(f"The {window.kind} window could not be written ({first_line(error)}).")
+            self._measured.notes.append(f"The {window.kind} window could not be written: {_why(error)}")
             return
         self._measured.files[window.kind] = name
         self._measured.spans[window.kind] = span
@@ -107,6 +108,10 @@ class Recorder:
         else:
             self._measured.attribution = times[: window.num_steps]
         self._around.wrote()
+
+
+def _why(error: Exception) -> str:
+    return reason(error) if isinstance(error, OSError) else f"{first_line(error).rstrip('.')}."
 
 
 def first_line(error: BaseException) -> str:

@@ -23,6 +23,8 @@ from diagnose.capture.process import compiled_graphs, resident_mb
 from diagnose.capture.ranks import agree_on_run_id, rank_and_size
 from diagnose.capture.sampler import Sampler
 from diagnose.capture.source_lines import SourceLines, write_lines
+from diagnose.errors import OutputError
+from diagnose.files import printable, reason
 
 if TYPE_CHECKING:
     from diagnose.captures import CaptureInfo
@@ -61,6 +63,7 @@ class Session:
         self.precision: dict[str, object] = {}
         self.allocator_before: dict[str, int] = {}
         self.run_id = ""
+        self.samples_file = self.lines_file = ""  # their names, "" where there was no sampler or no room
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._lines = SourceLines(Path(self.cwd))
@@ -107,7 +110,7 @@ class Session:
             grown_mb=resident_mb,
             settled=self._settled,
             sampling=self._sample,
-            wrote=lambda: self._write("killed", None),
+            wrote=self._save,
         )
         self.plan = Plan(self.options, around, self.measured)
 
@@ -203,16 +206,6 @@ class Session:
         """Return what CaptureInfo.nvml holds."""
         return self._monitor.summary() if self._monitor is not None else {}
 
-    @property
-    def samples_file(self) -> str:
-        """Return the name of the sampler's file, "" where there was no sampler."""
-        return f"rank{self.rank}.samples.json.gz" if self._sampler is not None else ""
-
-    @property
-    def lines_file(self) -> str:
-        """Return the name of the file of source lines, "" where there was no sampler."""
-        return f"rank{self.rank}.lines.json.gz" if self._sampler is not None else ""
-
     def say(self, text: str) -> None:
         """Pass a line on, but not the same kind of line many times a second."""
         kind, now = text.partition(":")[0], time.monotonic()
@@ -222,17 +215,50 @@ class Session:
         self._say(text)
 
     def publish(self, ended: str, exit_code: int | None) -> CaptureInfo:
-        """Write samples and description, move the folder into place and return the description."""
-        info = self._write(ended, exit_code)
-        self.folder.publish()
-        return info
+        """Write samples and description, move the folder into place and return the description.
 
-    def _write(self, ended: str, exit_code: int | None) -> CaptureInfo:
+        Raises:
+            OutputError: the place cannot be written; the message names where the files are.
+        """
+        info, failure = self._write(ended, exit_code)
+        if failure is not None and not self.folder.is_described:
+            raise OutputError(
+                f"The capture's description could not be written: {reason(failure)} "
+                f"The traces are in {printable(self.folder.partial)}."
+            ) from failure
+        wanted = self.folder.target
+        if self.folder.publish() == wanted:
+            return info
+        self.notes.append(f"{printable(wanted)} was taken while the script ran, so the capture is in another folder.")
+        self.say(f"{printable(wanted)} was taken meanwhile: the capture is in {printable(self.folder.target)}")
+        return self._write(ended, exit_code, samples=False)[0]
+
+    def _save(self) -> None:
+        """Write what there is, for the case that the process is killed; what fails here is tried again in the end."""
+        self._write("killed", None)
+
+    def _write(self, ended: str, exit_code: int | None, *, samples: bool = True) -> tuple[CaptureInfo, OSError | None]:
+        """Write samples and description; return the description, and why it could not be written where it could not.
+
+        Samples that find no room become a note: the rest is worth keeping without them.
+        """
         from diagnose.capture.describe import describe
 
-        if self._sampler is not None:
-            self.folder.write_samples(self.samples_file, {**self._sampler.rows(), "gc": self._gc_watch.runs})
-            write_lines(self.folder.partial / self.lines_file, self._lines.stored(self._sampler.lines))
+        if self._sampler is not None and samples:
+            self._write_samples(self._sampler)
         info = describe(self, ended, exit_code)
-        self.folder.write_info(info)
-        return info
+        try:
+            self.folder.write_info(info)
+        except OSError as error:
+            return info, error
+        return info, None
+
+    def _write_samples(self, sampler: Sampler) -> None:
+        samples, lines = f"rank{self.rank}.samples.json.gz", f"rank{self.rank}.lines.json.gz"
+        try:
+            self.folder.write_samples(samples, {**sampler.rows(), "gc": self._gc_watch.runs})
+            self.samples_file = samples
+            write_lines(self.folder.partial / lines, self._lines.stored(sampler.lines))
+            self.lines_file = lines
+        except OSError as error:
+            self.notes.append(f"The sampler's rows could not be written: {reason(error)}")

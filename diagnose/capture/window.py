@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from diagnose.capture.packing import open_packed
 from diagnose.capture.process import silent_stderr
+from diagnose.errors import OutputError
+from diagnose.files import SPACE
 from diagnose.masking import mask_values
 
 __all__ = ["Window", "WindowKind"]
@@ -28,6 +32,9 @@ FLAGS: dict[WindowKind, dict[str, bool]] = {
 }
 _HOST = re.compile(rb'("host_name": *")[^"]*(")')
 _FOLDER = re.compile(rb'("traceName": *")(?:[^"]*/)?([^"]*")')
+LAST_KEY = b'"traceName"'  # what Kineto writes after the last event, with the path of the file as its value
+TAIL_BYTES = 16_384  # of the file: far more than the longest path
+TORCH_TEMPORARY = ".tmp"  # what torch 2.13 appends to the name while it writes; it stays if that fails
 # with_modules is never set: it makes steps six times slower (measured), and with_stack names modules already.
 
 
@@ -87,16 +94,23 @@ class Window:
             self._profiler.stop_trace()
 
     def export(self, path: Path) -> float:
-        """Write the trace to ``path`` (.gz) and return the size of its JSON text in MB."""
+        """Write the trace to ``path`` (.gz) and return the size of its JSON text in MB.
+
+        Raises:
+            OSError: it cannot be written.
+            OutputError: torch has not written all of it, which it does not report.
+        """
         raw, packed = path.with_name(path.name + ".raw"), path.with_name(path.name + ".part")
         try:
             self._profiler.export_chrome_trace(str(raw))
+            if not _is_complete(raw):
+                raise OutputError(_incomplete(path.parent))
             size = raw.stat().st_size / 1e6
             _compress(raw, packed, self._unfinished)
             packed.replace(path)
         finally:
-            raw.unlink(missing_ok=True)
-            packed.unlink(missing_ok=True)
+            for left in (raw, packed, raw.with_name(raw.name + TORCH_TEMPORARY)):
+                left.unlink(missing_ok=True)
         return size
 
 
@@ -124,6 +138,22 @@ def _activities() -> list[Any]:
         if activity in supported() and module is not None and module.is_initialized():
             chosen.append(activity)
     return chosen
+
+
+def _is_complete(raw: Path) -> bool:
+    """Return whether torch wrote a trace to its end: on a full disk it stops anywhere, without an error."""
+    try:
+        with raw.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            tail = file.read().rstrip()
+    except FileNotFoundError:
+        return False
+    return tail.endswith(b"}") and LAST_KEY in tail
+
+
+def _incomplete(folder: Path) -> str:
+    free = shutil.disk_usage(folder).free / 1e6
+    return f"torch.profiler did not write all of it, with {free:.0f} MB free there. {SPACE}"
 
 
 def _compress(source: Path, target: Path, unfinished: str) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import csv
+import io
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from diagnose.errors import OutputError, UsageError
+from diagnose.files import NewFile, cannot_write, check_file, is_stream, write_file
 from diagnose.monitoring.board import connect
 from diagnose.monitoring.record import CSV_COLUMNS, Record, to_json
-from diagnose.output import check
+from diagnose.output import check_distinct
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +26,7 @@ __all__ = ["MonitorRequest", "watch"]
 
 NAME_WIDTH = 22  # of a GPU in the table
 Show = Callable[[list[Record]], None]
+WriteRow = Callable[[list[str]], None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ def watch(request: MonitorRequest, nvml: Any = None) -> int:  # noqa: ANN401  # 
         raise UsageError("--csv and --json cannot both go to standard output; give one of them a file name.")
     for name in (request.csv_file, request.json_file):
         if name and name != "-":
-            check(Path(name), force=request.force)
+            check_file(Path(name), force=request.force)
+    check_distinct({"--csv": request.csv_file, "--json": request.json_file})
     try:
         nvml = nvml if nvml is not None else _driver()
         nvml.nvmlInit()
@@ -83,14 +88,20 @@ def _watch(request: MonitorRequest, nvml: Any) -> int:  # noqa: ANN401  # pynvml
     from rich.console import Console
 
     console = Console(stderr=request.to_stdout)
+    failure: OutputError | None = None
     with ExitStack() as stack:
-        rows = _rows(stack.enter_context(_opened(request.csv_file))) if request.csv_file else None
-        _loop(request, records, stack.enter_context(_shown(console)), rows)
+        rows = stack.enter_context(_rows(request)) if request.csv_file else None
+        try:
+            _loop(request, records, stack.enter_context(_shown(console)), rows)
+        except OutputError as error:  # the readings so far are worth their summary
+            failure = error
     _sum_up(request, records, console)
+    if failure is not None:
+        raise failure
     return 0
 
 
-def _loop(request: MonitorRequest, records: list[Record], show: Show, rows: Callable[[list[str]], None] | None) -> None:
+def _loop(request: MonitorRequest, records: list[Record], show: Show, rows: WriteRow | None) -> None:
     began = time.monotonic()
     turn = 0
     try:
@@ -106,28 +117,67 @@ def _loop(request: MonitorRequest, records: list[Record], show: Show, rows: Call
         pass
 
 
-def _rows(file: IO[str]) -> Callable[[list[str]], None]:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-
-    def write(row: list[str]) -> None:
-        writer.writerow(row)
-        file.flush()  # what was seen is there even if this process is killed
-
-    return write
-
-
 @contextmanager
-def _opened(name: str) -> Iterator[IO[str]]:
+def _rows(request: MonitorRequest) -> Iterator[WriteRow]:
+    """Yield what writes one row; what was written is there even if this process is killed.
+
+    Raises:
+        OutputError: the file has come into being, or cannot be written.
+    """
+    name = str(request.csv_file)
     if name == "-":
-        yield sys.stdout
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+
+        def to_stdout(row: list[str]) -> None:
+            writer.writerow(row)
+            sys.stdout.flush()
+
+        yield to_stdout
         return
+    path = Path(name)
+    with ExitStack() as stack:
+        try:
+            if is_stream(path):
+                file: IO[bytes] = stack.enter_context(path.open("wb", buffering=0))
+                file.write(_line_of(CSV_COLUMNS))
+            else:
+                new = stack.enter_context(NewFile(path))
+                file = new.file
+                file.write(_line_of(CSV_COLUMNS))
+                new.publish(force=request.force)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+        def write(row: list[str]) -> None:
+            try:
+                _append(file, _line_of(row))
+            except OSError as error:
+                raise cannot_write(path, error) from error
+
+        yield write
+
+
+def _line_of(row: Sequence[str]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(row)
+    return text.getvalue().encode()
+
+
+def _append(file: IO[bytes], line: bytes) -> None:
+    """Write a line whole, or cut off what could be written of it.
+
+    Raises:
+        OSError: the file is at an end.
+    """
+    written = 0
     try:
-        file = Path(name).open("w", encoding="utf-8", newline="")  # noqa: SIM115  # closed below
-    except OSError as error:
-        raise OutputError(f"{name} cannot be written ({error.strerror}); choose another place.") from error
-    with file:
-        yield file
+        while written < len(line):
+            written += os.write(file.fileno(), line[written:])
+    except OSError:
+        if written:
+            os.ftruncate(file.fileno(), os.fstat(file.fileno()).st_size - written)
+        raise
 
 
 @contextmanager
@@ -156,16 +206,9 @@ def _line(record: Record) -> tuple[str, dict[str, float | None], str]:
 def _sum_up(request: MonitorRequest, records: list[Record], console: Console) -> None:
     from diagnose.reports.text_monitor import percentiles
 
+    console.print(percentiles([(_label(r), r.percentiles(), r.slowed_share()) for r in records]))
+    console.print(f"{len(records[0].readings)} readings, one every {request.interval:g} s", style="dim")
     if request.json_file == "-":
         print(to_json(records, request.interval))
     elif request.json_file:
-        _write(Path(request.json_file), to_json(records, request.interval) + "\n")
-    console.print(percentiles([(_label(r), r.percentiles(), r.slowed_share()) for r in records]))
-    console.print(f"{len(records[0].readings)} readings, one every {request.interval:g} s", style="dim")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written ({error.strerror}); choose another place.") from error
+        write_file(request.json_file, to_json(records, request.interval) + "\n", force=request.force)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnose.errors import OutputError, UsageError
+from diagnose.errors import UsageError
+from diagnose.files import write_file
 
 if TYPE_CHECKING:
     import libcst
@@ -84,13 +85,18 @@ class Written:
 
 
 def write_patch(
-    script: Path, wanted: Sequence[str], arguments: Mapping[str, Mapping[str, object]], patch: Path
+    script: Path,
+    wanted: Sequence[str],
+    arguments: Mapping[str, Mapping[str, object]],
+    patch: Path,
+    *,
+    force: bool = False,
 ) -> Written:
     """Write the diff of the script with these changes to ``patch``, if there are any.
 
     Raises:
         UsageError: libcst is not installed, or the script is no Python that it can parse.
-        OutputError: ``patch`` cannot be written.
+        OutputError: ``patch`` exists already and ``force`` is off, or it cannot be written.
     """
     try:
         before = script.read_text(encoding="utf-8")
@@ -103,10 +109,7 @@ def write_patch(
     )
     diff = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
     if diff:
-        try:
-            patch.write_text(diff, encoding="utf-8")
-        except OSError as error:
-            raise OutputError(f"{patch} cannot be written ({error.strerror}); choose another place.") from error
+        write_file(patch, diff, force=force)
     return Written(diff, done, left)
 
 

@@ -114,3 +114,17 @@ def test_two_ranks(capturing):
         for name in ("light_file", "attribution_file", "samples_file"):
             assert (folder / info[name]).exists()
     assert not list(folder.parent.glob("*partial*"))
+
+
+def test_a_disk_that_fills_up_keeps_the_light_window(capturing):
+    run = capturing("train.py", 1_000_000, "full", AFTER_LIGHT, steps=6, skip=4)
+    assert run.exit_code == 0, run.stderr
+    assert sorted(path.name for path in run.folder.iterdir()) == [
+        "capture.json",
+        "rank0.light.pt.trace.json.gz",
+        "rank0.samples.json.gz",
+    ]
+    assert list(run.folder.parent.glob("capture*")) == [run.folder]
+    assert run.info.attribution_file == ""
+    assert any("attribution window could not be written" in note for note in run.info.notes)
+    assert len(run.marks("light")) == 6

@@ -1,10 +1,16 @@
 """Capture folders appear whole or not at all."""
 
+import gzip
 import json
+import os
+import resource
+import stat
+import threading
 
 import pytest
 
-from diagnose.capture.folder import CaptureFolder
+from diagnose.capture import folder as folder_module
+from diagnose.capture.folder import CaptureFolder, unfinished
 from diagnose.captures import CaptureInfo
 from diagnose.errors import OutputError
 
@@ -23,7 +29,7 @@ def names(folder):
 
 def test_nothing_is_there_before_it_is_published(tmp_path):
     folder = made(tmp_path / "capture")
-    assert not (tmp_path / "capture").exists()
+    assert names(tmp_path / "capture") == []  # reserved
     assert folder.publish() == tmp_path / "capture"
     assert names(tmp_path) == ["capture"]
     assert names(tmp_path / "capture") == ["capture.json", "rank0.light.pt.trace.json.gz"]
@@ -84,3 +90,136 @@ def test_the_description_is_read_back(tmp_path):
     made(tmp_path / "capture").publish()
     data = json.loads((tmp_path / "capture" / "capture.json").read_text())
     assert CaptureInfo.from_json(data, source="test").run_id == "run"
+
+
+def test_the_second_of_two_runs_is_refused_when_it_starts(tmp_path):
+    barrier, folders, refused = threading.Barrier(2), [], []
+
+    def start():
+        barrier.wait()
+        try:
+            folders.append(CaptureFolder(tmp_path / "capture", rank=0, num_ranks=1, force=False))
+        except OutputError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refused == [f"Another run is writing its capture to {tmp_path}/capture; give another name."]
+    (folder,) = folders
+    folder.discard()
+    assert names(tmp_path) == []
+
+
+def test_two_runs_of_several_ranks_do_not_share_a_folder(tmp_path):
+    first = made(tmp_path / "capture", rank=1, num_ranks=2)
+    with pytest.raises(OutputError, match="Another run"):
+        made(tmp_path / "capture", rank=1, num_ranks=2)
+    made(tmp_path / "capture", rank=0, num_ranks=2, files=()).publish()
+    first.publish()
+    assert names(tmp_path / "capture") == ["capture.rank0.json", "capture.rank1.json", "rank0.light.pt.trace.json.gz"]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_place_that_was_taken_meanwhile_costs_no_capture(tmp_path, num_ranks):
+    target = tmp_path / "capture"
+    folder = made(target, num_ranks=num_ranks)
+    name = "capture.json" if num_ranks == 1 else "capture.rank0.json"
+    (target / name).write_text("another's")
+    place = folder.publish()
+    assert place == tmp_path / (f"capture-{os.getpid()}" if num_ranks == 1 else f"capture.rank0-{os.getpid()}")
+    assert names(place) == [name, "rank0.light.pt.trace.json.gz"]
+    assert (target / name).read_text() == "another's"
+    assert len(names(tmp_path)) == 2
+
+
+def test_what_force_replaces_stays_until_the_new_one_is_complete(tmp_path, monkeypatch):
+    target = tmp_path / "capture"
+    made(target, files=("rank0.light.pt.trace.json.gz", "rank0.samples.json.gz")).publish()
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    again = made(target, force=True)
+
+    def full(source, goal):
+        if goal.name == "capture.json":
+            raise OSError(28, "No space left on device")
+        source.rename(goal)
+
+    monkeypatch.setattr("diagnose.capture.folder.move_new", full)
+    with pytest.raises(OutputError, match=r"No space left on device. Free some space .* It is in .*partial-"):
+        again.publish()
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    assert names(again.partial) == ["capture.json", "rank0.light.pt.trace.json.gz"]
+
+
+def test_captures_are_their_owner_s_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        for num_ranks in (1, 2):
+            folder = CaptureFolder(tmp_path / str(num_ranks), rank=0, num_ranks=num_ranks, force=False)
+            folder.write_info(CaptureInfo())
+            folder.write_samples("rank0.samples.json.gz", {"time_ns": []})
+            place = folder.publish()
+            assert stat.S_IMODE(place.stat().st_mode) == 0o700
+            assert {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()} == {0o600}
+            assert len(names(place)) == 2
+    finally:
+        os.umask(before)
+
+
+def test_a_description_fits_on_a_full_disk(tmp_path, monkeypatch):
+    folder = made(tmp_path / "capture", files=())
+    open_private = folder_module.open_private
+
+    def full(path):
+        if (folder.partial / ".spare").exists():
+            raise OSError(28, "No space left on device")
+        return open_private(path)
+
+    monkeypatch.setattr(folder_module, "open_private", full)
+    folder.write_info(CaptureInfo(run_id="later"))
+    folder.publish()
+    assert names(tmp_path / "capture") == ["capture.json"]
+    assert json.loads((tmp_path / "capture" / "capture.json").read_text())["run_id"] == "later"
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 10, 30])
+def test_samples_that_find_no_room_leave_the_earlier_ones(tmp_path, num_bytes):
+    folder = made(tmp_path / "capture", files=())
+    folder.write_samples("rank0.samples.json.gz", {"time_ns": [1]})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            folder.write_samples("rank0.samples.json.gz", {"time_ns": list(range(1000))})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert names(folder.partial) == [".spare", "capture.json", "rank0.samples.json.gz"]
+    with gzip.open(folder.partial / "rank0.samples.json.gz") as packed:
+        assert json.load(packed) == {"time_ns": [1]}
+
+
+def test_links_and_folders_around_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with pytest.raises(OutputError, match="is a link to nothing"):
+        made(tmp_path / "dangling", force=True)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert made(tmp_path / "link").publish() == tmp_path / "real"
+    (tmp_path / "mounted").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    folder = made(tmp_path / "mounted")
+    assert folder.partial.parent == tmp_path / "mounted"
+    folder.publish()
+    assert names(tmp_path / "mounted") == ["capture.json", "rank0.light.pt.trace.json.gz"]
+
+
+def test_what_a_killed_process_of_the_same_number_left_is_kept(tmp_path):
+    left = tmp_path / f"capture.partial-{os.getpid()}"
+    left.mkdir()
+    (left / "capture.json").write_text("earlier")
+    assert unfinished(tmp_path / "capture") == [left]
+    made(tmp_path / "capture").publish()
+    assert names(tmp_path) == ["capture", f"{left.name}.1"]
+    assert (tmp_path / f"{left.name}.1" / "capture.json").read_text() == "earlier"

@@ -168,6 +168,11 @@ def test_the_command_gates_with_exit_code_3(reports, capsys):
     assert capsys.readouterr().out.startswith("failed: The step is more than 5% slower")
     assert (reports / "j.xml").exists()
     assert (reports / "s.sarif").exists()
+    assert run(["gate", "--junit", "j.xml", "before.json", "after.json"]) == 6
+    assert "j.xml exists already" in capsys.readouterr().err
+    assert run(["gate", "--junit", "j.xml", "--force", "before.json", "after.json"]) == 3
+    assert run(["gate", "--sarif", "after.json", "--force", "before.json", "after.json"]) == 2
+    assert json.loads((reports / "after.json").read_text())["step_ms"] == 26
     assert run(["gate", "--tolerance", "50%", "before.json", "after.json"]) == 0
     assert run(["gate", "after.json", "before.json"]) == 0
 

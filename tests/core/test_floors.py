@@ -12,10 +12,12 @@ LINKED = ("analyzers", "kernels", "reports")
 GROUND, TYPES, TABLES, EXAMINATION, RULES, PIPELINE, FACES, COMMAND = range(8)
 FLOORS = {
     "errors": GROUND,
+    "files": GROUND,
     "trace": GROUND,
     "marker": GROUND,
     "masking": GROUND,
     "progress": GROUND,
+    "reservation": GROUND,
     "findings": TYPES,
     "figures": TYPES,
     "outlook": TYPES,

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import resource
 import time
 from types import SimpleNamespace
 
@@ -168,3 +169,28 @@ def test_wrong_requests(tmp_path):
 def test_percentiles_lie_between():
     assert [percentile([1, 2, 3, 4, 5], p) for p in (0, 5, 50, 100)] == [1, 1.2, 3, 5]
     assert percentile([7], 95) == 7
+
+
+def test_a_full_disk_ends_the_readings_with_whole_rows_and_a_summary(tmp_path, capsys):
+    path, limits = tmp_path / "gpus.csv", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"gpus.csv cannot be written: File too large."):
+            watch(MonitorRequest(interval=0.05, csv_file=str(path)), FakeDriver())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    assert lines[-1].endswith("\n")
+    assert len({line.count(",") for line in lines}) == 1
+    assert "p50" in capsys.readouterr().out
+    assert [p.name for p in tmp_path.iterdir()] == ["gpus.csv"]
+
+
+def test_two_outputs_are_two_new_files(tmp_path):
+    both = str(tmp_path / "gpus.txt")
+    with pytest.raises(UsageError, match="both name"):
+        watch(request(csv_file=both, json_file=both), FakeDriver())
+    for force in (False, True):
+        assert watch(request(csv_file=both, force=force), FakeDriver()) == 0
+    with pytest.raises(OutputError, match="exists already"):
+        watch(request(json_file=both), FakeDriver())

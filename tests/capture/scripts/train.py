@@ -1,6 +1,7 @@
 """A plain loop: train.py [STEPS] [EVENT AT_STEP]."""
 
 import os
+import resource
 import signal
 import sys
 
@@ -19,6 +20,8 @@ for step in range(num_steps):
             raise ValueError("planted")
         if event == "exit":
             sys.exit(3)
+        if event == "full":  # no file grows beyond this: a disk that is full, for all but small files
+            resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, resource.RLIM_INFINITY))
         if event == "_exit":
             os._exit(7)
         if event == "fork" and os.fork() == 0:
