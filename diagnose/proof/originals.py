@@ -10,13 +10,13 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.proof.working_copy import LEFT_OUT, MAX_ENTRIES, is_environment
 
-__all__ = ["Originals"]
+__all__ = ["Changes", "Originals"]
 
 MAX_LINKED_ENTRIES = 20_000  # of each folder outside that a link leads to: some 0.1 s after every run
 MAX_HASHED_BYTES, MAX_HASHED_TOTAL = 1 << 20, 64 << 20
@@ -32,6 +32,20 @@ class _File:
     inode: tuple[int, int]
     ctime_ns: int
     digest: bytes = b""  # of a small file
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What became of the files: by path what is different, and those that are new since the last look."""
+
+    found: Mapping[str, str]
+    new: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Return what is different as a part of a sentence, "" where nothing is."""
+        more = f", and {len(self.found) - SHOWN} more" if len(self.found) > SHOWN else ""
+        return "; ".join(f"{path} {what}" for path, what in list(self.found.items())[:SHOWN]) + more
 
 
 @dataclass
@@ -56,20 +70,15 @@ class Originals:
             self._before[path] = self._described(path, found)
         self._known = set(self._before)
 
-    def look(self) -> tuple[str, tuple[str, ...]]:
-        """Return what became of the files, "" while all are as they were, and files that are new since the last look.
-
-        A file that another process still writes, such as the log of a shell's redirection, is not counted.
-        """
+    def look(self) -> Changes:
+        """Compare the files with what they were; a file that another process still writes, as a log, is left out."""
         now = dict(self._files())
         found = {path: "was changed" for path in self._before if path in now and not self._is_same(path, now[path])}
         found |= {path: "is gone" for path in self._before if path not in now and not os.path.lexists(path)}
         found |= {path: "was made, where a link had led nowhere" for path in self._missing if Path(path).exists()}
-        found = self._without_open_files(found)
         new = tuple(path for path in now if path not in self._known)
         self._known |= set(new)
-        more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        return "; ".join(f"{path} {what}" for path, what in list(found.items())[:SHOWN]) + more, new
+        return Changes(self._without_open_files(found), new)
 
     def _without_open_files(self, found: dict[str, str]) -> dict[str, str]:
         if not found:

@@ -91,7 +91,7 @@ class _Proving:
         try:
             self._go(chosen)
         except OriginalsChangedError as stopped:  # what was measured until then stays
-            self._proof.notes.append(f"No further run was started: {stopped}")
+            self._proof.notes.append(str(stopped))
             self._proof.best = ()
         return self._proof
 

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -147,13 +147,19 @@ class Runner:
     def _verify(self) -> None:
         if self._originals is None:
             return
-        changes, new = self._originals.look()
-        if new:
-            more = f" and {len(new) - 1} more" if len(new) > 1 else ""
-            self.say(f"{clean(new[0])}{more} appeared while the trials ran; nothing of it was removed")
-        self.changed = _sentence(changes)
-        if self.changed:
+        changes = self._originals.look()
+        if changes.new:
+            more = f" and {len(changes.new) - 1} more" if len(changes.new) > 1 else ""
+            self.say(f"{clean(changes.new[0])}{more} appeared while the trials ran; nothing of it was removed")
+        if changes.found:
+            self.changed = _sentence(changes.text, self._saved(changes.found))
             self.say(self.changed)
+
+    def _saved(self, changed: Iterable[str]) -> Path | None:
+        try:
+            return self._copy.saved(changed) if self._copy is not None else None
+        except OSError:  # no room: what has happened is told all the same
+            return None
 
     def _settings(self, ids: Sequence[str]) -> dict[str, str]:
         """Return what a run must find in its environment: for one that compiles, a cache that all such runs share."""
@@ -242,12 +248,11 @@ def _outside(command: Command) -> list[Path]:
     return [] if folder.is_relative_to(command.cwd.resolve()) else [folder]
 
 
-def _sentence(changes: str) -> str:
-    if not changes:
-        return ""
+def _sentence(changes: str, saved: Path | None) -> str:
+    before = f" What was there before is in {saved}." if saved is not None else ""
     return (
-        f"{clean(changes)} while the trials ran, so no further one was started. If the script writes there, let it "
-        "write below its working folder, or allow it with --cwd-mode same; if it was something else, prove again."
+        f"{clean(changes)} while the trials ran, so no further one was started.{before} If the script writes there, let "
+        "it write below its working folder, or allow it with --cwd-mode same; if it was something else, prove again."
     )
 
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -27,6 +27,7 @@ ANNOUNCED_BYTES, ANNOUNCED_FILES = 256_000_000, 5_000  # what is smaller is copi
 LINKED_FILE_BYTES = 16 << 20  # a smaller file outside the folder that a link of the user's leads to is copied
 LINKED_FOLDER_BYTES, LINKED_FOLDER_ENTRIES = 64 << 20, 1_000  # a smaller folder too
 
+SAVED_PREFIX = "diagnose-saved-"  # a folder that stays: nothing removes it but its owner
 LEFT_OUT = frozenset({".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox", ".nox", ".hypothesis"})
 ENVIRONMENTS = frozenset({".venv", "venv", "node_modules"})
 ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
@@ -121,6 +122,28 @@ class WorkingCopy:
                 f"{f' ({error.filename})' if error.filename else ''}; make room, set TMPDIR to a larger disk, or let "
                 "the runs share the folder itself with --cwd-mode same."
             ) from error
+
+    def saved(self, originals: Iterable[str]) -> Path | None:
+        """Copy what these files of the user held, as far as no run has changed its copy, to a folder that stays.
+
+        Returns:
+            The folder, None where there was nothing to save.
+        """
+        folder: Path | None = None
+        wanted = set(originals)
+        for name, entry in self._plan.entries.items():
+            path = self.path / name
+            if entry.kind == "file" and entry.source in wanted and self._is_intact(name):
+                folder = folder or Path(tempfile.mkdtemp(prefix=SAVED_PREFIX))
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                copy_file(str(path), folder / name)
+        return folder
+
+    def _is_intact(self, name: str) -> bool:
+        try:
+            return _stamp((self.path / name).lstat()) == self._stamps.get(name)
+        except OSError:
+            return False
 
     def remove(self) -> None:
         """Remove the folder."""

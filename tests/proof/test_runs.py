@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -194,6 +195,17 @@ def test_a_write_through_a_link_to_large_data_is_noticed_and_no_run_follows(runn
     assert found.num_runs == 1
 
 
+def test_what_a_script_overwrites_beside_itself_is_saved(runner, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    found = runner("import pathlib; pathlib.Path(__file__).with_name('best.pt').write_text('worse')")
+    (tmp_path / "project" / "best.pt").write_text("best")
+    found.time((), timeout_s=60)
+    (saved,) = tmp_path.glob("diagnose-saved-*")
+    assert "project/best.pt was changed while the trials ran" in found.changed
+    assert f"What was there before is in {saved}." in found.changed
+    assert {path.name: path.read_text() for path in saved.iterdir()} == {"best.pt": "best"}
+
+
 def test_trials_that_are_stopped_keep_what_was_measured():
     class Stops:
         warm_up = timed = 0
@@ -206,7 +218,7 @@ def test_trials_that_are_stopped_keep_what_was_measured():
     chosen = [Candidate("sham", "Sham"), Candidate("schedule-gc", "Collect")]
     proof = prove(Stops(), chosen, 1e6, lambda _text: None)
     assert [trial.id for trial in proof.trials] == ["sham"]
-    assert proof.notes == ["No further run was started: x was changed."]
+    assert proof.notes == ["x was changed."]
 
 
 def test_a_result_that_is_broken_is_a_failed_run(tmp_path):
