@@ -11,7 +11,6 @@ It imports the standard library only, since it starts before every run.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -24,7 +23,7 @@ from typing import Any, NoReturn
 
 __all__ = ["BOOTSTRAP", "GUARD_EXIT", "main"]
 
-BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv.pop(1)); from diagnose.proof.guard import main; main()"
+BOOTSTRAP = "import sys; sys.path.append(sys.argv.pop(1)); from diagnose.proof.guard import main; main()"
 GUARD_EXIT = 70  # the command could not be started
 POLL_S = 0.02  # between two looks at whether what was asked to end has ended
 MAX_ROUNDS = 50  # of killing what starts new processes faster than it is killed
@@ -140,6 +139,8 @@ def _start(command: list[str], environment: Mapping[str, str]) -> int:
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
+        import ctypes
+
         ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 

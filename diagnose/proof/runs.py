@@ -138,8 +138,7 @@ class Runner:
             num, first = len(self.plan.unreadable), clean(self.plan.unreadable[0])
             self.say(f"{first}{f' and {num - 1} more' if num > 1 else ''} cannot be read and is not in the copy")
         self._copy = WorkingCopy(self.plan, private / "cwd")
-        folders = [self.command.cwd, *_outside(self.command)]
-        self._originals = Originals(folders, self.plan.linked, without)
+        self._originals = Originals([self.command.cwd], [*self.plan.linked, *_outside(self.command)], without)
         if self._originals.unverified:
             names = ", ".join(map(clean, self._originals.unverified))
             self.say(f"{names} holds too many files to see whether the script writes there")
@@ -251,8 +250,8 @@ def _outside(command: Command) -> list[Path]:
 def _sentence(changes: str, saved: Path | None) -> str:
     before = f" What was there before is in {saved}." if saved is not None else ""
     return (
-        f"{clean(changes)} while the trials ran, so no further one was started.{before} If the script writes there, let "
-        "it write below its working folder, or allow it with --cwd-mode same; if it was something else, prove again."
+        f"{clean(changes)} while the trials ran, so no further one was started.{before} If the script writes "
+        "there, let it write below its working folder, or allow it with --cwd-mode same; if not, prove again."
     )
 
 

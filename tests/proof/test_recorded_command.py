@@ -88,6 +88,18 @@ def test_asked_on_a_terminal_no_is_the_default(capture, monkeypatch, capsys):
     assert asked == [("Run python train.py --lr 1?", False)]
 
 
+def test_trusted_beside_yes_it_runs(capture, monkeypatch):
+    class ReachedError(Exception):
+        pass
+
+    def reached():
+        raise ReachedError
+
+    monkeypatch.setattr("diagnose.proving.run_folder", reached)
+    with pytest.raises(ReachedError):
+        prove_and_answer(ProveRequest(script=str(capture()), yes=True, trust_command=True))
+
+
 def test_a_shared_folder_is_announced_with_what_it_risks(capture, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="--yes"):
