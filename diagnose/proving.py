@@ -18,13 +18,13 @@ from diagnose.output import check
 from diagnose.progress import Progress
 from diagnose.proof.budget import Budget
 from diagnose.proof.candidates import check_ids
+from diagnose.proof.copy_plan import CopyPlan, plan_copy
 from diagnose.proof.ending import EndedBySignal, ended_by_signals
 from diagnose.proof.outcome import arguments_of, proven, with_proof
 from diagnose.proof.recorded_command import recorded_command
 from diagnose.proof.recording import record
 from diagnose.proof.run_folder import remove_leftovers, run_folder
 from diagnose.proof.runs import Command, Runner
-from diagnose.proof.working_copy import CopyPlan, plan_copy
 from diagnose.reports.words import clean
 
 __all__ = ["ProveRequest", "command_of", "parse_budget", "prove_and_answer"]

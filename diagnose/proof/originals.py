@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnose.proof.working_copy import LEFT_OUT, MAX_ENTRIES, is_environment
+from diagnose.proof.copy_plan import LEFT_OUT, MAX_ENTRIES, is_environment
 
 __all__ = ["Changes", "Originals"]
 

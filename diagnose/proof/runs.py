@@ -16,12 +16,13 @@ from typing import IO, Any, Literal
 
 import diagnose
 from diagnose.errors import OriginalsChangedError
+from diagnose.proof.copy_plan import CopyPlan, plan_copy
 from diagnose.proof.guard import BOOTSTRAP as GUARD
 from diagnose.proof.originals import Originals
 from diagnose.proof.patches import any_compiles
 from diagnose.proof.process_cleanup import VARIABLE, end_all
 from diagnose.proof.spec import Order, Run
-from diagnose.proof.working_copy import CopyPlan, WorkingCopy, plan_copy
+from diagnose.proof.working_copy import WorkingCopy
 from diagnose.reports.words import clean
 
 __all__ = ["Command", "Runner"]

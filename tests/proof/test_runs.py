@@ -12,7 +12,7 @@ import pytest
 
 from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.progress import Progress
-from diagnose.proof import runs, working_copy
+from diagnose.proof import copy_plan, runs
 from diagnose.proof.candidates import Candidate
 from diagnose.proof.prove import prove
 from diagnose.proof.recording import record
@@ -183,7 +183,7 @@ def test_torch_saves_a_large_checkpoint_into_the_copy(runner, tmp_path):
 
 
 def test_a_write_through_a_link_to_large_data_is_noticed_and_no_run_follows(runner, tmp_path, monkeypatch):
-    monkeypatch.setattr(working_copy, "LINKED_FOLDER_BYTES", 10)
+    monkeypatch.setattr(copy_plan, "LINKED_FOLDER_BYTES", 10)
     found = runner("open('data/x.bin', 'ab').write(b'more')")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x.bin").write_bytes(b"0" * 100)

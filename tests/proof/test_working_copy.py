@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from diagnose.errors import UsageError
-from diagnose.proof import working_copy
-from diagnose.proof.working_copy import WorkingCopy, plan_copy
+from diagnose.proof import copy_plan
+from diagnose.proof.copy_plan import plan_copy
+from diagnose.proof.working_copy import WorkingCopy
 
 
 @pytest.fixture
@@ -59,8 +60,8 @@ def test_what_a_run_left_alone_is_not_copied_again(project):
 
 
 def test_links_stay_usable_and_lead_into_the_copy_where_they_can(project, tmp_path, monkeypatch):
-    monkeypatch.setattr(working_copy, "LINKED_FOLDER_BYTES", 1_000)
-    monkeypatch.setattr(working_copy, "LINKED_FILE_BYTES", 1_000)
+    monkeypatch.setattr(copy_plan, "LINKED_FOLDER_BYTES", 1_000)
+    monkeypatch.setattr(copy_plan, "LINKED_FILE_BYTES", 1_000)
     for name, size in (("big", 2_000), ("small", 3)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x").write_bytes(b"x" * size)
@@ -142,7 +143,7 @@ def test_a_copy_within_its_source_does_not_copy_itself(project):
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_ENTRIES", 2), ("MAX_COPIED_BYTES", 1000), ("FREE_SHARE", 1 << 50)])
 def test_a_folder_that_holds_too_much_is_refused_with_a_remedy(project, monkeypatch, limit, value):
-    monkeypatch.setattr(working_copy, limit, value)
+    monkeypatch.setattr(copy_plan, limit, value)
     with pytest.raises(UsageError, match="--cwd-mode same"):
         plan_copy(project)
 
@@ -158,5 +159,5 @@ def test_the_size_is_known_before_anything_is_copied(project, monkeypatch):
     plan = plan_copy(project)
     assert (plan.num_files, plan.num_bytes, plan.size_text) == (2, 100_003, "100,003 bytes in 2 files")
     assert not plan.is_large
-    monkeypatch.setattr(working_copy, "ANNOUNCED_BYTES", 100_000)
+    monkeypatch.setattr(copy_plan, "ANNOUNCED_BYTES", 100_000)
     assert plan.is_large
