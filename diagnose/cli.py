@@ -118,6 +118,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # wh
 @click.option("--keep", metavar="FOLDER", help="Keep the output of every run in FOLDER.")
 @click.option("--write-patch", metavar="FILE", help="Write what helped into a diff of the script; git apply takes it.")
 @click.option("--yes", is_flag=True, help="Do not ask before running the script repeatedly.")
+@click.option("--trust-command", is_flag=True, help="With --yes: also run a command that a capture has recorded.")
 @_outputs
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)

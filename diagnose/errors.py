@@ -5,7 +5,8 @@
     ├── InputError           exit 4   the trace or capture cannot be read
     │   └── NotATraceError   exit 4   the file is readable but is not a Kineto trace
     ├── CaptureError         exit 5   the script ran but no step could be captured
-    └── OutputError          exit 6   the result cannot be written where asked
+    ├── OutputError          exit 6   the result cannot be written where asked
+    └── OriginalsChangedError exit 1  files of the user changed while prove ran the script
 
 Exit code 3 is that of a gate that fails, which is no error. A traced script's own exit code passes through unchanged.
 """
@@ -17,6 +18,7 @@ __all__ = [
     "DiagnoseError",
     "InputError",
     "NotATraceError",
+    "OriginalsChangedError",
     "OutputError",
     "UsageError",
 ]
@@ -60,3 +62,7 @@ class OutputError(DiagnoseError):
     """A result cannot be written where it was asked for."""
 
     exit_code = 6
+
+
+class OriginalsChangedError(DiagnoseError):
+    """Files of the user changed while the script was run to be measured, so no further run may start."""

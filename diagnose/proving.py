@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import re
+import shlex
 import shutil
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from diagnose.answering import Request, answer, examine_paths, prepare
-from diagnose.errors import CaptureError, UsageError
+from diagnose.errors import CaptureError, OriginalsChangedError, UsageError
 from diagnose.files import cannot_write, check_file, printable
 from diagnose.findings import Diagnosis
-from diagnose.masking import MASK
 from diagnose.output import check_distinct
 from diagnose.progress import Progress
 from diagnose.proof.budget import Budget
 from diagnose.proof.candidates import check_ids
+from diagnose.proof.copy_plan import CopyPlan, plan_copy
+from diagnose.proof.ending import EndedBySignal, ended_by_signals
 from diagnose.proof.outcome import arguments_of, proven, with_proof
+from diagnose.proof.recorded_command import recorded_command
 from diagnose.proof.recording import record
+from diagnose.proof.run_folder import remove_leftovers, run_folder
 from diagnose.proof.runs import Command, Runner
+from diagnose.reports.words import clean
 from diagnose.reservation import Reservation
 
 __all__ = ["ProveRequest", "command_of", "parse_budget", "prove_and_answer"]
@@ -45,45 +49,58 @@ class ProveRequest(Request):
     step_on: str = "auto"
     keep: str | None = None  # folder for the runs' outputs
     yes: bool = False
+    trust_command: bool = False  # a command that a capture has recorded may run
     write_patch: str | None = None  # where the diff of the script with the changes that helped goes
     patches: dict[str, dict[str, object]] = field(default_factory=dict)
 
 
 def prove_and_answer(request: ProveRequest) -> int:
-    """Prove and print; return the exit code.
+    """Prove and print; return the exit code, 128 and the number of the signal for a run that SIGTERM or SIGHUP ended.
 
     Raises:
         UsageError: the request makes no sense, or nobody was there to agree to it.
         CaptureError: the script could not be traced or measured.
+        OriginalsChangedError: the user's files changed while it ran; what was measured until then has been printed.
     """
+    try:
+        with ended_by_signals():
+            return _prove_and_answer(request)
+    except EndedBySignal as ended:
+        return ended.exit_code
+
+
+def _prove_and_answer(request: ProveRequest) -> int:
     budget_s = parse_budget(request.budget)
     check_ids(request.apply)
     files = prepare(request)
     _check_patch(request)
     command, capture = command_of(request)
-    _agree(request, command, budget_s)
-    budget = Budget(budget_s)
-    with _folder(request.keep) as folder:
-        runner = Runner(command, folder.path, cwd_mode=request.cwd_mode, step_on=request.step_on)
-        if capture is None:
-            capture = folder.path / "capture"
-            with budget.recording():
-                record(runner, (), capture, budget.left, request.progress)
-        diagnosis = examine_paths([capture], request.progress)
-        runner.arguments = arguments_of(diagnosis)
-        proof = proven(runner, diagnosis, request.apply, budget.for_trials, request.progress.say)
-        goes_on = budget.records(proof.best, proof.notes)
-        diagnosis = with_proof(diagnosis, proof)
-        if goes_on:
-            after = _after(runner, proof.best, folder.path / "after", budget.left, request.progress)
-            diagnosis = replace(diagnosis, after=after)
+    _check_launcher(command)
+    if remove_leftovers():
+        request.progress.say("removed what an earlier prove, which was killed, had left in the temporary folder")
+    with _kept(request.keep) as keep, run_folder() as private:
+        plan = plan_copy(command.cwd, without=[keep] if keep else []) if request.cwd_mode == "copy" else None
+        _agree(request, command, capture, plan, budget_s)
+        folder = keep or private
+        runner = Runner(
+            command,
+            folder,
+            cwd_mode=request.cwd_mode,
+            step_on=request.step_on,
+            private=private,
+            plan=plan,
+            say=request.progress.say,
+        )
+        diagnosis, best = _proven(request, runner, capture, Budget(budget_s))
         try:
             answer(diagnosis, request, files)
         finally:  # a report that cannot be written costs no patch
             if request.write_patch:
-                _write_patch(request, command, diagnosis, proof.best)
-        if request.keep:
-            request.progress.say(f"the output of every run is in {folder.path}")
+                _write_patch(request, command, diagnosis, best)
+        if keep:
+            request.progress.say(f"the output of every run is in {clean(str(keep))}")
+    if runner.changed:
+        raise OriginalsChangedError(runner.changed)
     return 0
 
 
@@ -92,6 +109,25 @@ def _check_patch(request: ProveRequest) -> None:
         options = {"--html": request.html, "--output": request.output, "--write-patch": request.write_patch}
         check_distinct(options, [request.script])
         check_file(Path(request.write_patch), force=request.force)
+
+
+def _proven(
+    request: ProveRequest, runner: Runner, capture: Path | None, budget: Budget
+) -> tuple[Diagnosis, tuple[str, ...]]:
+    """Return the diagnosis with its trials, and the changes that are best together."""
+    if capture is None:
+        capture = runner.folder / "capture"
+        with budget.recording():
+            record(runner, (), capture, budget.left, request.progress)
+    diagnosis = examine_paths([capture], request.progress)
+    runner.arguments = arguments_of(diagnosis)
+    proof = proven(runner, diagnosis, request.apply, budget.for_trials, request.progress.say)
+    goes_on = not runner.changed and budget.records(proof.best, proof.notes)
+    diagnosis = with_proof(diagnosis, proof)
+    if goes_on:
+        after = _after(runner, proof.best, runner.folder / "after", budget.left, request.progress)
+        diagnosis = replace(diagnosis, after=after)
+    return diagnosis, proof.best
 
 
 def parse_budget(text: str, *, name: str = "--budget") -> float:
@@ -113,7 +149,7 @@ def command_of(request: ProveRequest) -> tuple[Command, Path | None]:
     Raises:
         UsageError: there is no such script, or the capture does not know its command.
     """
-    launcher = tuple(request.launcher.split())
+    launcher = _words(request.launcher)
     path = Path(request.script)
     if request.module:
         return Command(("-m", request.script, *request.args), Path.cwd(), launcher), None
@@ -121,56 +157,88 @@ def command_of(request: ProveRequest) -> tuple[Command, Path | None]:
         raise UsageError(f"There is no script or capture {request.script}; check the path.")
     if not path.is_dir() or (path / "__main__.py").is_file():
         return Command((request.script, *request.args), Path.cwd(), launcher), None
-    return _of_capture(path, launcher), path
+    return recorded_command(path, launcher), path
 
 
-def _of_capture(path: Path, launcher: tuple[str, ...]) -> Command:
-    described = sorted(path.glob("capture*.json"))
-    if not described:
+def _words(launcher: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(launcher))
+    except ValueError as error:
+        raise UsageError(f"--launcher {launcher} cannot be split into words: {error}; check its quotes.") from error
+
+
+def _check_launcher(command: Command) -> None:
+    if command.launcher and shutil.which(command.launcher[0]) is None:
         raise UsageError(
-            f"{path} is no capture of diagnose trace, so the command to run is not known; name the script."
+            f"There is no command {clean(command.launcher[0])} to start the ranks with; check --launcher and PATH."
         )
-    info = json.loads(described[0].read_text(encoding="utf-8"))
-    script, cwd, world = (
-        tuple(info.get("command") or ()),
-        Path(info.get("cwd") or "."),
-        int(info.get("world_size") or 1),
-    )
-    if not script or script[0] == "<notebook>" or not cwd.is_dir():
-        raise UsageError(f"{path} was not captured from a script that can be run again; name the script.")
-    if any(MASK in str(word) for word in script):
-        raise UsageError(
-            f"{path} holds the command with its credentials masked, so it cannot be run again from there; name the "
-            f"script with its arguments: diagnose prove {' '.join(script[: 1 + (script[0] == '-m')])} …"
-        )
-    if world > 1 and not launcher:
-        launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}")
-    return Command(script, cwd, launcher)
 
 
-def _agree(request: ProveRequest, command: Command, budget_s: float) -> None:
-    """Tell what is about to run, and ask unless told not to.
+@contextmanager
+def _kept(keep: str | None) -> Iterator[Path | None]:
+    """Give the folder for the runs' outputs, which must be new and is this run's alone, where one was asked for."""
+    if keep is None:
+        yield None
+        return
+    path = Path(keep).absolute()
+    try:
+        reservation = Reservation(path)
+        is_empty = not any(path.iterdir())
+    except BlockingIOError as error:
+        raise UsageError(f"Another run keeps its output in {printable(keep)}; give --keep a new name.") from error
+    except (OSError, ValueError) as error:
+        raise cannot_write(keep, error) from error
+    try:
+        if not is_empty:
+            raise UsageError(f"The folder {printable(keep)} is not empty; give --keep a new name.")
+        yield path
+    finally:
+        reservation.release()
+
+
+def _agree(
+    request: ProveRequest, command: Command, capture: Path | None, plan: CopyPlan | None, budget_s: float
+) -> None:
+    """Show what is about to run, and ask unless that was agreed to already.
 
     Raises:
         UsageError: there is nobody to ask, or the answer is no.
     """
+    say = request.progress.say
     where = (
-        "each time in a copy of the working folder, which is thrown away"
-        if request.cwd_mode == "copy"
-        else "each time in the working folder itself, where it may write"
+        f"in one copy of the working folder ({plan.size_text}), which is put back before each and removed at the end"
+        if plan is not None
+        else "each time in the working folder itself"
     )
-    request.progress.say(
+    say(
         f"this runs {command.text} again and again for up to {_told_time(budget_s)}, {where}; "
         "every run is stopped after some dozens of steps. What it writes to elsewhere is not protected."
     )
-    if request.yes:
+    if plan is None:
+        say(
+            "with --cwd-mode same every run may overwrite, append to and remove files of the working folder "
+            f"{clean(str(command.cwd))}, checkpoints and logs included; nothing is checked or put back"
+        )
+    if capture is not None:
+        say(f"the command was recorded in {clean(str(capture))}, with the working folder {clean(str(command.cwd))}")
+    if request.yes and (capture is None or request.trust_command):
         return
     if not sys.stdin.isatty():
-        raise UsageError("Nobody can be asked whether to run the script repeatedly; agree to it with --yes.")
+        raise UsageError(_why_asked(command, capture))
     import click
 
-    if not click.confirm("Run it?", default=True, err=True):
+    shown = f"Run {command.text}?" if capture is not None else "Run it?"
+    if not click.confirm(shown, default=capture is None, err=True):
         raise UsageError("Nothing was run.")
+
+
+def _why_asked(command: Command, capture: Path | None) -> str:
+    if capture is None:
+        return "Nobody can be asked whether to run the script repeatedly; agree to it with --yes."
+    return (
+        f"The command comes from a file, {clean(str(capture))}, and --yes alone does not agree to it; read it, and "
+        f"add --trust-command if it may run here: {command.text}"
+    )
 
 
 def _told_time(seconds: float) -> str:
@@ -217,38 +285,9 @@ def _lines(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
     """Return the lines of the script that the rule's finding names, and those of its examples."""
     found = [f for f in (diagnosis.findings) if f.rule == rule]
     places = [place for f in found for place in (*f.where, *(e.where for e in f.examples))]
-    mine = {p.line for p in places if p.line and p.file and script.resolve().match(Path(p.file).as_posix())}
-    return tuple(sorted(mine))
+    return tuple(sorted({p.line for p in places if p.line and p.file and _is_end_of(Path(p.file), script.resolve())}))
 
 
-class _folder:  # noqa: N801  # a context manager, used like a function
-    """A folder for the runs: kept where a name was given, thrown away otherwise."""
-
-    def __init__(self, keep: str | None) -> None:
-        self._keep = keep
-        self._reservation: Reservation | None = None
-        self.path = Path()
-
-    def __enter__(self) -> _folder:
-        if self._keep is None:
-            self.path = Path(tempfile.mkdtemp(prefix="diagnose-prove-"))
-            return self
-        self.path = Path(self._keep).absolute()
-        try:
-            self._reservation = Reservation(self.path)
-            if any(self.path.iterdir()):
-                self._reservation.release()
-                raise UsageError(f"The folder {printable(self._keep)} is not empty; give --keep a new name.")
-        except BlockingIOError as error:
-            raise UsageError(
-                f"Another run keeps its output in {printable(self._keep)}; give --keep a new name."
-            ) from error
-        except (OSError, ValueError) as error:
-            raise cannot_write(self._keep, error) from error
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._keep is None:
-            shutil.rmtree(self.path, ignore_errors=True)
-        if self._reservation is not None:
-            self._reservation.release()
+def _is_end_of(named: Path, path: Path) -> bool:
+    """Return whether a trace's name of a file, which is data and no pattern, can be that of ``path``."""
+    return path.parts[-len(named.parts) :] == named.parts

@@ -9,7 +9,7 @@ from math import ceil
 from statistics import median
 from typing import Literal, Protocol, TypeAlias
 
-from diagnose.errors import CaptureError
+from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.findings import Trial
 from diagnose.proof.candidates import Candidate
 from diagnose.proof.patches import PATCHES, any_compiles
@@ -88,6 +88,14 @@ class _Proving:
         self._longest_s = 0.0
 
     def go(self, chosen: Sequence[Candidate]) -> Proof:
+        try:
+            self._go(chosen)
+        except OriginalsChangedError as stopped:  # what was measured until then stays
+            self._proof.notes.append(str(stopped))
+            self._proof.best = ()
+        return self._proof
+
+    def _go(self, chosen: Sequence[Candidate]) -> None:
         if not all(candidate.refusal for candidate in chosen):
             self._calibrate()
             self._baseline()
@@ -101,7 +109,6 @@ class _Proving:
             self._proof.notes.append(f"The budget ended before {', '.join(left_out)} could be run; give --budget more.")
         self._settle({c.id: c for c in chosen})
         self._combine(chosen)
-        return self._proof
 
     def _calibrate(self) -> None:
         """Run the unchanged script once and choose how many steps to time."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
+
+from diagnose.reports.words import clean
 
 __all__ = ["LEAST_TIMED", "Order", "Run"]
 
 LEAST_TIMED = 5  # steps of a run that ends early: fewer make no median
+MAX_TEXT = 2_000  # characters of a sentence: it quotes the script's own exception
+MAX_WHOLE = 1 << 62  # bytes, steps, exit codes
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,88 @@ class Run:
 
     @classmethod
     def from_json(cls, text: str) -> Run:
-        """Read what ``to_json`` wrote.
+        """Read what ``to_json`` wrote; a trial's process belongs to the script, so nothing in it is taken on trust.
 
         Raises:
-            ValueError, TypeError: it is something else.
+            ValueError: it is something else.
         """
         values = json.loads(text)
-        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        return cls(**{**values, **lists})
+        if not isinstance(values, dict):
+            raise ValueError("it is no JSON object")
+        unknown = sorted(set(values) - set(_READERS))
+        if unknown:
+            raise ValueError(f"it has the field {unknown[0]!r}")
+        return cls(**{name: _READERS[name](name, value) for name, value in values.items()})
+
+
+def _wrong(name: str) -> ValueError:
+    return ValueError(f"its {name} is not what a run measures")
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _wrong(name)
+    try:
+        return float(value)
+    except OverflowError:  # an integer of a thousand digits
+        raise _wrong(name) from None
+
+
+def _numbers(name: str, value: object) -> tuple[float, ...]:
+    if not isinstance(value, list):
+        raise _wrong(name)
+    return tuple(_number(name, one) for one in value)
+
+
+def _durations(name: str, value: object) -> tuple[float, ...]:
+    found = _numbers(name, value)
+    if not all(0 < one < inf for one in found):
+        raise _wrong(name)
+    return found
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_WHOLE:
+        raise _wrong(name)
+    return value
+
+
+def _optional(name: str, value: object) -> int | None:
+    return None if value is None else _whole(name, value)
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(name)
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _wrong(name)
+    return clean(value)[:MAX_TEXT]
+
+
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise _wrong(name)
+    return tuple(_text(name, one) for one in value)
+
+
+_READERS: dict[str, Callable[[str, object], Any]] = {
+    "ids": _texts,
+    "step_ns": _durations,
+    "losses": _numbers,
+    "grad_norms": _numbers,
+    "skipped_steps": _optional,
+    "peak_bytes": _optional,
+    "clock": _text,
+    "warm_up": _whole,
+    "steady": _flag,
+    "applied": _texts,
+    "refused": _texts,
+    "ended": _text,
+    "exit_code": _whole,
+    "failure": _text,
+    "wall_s": _number,
+}
