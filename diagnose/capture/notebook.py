@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from diagnose.capture.options import CaptureOptions
+from diagnose.capture.options import MAX_MB, CaptureOptions
 from diagnose.capture.run import Progress, silence_kineto
 from diagnose.capture.session import Session
 from diagnose.errors import CaptureError
@@ -81,7 +81,7 @@ def capture_steps(  # noqa: PLR0913  # keyword-only options with defaults
     skip: int | None = None,
     output: Path | None = None,
     max_seconds: float = 300.0,
-    max_mb: float = 500.0,
+    max_mb: float = MAX_MB,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:

@@ -43,8 +43,8 @@ class StopSignals:
         try:
             yield
         finally:
-            for number, handler in self._before.items():
-                signal.signal(number, handler)
+            for deferred, handler in self._before.items():
+                signal.signal(deferred, handler)
             for number in mine:
                 if signal.getsignal(number) == self._unwind:
                     signal.signal(number, signal.SIG_DFL)
