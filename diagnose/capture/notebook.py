@@ -67,6 +67,8 @@ class Tracer:
             self.folder = session.folder.target
             return
         session.folder.discard()
+        if error is None and session.measured.notes and session.complete:
+            raise CaptureError(f"No step was captured: {' '.join(session.all_notes)}")
         if error is None:
             raise CaptureError(
                 f"No step was captured: the loop made {session.num_steps} steps before the capture began. "

@@ -17,7 +17,7 @@ MAX_MB = 200.0  # torch needs six times as much memory to write a trace (measure
 
 @dataclass(frozen=True, slots=True)
 class CaptureOptions:
-    """How to capture; every bound is soft towards usefulness: a window that began gets at least one whole step.
+    """How to capture; the bounds hold inside a step too.
 
     Raises:
         UsageError: a value that makes no sense.
@@ -28,7 +28,7 @@ class CaptureOptions:
     # window. None: 10, and of short steps a second light window of up to 100, so that it lasts half a second
     skip: int | None = None  # most steps to wait for steadiness; None: 100, with several ranks exactly 20
     step_on: StepOn = "auto"
-    max_seconds: float = 300.0  # from the first step to the last; not applied with several ranks
+    max_seconds: float = 300.0  # from the first step to the last window written; not applied with several ranks
     max_mb: float = MAX_MB  # JSON text of both windows together, before compression
     keep_going: bool = False  # let the script finish once everything is captured
     quiet: bool = False

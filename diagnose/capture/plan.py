@@ -65,7 +65,9 @@ class Plan:
         self._recorder.end_step()
         self.num_steps += 1
         try:
-            if self._over:
+            if self._over or self._left_s() <= 0:
+                if not self._over:
+                    self.cut()
                 self.close()
                 return
             self._steps.send(duration)
@@ -93,6 +95,10 @@ class Plan:
         """Stop recording inside a step, on the thread that steps; return whether the time is over for good."""
         self._over = self._left_s() <= 0
         bound = f"--max-seconds {self._options.max_seconds:g}" if self._over else f"--max-mb {self._options.max_mb:g}"
+        if self._over and not self._recorder.recording:
+            self._measured.notes.append(
+                f"The recording was ended by {bound} inside step {self.num_steps}; allow more for all of its parts."
+            )
         self._recorder.cut(f"{bound} inside step {self.num_steps}")
         return self._over
 

@@ -65,6 +65,11 @@ class Recorder:
             self._window.stop()
 
     @property
+    def recording(self) -> bool:
+        """Return whether a window is open."""
+        return self._window is not None and not self._cut
+
+    @property
     def without_timing(self) -> bool:
         """Return whether the light window was cut before it held a whole step."""
         return self._cut and not self._measured.light
