@@ -23,7 +23,7 @@ AnyPath: TypeAlias = "str | PathLike[str]"
 
 STEPS = 10  # as the command has it
 MAX_SECONDS = 300.0
-MAX_MB = 500.0
+MAX_MB = 200.0
 
 
 def analyze(  # noqa: PLR0913  # each is an option of its own

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 
+from diagnose.capture.children import RUN_VARIABLE, new_mark
 from diagnose.child import Order
 
 __all__ = ["Ended", "supervise"]
@@ -49,7 +50,8 @@ def supervise(order: Order, script: Sequence[str], *, stdout_to_stderr: bool) ->
         files = (failure.fileno(), signals.fileno())
         order = replace(order, failure_file=files[0], signal_file=files[1])
         command = [*_python(), "-c", BOOTSTRAP, order.encode(), *script]
-        child = subprocess.Popen(command, stdout=STDERR if stdout_to_stderr else None, pass_fds=files)
+        environment = {**os.environ, RUN_VARIABLE: new_mark()}  # marks all that the script starts
+        child = subprocess.Popen(command, stdout=STDERR if stdout_to_stderr else None, pass_fds=files, env=environment)
         with _signals_to(child, files[1]):
             returncode = child.wait()
         failure.seek(0)

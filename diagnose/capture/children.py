@@ -1,4 +1,4 @@
-"""Ends what a deliberately stopped script would leave behind: worker processes and forked children."""
+"""Ends what a script that was stopped would leave behind: worker processes, and all others that it started."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import os
 import signal
 import struct
 import time
+import uuid
 from pathlib import Path
 
-__all__ = ["ForkedChildren", "end_workers"]
+from diagnose.capture.process_cleanup import end_marked
+
+__all__ = ["RUN_VARIABLE", "ForkedChildren", "end_others", "end_workers", "mark_run", "new_mark"]
+
+RUN_VARIABLE = "DIAGNOSE_TRACE_RUN"  # in the environment of every process that a traced script starts
 
 GRACE = 5.0  # seconds that worker processes get to end by themselves, as long as torch gives its DataLoader workers
 PID = struct.Struct("i")
@@ -60,6 +65,26 @@ def end_workers() -> None:
         if child.is_alive():
             child.terminate()
             child.join(1.0)
+
+
+def mark_run() -> str:
+    """Mark this process's environment, unless the command that started it has just done so; return the mark.
+
+    The mark of any other process above belongs to its own run.
+    """
+    if not os.environ.get(RUN_VARIABLE, "").startswith(f"{os.getppid()}-"):
+        os.environ[RUN_VARIABLE] = new_mark()
+    return os.environ[RUN_VARIABLE]
+
+
+def new_mark() -> str:
+    """Return a mark for what this process is about to start."""
+    return f"{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def end_others(mark: str) -> None:
+    """End whatever else the script has started, its children's children included."""
+    end_marked(RUN_VARIABLE, mark, grace_s=GRACE)
 
 
 def _parent(pid: int) -> int:

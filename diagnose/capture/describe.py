@@ -64,7 +64,7 @@ def _flags(session: Session) -> dict[str, object]:
         "ddp": session.facts.ddp,
         "autocast": session.facts.autocast,
         "spans_ns": {name: list(span) for name, span in measured.spans.items()},
-        "light_mb": round(measured.light_mb, 3),
+        "light_mb": round(measured.mb.get("light", 0.0), 3),
     }
 
 

@@ -17,7 +17,7 @@ from diagnose.capture.options import StepOn
 from diagnose.capture.period import StepFinder
 from diagnose.capture.sources import Undo
 
-__all__ = ["Listener"]
+__all__ = ["Listener", "in_backward"]
 
 
 class Listener:
@@ -75,6 +75,11 @@ class Listener:
         """Return whether to listen; a forked child must not capture."""
         return self._listening and os.getpid() == self._owner
 
+    @property
+    def inside(self) -> bool:
+        """Return whether a boundary is being reported."""
+        return self._inside
+
     def shut_loaders(self) -> None:
         """Shut the workers of DataLoader iterators down that the script has left behind."""
         sources.shut_workers(self._iterators)
@@ -112,12 +117,12 @@ class Listener:
         if not self.active or self._inside:
             return
         self.num_events += 1
-        in_backward = _in_backward()
-        if in_backward and source == "forward":
+        backward = in_backward()
+        if backward and source == "forward":
             return  # activation checkpointing computes a part again
         if not self._ends_step(source, origin):
             return
-        if in_backward:
+        if backward:
             self._due = True
             self._watch_backward()
         else:
@@ -140,7 +145,7 @@ class Listener:
             self._undo.append(sources.watch_backward(self._backward_over))
 
     def _backward_over(self) -> None:
-        if self._due and self.active and not _in_backward():
+        if self._due and self.active and not in_backward():
             self._due = False
             self._report()
 
@@ -158,7 +163,7 @@ def _gradients() -> bool:
     return torch is None or bool(torch.is_grad_enabled())
 
 
-def _in_backward() -> bool:
+def in_backward() -> bool:
     """Return whether this thread is executing a backward pass."""
     torch = sys.modules.get("torch")
     return torch is not None and hasattr(torch, "_C") and int(torch._C._current_graph_task_id()) != -1

@@ -19,7 +19,8 @@ class Measured:
     unprofiled: list[int] = field(default_factory=list)
     light: list[int] = field(default_factory=list)
     attribution: list[int] = field(default_factory=list)
-    light_mb: float = 0.0
+    mb: dict[WindowKind, float] = field(default_factory=dict)  # of JSON text
+    write_s_per_mb: float = 0.0  # what stopping the profiler and writing took
     files: dict[WindowKind, str] = field(default_factory=dict)
     flags: dict[str, object] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # wall clock (unix ns) of each part
@@ -37,7 +38,7 @@ class Surroundings:
     foreign_active: Callable[[], bool]  # whether the script's own profiler is at work
     undecided: Callable[[], bool]  # whether what a step is may still change
     compiled: Callable[[], int]  # how many graphs torch.compile has made so far
-    grown_mb: Callable[[], float]  # how much memory the process has
+    look: Callable[[], None]  # called when a bound may be reached at another time than before
     settled: Callable[[], None]  # called once the wait is over: what a step is stays as it is from here on
     sampling: Callable[[bool], None]  # start or stop the sampler
     wrote: Callable[[], object]  # called after each window was written

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from diagnose.capture.options import CaptureOptions
+from diagnose.capture.options import MAX_MB, CaptureOptions
 from diagnose.capture.run import Progress, silence_kineto
 from diagnose.capture.session import Session
 from diagnose.errors import CaptureError
@@ -75,6 +75,8 @@ class Tracer:
         if self._temporary is not None:
             with contextlib.suppress(OSError):
                 self._temporary.rmdir()
+        if error is None and session.measured.notes and session.complete:
+            raise CaptureError(f"No step was captured: {' '.join(session.all_notes)}")
         if error is None:
             raise CaptureError(
                 f"No step was captured: the loop made {session.num_steps} steps before the capture began. "
@@ -89,7 +91,7 @@ def capture_steps(  # noqa: PLR0913  # keyword-only options with defaults
     skip: int | None = None,
     output: Path | None = None,
     max_seconds: float = 300.0,
-    max_mb: float = 500.0,
+    max_mb: float = MAX_MB,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:

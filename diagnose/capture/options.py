@@ -8,15 +8,16 @@ from typing import Literal, TypeAlias
 
 from diagnose.errors import UsageError
 
-__all__ = ["STEP_SOURCES", "CaptureOptions", "StepOn"]
+__all__ = ["MAX_MB", "STEP_SOURCES", "CaptureOptions", "StepOn"]
 
 StepOn: TypeAlias = Literal["auto", "optimizer", "dataloader", "forward", "marker"]
 STEP_SOURCES: tuple[StepOn, ...] = ("auto", "optimizer", "dataloader", "forward", "marker")
+MAX_MB = 200.0  # torch needs six times as much memory to write a trace (measured), and minutes for more
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureOptions:
-    """How to capture; every bound is soft towards usefulness: a window that began gets at least one whole step.
+    """How to capture; the bounds hold inside a step too.
 
     Raises:
         UsageError: a value that makes no sense.
@@ -27,8 +28,8 @@ class CaptureOptions:
     # window. None: 10, and of short steps a second light window of up to 100, so that it lasts half a second
     skip: int | None = None  # most steps to wait for steadiness; None: 100, with several ranks exactly 20
     step_on: StepOn = "auto"
-    max_seconds: float = 300.0  # from the first step to the last; not applied with several ranks
-    max_mb: float = 500.0  # raw JSON of both windows together; not applied with several ranks
+    max_seconds: float = 300.0  # from the first step to the last window written; not applied with several ranks
+    max_mb: float = MAX_MB  # JSON text of both windows together, before compression
     keep_going: bool = False  # let the script finish once everything is captured
     quiet: bool = False
     force: bool = False  # replace an earlier capture in ``output``

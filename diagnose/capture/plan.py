@@ -31,6 +31,7 @@ REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost o
 WAIT_SHARE = 0.4  # of max_seconds for waiting,
 PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
 LIGHT_SHARE = 0.8  # and the light window; the attribution window has the rest
+RESERVED_STEPS = 4  # the least that the windows need: one to warm up and one to record, twice
 LIGHT_MB_SHARE = 0.4  # of max_mb for the light window
 ATTRIBUTION_GROWTH = 3.5  # MB a step against the light window: 3.1 with all flags, measured on small CPU steps
 
@@ -49,8 +50,10 @@ class Plan:
         self._together = around.num_ranks > 1
         self._began_at = time.monotonic()
         self._step_began = time.perf_counter_ns()
+        self._latest_ns = 0
         self._steps = self._script()
         self._recorder = Recorder(around, measured)
+        self._over = False  # --max-seconds was reached inside a step
         next(self._steps)
 
     def boundary(self) -> None:
@@ -58,9 +61,15 @@ class Plan:
         duration = time.perf_counter_ns() - self._step_began
         if self.done:
             return
+        self._latest_ns = duration
         self._recorder.end_step()
         self.num_steps += 1
         try:
+            if self._over or self._left_s() <= 0:
+                if not self._over:
+                    self.cut()
+                self.close()
+                return
             self._steps.send(duration)
         except StopIteration:
             self.done = True
@@ -75,6 +84,30 @@ class Plan:
         self._steps.close()
         self.done = True
 
+    @property
+    def due_in(self) -> float:
+        """Return in how many seconds to look whether a bound is reached inside a step; 0 once one is."""
+        if self.done:
+            return math.inf
+        return max(0.0, min(self._left_s(), self._recorder.full_in))
+
+    def cut(self) -> bool:
+        """Stop recording inside a step, on the thread that steps; return whether the time is over for good."""
+        self._over = self._left_s() <= 0
+        bound = f"--max-seconds {self._options.max_seconds:g}" if self._over else f"--max-mb {self._options.max_mb:g}"
+        if self._over and not self._recorder.recording:
+            self._measured.notes.append(
+                f"The recording was ended by {bound} inside step {self.num_steps}; allow more for all of its parts."
+            )
+        self._recorder.cut(f"{bound} inside step {self.num_steps}")
+        return self._over
+
+    def _left_s(self) -> float:
+        """Return the time that is left before what is recorded now must be written; ranks have no such bound."""
+        if self._together or self._over:
+            return math.inf
+        return self._began_at + self._options.max_seconds - self._recorder.write_s - time.monotonic()
+
     def disturb(self) -> None:
         """Give way at once to a profiler that the script starts."""
         self._recorder.disturb()
@@ -84,12 +117,19 @@ class Plan:
         yield from self._plain()
         first = min(self._num_steps, self._options.steps or LEAST_STEPS)
         yield from self._record("light", first, LIGHT_SHARE)
-        yield from self._pass(REST_STEPS)
+        if self._affords(REST_STEPS + 2):
+            yield from self._pass(REST_STEPS)
+        if self._recorder.without_timing and not self._together:
+            return
         yield from self._record("attribution", self._attribution_steps(), 1.0)
         longer = self._longer_window()
-        if longer > first:  # short steps: now that the rest is safe, a light window that lasts
+        if longer > first and self._affords(longer):  # short steps: a light window that lasts, now the rest is safe
             yield from self._pass(REST_STEPS)
             yield from self._record("light", longer, 1.0)
+
+    def _affords(self, num_steps: int) -> bool:
+        """Return whether so many steps like the latest end in time."""
+        return self._together or num_steps * self._latest_ns / 1e9 < self._left_s()
 
     def _wait(self) -> Steps:
         """Watch step times until they settle; with several ranks wait a fixed number of steps."""
@@ -99,7 +139,7 @@ class Plan:
         settling_from = 0
         compiled = self._around.compiled()
         steady: int | None = None
-        while len(times) < limit and not (self._late(WAIT_SHARE) and times):
+        while len(times) < limit and not (times and (self._late(WAIT_SHARE) or not self._affords(RESERVED_STEPS))):
             times.append((yield))
             if compiled != self._around.compiled():
                 compiled, settling_from, steady = self._around.compiled(), len(times), None
@@ -112,6 +152,8 @@ class Plan:
         self._around.settled()
         start = time.time_ns()
         if steady is None:
+            if times and not self._affords(RESERVED_STEPS):
+                self._measured.unprofiled.append(times[-1])
             if limit:
                 self._measured.notes.append(
                     f"Step times had not settled after {len(times)} steps; the numbers may include warm-up."
@@ -129,6 +171,8 @@ class Plan:
         if wanted > 0:
             self._around.say(f"measuring {wanted} steps without the profiler")
         for _ in range(max(wanted, 0)):
+            if times and not self._affords(RESERVED_STEPS):
+                break
             times.append((yield))
             if self._late(PLAIN_SHARE):
                 break
@@ -136,7 +180,13 @@ class Plan:
         self._measured.spans["unprofiled"] = (start, time.time_ns())
 
     def _record(self, kind: WindowKind, num_steps: int, share: float) -> Steps:
-        return self._recorder.record(kind, num_steps, lambda grown_from: self._full(kind, share, grown_from))
+        limit_mb = self._options.max_mb - sum(self._measured.mb.values())
+        if kind == "light":
+            other = self._measured.mb.get("attribution", 0.0)
+            limit_mb = min(LIGHT_MB_SHARE * self._options.max_mb, self._options.max_mb - other)
+        return self._recorder.record(
+            kind, num_steps, limit_mb, lambda: self._full(kind, share), warm_up=self._affords(2)
+        )
 
     def _fitting_steps(self, times: list[int]) -> int:
         """Return how many steps make a window long enough for the sampler and for a steady median."""
@@ -150,31 +200,24 @@ class Plan:
         light = self._measured
         if self._together or not light.light:
             return wanted
-        per_step = ATTRIBUTION_GROWTH * light.light_mb / len(light.light)
-        fitting = int((self._options.max_mb - light.light_mb) / per_step) if per_step else wanted
+        light_mb = light.mb["light"]
+        per_step = ATTRIBUTION_GROWTH * light_mb / len(light.light)
+        fitting = int((self._options.max_mb - light_mb) / per_step) if per_step else wanted
         return max(1, min(wanted, fitting))
 
     def _longer_window(self) -> int:
         """Return how many steps a second light window may have, judging its size by the first one's."""
-        light = self._measured
-        if not light.light or not light.light_mb:
+        light, light_mb = self._measured.light, self._measured.mb.get("light", 0.0)
+        if not light or not light_mb:
             return 0
-        return min(self._num_steps, int(LIGHT_MB_SHARE * self._options.max_mb * len(light.light) / light.light_mb))
+        return min(self._num_steps, int(LIGHT_MB_SHARE * self._options.max_mb * len(light) / light_mb))
 
-    def _full(self, kind: WindowKind, share: float, grown_from: float) -> bool:
-        """Return whether the window must close early, and note why."""
-        if self._together:
+    def _full(self, kind: WindowKind, share: float) -> bool:
+        """Return whether the window must close early for lack of time, and note why."""
+        if self._together or not (self._late(share) or not self._affords(1)):
             return False
-        limit = self._options.max_mb * (LIGHT_MB_SHARE if kind == "light" else 1.0)
-        if self._around.grown_mb() - grown_from > limit:
-            self._measured.notes.append(f"The {kind} window was cut short by --max-mb {self._options.max_mb:g}.")
-            return True
-        if self._late(share):
-            self._measured.notes.append(
-                f"The {kind} window was cut short by --max-seconds {self._options.max_seconds:g}."
-            )
-            return True
-        return False
+        self._measured.notes.append(f"The {kind} window was cut short by --max-seconds {self._options.max_seconds:g}.")
+        return True
 
     def _late(self, share: float) -> bool:
         elapsed = time.monotonic() - self._began_at

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["busy_share", "compiled_graphs", "resident_mb", "silent_stderr"]
+__all__ = ["busy_share", "compiled_graphs", "heap_mb", "silent_stderr"]
 
 STDERR = 2
 
@@ -19,13 +21,46 @@ def compiled_graphs() -> int:
     return 0 if utils is None else int(utils.counters["stats"].get("unique_graphs", 0))
 
 
-def resident_mb() -> float:
-    """Return the memory that the process holds, 0 where the system does not tell."""
+class _Mallinfo(ctypes.Structure):
+    """What glibc's mallinfo2 returns."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+PROBE_BYTES = 64_000
+
+
+def heap_mb() -> float | None:
+    """Return how much is allocated by malloc, None where the allocator does not tell."""
+    reader = _heap_reader()
+    return reader() / 1e6 if reader is not None else None
+
+
+@lru_cache(maxsize=1)
+def _heap_reader() -> Callable[[], int] | None:
+    """Return a reader of the allocated bytes, None where malloc is not glibc's: another one would leave it still."""
+    libc = ctypes.CDLL(None)
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, ValueError):  # not Linux
-        return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+        mallinfo, malloc, free = libc.mallinfo2, libc.malloc, libc.free
+    except AttributeError:  # no glibc, or one before 2.33
+        return None
+    mallinfo.restype, malloc.restype = _Mallinfo, ctypes.c_void_p
+    malloc.argtypes, free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
+
+    def allocated() -> int:
+        info = mallinfo()
+        return int(info.uordblks) + int(info.hblkhd)
+
+    before = allocated()
+    block = malloc(PROBE_BYTES)
+    grown = allocated() - before
+    free(block)
+    return allocated if grown >= PROBE_BYTES // 2 else None
 
 
 def busy_share(pids: Iterable[int]) -> float | None:

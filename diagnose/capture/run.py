@@ -8,16 +8,17 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from diagnose.capture.children import ForkedChildren, end_workers
+from diagnose.capture.children import ForkedChildren, end_others, end_workers, mark_run
 from diagnose.capture.imports import when_imported
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.reasons import nothing_captured
-from diagnose.capture.script import Outcome, StopScript, check_script, run_script
+from diagnose.capture.script import BY_SIGNAL, Outcome, StopScript, check_script, run_script
 from diagnose.capture.session import Session
+from diagnose.capture.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from diagnose.captures import CaptureInfo
@@ -68,22 +69,26 @@ def trace_script(
     session = Session(options, command, say=say, stop=_stop)
     say("waiting for the first step")
     forget = when_imported("torch", session.arm)
-    owner, forked = os.getpid(), ForkedChildren()
-    outcome: Outcome | None = None
-    try:
-        outcome = run_script(argv, module=module)
-    finally:
-        if os.getpid() == owner:
-            forget()
-            session.close()
-            session.listener.shut_loaders()
-            if outcome is None:
-                session.folder.discard()
-    if os.getpid() != owner:  # the script forked, and this is the child at the script's end
-        sys.exit(outcome.exit_code)
-    threads = leave_behind(outcome, forked)
-    forked.close()
-    return _conclude(session, outcome, threads)
+    owner, forked, mark, signals = os.getpid(), ForkedChildren(), mark_run(), StopSignals()
+    with signals.installed():
+        outcome: Outcome | None = None
+        try:
+            outcome = run_script(argv, module=module, signals=signals)
+        finally:
+            if os.getpid() == owner:
+                forget()
+                session.close()
+                session.listener.shut_loaders()
+                if outcome is None:
+                    session.folder.discard()
+        if os.getpid() != owner:  # the script forked, and this is the child at the script's end
+            sys.exit(outcome.exit_code)
+        threads = leave_behind(outcome, forked, mark)
+        forked.close()
+        result = _conclude(session, outcome, threads)
+    if signals.deferred and not result.exit_code:
+        return replace(result, exit_code=BY_SIGNAL + signals.deferred)
+    return result
 
 
 def silence_kineto() -> None:
@@ -105,14 +110,16 @@ def _stop() -> None:
     raise StopScript
 
 
-def leave_behind(outcome: Outcome, forked: ForkedChildren) -> tuple[str, ...]:
-    """After a deliberate stop end what the script would have ended: process groups and worker processes."""
+def leave_behind(outcome: Outcome, forked: ForkedChildren, mark: str = "") -> tuple[str, ...]:
+    """After a stop end what the script would have ended, and every process that it started."""
     gc.collect()
     if outcome.ended not in ("stopped", "interrupted", "killed"):
         return ()
     _destroy_process_group()
     end_workers()
     forked.end()
+    if mark:
+        end_others(mark)
     others = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
     return tuple(thread.name for thread in others)
 

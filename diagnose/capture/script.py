@@ -7,31 +7,27 @@ import os
 import runpy
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Literal, TypeAlias
 
+from diagnose.capture.stop_signals import Killed, StopSignals
 from diagnose.errors import UsageError
 
-__all__ = ["Ended", "Killed", "Outcome", "StopScript", "check_script", "run_script"]
+__all__ = ["BY_SIGNAL", "Ended", "Outcome", "StopScript", "check_script", "run_script"]
 
 Ended: TypeAlias = Literal["stopped", "finished", "raised", "interrupted", "killed"]
 
-INTERRUPTED = 128 + signal.SIGINT  # the exit codes that a shell reports for these signals
-TERMINATED = 128 + signal.SIGTERM
+BY_SIGNAL = 128  # a shell reports this plus the number of the signal
+INTERRUPTED = BY_SIGNAL + signal.SIGINT
 
 _OWN_FOLDER = str(Path(__file__).parent)
 
 
 class StopScript(BaseException):  # not an error: everything was captured
     """Unwinds the script once everything is captured; not an Exception, so that scripts let it pass."""
-
-
-class Killed(BaseException):  # not an error of the script
-    """Unwinds the script after SIGTERM, so that what was captured is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +51,48 @@ def check_script(argv: Sequence[str], *, module: bool) -> None:
         raise UsageError(f"There is no script {argv[0]} here ({Path.cwd()}); check the path.")
 
 
-def run_script(argv: Sequence[str], *, module: bool) -> Outcome:
-    """Run ``argv`` as the main program and say how it ended; a traceback is printed as Python prints it."""
-    with _main_program(argv, module=module), _sigterm_raises():
+def run_script(argv: Sequence[str], *, module: bool, signals: StopSignals | None = None) -> Outcome:
+    """Run ``argv`` as the main program and say how it ended; a traceback is printed as Python prints it.
+
+    With ``signals`` the caller has installed, stop signals are deferred from the script's end on.
+    """
+    if signals is None:
+        signals = StopSignals()
+        with signals.installed():
+            return run_script(argv, module=module, signals=signals)
+    with _main_program(argv, module=module):
         try:
-            if module:
-                runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
-            else:
-                runpy.run_path(argv[0], run_name="__main__")
+            try:
+                _run(argv, module=module)
+            finally:
+                signals.defer()
         except StopScript as stop:
             _release_frames(stop)
             return Outcome("stopped", 0)
-        except Killed as killed:
-            _release_frames(killed)
-            return Outcome("killed", TERMINATED)
-        except KeyboardInterrupt as error:
-            _release_frames(error)
-            return Outcome("interrupted", INTERRUPTED, error)
-        except SystemExit as error:
-            return Outcome("finished", _exit_code(error), error)
         except BaseException as error:  # whatever the script raises is shown and passed on
-            _show(error)
-            return Outcome("raised", 1, error)
+            return _failed(error, signals)
     return Outcome("finished", 0)
+
+
+def _run(argv: Sequence[str], *, module: bool) -> None:
+    if module:
+        runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(argv[0], run_name="__main__")
+
+
+def _failed(error: BaseException, signals: StopSignals) -> Outcome:
+    """Return the outcome of a script that raised; after a signal its error is about what the signal ended."""
+    if isinstance(error, Killed) or signals.stopped_by:
+        _release_frames(error)
+        return Outcome("killed", BY_SIGNAL + (signals.stopped_by or signal.SIGTERM))
+    if isinstance(error, KeyboardInterrupt):
+        _release_frames(error)
+        return Outcome("interrupted", INTERRUPTED, error)
+    if isinstance(error, SystemExit):
+        return Outcome("finished", _exit_code(error), error)
+    _show(error)
+    return Outcome("raised", 1, error)
 
 
 @contextlib.contextmanager
@@ -92,29 +107,6 @@ def _main_program(argv: Sequence[str], *, module: bool) -> Iterator[None]:
         yield
     finally:
         sys.argv, sys.path[:] = old_argv, old_path
-
-
-@contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Turn SIGTERM into Killed where the script leaves it alone."""
-    owner = os.getpid()
-
-    def handler(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a handler
-        if os.getpid() == owner:
-            raise Killed
-        signal.signal(number, signal.SIG_DFL)  # a forked child dies as it always did
-        os.kill(os.getpid(), number)
-
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    if not ours:
-        yield
-        return
-    signal.signal(signal.SIGTERM, handler)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGTERM) is handler:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _exit_code(error: SystemExit) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,12 +15,13 @@ from diagnose.capture.facts import ScriptFacts, describe_gpus, precision_flags
 from diagnose.capture.folder import CaptureFolder
 from diagnose.capture.foreign import ForeignProfilers
 from diagnose.capture.gc_watch import GcWatch
-from diagnose.capture.listener import Listener
+from diagnose.capture.interrupt import StepInterrupt
+from diagnose.capture.listener import Listener, in_backward
 from diagnose.capture.measured import Measured, Surroundings
 from diagnose.capture.nvml import GpuMonitor
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.plan import LEAST_STEPS, Plan
-from diagnose.capture.process import compiled_graphs, resident_mb
+from diagnose.capture.process import compiled_graphs
 from diagnose.capture.ranks import agree_on_run_id, rank_and_size
 from diagnose.capture.sampler import Sampler
 from diagnose.capture.source_lines import SourceLines, write_lines
@@ -73,6 +75,7 @@ class Session:
         self._sampler: Sampler | None = None
         self._gc_watch = GcWatch(0)
         self._monitor: GpuMonitor | None = None
+        self._interrupt = StepInterrupt(lambda: self.plan.due_in if self.plan is not None else math.inf, self._in_step)
 
     def arm(self) -> None:
         """Put hooks into torch once it is imported; a torch that takes none leaves the script alone."""
@@ -107,12 +110,22 @@ class Session:
             foreign_active=self.foreign.active,
             undecided=lambda: self.listener.finder.undecided,
             compiled=compiled_graphs,
-            grown_mb=resident_mb,
+            look=self._interrupt.look,
             settled=self._settled,
             sampling=self._sample,
             wrote=self._save,
         )
+        first = self.plan is None
         self.plan = Plan(self.options, around, self.measured)
+        if first:
+            self._interrupt.start()
+
+    def _in_step(self) -> None:
+        """Act on a bound that is reached inside a step, unless the thread is inside a boundary or a backward pass."""
+        if self.plan is None or self.plan.done or self.listener.inside or in_backward():
+            return
+        if self.plan.cut() and self._stop is not None and not self.options.keep_going:
+            self._leave_script()
 
     def _settled(self) -> None:
         """Fix what a step is, and take down what the script runs with while its objects are alive."""
@@ -157,6 +170,7 @@ class Session:
                 self.plan.disturb()
 
     def _disarm(self) -> None:
+        self._interrupt.stop()
         self.listener.disarm()
         self.foreign.forget()
 

@@ -71,7 +71,9 @@ class Window:
         self._running = True
 
     def begin_step(self, number: int) -> None:
-        """Open the mark of a step."""
+        """Open the mark of a step; does nothing once the window was stopped inside one."""
+        if not self._running:
+            return
         from torch.profiler import record_function
 
         self._unfinished = f"ProfilerStep#{number}"

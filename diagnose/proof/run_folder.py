@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from diagnose.capture.process_cleanup import kill_marked
 from diagnose.errors import OutputError
 from diagnose.proof.copying import remove_tree
-from diagnose.proof.process_cleanup import end_all
 
-__all__ = ["PREFIX", "remove_leftovers", "run_folder"]
+__all__ = ["PREFIX", "VARIABLE", "remove_leftovers", "run_folder"]
 
 PREFIX = "diagnose-prove-"
+VARIABLE = "DIAGNOSE_TRIAL"  # in the environment of every process of a run: the run's folder
 LOCK, MARKER = "prove.lock", b"diagnose prove holds a lock on this file while it runs\n"
 
 
@@ -42,7 +43,7 @@ def run_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        end_all(folder)
+        kill_marked(VARIABLE, folder)
         remove_tree(folder)
         os.close(lock)
 
@@ -53,7 +54,7 @@ def remove_leftovers() -> int:
     for folder in Path(tempfile.gettempdir()).resolve().glob(f"{PREFIX}*"):
         lock = _lock_of_the_dead(folder)
         if lock is not None:
-            end_all(folder)
+            kill_marked(VARIABLE, folder)
             remove_tree(folder)
             os.close(lock)
             num_removed += 1

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 import diagnose
+from diagnose.capture.process_cleanup import kill_marked
 from diagnose.errors import OriginalsChangedError
 from diagnose.masking import MASK, mask_command
 from diagnose.proof.copy_plan import CopyPlan, plan_copy
 from diagnose.proof.guard import BOOTSTRAP as GUARD
 from diagnose.proof.originals import Originals
 from diagnose.proof.patches import any_compiles
-from diagnose.proof.process_cleanup import VARIABLE, end_all
+from diagnose.proof.run_folder import VARIABLE
 from diagnose.proof.spec import Order, Run
 from diagnose.proof.working_copy import WorkingCopy
 from diagnose.reports.words import clean
@@ -193,7 +194,7 @@ class Runner:
             os.close(pipe)
             if process.poll() is None:
                 _end(process)
-            end_all(name)
+            kill_marked(VARIABLE, name)
         return code, last
 
     def _start(

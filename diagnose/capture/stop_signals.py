@@ -1,0 +1,78 @@
+"""Stop signals: SIGTERM and SIGHUP unwind the script, and none of them disturbs the writing of the capture.
+
+A signal that goes to the whole process group ends the script's worker processes too, and the script then often fails
+with an error about them: `stopped_by` is what really ended it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+__all__ = ["Killed", "StopSignals"]
+
+UNWINDING = (signal.SIGTERM, signal.SIGHUP)
+DEFERRED = (*UNWINDING, signal.SIGINT)
+
+
+class Killed(BaseException):  # not an error of the script
+    """Unwinds the script after SIGTERM or SIGHUP, so that what was captured is kept."""
+
+
+class StopSignals:
+    """The handlers of one run; a handler of the script's own has precedence while the script runs."""
+
+    def __init__(self) -> None:
+        self.stopped_by = 0  # the signal that unwound the script
+        self.deferred = 0  # the latest signal that came while the capture was written
+        self._owner = os.getpid()
+        self._ours = threading.current_thread() is threading.main_thread()
+        self._before: dict[int, Any] = {}
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Unwind the script upon a signal that it leaves alone; on the way out put every handler back."""
+        mine = [n for n in UNWINDING if self._ours and signal.getsignal(n) == signal.SIG_DFL]
+        for number in mine:
+            signal.signal(number, self._unwind)
+        try:
+            yield
+        finally:
+            for deferred, handler in self._before.items():
+                signal.signal(deferred, handler)
+            for number in mine:
+                if signal.getsignal(number) == self._unwind:
+                    signal.signal(number, signal.SIG_DFL)
+
+    def defer(self) -> None:
+        """From here on only remember signals; the DataLoader's own handler would report workers that were ended."""
+        if not self._ours or os.getpid() != self._owner:
+            return
+        for number in DEFERRED:
+            before = signal.getsignal(number)
+            if before not in (signal.SIG_IGN, None):
+                self._before[number] = signal.signal(number, self._remember)
+        if callable(signal.getsignal(signal.SIGCHLD)):
+            self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+    def _unwind(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the signature of a handler
+        if os.getpid() == self._owner:
+            self.stopped_by = number
+            raise Killed
+        self._die(number)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the signature of a handler
+        if os.getpid() == self._owner:
+            self.deferred = number
+        else:
+            self._die(number)
+
+    def _die(self, number: int) -> None:
+        """End a forked child as the signal always did."""
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
