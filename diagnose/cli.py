@@ -13,13 +13,13 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from diagnose import __version__
-from diagnose.errors import DiagnoseError
+from diagnose.errors import DEBUG, DiagnoseError, is_debugging
+from diagnose.plain_text import clean, one_line
 
 __all__ = ["INTERNAL_ERROR", "INTERRUPTED", "cli", "main", "run"]
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: a fault of diagnose itself, never of the input
 INTERRUPTED = 130  # as a shell shows SIGINT
-DEBUG = "DIAGNOSE_DEBUG"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -251,7 +251,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     except click.exceptions.Abort:
         return INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        _show_usage(error)
         return error.exit_code
     except DiagnoseError as error:
         _complain(str(error), error)
@@ -267,11 +267,23 @@ def main() -> NoReturn:
 
 
 def _complain(sentence: str, error: BaseException) -> None:
-    if os.environ.get(DEBUG):
+    """Write one line, under DIAGNOSE_DEBUG after the traceback of a fault of our own."""
+    if is_debugging() and not isinstance(error, DiagnoseError):
         import traceback
 
-        traceback.print_exception(error)
-    click.echo(f"diagnose: error: {sentence}", err=True)
+        click.echo(clean("".join(traceback.format_exception(error))), err=True)
+    click.echo(f"diagnose: error: {one_line(sentence)}", err=True)
+
+
+def _show_usage(error: click.ClickException) -> None:
+    """Write what click found wrong with the arguments, as click does, but with the arguments made harmless."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        click.echo(context.get_usage(), err=True)
+        if context.command.get_help_option(context) is not None:
+            click.echo(f"Try '{context.command_path} {context.help_option_names[0]}' for help.", err=True)
+        click.echo(err=True)
+    click.echo(f"Error: {one_line(error.format_message())}", err=True)
 
 
 def _own_fault(error: Exception) -> str:

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
+from diagnose.plain_text import one_line
+
 __all__ = ["PREFIX", "Progress"]
 
 PREFIX = "diagnose: "  # tells our lines from the script's
@@ -30,7 +32,7 @@ class Progress:
             return
         stream = self.stream or sys.stderr
         try:
-            print(f"{PREFIX}{text}", file=stream, flush=True)
+            print(f"{PREFIX}{one_line(text)}", file=stream, flush=True)
         except (OSError, ValueError):
             return
 
@@ -45,5 +47,5 @@ class Progress:
         from rich.console import Console
         from rich.text import Text
 
-        with Console(file=stream).status(Text(text)):
+        with Console(file=stream).status(Text(one_line(text))):
             yield

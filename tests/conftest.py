@@ -9,12 +9,15 @@ assert r.booked() == {"python-stall": 400_000}      # ns
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import shutil
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -24,10 +27,13 @@ import pytest
 
 if shutil.which("nvidia-smi") is None:  # Triton decides when it is first imported, by whomever, whether it interprets
     os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ["DIAGNOSE_DEBUG"] = "1"  # a fault of a rule fails the test that meets it; see the fixture `noted`
 
 from diagnose.captures import Capture, CaptureInfo, Samples
+from diagnose.errors import DEBUG
 from diagnose.examine import examine_rank, tables_of
 from diagnose.findings import Diagnosis, Finding, Prescription
+from diagnose.reports import json as json_report
 from diagnose.tables import Tables
 from diagnose.trace import Device, Events, Kind, Thread, Trace
 
@@ -235,13 +241,54 @@ class Recording:
         return found
 
     def diagnosis(self, attribution: Recording | None = None) -> Diagnosis:
-        return examine_rank(self.capture(attribution))
+        answer = examine_rank(self.capture(attribution))
+        answer.to_json()  # checked against the schema, as every JSON that a test makes
+        return answer
 
     def _name(self, text: str) -> int:
         if text not in self.names:
             self.names.append(text)
         return self.names.index(text)
 
+
+@cache
+def _schema() -> Any:
+    """Return the compiled schema of the JSON, None where the package jsonschema is missing."""
+    try:
+        from jsonschema import Draft202012Validator
+    except ImportError:
+        return None
+    return Draft202012Validator(json_report.schema())
+
+
+def assert_keeps_contract(answer: dict[str, Any]) -> None:
+    """Check a JSON diagnosis against the schema, and what a schema cannot state of its numbers."""
+    if (schema := _schema()) is not None:
+        schema.validate(answer)
+    step_ms = answer["step_ms"] or 0.0
+    for prescription in answer["prescriptions"]:
+        least, most = (saved or 0.0 for saved in prescription["saves_ms"])
+        assert least <= most <= step_ms + 1e-6, prescription
+    for forecast in (answer["waterfall"] or {}).get("forecasts", ()):
+        low, high = forecast["range_ms"]
+        assert low <= forecast["step_ms"] <= high, forecast
+    if answer["critical_path"]:
+        assert math.isclose(sum(answer["critical_path"].values()), 1, abs_tol=1e-6)
+
+
+def checked(make: Callable[[Diagnosis], str]) -> Callable[[Diagnosis], str]:
+    """Return a renderer of JSON whose texts are checked before anyone gets them."""
+
+    @wraps(make)
+    def render(d: Diagnosis) -> str:
+        text = make(d)
+        assert_keeps_contract(json.loads(text, parse_constant=pytest.fail))
+        return text
+
+    return render
+
+
+json_report.render = checked(json_report.render)  # before any test imports it
 
 VERB = re.compile(
     "(Allow|Capture|Compile|Do|Freeze|Fuse|Keep|Leave|Let|Load|Mark|Move|Pin|Read|Reduce|Run|Send|Start|Stop|Take|Use"
@@ -287,6 +334,12 @@ def queued_gap(start: float = 300, end: float = 700, *, stream_before: int = 7, 
     r.kernel("gemm", 0, start, launched=(-20, -15), stream=stream_before)
     r.kernel("relu", end, 1000, launched=(-10, -5), stream=stream_after)
     return r
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a fault become a note or a sentence, as it does for a user."""
+    monkeypatch.delenv(DEBUG)
 
 
 @pytest.fixture

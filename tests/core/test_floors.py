@@ -14,6 +14,7 @@ FLOORS = {
     "errors": GROUND,
     "trace": GROUND,
     "marker": GROUND,
+    "plain_text": GROUND,
     "progress": GROUND,
     "findings": TYPES,
     "figures": TYPES,
