@@ -24,7 +24,7 @@ def test_what_is_unsafe_becomes_an_escape(code):
 @pytest.mark.parametrize(
     ("text", "harmless"),
     [
-        ("plain", "plain"), ("größe 尺寸 🚀", "größe 尺寸 🚀"), ("a\x1b[31mb", r"a\x1b[31mb"), ("a\u202eb", r"a\u202eb"),
+        ("plain", "plain"), ("größe 尺寸", "größe 尺寸"), ("a\x1b[31mb", r"a\x1b[31mb"), ("a\u202eb", r"a\u202eb"),
         ("\U000e0041", r"\U000e0041"), ("\ud800", r"\ud800"), ("a\rb\r\nc", "a\nb\nc"), ("a\tb", "a   b"), ("", ""),
     ],
 )  # fmt: skip
