@@ -16,6 +16,7 @@ from diagnose.host_operators import host_operators
 from diagnose.intervals import EMPTY, Intervals
 from diagnose.memory import memory_of
 from diagnose.overhead import overhead_share, recording_ns, without_recording
+from diagnose.records import as_facts
 from diagnose.replay.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.roofline import roofline
 from diagnose.tables import Claim, Tables
@@ -229,5 +230,5 @@ def _source(t: Tables) -> Source:
         found_steps_by=found_by,
         unprofiled_step_ns=tuple(int(ms * 1e6) for ms in info.unprofiled_ms) if info else (),
         settled_after=info.settled_after if info else None,
-        samples=info.nvml if info else {},
+        samples=as_facts(info.nvml) if info else {},
     )

@@ -52,9 +52,9 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     with noting("ranks", notes):
         skew = skew_of(tables)
     found: list[Finding] = []
-    for rule in RANK_RULES if skew else ():
+    for rule in RANK_RULES:
         with noting(rule.RULE, notes):
-            found += rule.find_in_all(tables, skew)
+            found += rule.find_in_all(tables, skew) if skew else []
     late = skew.late if skew and found else None
     waits = skew.waits_ns.tolist() if skew else [None] * len(each)
     ranks = tuple(

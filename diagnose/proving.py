@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -22,6 +21,7 @@ from diagnose.proof.candidates import check_ids
 from diagnose.proof.outcome import arguments_of, proven, with_proof
 from diagnose.proof.recording import record
 from diagnose.proof.runs import Command, Runner
+from diagnose.reading.documents import read_info
 
 __all__ = ["ProveRequest", "command_of", "parse_budget", "prove_and_answer"]
 
@@ -119,12 +119,8 @@ def _of_capture(path: Path, launcher: tuple[str, ...]) -> Command:
         raise UsageError(
             f"{path} is no capture of diagnose trace, so the command to run is not known; name the script."
         )
-    info = json.loads(described[0].read_text(encoding="utf-8"))
-    script, cwd, world = (
-        tuple(info.get("command") or ()),
-        Path(info.get("cwd") or "."),
-        int(info.get("world_size") or 1),
-    )
+    info = read_info(described[0])
+    script, cwd, world = info.command, Path(info.cwd or "."), info.world_size
     if not script or script[0] == "<notebook>" or not cwd.is_dir():
         raise UsageError(f"{path} was not captured from a script that can be run again; name the script.")
     if world > 1 and not launcher:

@@ -22,6 +22,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -173,7 +174,7 @@ class Recording:
 
     def told(self, **fields: Any) -> None:
         """Say what capture.json holds."""
-        self.info = CaptureInfo(**fields)
+        self.info = msgspec.convert(fields, CaptureInfo)
 
     # What the product makes of it
 

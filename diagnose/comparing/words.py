@@ -64,6 +64,7 @@ def as_json(c: Comparison) -> str:
         },
         indent=2,
         ensure_ascii=True,
+        allow_nan=False,
     )
 
 

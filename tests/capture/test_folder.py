@@ -1,7 +1,5 @@
 """Capture folders appear whole or not at all."""
 
-import json
-
 import pytest
 
 from diagnose.capture.folder import CaptureFolder
@@ -82,5 +80,5 @@ def test_places_that_cannot_be_written(tmp_path):
 
 def test_the_description_is_read_back(tmp_path):
     made(tmp_path / "capture").publish()
-    data = json.loads((tmp_path / "capture" / "capture.json").read_text())
-    assert CaptureInfo.from_json(data, source="test").run_id == "run"
+    text = (tmp_path / "capture" / "capture.json").read_text()
+    assert CaptureInfo.from_json(text, source="test").run_id == "run"

@@ -21,6 +21,8 @@ FLOORS = {
     "outlook": TYPES,
     "intervals": TYPES,
     "captures": TYPES,
+    "decoding": TYPES,
+    "records": TYPES,
     "tables": TABLES,
     "reading": TABLES,
     "capture": TABLES,
