@@ -13,13 +13,14 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from diagnose import __version__
-from diagnose.errors import DEBUG, DiagnoseError, is_debugging
-from diagnose.plain_text import clean, one_line
+from diagnose.errors import DEBUG, DiagnoseError, InputError, is_debugging
+from diagnose.plain_text import clean, middle, one_line
 
 __all__ = ["INTERNAL_ERROR", "INTERRUPTED", "cli", "main", "run"]
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: a fault of diagnose itself, never of the input
 INTERRUPTED = 130  # as a shell shows SIGINT
+MAX_NAME = 200  # characters of a path in an error
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -256,6 +257,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     except DiagnoseError as error:
         _complain(str(error), error)
         return error.exit_code
+    except OSError as error:  # of a path that nobody looked at more closely, such as one too long for the system
+        if error.filename is None:
+            _complain(_own_fault(error), error)
+            return INTERNAL_ERROR
+        name = middle(one_line(str(error.filename)), MAX_NAME)
+        _complain(f"{name} cannot be used ({error.strerror}). Check the path.", error)
+        return InputError.exit_code
     except Exception as error:  # the promise is a sentence, whatever went wrong
         _complain(_own_fault(error), error)
         return INTERNAL_ERROR

@@ -22,6 +22,7 @@ from diagnose.trace import Note
 __all__ = ["from_dict", "from_json", "is_report"]
 
 REMEDY = "Write it again with --json."
+HEAD_BYTES = 1 << 16  # in which a report has both keys, whatever is nested behind them
 ROUNDING = 1e-6  # by which shares of earlier releases left their range
 
 Ms: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)] | None
@@ -140,8 +141,10 @@ def is_report(text: bytes) -> bool:
     """Tell whether a JSON text is, or once was, a diagnosis: it has a schema_version and a verdict."""
     try:
         head = msgspec.json.decode(text, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return False
+    except RecursionError:
+        return all(key in text[:HEAD_BYTES] for key in (b'"schema_version"', b'"verdict"'))
     return UNSET not in (head.schema_version, head.verdict)
 
 
