@@ -108,6 +108,15 @@ def test_less_than_a_hundredth_of_the_step_is_not_named(late, collected, named):
     assert answer.idle_by_cause["gc-pause"] == collected / 1000
 
 
+def test_kernels_without_length_are_no_fault(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    for at in range(100, 900, 100):
+        r.op("aten::add_", at - 20, at)
+        r.kernel("elementwise_kernel_add", at, at, launched=(at - 10, at - 5))
+    assert r.diagnosis().partition.idle == 1
+
+
 def healthy(recording, num=3):
     """Return steps that keep the device busy, with the queue always ahead and pauses of 1 µs."""
     r = recording()
