@@ -257,16 +257,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     except DiagnoseError as error:
         _complain(str(error), error)
         return error.exit_code
-    except OSError as error:  # of a path that nobody looked at more closely, such as one too long for the system
-        if error.filename is None:
-            _complain(_own_fault(error), error)
-            return INTERNAL_ERROR
-        name = middle(one_line(str(error.filename)), MAX_NAME)
-        _complain(f"{name} cannot be used ({error.strerror}). Check the path.", error)
-        return InputError.exit_code
     except Exception as error:  # the promise is a sentence, whatever went wrong
-        _complain(_own_fault(error), error)
-        return INTERNAL_ERROR
+        return _unforeseen(error)
 
 
 def main() -> NoReturn:
@@ -292,6 +284,16 @@ def _show_usage(error: click.ClickException) -> None:
             click.echo(f"Try '{context.command_path} {context.help_option_names[0]}' for help.", err=True)
         click.echo(err=True)
     click.echo(f"Error: {one_line(error.format_message())}", err=True)
+
+
+def _unforeseen(error: Exception) -> int:
+    """Explain what no other place did: a path that the system refuses, such as one too long, or a fault of our own."""
+    if isinstance(error, OSError) and error.filename is not None:
+        name = middle(one_line(str(error.filename)), MAX_NAME)
+        _complain(f"{name} cannot be used ({error.strerror}). Check the path.", error)
+        return InputError.exit_code
+    _complain(_own_fault(error), error)
+    return INTERNAL_ERROR
 
 
 def _own_fault(error: Exception) -> str:

@@ -1,20 +1,15 @@
 """One rank: every rule speaks, what they found is ordered, and faults of one rule stay its own."""
 
-import numpy as np
 import pytest
 
 from diagnose import analyzers
-from diagnose.analyzers import gc_pause, host_sync, python_stall
+from diagnose.analyzers import host_sync
 from diagnose.errors import InputError
 from diagnose.pipeline import examine
-from diagnose.skew import Skew
 
 
 def broken(*_args):
     raise ZeroDivisionError("by chance")
-
-
-TWO_RANKS = Skew(1, np.zeros(2), np.zeros(2))
 
 
 def ids(findings):
@@ -35,70 +30,6 @@ def test_findings_come_with_the_largest_first(late):
     assert [round(share, 6) for share in answer.idle_by_cause.values()] == [0.29, 0.1, 0.01]
 
 
-@pytest.mark.usefixtures("noted")
-def test_a_rule_that_fails_becomes_a_note_and_the_others_go_on(late, monkeypatch):
-    monkeypatch.setattr(python_stall, "find", broken)
-    answer = several(late).diagnosis()
-    assert ids(answer.findings) == ["gc-pause", "launch-bound"]
-    (note,) = [note for note in answer.trust if note.rule == "python-stall"]
-    assert note.text == "The rule python-stall failed on this trace (ZeroDivisionError: by chance)."
-
-
-@pytest.mark.usefixtures("noted")
-def test_so_does_one_whose_claim_fails(late, monkeypatch):
-    monkeypatch.setattr(gc_pause, "claim", broken)
-    answer = several(late).diagnosis()
-    assert ids(answer.findings) == ["python-stall", "launch-bound"]
-    assert [note.rule for note in answer.trust if note.rule] == ["gc-pause"]
-
-
-@pytest.mark.usefixtures("noted")
-def test_so_does_one_that_fails_on_the_attribution_window_only(late, recording, monkeypatch):
-    named = recording()
-    named.step(1, 0, 1000)
-    named.kernel("gemm", 0, 1000, launched=(-20, -15))
-    find = python_stall.find
-    monkeypatch.setattr(python_stall, "find", lambda t: broken() if "relu" not in t.trace.names else find(t))
-    answer = late.diagnosis(named)
-    assert ids(answer.findings) == ["python-stall", "launch-bound"]
-    assert [note.rule for note in answer.trust if note.rule] == ["python-stall"]
-
-
-@pytest.mark.usefixtures("noted")
-def test_so_does_a_part_of_the_answer(late, monkeypatch):
-    for name in ("memory_of", "host_operators", "roofline", "overhead_share", "trust_notes"):
-        monkeypatch.setattr(f"diagnose.examine.{name}", broken)
-    answer = late.diagnosis()
-    assert (answer.memory, answer.operators, answer.roofline, answer.profiler_overhead) == (None, (), None, None)
-    failed = [note.rule for note in answer.trust if note.rule]
-    assert failed == ["trust", "operators", "roofline", "memory", "profiler-overhead"]
-
-
-@pytest.mark.parametrize("broken_part", ["diagnose.pipeline.skew_of", "diagnose.analyzers.straggler.find_in_all"])
-@pytest.mark.usefixtures("noted")
-def test_so_does_the_comparison_of_ranks(late, monkeypatch, broken_part):
-    monkeypatch.setattr(broken_part, broken)
-    monkeypatch.setattr("diagnose.pipeline.skew_of", broken if "skew" in broken_part else lambda tables: TWO_RANKS)
-    answer = examine([late.capture(), late.capture()])
-    assert len(answer.ranks) == 2
-    assert [note.text for note in answer.trust if "by chance" in note.text] != []
-
-
-def test_under_debug_a_fault_is_raised(late, monkeypatch):
-    monkeypatch.setattr(python_stall, "find", broken)
-    with pytest.raises(ZeroDivisionError, match="by chance"):
-        late.diagnosis()
-
-
-@pytest.mark.usefixtures("noted")
-def test_so_does_one_that_cannot_prescribe(late, monkeypatch):
-    monkeypatch.setattr(gc_pause, "prescribe", broken)
-    answer = several(late).diagnosis()
-    assert ids(answer.findings) == ["python-stall", "gc-pause", "launch-bound"]
-    assert "gc-pause" not in {p.rule for p in answer.prescriptions}
-    assert "gc-pause" in {note.rule for note in answer.trust}
-
-
 @pytest.mark.parametrize(("collected", "named"), [(9, False), (10, True)])
 def test_less_than_a_hundredth_of_the_step_is_not_named(late, collected, named):
     late.gc(300, 300 + collected)
@@ -106,15 +37,6 @@ def test_less_than_a_hundredth_of_the_step_is_not_named(late, collected, named):
     assert ("gc-pause" in ids(answer.findings)) == named
     assert ("gc-pause" in {p.rule for p in answer.prescriptions}) == named
     assert answer.idle_by_cause["gc-pause"] == collected / 1000
-
-
-def test_kernels_without_length_are_no_fault(recording):
-    r = recording()
-    r.step(1, 0, 1000)
-    for at in range(100, 900, 100):
-        r.op("aten::add_", at - 20, at)
-        r.kernel("elementwise_kernel_add", at, at, launched=(at - 10, at - 5))
-    assert r.diagnosis().partition.idle == 1
 
 
 def healthy(recording, num=3):
