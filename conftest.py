@@ -1,17 +1,25 @@
-"""Tests in two processes at once (``scripts/test -n 2``): those that take times, or start training, run alone.
+"""What holds for every test: which of them run alone, and that every JSON that one makes keeps the contract.
 
-A test that may share the machine holds a lock together with others; one that may not waits until it holds it alone.
+In two processes at once (``scripts/test -n 2``) those that take times, or start training, run alone: a test that may
+share the machine holds a lock together with others; one that may not waits until it holds it alone.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, wraps
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from diagnose.findings import Diagnosis
+from diagnose.reports import json as json_report
 
 ALONE = ("capture", "e2e", "fixtures", "proof", "kernels/test_loader_tuning.py", "kernels/test_concurrent_samples.py")
 TESTS = Path(__file__).parent / "tests"
@@ -41,3 +49,43 @@ def _turn(run: str, *, alone: bool) -> Iterator[None]:
             yield
         finally:  # closing would not do: processes that the test has forked, and left behind, hold the file open too
             fcntl.flock(inside, fcntl.LOCK_UN)
+
+
+@cache
+def _schema() -> Any:  # noqa: ANN401  # the package jsonschema may be missing
+    """Return the compiled schema of the JSON, None where the package jsonschema is missing."""
+    try:
+        from jsonschema import Draft202012Validator
+    except ImportError:
+        return None
+    return Draft202012Validator(json_report.schema())
+
+
+def assert_keeps_contract(answer: dict[str, Any]) -> None:
+    """Check a JSON diagnosis against the schema, and what a schema cannot state of its numbers."""
+    if (schema := _schema()) is not None:
+        schema.validate(answer)
+    step_ms = answer["step_ms"] or 0.0
+    for prescription in answer["prescriptions"]:
+        least, most = (saved or 0.0 for saved in prescription["saves_ms"])
+        assert least <= most <= step_ms + 1e-6, prescription
+    for forecast in (answer["waterfall"] or {}).get("forecasts", ()):
+        low, high = forecast["range_ms"]
+        assert low <= forecast["step_ms"] <= high, forecast
+    if answer["critical_path"]:
+        assert math.isclose(sum(answer["critical_path"].values()), 1, abs_tol=1e-6)
+
+
+def checked(make: Callable[[Diagnosis], str]) -> Callable[[Diagnosis], str]:
+    """Return a renderer of JSON whose texts are checked before anyone gets them."""
+
+    @wraps(make)
+    def render(d: Diagnosis) -> str:
+        text = make(d)
+        assert_keeps_contract(json.loads(text, parse_constant=pytest.fail))
+        return text
+
+    return render
+
+
+json_report.render = checked(json_report.render)  # before any test imports it

@@ -19,6 +19,7 @@ from __future__ import annotations
 from diagnose.findings import Finding, Prescription
 from diagnose.memory import memory_of
 from diagnose.occurrences import removable
+from diagnose.records import AllocatorRecord
 from diagnose.tables import Tables
 
 RULE = "memory-fragmentation"
@@ -52,13 +53,13 @@ def find(t: Tables) -> list[Finding]:
 
 def _pieces(t: Tables) -> list[str]:
     """Say how the free memory lies, where the capture took the allocator's map after the recorded steps."""
-    told = t.capture.info.memory if t.capture.info else {}
-    free, largest, num = (told.get(k) for k in ("free_pieces_bytes", "largest_free_piece_bytes", "segments"))
-    if not isinstance(free, int) or not isinstance(largest, int) or not free:
+    told = t.capture.info.memory if t.capture.info else AllocatorRecord()
+    largest = told.largest_free_piece_bytes
+    if not told.free_pieces_bytes or largest is None:
         return []
     return [
-        f"After the steps {free / 1e9:.2f} GB are free inside {num} segments; the largest free piece has "
-        f"{largest / 1e9:.2f} GB."
+        f"After the steps {told.free_pieces_bytes / 1e9:.2f} GB are free inside {told.segments} segments; the largest "
+        f"free piece has {largest / 1e9:.2f} GB."
     ]
 
 

@@ -28,7 +28,7 @@ def find(t: Tables) -> list[Finding]:
     others = other_processes(t)
     if not others:
         return []
-    held = sum(size for other in others if isinstance(size := other.get("memory_bytes"), int))
+    held = sum(other.memory_bytes or 0 for other in others)
     memory = f", with {held / 1e9:.1f} GB of its memory" if held else ""
     return [
         Finding(
@@ -36,7 +36,7 @@ def find(t: Tables) -> list[Finding]:
             title="Other processes use the same device",
             lost_ns=0.0,
             count=len(others),
-            evidence=(f"Process {', '.join(str(other.get('pid')) for other in others[:8])} was seen on it{memory}.",),
+            evidence=(f"Process {', '.join(str(other.pid) for other in others[:8])} was seen on it{memory}.",),
         )
     ]
 

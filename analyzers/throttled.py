@@ -45,7 +45,7 @@ def find(t: Tables) -> list[Finding]:
                 lost_ns=t.queue.busy_share * t.steps.step_ns * share * drop,
                 count=int(clocks.slowed.sum()),
                 evidence=(
-                    f"{gpu.get('name')}: {clocks.mhz[clocks.slowed].mean():.0f} MHz of {clocks.most_mhz:.0f} MHz, "
+                    f"{gpu.name}: {clocks.mhz[clocks.slowed].mean():.0f} MHz of {clocks.most_mhz:.0f} MHz, "
                     f"held back by {'; by '.join(slowed_by(clocks))}.",
                 ),
                 confidence="medium",

@@ -56,7 +56,7 @@ def waste_finding(t: Tables, waste: Waste, tasks: Rows) -> list[Finding]:
     """Return the finding of these tasks, or nothing where they take too little; they are the rule's from then on."""
     time, busy = busy_part(t, tasks), total(t.occupancy.busy)
     length = (t.tasks.end - t.tasks.start)[tasks]
-    if not len(tasks) or time < waste.min_share * busy:
+    if not len(tasks) or not busy or time < waste.min_share * busy:
         return []
     kept = min(waste.kept_ns / max(int(length.sum()), 1), 1.0)
     t.blame(waste.rule, tasks)

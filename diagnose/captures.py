@@ -14,24 +14,42 @@ A folder is written by ``diagnose trace`` and looks like this (one set of files 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
+from diagnose.decoding import decode
 from diagnose.errors import InputError
+from diagnose.records import (
+    MAX_INT,
+    AllocatorRecord,
+    Count,
+    FileName,
+    FlagsRecord,
+    GpuRecord,
+    LoaderRecord,
+    Milliseconds,
+    NvmlRecord,
+    OptimizerRecord,
+    SamplerRecord,
+)
 from diagnose.trace import Ints, Trace
 
-__all__ = ["CAPTURE_SCHEMA", "Capture", "CaptureInfo", "Samples"]
+__all__ = ["CAPTURE_SCHEMA", "REMEDY", "Capture", "CaptureInfo", "Samples"]
 
 CAPTURE_SCHEMA = 1
+MAX_RANKS = 1_000_000
+REMEDY = "Trace the script again."
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureInfo:
+class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The content of capture.json."""
 
-    schema_version: int = CAPTURE_SCHEMA
+    schema_version: Annotated[int, Meta(ge=1)] = CAPTURE_SCHEMA
     run_id: str = ""  # the same in every rank of one run
     tool_version: str = ""
     command: tuple[str, ...] = ()  # the script and its arguments
@@ -40,52 +58,56 @@ class CaptureInfo:
     python: str = ""
     torch: str = ""
     cuda: str = ""
-    rank: int = 0
-    world_size: int = 1
-    gpus: tuple[Mapping[str, object], ...] = ()  # index, uuid, name, memory_bytes
-    light_file: str = ""  # name within the folder, "" where the window was not reached
-    attribution_file: str = ""
-    samples_file: str = ""
-    lines_file: str = ""
-    flags: Mapping[str, object] = field(default_factory=dict)  # profiler settings of each window
+    rank: Annotated[int, Meta(ge=0, le=MAX_RANKS - 1)] = 0
+    world_size: Annotated[int, Meta(ge=1, le=MAX_RANKS)] = 1
+    gpus: tuple[GpuRecord, ...] = ()
+    light_file: FileName = ""  # "" where the window was not reached
+    attribution_file: FileName = ""
+    samples_file: FileName = ""
+    lines_file: FileName = ""
+    flags: FlagsRecord = FlagsRecord()
     found_steps_by: str = ""  # optimizer, dataloader, forward, marker
-    events_per_step: int = 1  # marker events that make up one step
-    settled_after: int | None = None  # steps until step times were steady; None: they never were
-    unprofiled_ms: tuple[float, ...] = ()  # step times with no profiler running, steady ones only
-    light_ms: tuple[float, ...] = ()
-    attribution_ms: tuple[float, ...] = ()
-    sampler: Mapping[str, object] = field(default_factory=dict)  # period_ms, cost_share, ready_share
-    nvml: Mapping[str, object] = field(default_factory=dict)  # available, reason, gpus: one mapping of series each
-    memory: Mapping[str, object] = field(
-        default_factory=dict
-    )  # of the allocator over the windows: retries, peaks, bytes
-    loader: Mapping[str, object] = field(default_factory=dict)  # the DataLoader's real arguments, batch_size …
-    optimizer: Mapping[str, object] = field(default_factory=dict)  # class, fused, num_params, param_bytes …
+    events_per_step: Annotated[int, Meta(ge=1, le=MAX_INT)] = 1  # marker events that make up one step
+    settled_after: Count | None = None  # steps until step times were steady; None: they never were
+    unprofiled_ms: tuple[Milliseconds, ...] = ()  # step times with no profiler running, steady ones only
+    light_ms: tuple[Milliseconds, ...] = ()
+    attribution_ms: tuple[Milliseconds, ...] = ()
+    sampler: SamplerRecord = SamplerRecord()
+    nvml: NvmlRecord = NvmlRecord()
+    memory: AllocatorRecord = AllocatorRecord()
+    loader: LoaderRecord = LoaderRecord()
+    optimizer: OptimizerRecord = OptimizerRecord()
     notes: tuple[str, ...] = ()  # sentences for `trust`
     ended: str = ""  # stopped (early, on purpose), finished, raised, interrupted, killed
-    exit_code: int | None = None
+    exit_code: Annotated[int, Meta(ge=-(2**31), le=2**32)] | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object."""
-        return asdict(self)
+        data: dict[str, object] = msgspec.to_builtins(self)
+        return data
 
     @classmethod
-    def from_json(cls, data: Mapping[str, object], *, source: str) -> CaptureInfo:
-        """Read the JSON object; ``source`` names the file in errors. Unknown fields are ignored.
+    def from_json(cls, text: bytes | str, *, source: str) -> CaptureInfo:
+        """Read the JSON text; ``source`` names the file in errors. Unknown fields are ignored, missing ones default.
 
         Raises:
-            InputError: the object is not a capture description of a known schema.
+            InputError: the text is not a capture description of a known schema.
         """
-        version = data.get("schema_version")
-        if not isinstance(version, int):
-            raise InputError(
-                f"{source} is not a capture description: it has no schema_version. Trace the script again."
-            )
+        version = decode(text, _Version, source=source, remedy=REMEDY).schema_version
+        if version is msgspec.UNSET:
+            raise InputError(f"{source} is not a capture description: it has no schema_version. {REMEDY}")
         if version > CAPTURE_SCHEMA:
             raise InputError(f"{source} was written by a newer diagnose (schema {version}); please upgrade.")
-        known = {f.name for f in fields(cls)}
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
-        return cls(**values)  # type: ignore[arg-type]  # a JSON file cannot be typed further; fields default
+        info = decode(text, cls, source=source, remedy=REMEDY)
+        if info.rank >= info.world_size:
+            raise InputError(
+                f"{source} cannot be used: its rank {info.rank} is not below its world_size {info.world_size}. {REMEDY}"
+            )
+        return info
+
+
+class _Version(msgspec.Struct):
+    schema_version: Annotated[int, Meta(ge=1, le=MAX_INT)] | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,15 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from diagnose import __version__
-from diagnose.errors import DiagnoseError, OutputError
+from diagnose.errors import DEBUG, DiagnoseError, InputError, OutputError, is_debugging
 from diagnose.files import DISK_ERRORS, cannot_write
+from diagnose.plain_text import clean, middle, one_line
 
 __all__ = ["INTERNAL_ERROR", "INTERRUPTED", "cli", "main", "run"]
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: a fault of diagnose itself, never of the input
 INTERRUPTED = 130  # as a shell shows SIGINT
-DEBUG = "DIAGNOSE_DEBUG"
+MAX_NAME = 200  # characters of a path in an error
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -254,7 +255,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     except click.exceptions.Abort:
         return INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        _show_usage(error)
         return error.exit_code
     except DiagnoseError as error:
         _complain(str(error), error)
@@ -263,8 +264,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             _complain(_disk_is_full(error), error)
             return OutputError.exit_code
-        _complain(_own_fault(error), error)
-        return INTERNAL_ERROR
+        return _unforeseen(error)
 
 
 def main() -> NoReturn:
@@ -273,11 +273,33 @@ def main() -> NoReturn:
 
 
 def _complain(sentence: str, error: BaseException) -> None:
-    if os.environ.get(DEBUG):
+    """Write one line, under DIAGNOSE_DEBUG after the traceback of a fault of our own."""
+    if is_debugging() and not isinstance(error, DiagnoseError):
         import traceback
 
-        traceback.print_exception(error)
-    click.echo(f"diagnose: error: {sentence}", err=True)
+        click.echo(clean("".join(traceback.format_exception(error))), err=True)
+    click.echo(f"diagnose: error: {one_line(sentence)}", err=True)
+
+
+def _show_usage(error: click.ClickException) -> None:
+    """Write what click found wrong with the arguments, as click does, but with the arguments made harmless."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        click.echo(context.get_usage(), err=True)
+        if context.command.get_help_option(context) is not None:
+            click.echo(f"Try '{context.command_path} {context.help_option_names[0]}' for help.", err=True)
+        click.echo(err=True)
+    click.echo(f"Error: {one_line(error.format_message())}", err=True)
+
+
+def _unforeseen(error: Exception) -> int:
+    """Explain what no other place did: a path that the system refuses, such as one too long, or a fault of our own."""
+    if isinstance(error, OSError) and error.filename is not None:
+        name = middle(one_line(str(error.filename)), MAX_NAME)
+        _complain(f"{name} cannot be used ({error.strerror}). Check the path.", error)
+        return InputError.exit_code
+    _complain(_own_fault(error), error)
+    return INTERNAL_ERROR
 
 
 def _disk_is_full(error: OSError) -> str:

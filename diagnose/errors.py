@@ -13,7 +13,10 @@ Exit code 3 is that of a gate that fails, which is no error. A traced script's o
 
 from __future__ import annotations
 
+import os
+
 __all__ = [
+    "DEBUG",
     "CaptureError",
     "DiagnoseError",
     "InputError",
@@ -21,7 +24,15 @@ __all__ = [
     "OriginalsChangedError",
     "OutputError",
     "UsageError",
+    "is_debugging",
 ]
+
+DEBUG = "DIAGNOSE_DEBUG"  # the environment variable under which a fault of diagnose itself is shown in full
+
+
+def is_debugging() -> bool:
+    """Tell whether faults are to be raised and shown with their traceback instead of noted in one sentence."""
+    return bool(os.environ.get(DEBUG))
 
 
 class DiagnoseError(Exception):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from diagnose import analyzers
 from diagnose.analyzers import Analyzer
 from diagnose.captures import Capture
+from diagnose.errors import is_debugging
 from diagnose.findings import Diagnosis, Finding, Prescription, Source, Where
 from diagnose.host_operators import host_operators
 from diagnose.intervals import EMPTY, Intervals
 from diagnose.memory import memory_of
 from diagnose.overhead import overhead_share, recording_ns, without_recording
+from diagnose.records import as_facts
 from diagnose.replay.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.roofline import roofline
 from diagnose.tables import Claim, Tables
@@ -25,7 +27,9 @@ from diagnose.verdicts import headline, in_scope, verdict
 if TYPE_CHECKING:
     from diagnose.figures import Picture
 
-__all__ = ["Found", "examine_rank", "found_in", "tables_of"]
+__all__ = ["Found", "examine_rank", "found_in", "noting", "tables_of"]
+
+_Part = TypeVar("_Part")
 
 # A finding that costs less of the step than this is not worth a line; and less than this is never the answer: steps of
 # the same script differ by as much.
@@ -61,13 +65,17 @@ def found_in(capture: Capture) -> Found:
     """Let every rule speak on one rank's timing trace; names and lines come from its attribution trace, if any."""
     notes: list[Note] = []
     t = tables_of(capture, capture.trace, notes)
-    notes += trust_notes(t)
+    with noting("trust", notes):
+        notes += trust_notes(t)
     found = list(_findings(t, notes))
     if capture.attribution is not None:
-        found = _with_places(found, tables_of(capture, capture.attribution))
+        with noting("places", notes):
+            found = _with_places(found, tables_of(capture, capture.attribution, notes), notes)
     states = {rule.RULE for rule in analyzers.STATE_RULES}
     least = WORTH_NAMING * t.steps.step_ns
-    found = [f for f in without_recording(t, found) if f.lost_ns >= least or (f.rule in states and not f.lost_ns)]
+    with noting("profiler-overhead", notes):
+        found = without_recording(t, found)
+    found = [f for f in found if f.lost_ns >= least or (f.rule in states and not f.lost_ns)]
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
     found.sort(key=lambda f: -f.lost_ns)
@@ -84,7 +92,7 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     answer = verdict(queue, idle)
     idle_ids = {rule.RULE for rule in (*analyzers.IDLE_RULES, analyzers.REST)}
     replayed, falls, path = Replayed(prescribed), None, None
-    with _noting("replay", notes):
+    with noting("replay", notes):
         replayed = replay_savings(t, found, prescribed)
         notes += [Note(replayed.why_not)] if replayed.why_not else []
         falls, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
@@ -92,6 +100,12 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     answers = [f for f in found if f.lost_ns >= WORTH_ANSWERING * step_ns]
     largest = next((f for f in answers if in_scope(answer, f, is_idle_rule=f.rule in idle_ids)), None)
     found.sort(key=lambda f: f is not largest)
+
+    def part(name: str, make: Callable[[Tables], _Part]) -> _Part | None:
+        with noting(name, notes):
+            return make(t)
+        return None
+
     return Diagnosis(
         verdict=answer,
         headline=headline(answer, queue, step_ns, largest),
@@ -106,15 +120,15 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         replay_error=replayed.error,
         waterfall=falls,
         critical_path=path,
-        trust=tuple(notes),
         source=_source(t),
-        operators=host_operators(t),
-        picture=_drawn(t) if draw else None,
-        roofline=roofline(t) if draw and t.device_id >= 0 else None,
-        memory=memory_of(t),
-        profiler_overhead=overhead_share(t),
-        recording_ns=recording_ns(t),
+        operators=part("operators", host_operators) or (),
+        picture=part("picture", _drawn) if draw else None,
+        roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
+        memory=part("memory", memory_of),
+        profiler_overhead=part("profiler-overhead", overhead_share),
+        recording_ns=part("profiler-overhead", recording_ns) or 0.0,
         host_by_cause={} if queue else shares,
+        trust=tuple(notes),  # last: the parts above add to it
     )
 
 
@@ -134,14 +148,14 @@ def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
     """Ask every rule; one that fails becomes a note, and the others go on."""
     for rule in _rules(t):
         found: list[Finding] = []
-        with _noting(rule.RULE, notes):
+        with noting(rule.RULE, notes):
             found = rule.find(t)
         yield from found
 
 
 def _careful(rule: str, claim: Claim, notes: list[Note]) -> Claim:
     def claims(t: Tables, left: Intervals) -> Intervals:
-        with _noting(rule, notes):
+        with noting(rule, notes):
             return claim(t, left)
         return EMPTY
 
@@ -149,11 +163,13 @@ def _careful(rule: str, claim: Claim, notes: list[Note]) -> Claim:
 
 
 @contextmanager
-def _noting(rule: str, notes: list[Note]) -> Iterator[None]:
-    """Turn a fault of one rule into a note: it must not take the others' answers away."""
+def noting(rule: str, notes: list[Note]) -> Iterator[None]:
+    """Turn a fault of one rule, or of a part that only a report shows, into a note; DIAGNOSE_DEBUG raises it."""
     try:
         yield
     except Exception as error:
+        if is_debugging():
+            raise
         note = Note(f"The rule {rule} failed on this trace ({type(error).__name__}: {error}).", rule)
         if note not in notes:
             notes.append(note)
@@ -165,9 +181,9 @@ def _shares(t: Tables) -> Mapping[str, float]:
     return {rule: ns / (end - start) for rule, ns in t.causes.totals().items()}
 
 
-def _with_places(found: list[Finding], named: Tables) -> list[Finding]:
+def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list[Finding]:
     """Give each finding the lines that the attribution window has for the same rule; its timing stays as it was."""
-    by_rule = {f.rule: f for f in _findings(named, [])}
+    by_rule = {f.rule: f for f in _findings(named, notes)}
     return [replace(f, where=_merged(f.where, by_rule[f.rule].where)) if f.rule in by_rule else f for f in found]
 
 
@@ -193,7 +209,7 @@ def _prescriptions(found: list[Finding], step_ns: float, notes: list[Note]) -> t
     listed: dict[str, Prescription] = {}
     for finding in found:
         given: list[Prescription] = []
-        with _noting(finding.rule, notes):
+        with noting(finding.rule, notes):
             given = rules[finding.rule].prescribe(finding, step_ns)
         for p in given:
             if p.id not in listed or sum(p.saves_ns) > sum(listed[p.id].saves_ns):
@@ -214,5 +230,5 @@ def _source(t: Tables) -> Source:
         found_steps_by=found_by,
         unprofiled_step_ns=tuple(int(ms * 1e6) for ms in info.unprofiled_ms) if info else (),
         settled_after=info.settled_after if info else None,
-        samples=info.nvml if info else {},
+        samples=as_facts(info.nvml) if info else {},
     )

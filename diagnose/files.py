@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from diagnose.errors import OutputError
+from diagnose.plain_text import middle, one_line
 
 __all__ = [
     "DISK_ERRORS",
@@ -187,9 +188,7 @@ def reason(error: OSError | ValueError) -> str:
 
 def printable(path: str | os.PathLike[str]) -> str:
     """Return a path as a message shows it: on one line, the middle of a very long one left out."""
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(path))
-    half = MAX_SHOWN // 2
-    return text if len(text) <= MAX_SHOWN else f"{text[:half]}…{text[-half:]}"
+    return middle(one_line(str(path)), MAX_SHOWN)
 
 
 def _exists_already(path: Path) -> OutputError:

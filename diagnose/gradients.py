@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from diagnose.findings import Facts, Finding, Prescription
 from diagnose.occurrences import removable
+from diagnose.records import as_facts
 from diagnose.tables import Tables
 
 __all__ = ["DEFAULT_BUCKET_MB", "ddp_facts", "gradient_prescriptions", "in_buckets"]
@@ -18,9 +19,8 @@ LARGE_BUCKET_MB = 2 * DEFAULT_BUCKET_MB  # beyond this little is left of the bac
 
 def ddp_facts(t: Tables) -> Facts:
     """Return the arguments of DistributedDataParallel, where the capture has seen it being made."""
-    flags = t.capture.info.flags if t.capture.info else {}
-    ddp = flags.get("ddp")
-    return {"ddp": dict(ddp) if isinstance(ddp, Mapping) else {}, "has_device": t.device_id >= 0}
+    ddp = as_facts(t.capture.info.flags.ddp) if t.capture.info else {}
+    return {"ddp": ddp, "has_device": t.device_id >= 0}
 
 
 def gradient_prescriptions(finding: Finding, step_ns: float) -> list[Prescription]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from diagnose.findings import Facts, Finding, Prescription
 from diagnose.occurrences import removable
+from diagnose.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.stretches import waiting_share
@@ -29,13 +30,13 @@ def loading_facts(t: Tables) -> Facts:
     rows = t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
     names = {t.name(row) for row in rows.tolist()}
     lengths = (t.trace.events.end - t.trace.events.start)[rows]
-    known = dict(t.capture.info.loader) if t.capture.info else {}
+    known = t.capture.info.loader if t.capture.info else LoaderRecord()
     single = any("SingleProcess" in name for name in names)
     seen, waiting = waiting_share(t, t.covering(rows))
     return {
-        **known,
+        **as_facts(known),
         "single_process": single,
-        "num_workers": known.get("num_workers", 0 if single else None),
+        "num_workers": 0 if known.num_workers is None and single else known.num_workers,
         "batch_ns": int(np.median(lengths)) if len(lengths) else 0,
         "batches_per_step": len(rows) / max(1, t.steps.num),
         "has_device": t.device_id >= 0,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.records import GpuReadings, ProcessRecord
 from diagnose.tables import Tables
 
 __all__ = ["SLOWED", "Clocks", "clocks_of", "gpu_rows", "other_processes", "slowed_by"]
@@ -38,23 +39,21 @@ class Clocks(NamedTuple):
         return found
 
 
-def gpu_rows(t: Tables) -> list[Mapping[str, object]]:
+def gpu_rows(t: Tables) -> tuple[GpuReadings, ...]:
     """Return what was recorded of each GPU, none without NVML."""
-    rows = t.capture.info.nvml.get("gpus") if t.capture.info else None
-    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list | tuple) else []
+    return t.capture.info.nvml.gpus if t.capture.info else ()
 
 
-def clocks_of(gpu: Mapping[str, object]) -> Clocks | None:
+def clocks_of(gpu: GpuReadings) -> Clocks | None:
     """Return the clocks of one GPU; None where the board tells none, or it was never at work."""
-    most = gpu.get("max_sm_mhz")
-    columns = [gpu.get(name) for name in ("sm_mhz", "throttle_reasons", "utilisation")]
-    if not isinstance(most, int | float) or not all(isinstance(column, list | tuple) for column in columns):
+    working = [
+        (mhz, reasons)
+        for mhz, reasons, use in zip(gpu.sm_mhz, gpu.throttle_reasons, gpu.utilisation, strict=False)
+        if mhz is not None and reasons is not None and use and not reasons & IDLE
+    ]
+    if not working or not gpu.max_sm_mhz:
         return None
-    rows = [row for row in zip(*columns, strict=False) if all(isinstance(value, int | float) for value in row)]
-    working = [(mhz, int(reasons)) for mhz, reasons, use in rows if use > 0 and not int(reasons) & IDLE]
-    if not working or not most:
-        return None
-    return Clocks(np.array([m for m, _ in working], float), np.array([r for _, r in working], np.int64), float(most))
+    return Clocks(np.array([m for m, _ in working]), np.array([r for _, r in working], np.int64), gpu.max_sm_mhz)
 
 
 def slowed_by(clocks: Clocks) -> list[str]:
@@ -64,10 +63,6 @@ def slowed_by(clocks: Clocks) -> list[str]:
     return [f"{text} in {count[text] / len(clocks.reasons):.0%} of the readings" for text in ranked]
 
 
-def other_processes(t: Tables) -> list[Mapping[str, object]]:
+def other_processes(t: Tables) -> list[ProcessRecord]:
     """Return the other processes that were seen on the devices."""
-    found: list[Mapping[str, object]] = []
-    for gpu in gpu_rows(t):
-        others = gpu.get("other_processes")
-        found += [other for other in others if isinstance(other, Mapping)] if isinstance(others, list | tuple) else []
-    return found
+    return [other for gpu in gpu_rows(t) for other in gpu.other_processes]

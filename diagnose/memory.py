@@ -9,9 +9,8 @@ a capture knows the sizes of both, other traces do not.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -129,13 +128,12 @@ def _held_before(t: Tables, size: int, new_state: int) -> dict[str, int]:
     return {name: held for name, held in split.items() if held}
 
 
-def _told(t: Tables, name: str) -> int:
+def _told(t: Tables, name: Literal["param_bytes", "state_bytes"]) -> int:
     """Return what a capture tells of all optimizers together, 0 where it tells nothing."""
-    main = t.capture.info.optimizer if t.capture.info else {}
-    others = main.get("others")
-    each = [main, *(others if isinstance(others, list | tuple) else ())]
-    sizes = [one.get(name) for one in each if isinstance(one, Mapping)]
-    return sum(size for size in sizes if isinstance(size, int))
+    if t.capture.info is None:
+        return 0
+    main = t.capture.info.optimizer
+    return sum(getattr(one, name) or 0 for one in (main, *main.others))
 
 
 def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
@@ -194,5 +192,4 @@ def _by_place(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> tup
 
 
 def _retries(t: Tables) -> int | None:
-    told = t.capture.info.memory.get("retries") if t.capture.info else None
-    return told if isinstance(told, int) else None
+    return t.capture.info.memory.retries if t.capture.info else None

@@ -9,6 +9,7 @@ import numpy as np
 from diagnose.findings import Facts, Finding, Prescription
 from diagnose.intervals import covered
 from diagnose.occurrences import removable
+from diagnose.records import as_facts
 from diagnose.tables import Tables
 from diagnose.tables.names import LAUNCH, OPTIMIZER_STEP
 from diagnose.tables.updates import updates
@@ -42,7 +43,7 @@ def _look(t: Tables) -> Facts:
     mine = t.tasks.row[np.isin(t.tasks.launch, launches)] if t.device_id >= 0 else launches
     multi = sum(1 for row in mine.tolist() if _MULTI_TENSOR.search(t.name(row)))
     calls = max(1, len(rows))
-    known = dict(t.capture.info.optimizer) if t.capture.info else {}
+    known = as_facts(t.capture.info.optimizer) if t.capture.info else {}
     return {
         **known,
         "name": first["name"] if first else "the optimizer",

@@ -29,7 +29,8 @@ def overhead_share(t: Tables) -> float | None:
     info = t.capture.info
     if info is None or not info.light_ms or not info.unprofiled_ms:
         return None
-    return statistics.median(info.light_ms) / statistics.median(info.unprofiled_ms) - 1
+    unprofiled_ms = statistics.median(info.unprofiled_ms)
+    return statistics.median(info.light_ms) / unprofiled_ms - 1 if unprofiled_ms > 0 else None
 
 
 def cost_per_event_ns(t: Tables) -> float:

@@ -9,9 +9,10 @@ from dataclasses import replace
 from diagnose.analyzers import RANK_RULES
 from diagnose.captures import Capture
 from diagnose.errors import InputError
-from diagnose.examine import examine_rank, tables_of
-from diagnose.findings import Diagnosis, Finding, RankSummary
-from diagnose.skew import skew_of
+from diagnose.examine import examine_rank, noting, tables_of
+from diagnose.findings import Diagnosis, Finding, Prescription, RankSummary
+from diagnose.skew import Skew, skew_of
+from diagnose.trace import Note
 from diagnose.verdicts import headline
 
 __all__ = ["analyze_paths", "examine"]
@@ -46,18 +47,25 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
         return each[0]
     slowest = max(range(len(each)), key=lambda i: each[i].step_ns)
     tables = [tables_of(capture, capture.trace) for capture in captures]
-    skew = skew_of(tables)
-    found = [finding for rule in RANK_RULES for finding in rule.find_in_all(tables, skew)] if skew else []
+    notes: list[Note] = []
+    skew: Skew | None = None
+    with noting("ranks", notes):
+        skew = skew_of(tables)
+    found: list[Finding] = []
+    for rule in RANK_RULES:
+        with noting(rule.RULE, notes):
+            found += rule.find_in_all(tables, skew) if skew else []
     late = skew.late if skew and found else None
     waits = skew.waits_ns.tolist() if skew else [None] * len(each)
     ranks = tuple(
         RankSummary(c.trace.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause, wait)
         for c, d, wait in zip(captures, each, waits, strict=True)
     )
-    return replace(_with(each[slowest if late is None else late], found), ranks=ranks)
+    answer = _with(each[slowest if late is None else late], found, notes)
+    return replace(answer, ranks=ranks, trust=(*answer.trust, *(note for note in notes if note not in answer.trust)))
 
 
-def _with(answer: Diagnosis, found: Sequence[Finding]) -> Diagnosis:
+def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note]) -> Diagnosis:
     """Add what all ranks together showed.
 
     The rank's own dominant finding stays first where it can be the cause: where it costs half of the waiting or more.
@@ -68,7 +76,10 @@ def _with(answer: Diagnosis, found: Sequence[Finding]) -> Diagnosis:
     most = max(found, key=lambda f: f.lost_ns)
     first = own if own and own.lost_ns >= CAUSES * most.lost_ns else most
     ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.lost_ns))
-    prescribed = [p for rule in RANK_RULES for f in found for p in rule.prescribe(f, answer.step_ns)]
+    prescribed: list[Prescription] = []
+    for rule in RANK_RULES:
+        with noting(rule.RULE, notes):
+            prescribed += [p for f in found for p in rule.prescribe(f, answer.step_ns)]
     return replace(
         answer,
         headline=headline(answer.verdict, answer.queue, answer.step_ns, first),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from diagnose.masking import mask_text
+from diagnose.plain_text import one_line
 
 __all__ = ["PREFIX", "Progress"]
 
@@ -32,7 +33,7 @@ class Progress:
             return
         stream = self.stream or sys.stderr
         try:
-            print(f"{PREFIX}{mask_text(text)}", file=stream, flush=True)
+            print(f"{PREFIX}{one_line(mask_text(text))}", file=stream, flush=True)
         except (OSError, ValueError):
             return
 
@@ -47,5 +48,5 @@ class Progress:
         from rich.console import Console
         from rich.text import Text
 
-        with Console(file=stream).status(Text(mask_text(text))):
+        with Console(file=stream).status(Text(one_line(mask_text(text)))):
             yield

@@ -17,6 +17,7 @@ from diagnose.errors import CaptureError, OriginalsChangedError, UsageError
 from diagnose.files import cannot_write, check_file, printable
 from diagnose.findings import Diagnosis
 from diagnose.output import check_distinct
+from diagnose.plain_text import one_line
 from diagnose.progress import Progress
 from diagnose.proof.budget import Budget
 from diagnose.proof.candidates import check_ids
@@ -27,7 +28,6 @@ from diagnose.proof.recorded_command import recorded_command
 from diagnose.proof.recording import record
 from diagnose.proof.run_folder import remove_leftovers, run_folder
 from diagnose.proof.runs import Command, Runner
-from diagnose.reports.words import clean
 from diagnose.reservation import Reservation
 
 __all__ = ["ProveRequest", "command_of", "parse_budget", "prove_and_answer"]
@@ -98,7 +98,7 @@ def _prove_and_answer(request: ProveRequest) -> int:
             if request.write_patch:
                 _write_patch(request, command, diagnosis, best)
         if keep:
-            request.progress.say(f"the output of every run is in {clean(str(keep))}")
+            request.progress.say(f"the output of every run is in {one_line(str(keep))}")
     if runner.changed:
         raise OriginalsChangedError(runner.changed)
     return 0
@@ -170,7 +170,7 @@ def _words(launcher: str) -> tuple[str, ...]:
 def _check_launcher(command: Command) -> None:
     if command.launcher and shutil.which(command.launcher[0]) is None:
         raise UsageError(
-            f"There is no command {clean(command.launcher[0])} to start the ranks with; check --launcher and PATH."
+            f"There is no command {one_line(command.launcher[0])} to start the ranks with; check --launcher and PATH."
         )
 
 
@@ -217,10 +217,12 @@ def _agree(
     if plan is None:
         say(
             "with --cwd-mode same every run may overwrite, append to and remove files of the working folder "
-            f"{clean(str(command.cwd))}, checkpoints and logs included; nothing is checked or put back"
+            f"{one_line(str(command.cwd))}, checkpoints and logs included; nothing is checked or put back"
         )
     if capture is not None:
-        say(f"the command was recorded in {clean(str(capture))}, with the working folder {clean(str(command.cwd))}")
+        say(
+            f"the command was recorded in {one_line(str(capture))}, with the working folder {one_line(str(command.cwd))}"
+        )
     if request.yes and (capture is None or request.trust_command):
         return
     if not sys.stdin.isatty():
@@ -236,7 +238,7 @@ def _why_asked(command: Command, capture: Path | None) -> str:
     if capture is None:
         return "Nobody can be asked whether to run the script repeatedly; agree to it with --yes."
     return (
-        f"The command comes from a file, {clean(str(capture))}, and --yes alone does not agree to it; read it, and "
+        f"The command comes from a file, {one_line(str(capture))}, and --yes alone does not agree to it; read it, and "
         f"add --trust-command if it may run here: {command.text}"
     )
 

@@ -13,6 +13,7 @@ from diagnose.captures import Capture
 from diagnose.errors import InputError, UsageError
 from diagnose.examine import found_in, tables_of
 from diagnose.outlook import Forecast
+from diagnose.plain_text import one_line
 from diagnose.reading import open_captures
 from diagnose.replay import Change, critical_path, graph_of, predict, scale_kernels, shares, simulate
 from diagnose.replay.buckets import with_buckets
@@ -62,7 +63,7 @@ class Answer:
     def text(self) -> str:
         """Return the answer for a terminal."""
         gain = 1 - self.then_ns / self.now_ns if self.now_ns else 0.0
-        listed = ", ".join(f"{name} {share:.0%}" for name, share in self.path)
+        listed = ", ".join(f"{one_line(name)} {share:.0%}" for name, share in self.path)
         off = f"Replayed with usual delays, the unchanged step comes out {abs(self.error):.1%} off the measured one"
         doubt = ": too much to rely on this; the trace does not show what its tasks waited for."
         return (
@@ -90,7 +91,7 @@ class Answer:
         yield f"step now   {self.now_ns / 1e6:.2f} ms"
         for i, f in enumerate(self.forecasts[1:]):
             span = f"  ({_ms(f.low_ns):.2f} to {_ms(f.high_ns):.2f} ms)" if f.high_ns > f.low_ns * 1.001 else ""
-            yield f"  {'and' if i else 'with'} {f.title}: {f.step_ns / 1e6:.2f} ms{span}"
+            yield f"  {'and' if i else 'with'} {one_line(f.title)}: {f.step_ns / 1e6:.2f} ms{span}"
 
 
 @dataclass(frozen=True, slots=True)

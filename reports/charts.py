@@ -13,10 +13,10 @@ from typing import TypeAlias, TypedDict
 
 from diagnose.figures import Gap, Memory, Picture, Roofline, Span
 from diagnose.findings import Diagnosis
+from diagnose.plain_text import middle, one_line
 from diagnose.reports.causes import CATEGORIES, colour
-from diagnose.reports.names import middle, shorten
+from diagnose.reports.names import shorten
 from diagnose.reports.trial_charts import trial_data
-from diagnose.reports.words import clean
 
 __all__ = ["Data", "chart_data", "levels"]
 
@@ -120,9 +120,10 @@ class _Pool:
 
     def row(self, name: str, category: str = "") -> int:
         if name not in self._rows:
-            short = shorten(clean(name), _NAME) if category in _DEVICE else middle(clean(name), _NAME)
+            plain = one_line(name)
+            short = shorten(plain, _NAME) if category in _DEVICE else middle(plain, _NAME)
             self._rows[name] = len(self.texts)
-            self.texts.append((escape(short.replace("\n", " "), quote=False), clean(name)))
+            self.texts.append((escape(short, quote=False), plain))
         return self._rows[name]
 
 
@@ -169,7 +170,7 @@ def _below(lanes: list[Lane]) -> list[Lane]:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Stream 7 comes before stream 20."""
-    return [(int(part) if part.isdecimal() else -1, part) for part in _DIGITS.split(name)]
+    return [(int(part[:18]) if part.isdecimal() else -1, part) for part in _DIGITS.split(name)]
 
 
 def _ends(span: Span) -> tuple[int, int]:
@@ -203,7 +204,7 @@ def _order(category: str) -> int:
 
 
 def _label(text: str) -> str:
-    return escape(middle(clean(text).replace("\n", " "), 40), quote=False)
+    return escape(middle(one_line(text), 40), quote=False)
 
 
 def _ms(times: Iterable[int]) -> list[float]:

@@ -19,11 +19,12 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from diagnose.findings import Diagnosis, Prescription
+from diagnose.plain_text import clean, middle
 from diagnose.reports import words
 from diagnose.reports.bars import cause_shares
 from diagnose.reports.causes import CATEGORIES, PARTS, PATH, VERDICTS, colour, meaning
 from diagnose.reports.charts import chart_data
-from diagnose.reports.names import middle, shorten
+from diagnose.reports.names import shorten
 from diagnose.reports.trial_charts import trial_name, verdict
 
 __all__ = ["render"]
@@ -73,10 +74,10 @@ def _environment() -> Environment:
         "plural": words.plural,
         "ranks": words.ranks,
         "saving": words.saving,
-        "shorten": lambda name: shorten(words.clean(name)),
+        "shorten": lambda name: shorten(clean(name)),
         "breakable": _breakable,
         "bytes": words.size,
-        "middle": lambda text, limit: middle(words.clean(text), limit),
+        "middle": lambda text, limit: middle(clean(text), limit),
         "colour": colour,
         "meaning": meaning,
         "trial_name": trial_name,
@@ -88,12 +89,12 @@ def _environment() -> Environment:
 
 def _finalize(value: object) -> object:
     """Take control characters out of every text, on its way into the page."""
-    return words.clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _breakable(text: str) -> Markup:
     """Return a long name that a narrow column may break after its punctuation and between its words."""
-    return Markup("<wbr>").join(_JOINTS.split(words.clean(text)))
+    return Markup("<wbr>").join(_JOINTS.split(clean(text)))
 
 
 def _resource(name: str) -> str:

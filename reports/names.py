@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["middle", "shorten"]
+from diagnose.plain_text import middle
+
+__all__ = ["shorten"]
 
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|\(anonymous\)::|\{anonymous\}::|<unnamed>::")
 _QUALIFIER = re.compile(r"\b[A-Za-z_]\w*::(?=\w)")
@@ -39,11 +41,3 @@ def _telling(arguments: str, base: str) -> str | None:
     """Return the identifier among template arguments that says what is computed; a wrapper only where alone."""
     found = [m[1] for m in _TELLING.finditer(_QUALIFIER.sub("", arguments)) if m[1] != base]
     return next((word for word in found if not word.startswith(_WRAPPERS)), found[0] if found else None)
-
-
-def middle(text: str, limit: int) -> str:
-    """Return ``text`` with its middle replaced by "…" where it is longer than ``limit`` characters."""
-    if len(text) <= limit:
-        return text
-    tail = (limit - 1) // 3
-    return text[: limit - 1 - tail] + "…" + (text[-tail:] if tail else "")

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.findings import Diagnosis, RankSummary
+from diagnose.plain_text import one_line
 from diagnose.reports import text_findings, text_forecast, text_picture, text_trials
 from diagnose.reports.bars import cause_shares
-from diagnose.reports.words import clean, duration, path_tail, percent, plural, ranks
+from diagnose.reports.words import duration, path_tail, percent, plural, ranks
 
 __all__ = ["render"]
 
@@ -95,7 +96,7 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
 
 def _headline(d: Diagnosis) -> Text:
     """Return the headline after the verdict, which is left out where the headline itself begins with it."""
-    headline = Text(clean(d.headline), style="bold")
+    headline = Text(one_line(d.headline), style="bold")
     style = _VERDICT_STYLES.get(d.verdict, "bold")
     if d.headline.lower().startswith(d.verdict):
         headline.stylize(style, 0, len(d.verdict))
@@ -114,14 +115,14 @@ def _facts(d: Diagnosis) -> Iterator[str]:
         yield f"{percent(d.profiler_overhead)} longer than unprofiled" if slower else "no longer than unprofiled"
     if d.replay_error is not None:
         yield f"replay error {percent(d.replay_error)}"
-    names = [clean(name) for name in d.source.devices]
+    names = [one_line(name) for name in d.source.devices]
     if names:
         yield f"{len(names)} × {names[0]}" if len(names) > 1 and len(set(names)) == 1 else ", ".join(names)
     if d.source.world_size > 1:
         yield ranks(d.source.world_size, len(d.ranks))
     if d.source.torch:
-        yield f"torch {clean(d.source.torch)}"
-    yield clean(path_tail(d.source.command or d.source.path, 60))
+        yield f"torch {one_line(d.source.torch)}"
+    yield one_line(path_tail(d.source.command or d.source.path, 60))
 
 
 def _ranks(ranks: tuple[RankSummary, ...]) -> Table:
@@ -132,7 +133,7 @@ def _ranks(ranks: tuple[RankSummary, ...]) -> Table:
     grid.add_column(justify="right", no_wrap=True)
     for rank in sorted(slowest, key=lambda r: r.rank):
         shares = _rank_shares(rank)
-        grid.add_row(f"  {rank.rank}", duration(rank.step_ns), rank.verdict, clean(rank.dominant or "–"), *shares)
+        grid.add_row(f"  {rank.rank}", duration(rank.step_ns), rank.verdict, one_line(rank.dominant or "–"), *shares)
     if len(ranks) > len(slowest):
         grid.add_row("  …", "", f"{len(ranks) - len(slowest)} faster")
     return grid
@@ -148,7 +149,7 @@ def _rank_shares(rank: RankSummary) -> tuple[str, str]:
 
 def _notes(d: Diagnosis) -> Iterator[RenderableType]:
     for note in d.trust[:_MAX_NOTES]:
-        yield _bullet((f"{note.rule}: " if note.rule else "") + clean(note.text))
+        yield _bullet((f"{note.rule}: " if note.rule else "") + one_line(note.text))
     if len(d.trust) > _MAX_NOTES:
         yield _bullet(f"and {plural(len(d.trust) - _MAX_NOTES, 'more note')} in the JSON and HTML reports")
 

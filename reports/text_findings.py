@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.findings import Diagnosis, Finding, HostOperator, Prescription, Where
+from diagnose.plain_text import clean, middle, one_line
 from diagnose.reports.bars import bar
-from diagnose.reports.names import middle
-from diagnose.reports.words import clean, duration, percent, place, plural, saving
+from diagnose.reports.words import duration, percent, place, plural, saving
 
 __all__ = ["findings", "operators"]
 
@@ -44,11 +44,11 @@ def findings(d: Diagnosis, width: int) -> Iterator[RenderableType]:
 
 
 def _finding(number: int, finding: Finding, fix: Prescription | None, step_ns: float, width: int) -> RenderableType:
-    parts: list[RenderableType] = [_first_line(finding, step_ns), Text(clean(finding.title))]
+    parts: list[RenderableType] = [_first_line(finding, step_ns), Text(one_line(finding.title))]
     if finding.where:
         parts.extend(_where(finding.where, width))
     elif finding.evidence:
-        parts.append(Text(clean(finding.evidence[0]), style="dim"))
+        parts.append(Text(one_line(finding.evidence[0]), style="dim"))
     if fix is not None:
         parts.extend(_fix(fix, width))
     grid = Table.grid()
@@ -72,18 +72,18 @@ def _first_line(finding: Finding, step_ns: float) -> Text:
 def _where(places: tuple[Where, ...], width: int) -> Iterator[Text]:
     first = places[0]
     more = f"  and {plural(len(places) - 1, 'more place')}" if len(places) > 1 else ""
-    text = clean(place(first, limit=width // 2))
+    text = one_line(place(first, limit=width // 2))
     if text:
         yield Text.assemble(("at  ", "dim"), (text, "cyan"), (more, "dim"))
     if first.code:
-        yield Text(f"    {middle(clean(first.code).strip().replace(chr(10), ' '), width - 12)}")
+        yield Text(f"    {middle(one_line(first.code), width - 12)}")
 
 
 def _fix(fix: Prescription, width: int) -> Iterator[RenderableType]:
     gain = saving(fix)
-    yield Text.assemble(("fix ", "dim"), (clean(fix.title), "green"), (f"  {gain}" if gain else "", "dim"))
+    yield Text.assemble(("fix ", "dim"), (one_line(fix.title), "green"), (f"  {gain}" if gain else "", "dim"))
     if fix.safety and fix.safety != "same numbers":
-        yield Padding(Text(clean(fix.safety), style="yellow"), (0, 0, 0, 4))
+        yield Padding(Text(one_line(fix.safety), style="yellow"), (0, 0, 0, 4))
     lines = clean(fix.after).rstrip().splitlines()
     for line in lines[:_MAX_CODE_LINES]:
         yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, width - 12))
@@ -110,7 +110,7 @@ def operators(operators: tuple[HostOperator, ...], step_ns: float, width: int) -
     grid.add_column(no_wrap=True)
     for op in shown:
         share = percent(op.self_ns / step_ns) if step_ns > 0 else "–"
-        name = "  " + middle(clean(op.name).replace("\n", " "), max(14, min(46, width - 50)))
+        name = "  " + middle(one_line(op.name), max(14, min(46, width - 50)))
         picture = Text(bar(op.self_ns / top, 10), style="cyan")
         grid.add_row(Text(name), f"{op.calls_per_step:,.0f} ×", duration(op.self_ns), share, picture)
     return grid

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.outlook import Waterfall
+from diagnose.plain_text import one_line
 from diagnose.reports.bars import bar
-from diagnose.reports.words import clean, duration, percent
+from diagnose.reports.words import duration, percent
 
 __all__ = ["falls", "path"]
 
@@ -32,17 +33,17 @@ def falls(waterfall: Waterfall) -> Iterator[RenderableType]:
         grid.add_row(
             Text(f"  {duration(forecast.step_ns)}"),
             Text(drawn, style="cyan" if forecast.ids else "red"),
-            clean(f"with {forecast.ids[-1]}" if len(forecast.ids) == 1 else f"and {forecast.ids[-1]}")
+            one_line(f"with {forecast.ids[-1]}" if len(forecast.ids) == 1 else f"and {forecast.ids[-1]}")
             if forecast.ids
             else "now",
             Text(span, style="dim"),
         )
     yield grid
-    yield Padding(Text(f"then it is bound by {clean(waterfall.bound_by)}", style="dim"), (0, 0, 0, 2))
+    yield Padding(Text(f"then it is bound by {one_line(waterfall.bound_by)}", style="dim"), (0, 0, 0, 2))
 
 
 def path(shares: Mapping[str, float]) -> RenderableType:
     """Return the critical path in one line."""
     ranked = sorted(((name, share) for name, share in shares.items() if share >= LEAST_SHARE), key=lambda s: -s[1])
-    listed = ", ".join(f"{clean(name)} {percent(share)}" for name, share in ranked)
+    listed = ", ".join(f"{one_line(name)} {percent(share)}" for name, share in ranked)
     return Padding(Text(listed), (0, 0, 0, 2))

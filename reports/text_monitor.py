@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.reports.words import clean
+from diagnose.plain_text import one_line
 
 __all__ = ["Line", "live", "percentiles"]
 
@@ -29,7 +29,7 @@ def live(lines: Sequence[Line]) -> Table:
     table = _table("GPU")
     table.add_column("slowed by", overflow="ellipsis", no_wrap=True)
     for label, values, slowed in lines:
-        table.add_row(clean(label), *_cells(values), Text(clean(slowed), style="yellow"))
+        table.add_row(Text(one_line(label)), *_cells(values), Text(one_line(slowed), style="yellow"))
     return table
 
 
@@ -39,8 +39,8 @@ def percentiles(lines: Sequence[tuple[str, Mapping[str, Mapping[str, float]], fl
     for label, found, slowed in lines:
         for name in ("p5", "p50", "p95"):
             values = {metric: each[name] for metric, each in found.items()}
-            told = f"{clean(label)}, slowed in {slowed:.0%}" if name == "p5" and slowed else clean(label)
-            table.add_row(f"{told if name == 'p5' else ''}  {name}", *_cells(values))
+            told = f"{one_line(label)}, slowed in {slowed:.0%}" if name == "p5" and slowed else one_line(label)
+            table.add_row(Text(f"{told if name == 'p5' else ''}  {name}"), *_cells(values))
     return table
 
 

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from diagnose.figures import Picture
 from diagnose.findings import Partition, Queue
+from diagnose.plain_text import one_line
 from diagnose.reports.bars import bar, cells, depth_columns, idle_columns, shades, sparkline
 from diagnose.reports.causes import meaning
-from diagnose.reports.words import clean, duration, percent, summed
+from diagnose.reports.words import duration, percent, summed
 
 __all__ = ["causes", "host", "partition", "queue"]
 
@@ -113,6 +114,6 @@ def causes(idle_by_cause: Mapping[str, float], step_ns: float, width: int) -> Re
         words = Text(meaning(cause) if width >= _WIDTH_FOR_WORDS else "", style="dim")
         picture = Text(bar(share / top, _BAR).ljust(_BAR), style=style)
         grid.add_row(
-            Text(f"  {letter}", style), Text(clean(cause)), percent(share), duration(share * step_ns), picture, words
+            Text(f"  {letter}", style), Text(one_line(cause)), percent(share), duration(share * step_ns), picture, words
         )
     return grid

@@ -10,8 +10,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from diagnose.findings import Diagnosis, Trial
+from diagnose.plain_text import one_line
 from diagnose.reports.trial_charts import verdict
-from diagnose.reports.words import clean, duration, percent
+from diagnose.reports.words import duration, percent
 
 __all__ = ["then", "trials"]
 
@@ -23,21 +24,21 @@ def trials(d: Diagnosis) -> Iterator[RenderableType]:
     for trial in d.trials:
         yield Padding(_failed(trial) if trial.failure else _line(trial), (0, 0, 0, 2))
         if trial.note:
-            yield Padding(Text(clean(trial.note), style="dim"), (0, 0, 0, 4))
+            yield Padding(Text(one_line(trial.note), style="dim"), (0, 0, 0, 4))
 
 
 def then(d: Diagnosis) -> Iterator[RenderableType]:
     """Yield the diagnosis after the best combination, in a sentence."""
     if d.after is not None:
-        yield Padding(Text(clean(d.after.headline)), (0, 0, 0, 2))
+        yield Padding(Text(one_line(d.after.headline)), (0, 0, 0, 2))
 
 
 def _name(trial: Trial) -> str:
-    return f"{_LABELS[trial.kind]}{clean(trial.id)}"
+    return f"{_LABELS[trial.kind]}{one_line(trial.id)}"
 
 
 def _failed(trial: Trial) -> Text:
-    return Text.assemble(("failed ", "red"), _name(trial), (f"  {clean(trial.failure)}", "dim"))
+    return Text.assemble(("failed ", "red"), _name(trial), (f"  {one_line(trial.failure)}", "dim"))
 
 
 def _line(trial: Trial) -> Text:

@@ -9,8 +9,7 @@ from statistics import median
 from typing import TypeAlias
 
 from diagnose.findings import Diagnosis, Trial
-from diagnose.reports.names import middle
-from diagnose.reports.words import clean
+from diagnose.plain_text import middle, one_line
 
 __all__ = ["trial_data", "trial_name", "verdict"]
 
@@ -113,4 +112,4 @@ def _is_number(value: float | None) -> bool:
 
 
 def _label(text: str) -> str:
-    return escape(middle(clean(text).replace("\n", " "), _NAME), quote=False)
+    return escape(middle(one_line(text), _NAME), quote=False)

@@ -1,38 +1,13 @@
-"""Numbers and places as people read them, and everything a user wrote made harmless to print."""
+"""Numbers and places as people read them."""
 
 from __future__ import annotations
 
 import math
-import unicodedata
 
 from diagnose.findings import Prescription, Where
-from diagnose.reports.names import middle
+from diagnose.plain_text import middle
 
-__all__ = ["clean", "duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "size", "summed"]
-
-_BIDI = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x061C, 0x200E, 0x200F)))
-
-
-def clean(text: str) -> str:
-    """Return ``text`` without what could steer a terminal or reorder a line; newlines stay, tabs become spaces.
-
-    Control characters go (an escape sequence loses its ESC), as do marks that turn the writing direction around;
-    half a surrogate pair, as in an undecodable path, becomes U+FFFD.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(map(_harmless, text.replace("\r\n", "\n").replace("\r", "\n").expandtabs(4)))
-
-
-def _harmless(char: str) -> str:
-    if char == "\n":
-        return char
-    if char in "\u2028\u2029":
-        return " "
-    category = unicodedata.category(char)
-    if category == "Cs":
-        return "\ufffd"
-    return "" if category == "Cc" or char in _BIDI else char
+__all__ = ["duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "size", "summed"]
 
 
 def duration(ns: float | None) -> str:

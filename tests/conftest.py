@@ -19,13 +19,16 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 if shutil.which("nvidia-smi") is None:  # Triton decides when it is first imported, by whomever, whether it interprets
     os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ["DIAGNOSE_DEBUG"] = "1"  # a fault of a rule fails the test that meets it; see the fixture `noted`
 
 from diagnose.captures import Capture, CaptureInfo, Samples
+from diagnose.errors import DEBUG
 from diagnose.examine import examine_rank, tables_of
 from diagnose.findings import Diagnosis, Finding, Prescription
 from diagnose.tables import Tables
@@ -167,7 +170,7 @@ class Recording:
 
     def told(self, **fields: Any) -> None:
         """Say what capture.json holds."""
-        self.info = CaptureInfo(**fields)
+        self.info = msgspec.convert(fields, CaptureInfo)
 
     # What the product makes of it
 
@@ -235,7 +238,9 @@ class Recording:
         return found
 
     def diagnosis(self, attribution: Recording | None = None) -> Diagnosis:
-        return examine_rank(self.capture(attribution))
+        answer = examine_rank(self.capture(attribution))
+        answer.to_json()  # checked against the schema, as every JSON that a test makes
+        return answer
 
     def _name(self, text: str) -> int:
         if text not in self.names:
@@ -287,6 +292,12 @@ def queued_gap(start: float = 300, end: float = 700, *, stream_before: int = 7, 
     r.kernel("gemm", 0, start, launched=(-20, -15), stream=stream_before)
     r.kernel("relu", end, 1000, launched=(-10, -5), stream=stream_after)
     return r
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a fault become a note or a sentence, as it does for a user."""
+    monkeypatch.delenv(DEBUG)
 
 
 @pytest.fixture

@@ -142,6 +142,7 @@ def test_every_error_is_one_sentence_with_its_exit_code(examined, monkeypatch, c
     assert shown.err == f"diagnose: error: {error}\n"
 
 
+@pytest.mark.usefixtures("noted")
 def test_a_fault_of_our_own_says_how_to_report_it(examined, monkeypatch, capsys):
     monkeypatch.setattr(sys.modules["diagnose.pipeline"], "examine", lambda captures, **_: {}["missing"])
     assert cli.run(["analyze", "a.json", "--quiet"]) == 70

@@ -11,6 +11,18 @@ from diagnose import __version__
 from diagnose.capture.allocator import allocator_counters, allocator_map, counted_between
 from diagnose.captures import CaptureInfo
 from diagnose.masking import mask_command, mask_text
+from diagnose.records import (
+    AllocatorRecord,
+    AutocastRecord,
+    DdpRecord,
+    FlagsRecord,
+    GpuRecord,
+    LoaderRecord,
+    NvmlRecord,
+    OptimizerRecord,
+    SamplerRecord,
+    fitting,
+)
 
 if TYPE_CHECKING:
     from diagnose.capture.session import Session
@@ -22,6 +34,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
     """Return the description of the session's capture as it stands."""
     measured = session.measured
     torch = sys.modules.get("torch")
+    counted = counted_between(session.allocator_before, allocator_counters())
     return CaptureInfo(
         run_id=session.run_id,
         tool_version=__version__,
@@ -33,7 +46,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         cuda=str(torch.version.cuda or "") if torch else "",
         rank=session.rank,
         world_size=session.num_ranks,
-        gpus=tuple(session.gpus),
+        gpus=tuple(fitting(GpuRecord, gpu) for gpu in session.gpus),
         light_file=measured.files.get("light", ""),
         attribution_file=measured.files.get("attribution", ""),
         samples_file=session.samples_file,
@@ -45,27 +58,28 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         unprofiled_ms=_ms(measured.unprofiled),
         light_ms=_ms(measured.light),
         attribution_ms=_ms(measured.attribution),
-        sampler=session.sampler_summary,
-        nvml=session.nvml_summary,
-        memory={**counted_between(session.allocator_before, allocator_counters()), **allocator_map()},
-        loader=session.facts.loader,
-        optimizer=session.facts.optimizer,
+        sampler=fitting(SamplerRecord, session.sampler_summary),
+        nvml=fitting(NvmlRecord, session.nvml_summary),
+        memory=fitting(AllocatorRecord, counted | allocator_map()),
+        loader=fitting(LoaderRecord, session.facts.loader),
+        optimizer=fitting(OptimizerRecord, session.facts.optimizer),
         notes=tuple(map(mask_text, session.all_notes)),
         ended=ended,
         exit_code=exit_code,
     )
 
 
-def _flags(session: Session) -> dict[str, object]:
+def _flags(session: Session) -> FlagsRecord:
     measured = session.measured
-    return {
+    noted = {
         **measured.flags,
         **session.precision,
-        "ddp": session.facts.ddp,
-        "autocast": session.facts.autocast,
-        "spans_ns": {name: list(span) for name, span in measured.spans.items()},
+        "ddp": fitting(DdpRecord, session.facts.ddp),
+        "autocast": fitting(AutocastRecord, session.facts.autocast),
+        "spans_ns": measured.spans,
         "light_mb": round(measured.mb.get("light", 0.0), 3),
     }
+    return fitting(FlagsRecord, noted)
 
 
 def _ms(times: Sequence[int]) -> tuple[float, ...]:

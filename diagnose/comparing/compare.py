@@ -83,13 +83,11 @@ def step_times(
     a: Diagnosis, b: Diagnosis
 ) -> tuple[Literal["unprofiled", "recorded"], tuple[Sequence[float], Sequence[float]]]:
     """Return the step times to compare (ns): unprofiled ones where both have enough, for recording has a price."""
-    plain = a.source.unprofiled_step_ns, b.source.unprofiled_step_ns
+    plain = tuple(tuple(float(n) for n in d.source.unprofiled_step_ns if n > 0) for d in (a, b))
     if min(map(len, plain)) >= LEAST_STEPS:
-        return "unprofiled", plain
-    recorded = tuple(
-        tuple(float(n) for n in d.step_times_ns) if len(d.step_times_ns) >= LEAST_STEPS else (d.step_ns,)
-        for d in (a, b)
-    )
+        return "unprofiled", (plain[0], plain[1])
+    each = [tuple(float(n) for n in d.step_times_ns if n > 0) for d in (a, b)]
+    recorded = [times if len(times) >= LEAST_STEPS else (d.step_ns,) for times, d in zip(each, (a, b), strict=True)]
     return "recorded", (recorded[0], recorded[1])
 
 
@@ -111,7 +109,7 @@ def _causes(d: Diagnosis) -> Mapping[str, float]:
 
 
 def _lost(d: Diagnosis) -> Mapping[str, float]:
-    return {f.rule: f.lost_ns for f in d.findings}
+    return {f.rule: f.lost_ns for f in d.findings if np.isfinite(f.lost_ns)}
 
 
 def _changes(before: Mapping[str, float], after: Mapping[str, float], least: float) -> tuple[Change, ...]:

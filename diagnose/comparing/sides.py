@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from diagnose.errors import InputError
 from diagnose.examine import tables_of
 from diagnose.findings import Diagnosis
 from diagnose.pipeline import examine
 from diagnose.reading import open_captures
-from diagnose.reports.json_reading import from_dict
+from diagnose.reports.json_reading import from_json, is_report
 
 __all__ = ["KernelUse", "Side", "open_side"]
 
@@ -45,13 +46,13 @@ def open_side(path: str | Path) -> Side:
     """
     report = _as_report(Path(path))
     if report is not None:
-        return Side(str(path), report)
+        return _with_step(Side(str(path), report))
     captures = open_captures([path])
     diagnosis = examine(captures, draw=False)
     slowest = max(captures, key=lambda c: tables_of(c, c.trace).steps.step_ns) if len(captures) > 1 else captures[0]
     t = tables_of(slowest, slowest.trace)
     if t.device_id < 0:
-        return Side(str(path), diagnosis)
+        return _with_step(Side(str(path), diagnosis))
     names, inverse = np.unique(t.trace.events.name[t.tasks.row], return_inverse=True)
     time = np.bincount(inverse, (t.tasks.end - t.tasks.start).astype(np.float64))
     calls = np.bincount(inverse)
@@ -59,7 +60,18 @@ def open_side(path: str | Path) -> Side:
         t.trace.names[int(name)]: KernelUse(float(calls[i]) / t.steps.num, float(time[i]) / t.steps.num)
         for i, name in enumerate(names.tolist())
     }
-    return Side(str(path), diagnosis, uses)
+    return _with_step(Side(str(path), diagnosis, uses))
+
+
+def _with_step(side: Side) -> Side:
+    """Return the side, whose step has a length to compare.
+
+    Raises:
+        InputError: it has none, as where the file holds no time or all of it passed at once.
+    """
+    if not (math.isfinite(side.diagnosis.step_ns) and side.diagnosis.step_ns > 0):
+        raise InputError(f"{side.name} holds no step with a length, so there is nothing to compare. Record it again.")
+    return side
 
 
 def _as_report(path: Path) -> Diagnosis | None:
@@ -67,9 +79,7 @@ def _as_report(path: Path) -> Diagnosis | None:
     if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > LARGEST_REPORT_MB * 1e6:
         return None
     try:
-        data = json.loads(path.read_bytes())
-    except (ValueError, UnicodeDecodeError):
-        return None
-    if not isinstance(data, dict) or "schema_version" not in data or "verdict" not in data:
-        return None
-    return from_dict(data, source=str(path))
+        text = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}). Check its permissions.") from None
+    return from_json(text, source=str(path)) if is_report(text) else None

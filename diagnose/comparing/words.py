@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from diagnose.comparing.compare import Change, Comparison
+from diagnose.plain_text import one_line
 from diagnose.reports.names import shorten
-from diagnose.reports.words import clean, duration, percent
+from diagnose.reports.words import duration, percent
 
 __all__ = ["as_json", "as_text", "sentence", "what_changed"]
 
@@ -63,13 +64,14 @@ def as_json(c: Comparison) -> str:
         },
         indent=2,
         ensure_ascii=True,
+        allow_nan=False,
     )
 
 
 def _lines(c: Comparison) -> Iterator[str]:
     yield from wrap(sentence(c), WIDTH)
-    yield f"  before  {clean(c.before.name)}: {c.verdicts[0]}"
-    yield f"  after   {clean(c.after.name)}: {c.verdicts[1]}"
+    yield f"  before  {one_line(c.before.name)}: {c.verdicts[0]}"
+    yield f"  after   {one_line(c.after.name)}: {c.verdicts[1]}"
     title = "Idle by cause" if c.after.diagnosis.partition else "Where the host's time goes"
     for heading, changes in (("Where the step goes", c.parts), (title, c.causes), ("Findings", c.findings)):
         yield from _table(heading, changes)
@@ -85,7 +87,7 @@ def _table(heading: str, changes: Sequence[Change]) -> Iterator[str]:
     yield ""
     yield heading
     for change in changes[:MOST_LINES]:
-        name = shorten(clean(change.name), NAME)
+        name = shorten(one_line(change.name), NAME)
         sign = "+" if change.by_ns > 0 else "−"
         times = f"{duration(change.before_ns):>8} {duration(change.after_ns):>8}"
         line = f"  {name:<{NAME}} {times} {sign}{duration(abs(change.by_ns))}"
@@ -98,7 +100,7 @@ def _said(change: Change, what: str) -> str:
     more = "more" if change.by_ns > 0 else "less"
     share = f", {percent(abs(change.by_ns) / change.before_ns)}" if change.before_ns > 0 else ""
     return (
-        f"{what}{clean(change.name)}: {duration(abs(change.by_ns))} {more} per step "
+        f"{what}{one_line(change.name)}: {duration(abs(change.by_ns))} {more} per step "
         f"({duration(change.before_ns)} before, {duration(change.after_ns)} after{share})."
     )
 

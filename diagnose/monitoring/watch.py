@@ -18,6 +18,7 @@ from diagnose.files import NewFile, cannot_write, check_file, is_stream, write_f
 from diagnose.monitoring.board import connect
 from diagnose.monitoring.record import CSV_COLUMNS, Record, to_json
 from diagnose.output import check_distinct
+from diagnose.plain_text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +64,8 @@ def watch(request: MonitorRequest, nvml: Any = None) -> int:  # noqa: ANN401  # 
         nvml = nvml if nvml is not None else _driver()
         nvml.nvmlInit()
     except Exception as error:  # NVML errors derive from Exception; no driver is an answer, not a fault
-        print(f"diagnose: no NVIDIA driver answers here ({error}), so there is nothing to watch.", file=sys.stderr)
+        reason = one_line(str(error))
+        print(f"diagnose: no NVIDIA driver answers here ({reason}), so there is nothing to watch.", file=sys.stderr)
         return 0
     try:
         return _watch(request, nvml)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from diagnose.errors import UsageError
 from diagnose.masking import MASK
+from diagnose.plain_text import clean
 from diagnose.proof.runs import Command
-from diagnose.reports.words import clean
 
 __all__ = ["recorded_command"]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diagnose.errors import CaptureError
+from diagnose.plain_text import middle, one_line
 from diagnose.progress import Progress
 from diagnose.proof.runs import Runner
-from diagnose.reports.words import clean
 
 __all__ = ["record"]
 
@@ -35,4 +35,4 @@ def record(runner: Runner, ids: Sequence[str], capture: Path, budget_s: float, p
 
 def _end_of(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "".join(f"{clean(line)[:SHOWN_WIDTH]}\n" for line in lines[-SHOWN_LINES:])
+    return "".join(f"{middle(one_line(line), SHOWN_WIDTH)}\n" for line in lines[-SHOWN_LINES:])

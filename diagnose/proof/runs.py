@@ -18,6 +18,7 @@ import diagnose
 from diagnose.capture.process_cleanup import kill_marked
 from diagnose.errors import OriginalsChangedError
 from diagnose.masking import MASK, mask_command
+from diagnose.plain_text import clean
 from diagnose.proof.copy_plan import CopyPlan, plan_copy
 from diagnose.proof.guard import BOOTSTRAP as GUARD
 from diagnose.proof.originals import Originals
@@ -25,7 +26,6 @@ from diagnose.proof.patches import any_compiles
 from diagnose.proof.run_folder import VARIABLE
 from diagnose.proof.spec import Order, Run
 from diagnose.proof.working_copy import WorkingCopy
-from diagnose.reports.words import clean
 
 __all__ = ["Command", "Runner"]
 

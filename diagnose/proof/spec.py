@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from diagnose.reports.words import clean
+from diagnose.plain_text import clean
 
 __all__ = ["LEAST_TIMED", "Order", "Run"]
 

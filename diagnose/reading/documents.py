@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
-from diagnose.captures import CaptureInfo, Samples
+from diagnose.captures import REMEDY, CaptureInfo, Samples
+from diagnose.decoding import decode
 from diagnose.errors import InputError
 from diagnose.masking import mask_command, mask_text
 from diagnose.reading.source import open_source
+from diagnose.records import Time
 
 __all__ = ["read_info", "read_lines", "read_samples"]
 
 _CHUNK = 1 << 18
+# Decompressed. A description holds at most twenty thousand rows of a dozen series for each GPU; a sampler that looks
+# every 2 ms fills 50 bytes with a row.
+MAX_INFO_BYTES, MAX_SAMPLES_BYTES = 256 << 20, 128 << 20
+MAX_LINES_BYTES = 32 << 20  # source lines: 2,000 of 400 characters are written
+MAX_PLACES = 1 << 20
 
 
 class _SampleRows(msgspec.Struct, gc=False):
-    places: list[tuple[str, int, str]]
-    time_ns: list[int]
-    place: list[int]
-    running: list[int]
-    gc: list[tuple[int, int]] = []  # absent where collections were not noted
+    places: Annotated[list[tuple[str, Annotated[int, Meta(ge=-1, le=2**31 - 1)], str]], Meta(max_length=MAX_PLACES)]
+    time_ns: list[Time]
+    place: list[Annotated[int, Meta(ge=-1, lt=MAX_PLACES)]]
+    running: list[Annotated[int, Meta(ge=-1, le=1)]]
+    gc: list[tuple[Time, Time]] = []  # absent where collections were not noted
 
 
 class _SourceFile(msgspec.Struct, gc=False):
@@ -40,14 +48,8 @@ def read_info(path: Path) -> CaptureInfo:
     Raises:
         InputError: it cannot be read or is not a capture description.
     """
-    try:
-        data = msgspec.json.decode(_read(path))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise InputError(f"{path} is not valid JSON. Trace the script again.") from None
-    if not isinstance(data, dict):
-        raise InputError(f"{path} is not a capture description. Trace the script again.")
-    info = CaptureInfo.from_json(data, source=str(path))
-    return replace(info, command=mask_command(info.command), notes=tuple(map(mask_text, info.notes)))
+    info = CaptureInfo.from_json(_read(path, MAX_INFO_BYTES), source=str(path))
+    return msgspec.structs.replace(info, command=mask_command(info.command), notes=tuple(map(mask_text, info.notes)))
 
 
 def read_samples(path: Path) -> Samples:
@@ -56,13 +58,12 @@ def read_samples(path: Path) -> Samples:
     Raises:
         InputError: it cannot be read, or its columns do not fit together.
     """
-    try:
-        rows = msgspec.json.decode(_read(path), type=_SampleRows)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise InputError(f"{path} holds no samples that can be read. Trace the script again.") from None
+    rows = decode(_read(path, MAX_SAMPLES_BYTES), _SampleRows, source=str(path), remedy=REMEDY)
     place = np.array(rows.place, np.int32)
     if not len(rows.time_ns) == len(place) == len(rows.running) or (place >= len(rows.places)).any():
-        raise InputError(f"The columns of {path} do not fit together. Trace the script again.")
+        raise InputError(f"The columns of {path} do not fit together. {REMEDY}")
+    if any(end < begin for begin, end in rows.gc):
+        raise InputError(f"{path} cannot be used: a collection in its field gc ends before it begins. {REMEDY}")
     return Samples(
         time_ns=np.array(rows.time_ns, np.int64),
         place=place,
@@ -78,16 +79,20 @@ def read_lines(path: Path) -> dict[tuple[str, int], str]:
     Raises:
         InputError: it cannot be read.
     """
-    try:
-        stored = msgspec.json.decode(_read(path), type=_SourceFiles)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise InputError(f"{path} holds no source lines that can be read. Trace the script again.") from None
+    stored = decode(_read(path, MAX_LINES_BYTES), _SourceFiles, source=str(path), remedy=REMEDY)
     return {(name, line): text for name, file in stored.files.items() for line, text in file.lines.items()}
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, limit: int) -> bytes:
+    """Return the bytes of a small file, decompressed.
+
+    Raises:
+        InputError: it cannot be read, or is larger than any file of its kind.
+    """
     text, chunk = bytearray(), bytearray(_CHUNK)
     with open_source(path) as source:
         while count := source.readinto(memoryview(chunk)):
             text += chunk[:count]
+            if len(text) > limit:
+                raise InputError(f"{path} holds more than {limit >> 20} MiB, as no capture does. {REMEDY}")
     return bytes(text)

@@ -27,6 +27,20 @@ class CriticalPath(NamedTuple):
         """Return the length of the chain."""
         return float(self.duration_ns.sum() + self.delay_ns.sum())
 
+    def divided(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return how much of the chain's length each node takes, and the delay before it; neither is negative.
+
+        Where clocks are skewed a node begins before the one that it follows has ended (its delay is negative): the
+        chain leaves a node as soon as a later one begins.
+        """
+        end = np.cumsum(self.delay_ns + self.duration_ns)
+        ready = end - self.duration_ns
+        left = np.append(np.minimum.accumulate(ready[::-1])[::-1][1:], np.inf)  # when the chain goes on to another node
+        before = np.append(0.0, end[:-1])
+        node = np.maximum(np.minimum(end, left) - np.minimum(ready, left), 0.0)
+        delay = np.maximum(np.minimum(ready, left) - np.minimum(before, left), 0.0)
+        return node, delay
+
 
 def critical_path(graph: Graph, times: Times) -> CriticalPath:
     """Return the chain of nodes, each waiting for the one before it, that ends with the window."""
@@ -65,8 +79,9 @@ def shares(t: Tables, graph: Graph, path: CriticalPath) -> Mapping[str, float]:
         return {}
     kinds = categories(t, graph, path)
     names = ("host", "compute", "communication", "copy")
-    found = {kind: float(path.duration_ns[kinds == kind].sum()) / length for kind in names}
-    return found | {"latency": float(path.delay_ns.sum()) / length}
+    node, delay = path.divided()
+    found = {kind: float(node[kinds == kind].sum()) / length for kind in names}
+    return found | {"latency": float(delay.sum()) / length}
 
 
 def on_path(t: Tables, graph: Graph, path: CriticalPath, rule: str) -> float:
@@ -75,6 +90,7 @@ def on_path(t: Tables, graph: Graph, path: CriticalPath, rule: str) -> float:
     ``t`` holds the causes; the graph may be of a part of its window.
     """
     rows = t.causes.of(rule)
+    node, delay = path.divided()
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
     task = graph.is_task[path.node]
     mine = np.where(task, 0, covered(pieces, graph.start[path.node], graph.end[path.node])).astype(np.float64)
@@ -82,7 +98,9 @@ def on_path(t: Tables, graph: Graph, path: CriticalPath, rule: str) -> float:
     if rule in ("exposed-communication", "exposed-copy"):
         tasks = np.flatnonzero(t.tasks.is_collective if rule == "exposed-communication" else t.tasks.is_copy)
     blamed = task & among(graph.row[path.node], t.tasks.row[tasks])
-    mine[blamed] = path.duration_ns[blamed]
+    mine[blamed] = node[blamed]
     begun = graph.start[path.node].astype(np.float64)
     waited = np.where(task, covered(pieces, (begun - path.delay_ns).astype(np.int64), graph.start[path.node]), 0)
-    return float(mine.sum() + waited.sum()) / path.length_ns if path.length_ns > 0 else 0.0
+    # A call that waits is measured with its wait, which on the path is another node's time.
+    covering = float(np.minimum(mine, node).sum() + np.minimum(waited, delay).sum())
+    return min(covering / path.length_ns, 1.0) if path.length_ns > 0 else 0.0

@@ -44,8 +44,7 @@ def ready_share(t: Tables) -> float:
 
     A stretch of Python that was taken off its core looks like a long one.
     """
-    found = t.capture.info.sampler.get("ready_share") if t.capture.info else None
-    return float(found) if isinstance(found, int | float) else 0.0
+    return (t.capture.info.sampler.ready_share or 0.0) if t.capture.info else 0.0
 
 
 def waiting_share(t: Tables, pieces: Intervals) -> tuple[Ints, Ints]:

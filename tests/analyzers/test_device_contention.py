@@ -22,8 +22,7 @@ def test_queued_work_beside_another_process(queued):
         {},
         {"available": False, "reason": "no driver"},
         {"gpus": []},
-        {"gpus": None},
-        {"gpus": [{"other_processes": None}]},
+        {"gpus": [{"other_processes": []}]},
     ],
 )
 def test_without_one_the_cause_stays_unknown(queued, nvml):

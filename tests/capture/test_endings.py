@@ -85,7 +85,7 @@ def test_a_killed_process_leaves_what_it_had(capturing, event, code):
 def test_workers_end_with_the_script(capturing, method):
     run = capturing("load.py", method, "train", steps=4)
     assert run.exit_code == 0, run.stderr
-    assert run.info.loader["start_method"] == method
+    assert run.info.loader.start_method == method
     assert capturing.leftovers() == []
 
 

@@ -88,8 +88,8 @@ def test_places_that_cannot_be_written(tmp_path):
 
 def test_the_description_is_read_back(tmp_path):
     made(tmp_path / "capture").publish()
-    data = json.loads((tmp_path / "capture" / "capture.json").read_text())
-    assert CaptureInfo.from_json(data, source="test").run_id == "run"
+    text = (tmp_path / "capture" / "capture.json").read_text()
+    assert CaptureInfo.from_json(text, source="test").run_id == "run"
 
 
 def test_the_second_of_two_runs_is_refused_when_it_starts(tmp_path):

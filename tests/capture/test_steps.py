@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import pytest
 
+from diagnose.records import AutocastRecord
+
 
 def optimizer_steps_in(mark, events):
     return sum(e.name.startswith("Optimizer.step#") and mark.start <= e.start < mark.end for e in events)
@@ -79,7 +81,7 @@ def test_compiling_is_not_disturbed(captured, capturing):
 
 def test_clock_is_the_wall_clock(captured):
     run = captured["train"]
-    began, ended = run.info.flags["spans_ns"]["light"]
+    began, ended = run.info.flags.spans_ns["light"]
     marks = run.marks("light")
     assert began - 2_000_000 < marks[0].start < marks[-1].end < ended + 2_000_000
 
@@ -91,28 +93,28 @@ def test_windows_record_what_they_should(captured):
     assert any(e.cat == "python_function" and "train.py" in e.name for e in attribution)
     assert any("Input Dims" in e.args for e in attribution)
     assert any(e.name == "[memory]" for e in attribution)
-    assert run.info.flags["attribution"]["with_modules"] is False
+    assert run.info.flags.attribution["with_modules"] is False
 
 
 def test_what_the_script_runs_with(captured):
     loader, optimizer = captured["fork"].info.loader, captured["train"].info.optimizer
-    assert (loader["num_workers"], loader["batch_size"], loader["start_method"]) == (2, 4, "fork")
-    assert (loader["persistent_workers"], loader["pin_memory"], loader["dataset"]) == (True, False, "Slow")
-    assert (optimizer["class"], optimizer["foreach"], optimizer["num_tensors"]) == ("AdamW", True, 4)
+    assert (loader.num_workers, loader.batch_size, loader.start_method) == (2, 4, "fork")
+    assert (loader.persistent_workers, loader.pin_memory, loader.dataset) == (True, False, "Slow")
+    assert (optimizer.name, optimizer.foreach, optimizer.num_tensors) == ("AdamW", True, 4)
     num = 16 * 32 + 32 + 32 + 1
-    assert (optimizer["num_params"], optimizer["param_bytes"]) == (num, 4 * num)
-    assert optimizer["state_bytes"] == 2 * 4 * num + 4 * 4  # two moments, and a count of steps for each tensor
-    assert captured["scaler"].info.flags["autocast"] == {"device": "cpu", "dtype": "bfloat16"}
-    assert captured["train"].info.flags["matmul_precision"] == "highest"
-    assert captured["train"].info.nvml["available"] is False
-    assert "no NVIDIA GPU" in captured["train"].info.nvml["reason"]
+    assert (optimizer.num_params, optimizer.param_bytes) == (num, 4 * num)
+    assert optimizer.state_bytes == 2 * 4 * num + 4 * 4  # two moments, and a count of steps for each tensor
+    assert captured["scaler"].info.flags.autocast == AutocastRecord(device="cpu", dtype="bfloat16")
+    assert captured["train"].info.flags.matmul_precision == "highest"
+    assert captured["train"].info.nvml.available is False
+    assert "no NVIDIA GPU" in captured["train"].info.nvml.reason
 
 
 def test_short_steps_get_a_longer_window(captured):
     run = captured["auto"]
     assert len(run.info.light_ms) > 50
-    assert run.info.sampler["num_samples"] > 0
-    assert run.info.sampler["cost_share"] > 0  # the bar is tested in test_sampler, over more than a few samples
+    assert run.info.sampler.num_samples > 0
+    assert run.info.sampler.cost_share > 0  # the bar is tested in test_sampler, over more than a few samples
 
 
 def test_a_short_script_gives_what_it_has(captured):
@@ -167,5 +169,5 @@ def test_on_a_gpu(capturing):
     first, last = run.marks("light")[0], run.marks("light")[-1]
     assert sum(first.start <= k.start <= last.end for k in kernels) > 6
     assert any(e.cat == "cuda_sync" for e in run.events("attribution"))
-    assert run.info.gpus[0]["in_use"]
-    assert run.info.nvml["available"] or run.info.nvml["reason"]
+    assert run.info.gpus[0].in_use
+    assert run.info.nvml.available or run.info.nvml.reason

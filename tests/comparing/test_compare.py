@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -129,12 +130,12 @@ def test_a_diagnosis_comes_back_from_its_json(late):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is not JSON"),
-        ("[]", "is not a diagnosis"),
+        ("", "is not valid JSON"),
+        ("[]", "expected object, got array"),
         ('{"traceEvents": []}', "is not a diagnosis"),
         ('{"schema_version": 99, "verdict": "gaps"}', "newer diagnose"),
-        ('{"schema_version": 1, "verdict": "gaps"}', "damaged diagnosis"),
-        ('{"schema_version": "x", "verdict": "gaps"}', "newer diagnose"),
+        ('{"schema_version": 1, "verdict": "gaps"}', "missing required field headline"),
+        ('{"schema_version": "x", "verdict": "gaps"}', r"schema_version is wrong \(expected int, got str\)"),
     ],
 )
 def test_what_is_no_diagnosis_is_one_sentence(text, said):
@@ -144,8 +145,83 @@ def test_what_is_no_diagnosis_is_one_sentence(text, said):
 
 def test_an_unknown_verdict_is_damage(late):
     data = json.loads(late.diagnosis().to_json())
-    with pytest.raises(InputError, match="unknown verdict"):
+    with pytest.raises(InputError, match="invalid enum value 'fine'"):
         from_dict({**data, "verdict": "fine"}, source="x.json")
+
+
+def without(data, key):
+    del data[key]
+
+
+def put(*path):
+    """Return a change that puts the last of ``path`` where the others lead."""
+
+    def change(data):
+        *keys, last, value = path
+        for key in keys:
+            data = data[key]
+        data[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (put("step_ms", -1), "step_ms"),
+        (put("step_ms", "20"), "step_ms"),
+        (put("step_ms", 10**400), "step_ms"),
+        (put("step_ms", None), "no step with a length"),
+        (put("step_ms", 0), "no step with a length"),
+        (put("step_times_ms", 0, [1]), r"step_times_ms\[0\]"),
+        (put("step_times_ms", {}), "step_times_ms"),
+        (put("findings", 0, "count", float("inf")), "JSON"),
+        (put("findings", 0, "count", -3), r"findings\[0\].count"),
+        (put("findings", 0, "count", 10**30), r"findings\[0\].count"),
+        (put("findings", 0, "lost_ms", float("nan")), "JSON"),
+        (put("findings", 0, "confidence", "sure"), r"findings\[0\].confidence"),
+        (put("findings", 0, "rule", "x" * 10_000), r"findings\[0\].rule"),
+        (put("findings", 0, "rule", "a\x1b[31m"), r"findings\[0\].rule"),
+        (put("findings", 0, "where", [{}]), r"findings\[0\].where\[0\]"),
+        (put("idle_by_cause", {"gc-pause": 1.5}), "idle_by_cause"),
+        (put("idle_by_cause", {"\x1b]0;": 0.5}), "idle_by_cause"),
+        (put("partition", "idle", -0.5), "partition.idle"),
+        (put("source", "world_size", 0), "source.world_size"),
+        (put("trust", [1]), r"trust\[0\]"),
+        (put("schema_version", 2), "newer diagnose"),
+        (put("schema_version", -1), "schema_version"),
+        (lambda data: without(data, "source"), "field source"),
+    ],
+)
+def test_a_report_that_was_changed_is_one_sentence(late, tmp_path, capsys, change, field):
+    data = json.loads(late.diagnosis().to_json())
+    (tmp_path / "good.json").write_text(json.dumps(data))
+    change(data)
+    (tmp_path / "bad.json").write_text(json.dumps(data))
+    assert run(["compare", str(tmp_path / "good.json"), str(tmp_path / "bad.json")]) == 4
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert re.search(field, shown.err)
+    assert shown.err.startswith(f"diagnose: error: {tmp_path}")
+    assert (len(shown.err) < 1200, shown.err.count("\n"), shown.err.strip().isprintable()) == (True, 1, True)
+
+
+def test_a_report_that_is_nested_without_end_is_one_sentence(late, tmp_path, capsys):
+    text = late.diagnosis().to_json().replace('"samples": {}', f'"samples": {{"deep": {"[" * 9000}{"]" * 9000}}}')
+    (tmp_path / "bad.json").write_text(text)
+    assert run(["compare", str(tmp_path / "bad.json"), str(tmp_path / "bad.json")]) == 4
+    assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(InputError, match="nested too deeply"):
+        from_json(text, source="bad.json")
+
+
+def test_step_times_of_zero_do_not_divide(late, tmp_path, capsys):
+    data = json.loads(late.diagnosis().to_json())
+    data["source"]["unprofiled_step_ms"], data["step_times_ms"] = [0, 0, 0, 0, None], [0, 1, 0]
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    assert run(["compare", "--json", str(tmp_path / "a.json"), str(tmp_path / "a.json")]) == 0
+    answer = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (answer["measured"], answer["ratio"], answer["interval"]) == ("recorded", 1.0, [1.0, 1.0])
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose import analyzers
-from diagnose.analyzers import gc_pause, host_sync, python_stall
+from diagnose.analyzers import host_sync
 from diagnose.errors import InputError
 from diagnose.pipeline import examine
 
@@ -28,29 +28,6 @@ def test_findings_come_with_the_largest_first(late):
     assert [f.lost_ns for f in answer.findings] == [290_000, 100_000, 10_000]
     assert answer.dominant == "python-stall"
     assert [round(share, 6) for share in answer.idle_by_cause.values()] == [0.29, 0.1, 0.01]
-
-
-def test_a_rule_that_fails_becomes_a_note_and_the_others_go_on(late, monkeypatch):
-    monkeypatch.setattr(python_stall, "find", broken)
-    answer = several(late).diagnosis()
-    assert ids(answer.findings) == ["gc-pause", "launch-bound"]
-    (note,) = [note for note in answer.trust if note.rule == "python-stall"]
-    assert note.text == "The rule python-stall failed on this trace (ZeroDivisionError: by chance)."
-
-
-def test_so_does_one_whose_claim_fails(late, monkeypatch):
-    monkeypatch.setattr(gc_pause, "claim", broken)
-    answer = several(late).diagnosis()
-    assert ids(answer.findings) == ["python-stall", "launch-bound"]
-    assert [note.rule for note in answer.trust if note.rule] == ["gc-pause"]
-
-
-def test_so_does_one_that_cannot_prescribe(late, monkeypatch):
-    monkeypatch.setattr(gc_pause, "prescribe", broken)
-    answer = several(late).diagnosis()
-    assert ids(answer.findings) == ["python-stall", "gc-pause", "launch-bound"]
-    assert "gc-pause" not in {p.rule for p in answer.prescriptions}
-    assert "gc-pause" in {note.rule for note in answer.trust}
 
 
 @pytest.mark.parametrize(("collected", "named"), [(9, False), (10, True)])

@@ -30,8 +30,14 @@ def test_every_form_follows_the_schema(any_form):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("verdict", "fine"), ("step_ms", "20"), ("partition", {}), ("findings", [{}]), ("steps", -1)]
-)
+    ("field", "value"),
+    [
+        ("verdict", "fine"), ("step_ms", "20"), ("partition", {}), ("findings", [{}]), ("steps", -1), ("step_ms", -1),
+        ("step_times_ms", [-1]), ("idle_by_cause", {"gc-pause": 1.1}), ("idle_by_cause", {"\x1b": 0.1}),
+        ("critical_path", {"host": -0.004}), ("profiler_overhead", -2), ("recording_ms", -1), ("dominant", "a b"),
+        ("replay", {"error_share": -0.1}),
+    ],
+)  # fmt: skip
 def test_the_schema_refuses_what_is_wrong(forms, field, value):
     wrong = to_dict(forms["gaps"]) | {field: value}
     assert list(validator.Draft202012Validator(schema()).iter_errors(wrong))

@@ -6,7 +6,7 @@ from diagnose.figures import Gap
 from diagnose.findings import Where
 from diagnose.reports.bars import bar, cells, depth_columns, idle_columns, shades, sparkline
 from diagnose.reports.names import shorten
-from diagnose.reports.words import clean, duration, path_tail, percent, place, summed
+from diagnose.reports.words import duration, path_tail, percent, place, summed
 
 
 @pytest.mark.parametrize(
@@ -25,17 +25,6 @@ def test_durations_have_three_digits_and_a_fitting_unit(ns, text):
 )
 def test_percentages_never_round_to_nothing_or_to_all(share, text):
     assert percent(share) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "harmless"),
-    [
-        ("plain", "plain"), ("a\x1b[31mb", "a[31mb"), ("a\u202eb", "ab"), ("a\u2028b", "a b"), ("a\rb\r\nc", "a\nb\nc"),
-        ("\ud800", "\ufffd"), ("a\tb", "a   b"), ("\x9b31m", "31m"), ("größe 尺寸", "größe 尺寸"),
-    ],
-)  # fmt: skip
-def test_clean_drops_what_steers_a_terminal(text, harmless):
-    assert clean(text) == harmless
 
 
 def test_places_say_what_is_known():

@@ -1,0 +1,51 @@
+"""Text of a user, a trace or a file, made harmless for whoever reads it: the one place that every output goes through.
+
+A name may hold an escape sequence, a mark that turns the direction of writing around, a character without width, or
+ten thousand letters. Each of these could steer a terminal, or make a report read other than it is; here all of it
+becomes visible.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+__all__ = ["MAX_LINE", "clean", "middle", "one_line"]
+
+MAX_LINE = 1000  # characters of a line; lines of source and kernels' full names are shorter, and no reader reads more
+# Control characters (C0, C1, DEL), formats (direction marks, joiners, zero-width, byte order mark), halves of surrogate
+# pairs, and the separators of lines and paragraphs. Python calls none of them printable.
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def clean(text: str) -> str:
+    r"""Return ``text`` with every unsafe character as an escape such as ``\x1b``, and long lines cut in their middle.
+
+    Line ends stay, as newlines; tabs become spaces.
+    """
+    if len(text) <= MAX_LINE and text.isprintable():
+        return text
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "\n".join(middle(_visible(line.expandtabs(4)), MAX_LINE) for line in lines)
+
+
+def one_line(text: str) -> str:
+    """Return ``clean`` text on one line, line ends as single spaces."""
+    if len(text) <= MAX_LINE and text.isprintable():
+        return text
+    return middle(" ".join(filter(None, map(str.strip, clean(text).split("\n")))), MAX_LINE)
+
+
+def middle(text: str, limit: int) -> str:
+    """Return ``text`` with its middle replaced by "…" where it is longer than ``limit`` characters."""
+    if len(text) <= limit:
+        return text
+    tail = (limit - 1) // 3
+    return text[: limit - 1 - tail] + "…" + (text[-tail:] if tail else "")
+
+
+def _visible(line: str) -> str:
+    return line if line.isprintable() else "".join(map(_escaped, line))
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii") if unicodedata.category(char) in _UNSAFE else char

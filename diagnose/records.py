@@ -1,0 +1,228 @@
+"""What a capture notes beside its traces, as types: the script's settings, the sampler, NVML, the allocator.
+
+Every field may be missing, as in captures of an earlier release, and a field that is not known here is ignored. A
+value of another type or outside its range makes the file unreadable; a writer leaves such a value out (``fitting``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+__all__ = [
+    "MAX_INT",
+    "AllocatorRecord",
+    "AutocastRecord",
+    "Count",
+    "DdpRecord",
+    "FileName",
+    "FlagsRecord",
+    "GpuReadings",
+    "GpuRecord",
+    "LoaderRecord",
+    "Milliseconds",
+    "NvmlRecord",
+    "OptimizerRecord",
+    "ProcessRecord",
+    "SamplerRecord",
+    "Time",
+    "as_facts",
+    "fitting",
+]
+
+MAX_INT = 2**62  # with room for differences and sums in 64 bits
+MAX_MS = 1e12  # thirty years
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]
+Time: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]  # wall clock, unix ns
+Milliseconds: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_MS)]
+Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1e3)]  # of a time; above 1 where several cores took it
+FileName: TypeAlias = Annotated[str, Meta(pattern=r"^(?!\.\.?$)[^/\\\x00]*$", max_length=255)]  # within the folder
+Setting: TypeAlias = bool | int | float | str | None
+Amounts: TypeAlias = tuple[Amount | None, ...]
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+
+
+class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A GPU that the script saw."""
+
+    index: Count | None = None
+    uuid: str = ""
+    name: str = ""
+    memory_bytes: Count | None = None
+    num_sms: Count | None = None
+    compute_capability: tuple[int, ...] = ()
+    in_use: bool | None = None
+
+
+class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Another process that was seen on a GPU."""
+
+    pid: Count
+    memory_bytes: Count | None = None
+
+
+class GpuReadings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """NVML's constants and series of one GPU; None in a series where the board did not answer."""
+
+    index: Count | None = None
+    uuid: str | None = None
+    name: str | None = None
+    max_sm_mhz: Amount | None = None
+    max_memory_mhz: Amount | None = None
+    power_limit_w: Amount | None = None
+    memory_total_bytes: Count | None = None
+    pcie_generation: Count | None = None
+    pcie_width: Count | None = None
+    max_pcie_generation: Count | None = None
+    max_pcie_width: Count | None = None
+    other_processes: tuple[ProcessRecord, ...] = ()
+    own_process_seen: bool | None = None
+    time_ns: tuple[Time, ...] = ()
+    utilisation: Amounts = ()
+    memory_utilisation: Amounts = ()
+    sm_mhz: Amounts = ()
+    memory_mhz: Amounts = ()
+    throttle_reasons: tuple[Count | None, ...] = ()  # bits
+    power_w: Amounts = ()
+    temperature_c: tuple[Annotated[float, Meta(ge=-273, le=1e4)] | None, ...] = ()
+    memory_used_bytes: tuple[Count | None, ...] = ()
+    pcie_time_ns: tuple[Time, ...] = ()
+    pcie_tx_kb_s: Amounts = ()
+    pcie_rx_kb_s: Amounts = ()
+
+
+class NvmlRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What NVML had to tell, or why it told nothing."""
+
+    available: bool | None = None
+    reason: str = ""
+    gpus: tuple[GpuReadings, ...] = ()
+    throttle_names: dict[str, str] = {}  # msgspec gives every record its own
+
+
+class SamplerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What sampling the training thread cost, and how often that thread had no core."""
+
+    period_ms: Milliseconds | None = None
+    mean_period_ms: Milliseconds | None = None
+    num_samples: Count | None = None
+    cost_share: Share | None = None
+    ready_share: Share | None = None
+
+
+class AllocatorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the allocator counted over the recorded windows, and its map after them."""
+
+    retries: Count | None = None
+    out_of_memory: Count | None = None
+    allocated_peak_bytes: Count | None = None
+    reserved_peak_bytes: Count | None = None
+    inactive_split_bytes: Count | None = None
+    reserved_bytes: Count | None = None
+    free_bytes: Count | None = None
+    capacity_bytes: Count | None = None
+    segments: Count | None = None
+    free_pieces_bytes: Count | None = None
+    largest_free_piece_bytes: Count | None = None
+
+
+class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The arguments of the DataLoader that delivered most, and what its workers did."""
+
+    num_workers: Count | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool | None = None
+    prefetch_factor: Count | None = None
+    batch_size: Count | None = None
+    drop_last: bool | None = None
+    timeout: Amount | None = None
+    in_order: bool | None = None
+    start_method: str | None = None
+    dataset: str | None = None
+    sampler: str | None = None
+    collate_fn: str | None = None
+    num_batches: Count | None = None
+    batches_seen: Count | None = None
+    num_loaders: Count | None = None
+    workers_busy: Share | None = None  # share of the workers' lives on a CPU
+
+
+class OptimizerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"name": "class"}):
+    """The main optimizer, and the script's others."""
+
+    name: str | None = None
+    module: str | None = None
+    fused: bool | None = None
+    foreach: bool | None = None
+    capturable: bool | None = None
+    differentiable: bool | None = None
+    maximize: bool | None = None
+    num_tensors: Count | None = None
+    num_params: Count | None = None
+    param_bytes: Count | None = None
+    state_bytes: Count | None = None
+    num_groups: Count | None = None
+    devices: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    others: tuple[OptimizerRecord, ...] = ()
+    num_optimizers: Count | None = None
+
+
+class DdpRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The arguments of DistributedDataParallel."""
+
+    find_unused_parameters: bool | None = None
+    broadcast_buffers: bool | None = None
+    gradient_as_bucket_view: bool | None = None
+    static_graph: bool | None = None
+    bucket_cap_mb: Amount | None = None
+
+
+class AutocastRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The first autocast region that was switched on."""
+
+    device: str = ""
+    dtype: str = ""
+
+
+class FlagsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The profiler's settings in each window, and the process's settings that bear on speed."""
+
+    light: dict[str, Setting] = {}  # msgspec gives every record its own
+    attribution: dict[str, Setting] = {}
+    ddp: DdpRecord = DdpRecord()
+    autocast: AutocastRecord = AutocastRecord()
+    spans_ns: dict[str, tuple[Time, Time]] = {}
+    light_mb: Amount | None = None
+    matmul_precision: str | None = None
+    allow_tf32: bool | None = None
+    cudnn_benchmark: bool | None = None
+    cudnn_deterministic: bool | None = None
+    deterministic_algorithms: bool | None = None
+    num_threads: Count | None = None
+    allocator: str | None = None
+    cuda_launch_blocking: bool | None = None
+
+
+def fitting(kind: type[_Record], values: Mapping[str, object]) -> _Record:
+    """Return a record of the values that fit their field: a script's own classes may hold anything in theirs."""
+    known: dict[str, object] = {}
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name in values:
+            try:
+                known[field.name] = msgspec.convert(values[field.encode_name], field.type)
+            except msgspec.ValidationError:
+                continue
+    return kind(**known)
+
+
+def as_facts(record: msgspec.Struct) -> dict[str, object]:
+    """Return the fields that were noted, by the names that they have in the file."""
+    facts: dict[str, object] = msgspec.to_builtins(record)
+    return facts
