@@ -14,7 +14,7 @@ __all__ = ["BLOCK_BYTES", "LONGEST_EVENT", "Window"]
 
 # Blocks and their events stay in the processor's cache: with 1 MB blocks parsing takes 1.7 times as long.
 BLOCK_BYTES = 1 << 18
-LONGEST_EVENT = 1 << 24  # bytes; the longest in a recorded trace, with its call stack, has a few hundred kB
+LONGEST_EVENT = 1 << 22  # bytes; the longest in a recorded trace, with its call stack, has a few hundred kB
 
 _EVENT = re.compile(rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"')
 _NEAR = 160  # bytes around an opening brace that show whether an event begins there
@@ -37,7 +37,7 @@ class Window:
         """Read about a block more, or as much as is left unconsumed; False at the end of the file."""
         wanted = self._end + max(BLOCK_BYTES, self._end)
         if wanted > len(self._buffer):
-            self._buffer = self._buffer.ljust(2 * wanted, b"\0")
+            self._buffer = self._buffer.ljust(wanted + BLOCK_BYTES, b"\0")
         start = self._end
         with memoryview(self._buffer) as view:
             while self._end < wanted and (count := self._source.readinto(view[self._end : wanted])):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from diagnose.errors import InputError
 from diagnose.reading import origin
-from diagnose.reading.blocks import Window
+from diagnose.reading.blocks import LONGEST_EVENT, Window
 from diagnose.reading.envelope import LONGEST_TAIL, Envelope, Keys, read_head, read_keys
 from diagnose.reading.events import Ending, read_events
 from diagnose.reading.remarks import notes, repeated_note, without_events, without_times
@@ -50,7 +50,7 @@ def _read(path: str | os.PathLike[str], name: str) -> Trace:
         around = _read_keys(head, ending, window)
     if not rows.count:
         raise without_events(name, rows, around)
-    fault = "an event in it is longer than 16 MB" if ending.overlong else source.fault
+    fault = f"an event in it is longer than {LONGEST_EVENT >> 20} MB" if ending.overlong else source.fault
     trust = notes(rows, ending, fault, around)
     table = finish(rows)
     if table is None:

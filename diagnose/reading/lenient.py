@@ -22,7 +22,7 @@ _NO_NUMBER = re.compile(rb"(?<=[\s:\[,])[-+]?(?:nan|NaN|inf|Infinity)(?:\(\w*\))
 _BACKSLASH = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _SEPARATOR = re.compile(r"[\s,]*")
 _NEXT_EVENT = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)")')
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]+|[\]}]+', re.DOTALL)
 _LONGEST_TOKEN = len(r"-Infinity\u0000")  # an error this near to the end may be a token that is cut
 _LONGEST_NUMBER = 40  # digits of a whole number; int64 has 19, and Python refuses to convert some thousands
 _MAX_DEPTH = 64  # of nesting; events of recorded traces have up to 6
@@ -59,14 +59,15 @@ def flatten(text: bytes) -> bytes:
 def _shallow_pieces(text: bytes) -> Iterator[bytes]:
     depth = written = 0
     for token in _TOKEN.finditer(text):
+        length = token.end() - token.start()
         if (first := token.group()[:1]) in b"[{":
-            depth += 1
-            if depth == _MAX_DEPTH:
-                yield text[written : token.start()] + b"null"
+            if depth < _MAX_DEPTH <= depth + length:
+                yield text[written : token.start() + _MAX_DEPTH - 1 - depth] + b"null"
+            depth += length
         elif first in b"]}":
-            depth -= 1
-            if depth == _MAX_DEPTH - 1:
-                written = token.end()
+            if depth - length < _MAX_DEPTH <= depth:
+                written = token.start() + depth - _MAX_DEPTH + 1
+            depth -= length
     if depth < _MAX_DEPTH:
         yield text[written:]
 
