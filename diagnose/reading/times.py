@@ -62,7 +62,7 @@ def instants_ns(ns: Sequence[int]) -> Ints:
 
 def durations_ns(us: _Floats) -> tuple[Ints, int]:
     """Convert durations; those that are negative or no number count as zero, and are the number beside them."""
-    unusable = ~(us >= 0.0)
+    unusable = ~((us >= 0.0) & (us < np.inf))
     if count := int(np.count_nonzero(unusable)):
         us = np.where(unusable, 0.0, us)
     return np.rint(np.minimum(us, _LONGEST_US) * 1000.0).astype(np.int64), count
