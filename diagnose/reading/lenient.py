@@ -28,7 +28,7 @@ _LONGEST_NUMBER = 40  # digits of a whole number; int64 has 19, and Python refus
 _MAX_DEPTH = 64  # of nesting; events of recorded traces have up to 6
 _USUAL_EVENT = 4096  # characters looked at first: an error costs as much as stands before it
 _WIDER = 8
-_MAX_EFFORT = 32  # characters decoded in vain, for each of the text
+_MAX_EFFORT = 4  # characters decoded in vain, for each of the text
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _COMPRESSED_CHUNK = 1 << 16
 _GZIP_WINDOW = 31  # zlib's code for a gzip header and the largest window
 # Recorded traces compress 5 to 34 times, and deflate reaches 1,032 times. Below the size nothing can do harm.
-_MAX_RATIO = 200
+_MAX_RATIO = 100
 _MIN_CHECKED_BYTES = 1 << 28
 _WRITER_WAIT_S = 10.0  # for somebody to open the other end of a named pipe
 _POLL_S = 0.05

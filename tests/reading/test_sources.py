@@ -92,7 +92,7 @@ def test_a_file_that_expands_as_no_trace_does(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "_MIN_CHECKED_BYTES", 1 << 20)
     event = json.dumps(EVENT).encode() + b","
     (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b"[" + event * 40_000))
-    with pytest.raises(InputError, match=r"expands to more than 200 times its size \(\d MB so far\).*gunzip first"):
+    with pytest.raises(InputError, match=r"expands to more than 100 times its size \(\d MB so far\).*gunzip first"):
         read_trace(tmp_path / "bomb.json.gz")
 
 
