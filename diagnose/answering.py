@@ -63,7 +63,7 @@ def examine_paths(paths: Sequence[str | Path], progress: Progress, *, draw: bool
     with progress.phase("reading " + ", ".join(str(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")):
         from diagnose.reading import open_captures
 
-        captures = open_captures([Path(path) for path in paths])
+        captures = open_captures(paths)
     with progress.phase("analysing"):
         from diagnose.pipeline import examine
 

@@ -14,7 +14,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Device", "Events", "Ints", "Kind", "Note", "Thread", "Trace"]
+__all__ = ["Device", "Events", "Ints", "Kind", "Note", "Thread", "Trace", "step_number"]
+
+_STEP_MARK = "ProfilerStep#"
+_MAX_STEP_DIGITS = 18  # such a number fits into int64
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 """Any array of whole numbers; columns are narrower than int64 where their range allows it."""
@@ -117,3 +120,10 @@ class Trace:
     cut: bool = False
     metadata: Mapping[str, object] = field(default_factory=dict)
     trust: tuple[Note, ...] = ()
+
+
+def step_number(name: str) -> int | None:
+    """Return n of a step mark `ProfilerStep#n`, None for any other name."""
+    digits = name[len(_STEP_MARK) :]
+    is_mark = name.startswith(_STEP_MARK) and digits.isascii() and digits.isdigit()
+    return int(digits) if is_mark and len(digits) <= _MAX_STEP_DIGITS else None

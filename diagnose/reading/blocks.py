@@ -1,6 +1,7 @@
 """The text of a trace, a quarter of a megabyte at a time, cut between two events.
 
-A block is parsed in place: nothing is copied, and the memory that one block's events took serves the next.
+A block is parsed in place: nothing is copied, and the memory that one block's events took serves the next. Every
+byte is looked at a bounded number of times: where no cut is found, the window doubles before the next attempt.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import re
 
 from diagnose.reading.source import Source
 
-__all__ = ["BLOCK_BYTES", "Window"]
+__all__ = ["BLOCK_BYTES", "LONGEST_EVENT", "Window"]
 
 # Blocks and their events stay in the processor's cache: with 1 MB blocks parsing takes 1.7 times as long.
 BLOCK_BYTES = 1 << 18
+LONGEST_EVENT = 1 << 22  # bytes; the longest in a recorded trace, with its call stack, has a few hundred kB
 
 _EVENT = re.compile(rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"')
 _NEAR = 160  # bytes around an opening brace that show whether an event begins there
@@ -27,11 +29,15 @@ class Window:
         self._buffer = bytearray(b"[").ljust(2 * BLOCK_BYTES, b"\0")
         self._end = 1
 
+    def __len__(self) -> int:
+        """Return how many bytes are left to consume."""
+        return self._end - 1
+
     def fill(self) -> bool:
-        """Read about a block more; False at the end of the file."""
-        wanted = self._end + BLOCK_BYTES
+        """Read about a block more, or as much as is left unconsumed; False at the end of the file."""
+        wanted = self._end + max(BLOCK_BYTES, self._end)
         if wanted > len(self._buffer):
-            self._buffer = self._buffer.ljust(2 * wanted, b"\0")
+            self._buffer = self._buffer.ljust(wanted + BLOCK_BYTES, b"\0")
         start = self._end
         with memoryview(self._buffer) as view:
             while self._end < wanted and (count := self._source.readinto(view[self._end : wanted])):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from diagnose.reading.blocks import Window
-from diagnose.reading.lenient import Salvage, repair, salvage
+from diagnose.reading.blocks import LONGEST_EVENT, Window
+from diagnose.reading.lenient import Salvage, flatten, repair, salvage
 from diagnose.reading.rows import ImpreciseTimesError, Rows
 from diagnose.reading.schema import Event, ExactEvent
 
@@ -26,6 +26,7 @@ class Ending:
     complete: bool  # its closing bracket was there
     text: bytes  # what stands behind it, as far as it was read
     num_skipped: int  # events that could not be parsed
+    overlong: bool = False  # reading stopped at an event longer than any that a profiler writes
 
 
 class _Reader:
@@ -36,27 +37,32 @@ class _Reader:
         self._exact = False
         self.num_skipped = 0
 
-    def take(self, block: memoryview | bytes) -> Salvage:
-        """Append the events of a JSON list, which may end before the block does or not end at all."""
+    def take(self, block: memoryview | bytes, *, is_last: bool) -> Salvage:
+        """Append the events of a JSON list, which may end before the block does or not end at all.
+
+        An event that does not end is handed back, to be read with what follows it; in the last block it is skipped.
+        """
         try:
             self._append(block)
-        except msgspec.ValidationError:
-            return self._take_slowly(bytes(block[1:]))
+        except (msgspec.ValidationError, RecursionError):
+            return self._take_slowly(bytes(block[1:]), is_last=is_last)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             found = _TRAILING.search(str(error))
-            return self._take_part(bytes(block), int(found.group(1))) if found else self._take_slowly(bytes(block[1:]))
+            if found:
+                return self._take_part(bytes(block), int(found.group(1)))
+            return self._take_slowly(bytes(block[1:]), is_last=is_last)
         return Salvage(ended=True)
 
     def _take_part(self, block: bytes, beyond: int) -> Salvage:
         bracket = block.rfind(b"]", 0, beyond - 1)
-        self.take(block[: bracket + 1])
+        self.take(block[: bracket + 1], is_last=True)
         return Salvage(ended=True, rest=block[bracket + 1 :])
 
-    def _take_slowly(self, text: bytes) -> Salvage:
+    def _take_slowly(self, text: bytes, *, is_last: bool) -> Salvage:
         try:
             self._append(b"[" + repair(text))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return self._salvage(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._salvage(text, is_last=is_last)
         return Salvage(ended=True)
 
     def _append(self, block: memoryview | bytes) -> None:
@@ -69,8 +75,11 @@ class _Reader:
                 return
         self._rows.add(_EXACT_EVENTS.decode(block))
 
-    def _salvage(self, text: bytes) -> Salvage:
-        found = salvage(text)
+    def _salvage(self, text: bytes, *, is_last: bool) -> Salvage:
+        try:
+            found = salvage(text, is_last=is_last)
+        except RecursionError:
+            found = salvage(flatten(text), is_last=is_last)
         self._rows.add(found.events)
         self.num_skipped += found.num_skipped
         return found
@@ -84,15 +93,19 @@ def read_events(window: Window, rows: Rows) -> Ending:
 
 
 def _read_blocks(window: Window, reader: _Reader) -> Ending:
+    overlong = False
     while True:
         edge = window.last_edge()
         if edge:
-            found = reader.take(window.close(edge))
+            found = reader.take(window.close(edge), is_last=edge > LONGEST_EVENT)
             # The block's last character is the bracket that stands in for a comma.
             if found.ended and found.rest:
                 return Ending(True, found.rest[:-1] + b"," + window.after(edge), reader.num_skipped)
+            if len(found.rest) > LONGEST_EVENT:
+                return Ending(False, b"", reader.num_skipped, overlong=True)
             window.drop(edge, b"" if found.ended else found.rest[:-1] + b",")
-        if not window.fill():
+        overlong = not edge and len(window) > LONGEST_EVENT
+        if overlong or not window.fill():
             break
-    found = reader.take(window.everything())
-    return Ending(found.ended, found.rest if found.ended else b"", reader.num_skipped)
+    found = reader.take(window.everything(), is_last=True)
+    return Ending(found.ended, found.rest if found.ended else b"", reader.num_skipped, overlong and not found.ended)

@@ -112,7 +112,7 @@ class _Grids(dict[bytes, int]):
     def __missing__(self, raw: bytes) -> int:
         try:
             blocks = math.prod(int(side) for side in json.loads(raw))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             blocks = -1
         self[raw] = blocks if -1 < blocks < 2**31 else -1
         return self[raw]

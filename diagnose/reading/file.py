@@ -8,50 +8,62 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from diagnose.errors import InputError
 from diagnose.reading import origin
-from diagnose.reading.blocks import Window
-from diagnose.reading.envelope import Keys, read_head, read_keys
+from diagnose.reading.blocks import LONGEST_EVENT, Window
+from diagnose.reading.envelope import LONGEST_TAIL, Envelope, Keys, read_head, read_keys
 from diagnose.reading.events import Ending, read_events
-from diagnose.reading.remarks import notes, repeated_note, without_events
+from diagnose.reading.remarks import notes, repeated_note, without_events, without_times
 from diagnose.reading.rows import Rows
-from diagnose.reading.source import open_source
+from diagnose.reading.source import STANDARD_INPUT, open_source
 from diagnose.reading.table import Table, finish
 from diagnose.trace import Trace
 
 __all__ = ["read_trace"]
 
-_LONGEST_TAIL = 1 << 26  # bytes behind the last event: the profiler's log, at most a few MB
-
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
     """Read a trace of torch.profiler, JSON or gzip, of any release; a truncated one up to its cut.
 
-    Memory is bounded by the columns (at most 85 bytes an event), not by the size of the file.
+    ``-`` is standard input. Memory is bounded by the columns (at most 85 bytes an event), not by the size of the file.
+    What holds for every trace stands in ``diagnose.reading.plausibility``.
 
     Raises:
         InputError: the file cannot be read or holds no events.
         NotATraceError: it is something else than a trace of torch.profiler.
     """
-    name = os.fspath(path)
-    with open_source(name) as source, _without_collector():
+    name = "standard input" if os.fspath(path) == STANDARD_INPUT else os.fspath(path)
+    try:
+        return _read(path, name)
+    except MemoryError:
+        raise InputError(
+            f"{name} needs more memory than there is. Record fewer steps, or read it on a machine with more."
+        ) from None
+
+
+def _read(path: str | os.PathLike[str], name: str) -> Trace:
+    with open_source(path) as source, _without_collector():
         window = Window(source)
         head = read_head(window, source, name)
         rows = Rows()
         ending = read_events(window, rows)
-        keys, cut = _read_keys(head, ending, window)
+        around = _read_keys(head, ending, window)
     if not rows.count:
-        raise without_events(name, rows, keys, cut)
-    trust = notes(rows, ending, source, cut)
+        raise without_events(name, rows, around)
+    fault = f"an event in it is longer than {LONGEST_EVENT >> 20} MB" if ending.overlong else source.fault
+    trust = notes(rows, ending, fault, around)
     table = finish(rows)
-    trace = _assemble(name, keys, table, rows)
-    return replace(trace, raw_bytes=source.raw_bytes, cut=cut, trust=trust + repeated_note(table.num_repeated))
+    if table is None:
+        raise without_times(name, rows)
+    trust += table.notes + repeated_note(table.num_repeated)
+    trace = _assemble(name, around.keys, table, rows)
+    return replace(trace, raw_bytes=source.raw_bytes, cut=around.is_cut, trust=trust)
 
 
-def _read_keys(head: bytes, ending: Ending, window: Window) -> tuple[Keys, bool]:
-    """Return the keys around the events, and whether the file ends before its closing bracket."""
+def _read_keys(head: bytes, ending: Ending, window: Window) -> Envelope:
     if not ending.complete:
-        return read_keys(head, b"}")[0], True
-    return read_keys(head, ending.text + window.read_rest(_LONGEST_TAIL))
+        return Envelope(read_keys(head, b"}").keys, is_cut=True, is_unread=False)
+    return read_keys(head, ending.text + window.read_rest(LONGEST_TAIL))
 
 
 def _assemble(name: str, keys: Keys, table: Table, rows: Rows) -> Trace:

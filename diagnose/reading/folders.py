@@ -31,16 +31,18 @@ def open_captures(paths: Sequence[str | os.PathLike[str]]) -> list[Capture]:
     Raises:
         InputError: something cannot be read, or what was named does not belong to one run.
     """
-    captures = [capture for path in paths for capture in _open(Path(path))]
+    captures = [capture for path in paths for capture in _open(path)]
     _check_one_run([capture.info for capture in captures if capture.info])
     _check_ranks(captures)
     return sorted(captures, key=lambda capture: capture.trace.rank)
 
 
-def _open(path: Path) -> Iterator[Capture]:
-    if not path.is_dir():
-        yield Capture(read_trace(path))
-    elif descriptions := _matching(path, _DESCRIPTIONS):
+def _open(named: str | os.PathLike[str]) -> Iterator[Capture]:
+    if not os.path.isdir(named):  # noqa: PTH112  # Path.is_dir raises on odd names, and a Path turns "./-" into "-"
+        yield Capture(read_trace(named))
+        return
+    path = Path(named)
+    if descriptions := _matching(path, _DESCRIPTIONS):
         infos = [read_info(description) for description in descriptions]
         _check_one_run(infos)
         yield from (_open_rank(path, info) for info in infos)

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 
 from diagnose.trace import Thread
 
-__all__ = ["Names", "Texts", "Threads"]
+__all__ = ["Names", "Texts", "Threads", "printable", "shortened"]
 
 _MAX_THREADS = 32_767  # Events.thread is int16; what comes later counts as an unknown thread
+
+_LONGEST_NAME = 60  # characters of a name in a sentence
+
+# Control characters but tab and line feed, marks that turn the direction of writing, halves of surrogate pairs: on a
+# terminal, in a page or in UTF-8 they do harm, and no name of an operator, kernel or thread has any.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return the text with U+FFFD in the place of characters that cannot be shown."""
+    return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", text)
+
+
+def shortened(name: str) -> str:
+    """Return a name as a sentence can hold it."""
+    text = printable(name[:_LONGEST_NAME]).replace("\n", " ")
+    return text if len(name) <= _LONGEST_NAME else f"{text}…"
 
 
 class Names(dict[str, int]):
@@ -32,7 +50,7 @@ class Texts(dict[bytes, int]):
     def __missing__(self, raw: bytes) -> int:
         try:
             text = json.dumps(json.loads(raw))
-        except ValueError:
+        except (ValueError, RecursionError):
             text = raw.decode(errors="replace")
         row = self[raw] = self._names[text]
         return row
@@ -61,6 +79,13 @@ class Threads(dict[tuple[int | str, int | str], int]):
         """Remember a thread's name; it counts only where the thread recorded events."""
         self._names[str(pid), str(tid)] = name.strip()
 
+    def of_unknown(self) -> int:
+        """Return the row of the thread that stands for all events without one."""
+        return self._rows.setdefault(("", ""), len(self._rows))
+
     def threads(self) -> tuple[Thread, ...]:
         """Return the threads in the order of their rows."""
-        return tuple(Thread(pid, tid, self._names.get((pid, tid), "")) for pid, tid in self._rows)
+        return tuple(
+            Thread(printable(pid), printable(tid), printable(self._names.get((pid, tid), "")))
+            for pid, tid in self._rows
+        )

@@ -1,28 +1,34 @@
 """The slow way through a block that is not what torch.profiler writes today.
 
 First the text is repaired (bad UTF-8, ``nan``, single backslashes), then, where that is not enough, each event is
-parsed alone and taken value by value; one that cannot be parsed at all is skipped and counted.
+parsed alone and taken value by value; one that cannot be parsed at all is skipped and counted. The work is bounded by
+a multiple of the text's length, whatever stands in it.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from msgspec import Raw
 
-from diagnose.reading.schema import Args, ExactEvent
+from diagnose.reading.schema import NO_TIME, Args, ExactEvent
 
-__all__ = ["Salvage", "repair", "salvage"]
+__all__ = ["Salvage", "flatten", "repair", "salvage"]
 
 _NO_NUMBER = re.compile(rb"(?<=[\s:\[,])[-+]?(?:nan|NaN|inf|Infinity)(?:\(\w*\))?(?=\s*[,}\]])")
 _BACKSLASH = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _SEPARATOR = re.compile(r"[\s,]*")
 _NEXT_EVENT = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)")')
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]+|[\]}]+', re.DOTALL)
 _LONGEST_TOKEN = len(r"-Infinity\u0000")  # an error this near to the end may be a token that is cut
+_LONGEST_NUMBER = 40  # digits of a whole number; int64 has 19, and Python refuses to convert some thousands
+_MAX_DEPTH = 64  # of nesting; events of recorded traces have up to 6
+_USUAL_EVENT = 4096  # characters looked at first: an error costs as much as stands before it
+_WIDER = 8
+_MAX_EFFORT = 4  # characters decoded in vain, for each of the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,27 @@ def _escaped(backslash: re.Match[bytes]) -> bytes:
     return backslash.group() if backslash.group(1) else rb"\\"
 
 
+def flatten(text: bytes) -> bytes:
+    """Return the text of a list's items with null in the place of what is nested too deeply to be parsed."""
+    return b"".join(_shallow_pieces(text))
+
+
+def _shallow_pieces(text: bytes) -> Iterator[bytes]:
+    depth = written = 0
+    for token in _TOKEN.finditer(text):
+        length = token.end() - token.start()
+        if (first := token.group()[:1]) in b"[{":
+            if depth < _MAX_DEPTH <= depth + length:
+                yield text[written : token.start() + _MAX_DEPTH - 1 - depth] + b"null"
+            depth += length
+        elif first in b"]}":
+            if depth - length < _MAX_DEPTH <= depth:
+                written = token.start() + depth - _MAX_DEPTH + 1
+            depth -= length
+    if depth < _MAX_DEPTH:
+        yield text[written:]
+
+
 class _Digits(float):
     """A number that remembers how it was written."""
 
@@ -57,12 +84,68 @@ class _Digits(float):
         return number
 
 
-_SCANNER = json.JSONDecoder(strict=False, parse_float=_Digits)
+def _whole_number(text: str) -> int | None:
+    return int(text) if len(text) <= _LONGEST_NUMBER else None
 
 
-def salvage(raw: bytes) -> Salvage:
-    """Take out of a list of events (without its opening bracket) what can be read."""
-    text = repair(raw).decode()
+_SCANNER = json.JSONDecoder(strict=False, parse_float=_Digits, parse_int=_whole_number)
+
+
+class _UnreadableError(Exception):
+    """No value can be decoded at a place."""
+
+    def __init__(self, position: int, *, runs_out: bool) -> None:
+        super().__init__()
+        self.position = position
+        self.runs_out = runs_out  # the text ended too early, rather than being wrong
+
+
+class _Text:
+    """A text to decode values from, with a limit to what may be decoded in vain."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._effort = _MAX_EFFORT * len(text)
+
+    def decode(self, at: int) -> tuple[object, int]:
+        """Return the value that begins at a place, and where it ends.
+
+        Raises:
+            _UnreadableError: there is none.
+        """
+        width = _USUAL_EVENT
+        while True:
+            try:
+                value, length = _SCANNER.raw_decode(self.text[at : at + width])
+            except json.JSONDecodeError as error:  # noqa: PERF203  # a longer piece may succeed
+                self._effort -= error.pos
+                if at + width >= len(self.text) or not _runs_out(error):
+                    raise _UnreadableError(at + error.pos, runs_out=_runs_out(error)) from None
+                width *= _WIDER
+            else:
+                return value, at + length
+
+    def next_event(self, start: int) -> int | None:
+        """Return where the next event begins; objects within arguments have no ``ph``."""
+        for found in _NEXT_EVENT.finditer(self.text, start):
+            if self._effort < 0:
+                return None
+            try:
+                value, _ = self.decode(found.end())
+            except _UnreadableError:
+                continue
+            if isinstance(value, dict) and "ph" in value:
+                return found.end()
+        return None
+
+
+def salvage(raw: bytes, *, is_last: bool = True) -> Salvage:
+    """Take out of a list of events (without its opening bracket) what can be read.
+
+    Where more text follows (not ``is_last``), an event that does not end may end in it, and is the ``rest``.
+    """
+    source = _Text(repair(raw).decode())
+    text = source.text
     events: list[ExactEvent] = []
     at = num_skipped = 0
     while True:
@@ -70,9 +153,11 @@ def salvage(raw: bytes) -> Salvage:
         if text.startswith("]", at):
             return Salvage(events, num_skipped, True, text[at + 1 :].encode())
         try:
-            value, end = _SCANNER.raw_decode(text, at)
-        except json.JSONDecodeError as error:
-            beyond = None if _runs_out(error) else _next_event(text, error.pos)
+            value, end = source.decode(at)
+        except _UnreadableError as error:
+            beyond = (
+                None if error.runs_out and not is_last else source.next_event(at if error.runs_out else error.position)
+            )
             if beyond is None:
                 return Salvage(events, num_skipped, False, text[at:].encode())
             at, num_skipped = beyond, num_skipped + 1
@@ -83,33 +168,19 @@ def salvage(raw: bytes) -> Salvage:
 
 
 def _runs_out(error: json.JSONDecodeError) -> bool:
-    """Say whether the text ended too early, rather than being wrong."""
     return error.msg.startswith("Unterminated") or error.pos > len(error.doc) - _LONGEST_TOKEN
-
-
-def _next_event(text: str, start: int) -> int | None:
-    """Return where the next event begins; objects within arguments have no ``ph``."""
-    for found in _NEXT_EVENT.finditer(text, start):
-        try:
-            value, _ = _SCANNER.raw_decode(text, found.end())
-        except json.JSONDecodeError:
-            continue
-        if isinstance(value, dict) and "ph" in value:
-            return found.end()
-    return None
 
 
 def _event(value: Mapping[str, object]) -> ExactEvent:
     args = value.get("args")
-    ts = value.get("ts")
     return ExactEvent(
         ph=_text(value.get("ph")),
         cat=_text(value.get("cat")),
         name=_text(value.get("name")),
         pid=_label(value.get("pid"), -1),
         tid=_label(value.get("tid"), ""),
-        ts=Raw((ts.text if isinstance(ts, _Digits) else repr(_number(ts))).encode()),
-        dur=_number(value.get("dur")),
+        ts=Raw(_time(value.get("ts"))),
+        dur=_duration(value.get("dur")),
         args=_args(args) if isinstance(args, dict) else Args(),
     )
 
@@ -148,12 +219,23 @@ def _label(value: object, default: int | str) -> int | str:
     return value if isinstance(value, (int, str)) else default
 
 
-def _number(value: object) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]  # anything else is caught
-    except (TypeError, ValueError, OverflowError):
+def _time(value: object) -> bytes:
+    """Return the digits of a time, nothing where it is none."""
+    if isinstance(value, _Digits):
+        return value.text.encode()
+    if isinstance(value, (int, str)) and not isinstance(value, bool):
+        return str(value).encode(errors="replace")
+    return b""
+
+
+def _duration(value: object) -> float:
+    """Return a duration, 0 where none was recorded and no time where it is no number."""
+    if value is None:
         return 0.0
-    return number if math.isfinite(number) else 0.0
+    try:
+        return NO_TIME if isinstance(value, bool) else float(value)  # type: ignore[arg-type]  # anything else is caught
+    except (TypeError, ValueError, OverflowError):
+        return NO_TIME
 
 
 def _whole(value: object, default: int = -1) -> int:

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from diagnose.errors import InputError, NotATraceError
-from diagnose.reading.envelope import Keys
+from diagnose.reading.envelope import Envelope
 from diagnose.reading.events import Ending
+from diagnose.reading.intern import shortened
 from diagnose.reading.kinds import LEFT_OUT
 from diagnose.reading.rows import Rows
-from diagnose.reading.source import Source
 from diagnose.trace import Note
 
-__all__ = ["notes", "repeated_note", "without_events"]
+__all__ = ["notes", "repeated_note", "without_events", "without_times"]
 
 _KINETO_KEYS = frozenset({"schemaVersion", "deviceProperties", "computeProperties", "baseTimeNanoseconds"})
+_MAX_LISTED = 5  # categories that are named
 
 
-def notes(rows: Rows, ending: Ending, source: Source, cut: bool) -> tuple[Note, ...]:
+def notes(rows: Rows, ending: Ending, fault: str, around: Envelope) -> tuple[Note, ...]:
     """Return one sentence for everything that the file held and the table does not."""
     found = []
-    if cut:
-        why = f" ({source.fault})" if source.fault else ""
+    if around.is_cut:
+        why = f" ({fault})" if fault else ""
         found.append(f"The file is cut off{why}: {_events(rows.num_events)} read, the end of the trace is missing.")
-    elif source.fault:
-        found.append(f"The file is complete, but {source.fault}: parts of it may be wrong.")
+    elif fault:
+        found.append(f"The file is complete, but {fault}: parts of it may be wrong.")
+    if around.is_unread:
+        found.append("What stands behind the list of events is not JSON, or a second list, and was left out.")
     if ending.num_skipped:
         found.append(f"Could not be parsed and left out: {_events(ending.num_skipped)}.")
-    found += [f"Left out: {_events(count)} of the category '{name}'." for name, count in _left_out(rows)]
+    if rows.num_without_length:
+        found.append(
+            f"With a duration that is negative or no number, taken as zero: {_events(rows.num_without_length)}."
+        )
+    found += [f"Left out: {_events(count)} of the {what}." for what, count in _left_out(rows)]
     return tuple(Note(text) for text in found)
 
 
@@ -34,13 +43,13 @@ def repeated_note(count: int) -> tuple[Note, ...]:
     return (Note(f"Counted once, but twice in the file: {_events(count)}."),) if count else ()
 
 
-def without_events(name: str, rows: Rows, keys: Keys, cut: bool) -> InputError:
+def without_events(name: str, rows: Rows, around: Envelope) -> InputError:
     """Return the error for a file in which no event could be used."""
-    if cut and rows.categories <= LEFT_OUT:
+    if around.is_cut and rows.categories <= LEFT_OUT:
         return InputError(f"{name} ends before its first event. Copy or record the trace again.")
     if not rows.num_events:
         return InputError(f"{name} holds no events. Let the profiler record at least one step.")
-    if _KINETO_KEYS.isdisjoint(keys) and "Trace" not in rows.categories:
+    if _KINETO_KEYS.isdisjoint(around.keys) and "Trace" not in rows.categories:
         return NotATraceError(
             f"{name} is not a trace of torch.profiler: none of its {_events(rows.num_events)} is of a category "
             "that it writes. Name a file that torch.profiler exported."
@@ -51,8 +60,19 @@ def without_events(name: str, rows: Rows, keys: Keys, cut: bool) -> InputError:
     )
 
 
-def _left_out(rows: Rows) -> list[tuple[str, int]]:
-    return [(name, count) for name, count in sorted(rows.left_out.items()) if count]
+def _left_out(rows: Rows) -> Iterator[tuple[str, int]]:
+    for what, counts in (("category", rows.left_out), ("phase", rows.phases)):
+        most = sorted((+counts).most_common(_MAX_LISTED))
+        yield from ((f"{what} '{shortened(name)}'", count) for name, count in most)
+        if len(+counts) > _MAX_LISTED:
+            yield f"{len(+counts) - _MAX_LISTED:,} other kinds of {what}", counts.total() - sum(n for _, n in most)
+
+
+def without_times(name: str, rows: Rows) -> InputError:
+    """Return the error for a file in which no event has a plausible time."""
+    return InputError(
+        f"{name} has no event with a plausible time among its {_events(rows.num_events)}. Record the trace again."
+    )
 
 
 def _events(count: int) -> str:

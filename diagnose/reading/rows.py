@@ -13,7 +13,7 @@ from diagnose.reading.columns import Column
 from diagnose.reading.fields import Fields, Values
 from diagnose.reading.kinds import CATEGORIES, INSTANTS, LEFT_OUT, MEMORY_NAME
 from diagnose.reading.schema import Event, ExactEvent
-from diagnose.reading.times import durations_ns, exact_ns, floats_hold, starts_ns
+from diagnose.reading.times import durations_ns, exact_ns, floats_hold, instants_ns, starts_ns
 from diagnose.trace import Kind
 
 __all__ = ["ImpreciseTimesError", "Rows"]
@@ -51,6 +51,8 @@ class Rows:
         self.fields = Fields()
         self.columns = {name: Column(dtype) for name, dtype in _DTYPES.items()}
         self.left_out: Counter[str] = Counter()  # events of categories that nothing here understands
+        self.phases: Counter[str] = Counter()  # events of known categories that are no complete ones
+        self.num_without_length = 0  # their duration is negative or no number, and counts as zero
         self.categories: set[str] = set()
         self.num_events = 0  # everything in the file, flows and metadata included
         self.count = 0
@@ -68,7 +70,7 @@ class Rows:
         wanted = [(kind, chosen, _times(chosen)) for kind, chosen in self._sort_out(groups) if chosen]
         self.num_events += len(events)
         self.categories.update(groups)
-        self._count_left_out(groups)
+        self._count_left_out(groups, sum(len(chosen) for kind, chosen, _ in wanted if kind != Kind.MEMORY))
         for kind, chosen, times in wanted:
             self._append(kind, times | self.fields.values(kind, chosen))
 
@@ -77,7 +79,10 @@ class Rows:
         while self._waiting:
             self._write(*self._waiting.popitem())
 
-    def _count_left_out(self, groups: Mapping[str, list[Any]]) -> None:
+    def _count_left_out(self, groups: Mapping[str, list[Any]], num_complete: int) -> None:
+        known = [group for category, group in groups.items() if category in CATEGORIES]
+        if sum(map(len, known)) > num_complete:
+            self.phases.update(event.ph for group in known for event in group if event.ph != "X")
         for category, group in groups.items():
             if category not in CATEGORIES and category not in LEFT_OUT:
                 self.left_out[category] += sum(event.ph == "X" for event in group)
@@ -111,11 +116,12 @@ class Rows:
 
     def _write(self, kind: Kind, values: Values) -> None:
         count = len(values["name"])
-        durations = durations_ns(_array(values.pop("us"), np.float64))
+        durations, num_without = durations_ns(_array(values.pop("us"), np.float64))
+        self.num_without_length += num_without
         if "from_us" in values:
             starts = starts_ns(_array(values.pop("from_us"), np.float64))
         else:
-            starts = _array(values.pop("from_ns"), np.int64)
+            starts = instants_ns(values.pop("from_ns"))
         self._put("start", starts)
         self._put("end", starts + durations)
         self._put("kind", np.full(count, kind, np.int8))

@@ -6,11 +6,14 @@ text ("616", as ROCm exporters do) are numbers. What fits no type sends its bloc
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Raw, Struct
 
-__all__ = ["NO_TEXT", "Args", "Event", "ExactEvent"]
+__all__ = ["NO_TEXT", "NO_TIME", "Args", "Event", "ExactEvent"]
 
 NO_TEXT = Raw(b"")
+NO_TIME = -math.inf  # what is missing or no number; JSON has no such number, and the largest of several ignores it
 
 _NAMES = {
     "input_dims": "Input Dims",
@@ -69,7 +72,7 @@ class Event(Struct, gc=False):
     name: str = ""
     pid: int | str = -1
     tid: int | str = ""
-    ts: float = 0.0
+    ts: float = NO_TIME
     dur: float = 0.0
     args: Args = _NO_ARGS
 

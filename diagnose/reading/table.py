@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.reading.causes import find_causes
+from diagnose.reading.intern import printable
 from diagnose.reading.kinds import GC_NAME, is_annotation
 from diagnose.reading.order import chronological, repeated
+from diagnose.reading.plausibility import bound_sizes, implausible_marks, implausible_times, thread_note, without_thread
 from diagnose.reading.rows import Rows
-from diagnose.trace import Events, Ints, Kind
+from diagnose.trace import Events, Ints, Kind, Note
 
 __all__ = ["Table", "finish"]
 
@@ -28,23 +30,48 @@ class Table:
     names: Sequence[str]
     first_ns: int  # time zero on the file's own clock
     num_repeated: int  # rows dropped because the file has them twice
+    notes: tuple[Note, ...]  # what was left out or replaced because it cannot be
 
 
-def finish(rows: Rows) -> Table:
-    """Sort, name kinds, drop what stands there twice, join tasks to launches; ``rows`` is used up."""
-    names = tuple(rows.fields.names)
+def finish(rows: Rows) -> Table | None:
+    """Sort, name kinds, drop what stands there twice or cannot be, join tasks to launches; ``rows`` is used up.
+
+    None where no event has a plausible time.
+    """
+    names = tuple(map(printable, rows.fields.names))
     columns = {name: column.finish(rows.count) for name, column in rows.columns.items()}
     columns["kind"] = _kinds(columns["kind"].view(np.uint8), columns["name"], names)
-    first_ns = int(columns["start"].min())
+    _reorder(columns, chronological(columns["start"], columns["end"], columns["kind"], columns["thread"]))
+    notes = _leave_out(columns, names)
+    if not len(columns["start"]):
+        return None
+    first_ns = int(columns["start"][0])
     columns["start"] -= first_ns
     columns["end"] -= first_ns
-    _reorder(columns, chronological(columns["start"], columns["end"], columns["kind"], columns["thread"]))
     twice = repeated(columns)
     if twice.any():
         _reorder(columns, np.flatnonzero(~twice))
+    lost = without_thread(columns)
+    if len(lost):
+        columns["thread"][lost] = rows.fields.threads.of_unknown()
+        notes = (*notes, thread_note(len(lost)))
     columns["cause"] = find_causes(columns["kind"], columns["correlation"], columns["name"], names)
     columns["size"] = _sizes(columns)
-    return Table(Events(**columns), names, first_ns, int(twice.sum()))
+    bound_sizes(columns)
+    return Table(Events(**columns), names, first_ns, int(twice.sum()), notes)
+
+
+def _leave_out(columns: _Columns, names: Sequence[str]) -> tuple[Note, ...]:
+    """Drop what cannot be; without a step mark that cannot, other events may lie apart."""
+    notes: tuple[Note, ...] = ()
+    for implausible in (implausible_times, implausible_marks, implausible_times):
+        if not len(columns["start"]):
+            break
+        left_out, found = implausible(columns, names)
+        if left_out is not None:
+            _reorder(columns, np.flatnonzero(~left_out))
+        notes += found
+    return notes
 
 
 def _reorder(columns: _Columns, order: npt.NDArray[np.intp]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from diagnose.intervals import distinct
 from diagnose.tables.names import LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
-from diagnose.trace import Ints, Kind, Note, Trace
+from diagnose.trace import Ints, Kind, Note, Trace, step_number
 
 __all__ = ["Steps", "find_steps"]
 
@@ -66,12 +66,13 @@ class Steps(NamedTuple):
 def find_steps(trace: Trace) -> Steps:
     """Return the steady steps of a trace; a trace without marks gives one step over its whole activity."""
     marks = matching(trace, (Kind.ANNOTATION, Kind.OP), STEP_MARK)
+    marks = marks[trace.events.end[marks] > trace.events.start[marks]]
     if not len(marks):
         return _unmarked(trace)
     threads = trace.events.thread[marks]
     thread = int(np.bincount(threads[threads >= 0]).argmax()) if (threads >= 0).any() else -1
     marks = marks[threads == thread]
-    number = np.array([int(trace.names[n].rpartition("#")[2]) for n in trace.events.name[marks]], np.int64)
+    number = np.array([step_number(trace.names[n]) for n in trace.events.name[marks]], np.int64)
     start, end = _last_run(trace.events.start[marks], trace.events.end[marks], number)
     number = number[-len(start) :]
     notes: tuple[Note, ...] = ()
@@ -128,9 +129,11 @@ def _window(trace: Trace, start: int, end: int) -> tuple[int, int]:
         return start, end
     first = int(next(iter(tasks[events.end[tasks] > start]), mine[0]))
     launch = int(events.cause[first])
-    waited = int(events.start[first] - events.end[launch]) if launch >= 0 and events.start[launch] >= start else 0
+    is_mine = launch >= 0 and start <= events.start[launch] < end
+    waited = int(events.start[first] - events.end[launch]) if is_mine else 0
+    stop = max(end, int(events.end[mine].max()))
     begin = int(events.start[first]) if waited > QUEUED_BEFORE_NS else start
-    return begin, max(end, int(events.end[mine].max()))
+    return (begin if begin < stop else start), stop
 
 
 def _unmarked(trace: Trace) -> Steps:

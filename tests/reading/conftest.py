@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from diagnose.reading import read_trace
+from diagnose.reading.plausibility import check_trace
 from diagnose.trace import Trace
 
 CORPUS = Path(__file__).parents[2].parent / "shared" / "traces"
@@ -39,7 +40,9 @@ def read_text(tmp_path: Path) -> Callable[..., Trace]:
     def read(text: str | bytes, name: str = "trace.json") -> Trace:
         path = tmp_path / name
         path.write_bytes(text.encode() if isinstance(text, str) else text)
-        return read_trace(path)
+        trace = read_trace(path)
+        check_trace(trace)
+        return trace
 
     return read
 

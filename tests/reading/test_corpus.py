@@ -16,6 +16,7 @@ import pytest
 from diagnose.errors import InputError, NotATraceError
 from diagnose.reading import open_captures, read_trace
 from diagnose.reading.kinds import CATEGORIES
+from diagnose.reading.plausibility import check_trace
 from diagnose.trace import Kind, Trace
 
 SMALL = 130_000  # bytes, compressed
@@ -50,6 +51,7 @@ def read_or_refuse(file: Path) -> InputError | None:
     except InputError as error:
         return error
     assert_sound(trace)
+    check_trace(trace)
     assert not trace.cut
     return None
 
