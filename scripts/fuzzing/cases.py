@@ -19,6 +19,7 @@ KINDS = ("trace", "capture", "report")
 LARGEST_RECORDED = 400_000  # bytes: larger ones take seconds, and show what smaller ones show
 SMALL_RECORDED = 60_000  # most cases take one of these, so that the rate is high
 EXCERPT = 400  # events of a recorded trace that most cases keep
+LARGEST_MUTANT = 2_000_000  # bytes: long names on many events make more, which only takes time
 SHARE_RECORDED, SHARE_LARGE, SHARE_BYTES = 0.35, 0.03, 0.2
 ODD_FILE_NAMES = ("tr\x1b[31mace.json", "a\nb.json", "<script>zq.json", "[bold]t.json", "\u202egnp.json", "é\udcff.json")
 APPLY = ("load-in-workers", "autocast", "fused-optimizer", "no-such-change", "\x1b[31m")
@@ -118,7 +119,9 @@ def _mutated_trace(rng: random.Random, inputs: Inputs) -> tuple[bytes, list[str]
     if document is None or rng.random() < SHARE_BYTES:
         text, how = damage(rng, text)
         what.append(how)
-    return text, what
+    if len(text) > LARGEST_MUTANT:
+        what.append("cut to size")
+    return text[:LARGEST_MUTANT], what
 
 
 def _base(rng: random.Random, inputs: Inputs) -> tuple[dict[str, Any] | None, bytes, str]:
@@ -160,7 +163,7 @@ def _trace_command(rng: random.Random, name: str) -> tuple[str, ...]:
         return ("analyze", name, "--json", "--quiet")
     if which < 0.76:
         return ("analyze", name, "--quiet")
-    if which < 0.81:
+    if which < 0.79:
         return ("analyze", name, "--quiet", "--html", "r.html", "-o", rng.choice(("r.json", "r.txt")))
     if which < 0.94:
         return ("what-if", name, *_questions(rng))
@@ -200,7 +203,7 @@ def _capture_case(rng: random.Random, inputs: Inputs) -> Case:
     argv: tuple[str, ...] = ("analyze", "capture", "--json", "--quiet")
     if command < 0.25:
         argv = ("analyze", "capture", "--quiet")
-    elif command < 0.3:
+    elif command < 0.28:
         argv = ("analyze", "capture", "--quiet", "--html", "r.html", "-o", "r.json")
     elif command < 0.4:
         argv = ("what-if", "capture", *_questions(rng))

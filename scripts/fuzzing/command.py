@@ -6,6 +6,7 @@ import argparse
 import importlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fuzzing import worker
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.worker:
         return worker.serve(options.seed, folders)
     if options.replay:
-        asked = [{"file": str(file.resolve())} for file in options.replay]
+        asked = [{"file": str(file.resolve()), "index": index} for index, file in enumerate(options.replay)]
     else:
         asked = _asked(options.count, options.kind, options.first)
     summary = Summary(options.seed, options.jobs)
@@ -42,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_all(asked, seed=options.seed, jobs=options.jobs, trace_folders=folders, limit_s=options.limit), 1
     ):
         summary.add(result)
+        if options.record and not result.problems:
+            _record(options.replay[result.index], result)
         new = [problem for problem in result.problems if problem not in saved]
         if new and options.save and result.kind != "file":
             saved.update(new)
@@ -68,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--save", type=Path, metavar="DIR", help="keep the first mutant of every defect there")
     parser.add_argument("--minimize", action="store_true", help="make saved mutants small first")
     parser.add_argument("--replay", type=Path, nargs="+", metavar="FILE", help="run saved mutants instead")
+    parser.add_argument("--record", action="store_true", help="note the exit codes of sound mutants as expected ones")
     parser.add_argument("--table", type=Path, metavar="PAGE", help="write the summary into a page")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -97,6 +101,11 @@ def _save(options: argparse.Namespace, folders: Sequence[Path], result: Result) 
     kept = Case(case.argv, case.files, (*case.what, *(": ".join(problem) for problem in result.problems)))
     path.write_text(kept.to_json(), encoding="utf-8")
     print(f"saved: scripts/fuzz --replay {path}", flush=True)
+
+
+def _record(file: Path, result: Result) -> None:
+    case = Case.from_json(file.read_text(encoding="utf-8"))
+    file.write_text(replace(case, expect={"code": result.code}).to_json(), encoding="utf-8")
 
 
 _made: dict[tuple[Path, ...], Inputs] = {}

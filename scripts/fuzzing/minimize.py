@@ -6,7 +6,7 @@ import contextlib
 import gzip
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from fuzzing.cases import Case
@@ -52,18 +52,20 @@ def _smaller_file(case: Case, name: str, holds: Callable[[Case], bool]) -> Case:
     return case
 
 
-def _shrink(document: Any, holds: Callable[[], bool]) -> None:  # noqa: ANN401  # any JSON
-    """Leave out, in place, whatever the problem does not need: large pieces of lists first, then keys."""
-    for part in list(_containers(document)):
-        if isinstance(part, list):
-            _shrink_list(part, holds)
-        else:
-            for key in list(part):
-                kept = dict(part)
-                del part[key]
-                if not holds():
-                    part.clear()
-                    part.update(kept)
+def _shrink(part: Any, holds: Callable[[], bool]) -> None:  # noqa: ANN401  # any JSON
+    """Leave out, in place, whatever the problem does not need: large pieces of lists first, then keys, then deeper."""
+    if isinstance(part, list):
+        _shrink_list(part, holds)
+    else:
+        for key in list(part):
+            kept = dict(part)
+            del part[key]
+            if not holds():
+                part.clear()
+                part.update(kept)
+    for found in list(part.values()) if isinstance(part, dict) else list(part):
+        if isinstance(found, (dict, list)):
+            _shrink(found, holds)
 
 
 def _shrink_list(part: list[Any], holds: Callable[[], bool]) -> None:
@@ -77,10 +79,3 @@ def _shrink_list(part: list[Any], holds: Callable[[], bool]) -> None:
                 part[:] = kept
                 at += size
         size //= 2
-
-
-def _containers(document: Any) -> Iterator[Any]:  # noqa: ANN401  # any JSON
-    yield document
-    for found in list(document.values()) if isinstance(document, dict) else list(document):
-        if isinstance(found, (dict, list)):
-            yield from _containers(found)

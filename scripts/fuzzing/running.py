@@ -57,13 +57,20 @@ def watch_rules() -> None:
     examine.Note = noting
 
 
+def _root() -> Path:
+    """Return the folder of the package that is examined; reports and analyzers are links out of it."""
+    import diagnose
+
+    return Path(diagnose.__file__).resolve().parents[1]
+
+
 def origin(error: BaseException) -> str:
     """Return file:line:type of the innermost frame of the product, and what was raised."""
-    root = Path(__file__).resolve().parents[2]
+    root = _root()
     place = "?"
     for frame in traceback.extract_tb(error.__traceback__):
         file = Path(frame.filename).resolve()
-        if file.is_relative_to(root) and not file.is_relative_to(root / "scripts") and ".venv" not in file.parts:
+        if file.is_relative_to(root) and not {"fuzzing", ".venv"} & set(file.parts):
             place = f"{file.relative_to(root)}:{frame.lineno}"
     return f"{place}:{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
@@ -101,7 +108,7 @@ def _run(argv: tuple[str, ...]) -> Outcome:
 
     outcome = Outcome()
     _failed_rules.clear()
-    started = time.perf_counter()
+    started = time.process_time()  # of this process: other processes of the machine do not count
     with _outputs() as (out, err), _caught(outcome):
         try:
             outcome.code = cli.run(list(argv))
@@ -109,7 +116,7 @@ def _run(argv: tuple[str, ...]) -> Outcome:
             outcome.code = leaving.code
         except BaseException as error:  # noqa: BLE001  # exactly this must not happen
             outcome.raised = origin(error)
-        outcome.seconds = time.perf_counter() - started
+        outcome.seconds = time.process_time() - started
         sys.stdout.flush()
         sys.stderr.flush()
     outcome.stdout, outcome.stderr = (raw.getvalue().decode("utf-8", "surrogateescape") for raw in (out, err))
@@ -154,7 +161,7 @@ def _outputs() -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
 @contextlib.contextmanager
 def _caught(outcome: Outcome) -> Iterator[None]:
     """Note every warning that Python shows by default."""
-    root = Path(__file__).resolve().parents[2]
+    root = _root()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for hidden in (DeprecationWarning, PendingDeprecationWarning, ImportWarning):
