@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzzing import folders, made, mutations, values
+from fuzzing.anywhere import mutate_anywhere
 from fuzzing.damage import damage, packed
 
 __all__ = ["KINDS", "Case", "Inputs", "make"]
@@ -21,7 +22,14 @@ SMALL_RECORDED = 60_000  # most cases take one of these, so that the rate is hig
 EXCERPT = 400  # events of a recorded trace that most cases keep
 LARGEST_MUTANT = 2_000_000  # bytes: long names on many events make more, which only takes time
 SHARE_RECORDED, SHARE_LARGE, SHARE_BYTES = 0.35, 0.03, 0.2
-ODD_FILE_NAMES = ("tr\x1b[31mace.json", "a\nb.json", "<script>zq.json", "[bold]t.json", "\u202egnp.json", "é\udcff.json")
+ODD_FILE_NAMES = (
+    "tr\x1b[31mace.json",
+    "a\nb.json",
+    "<script>zq.json",
+    "[bold]t.json",
+    "\u202egnp.json",
+    "é\udcff.json",
+)
 APPLY = ("load-in-workers", "autocast", "fused-optimizer", "no-such-change", "\x1b[31m")
 
 
@@ -86,7 +94,7 @@ class Inputs:
 
 def make(seed: int, kind: str, index: int, inputs: Inputs) -> Case:
     """Return one case."""
-    rng = random.Random(f"{seed}/{kind}/{index}")  # noqa: S311  # reproducible is the point
+    rng = random.Random(f"{seed}/{kind}/{index}")  # reproducible is the point
     return {"trace": _trace_case, "capture": _capture_case, "report": _report_case}[kind](rng, inputs)
 
 
@@ -190,12 +198,10 @@ def _questions(rng: random.Random) -> list[str]:
 # Capture folders
 
 
-def _capture_case(rng: random.Random, inputs: Inputs) -> Case:
+def _capture_case(rng: random.Random, _inputs: Inputs) -> Case:
     ranks = rng.choice((1, 1, 1, 2))
     documents = folders.capture(rng, ranks=ranks, device=rng.random() < 0.75)
-    what: list[str] = []
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        what.append(_mutate_folder(rng, documents))
+    what = [_mutate_folder(rng, documents) for _ in range(rng.choice((1, 1, 2, 3)))]
     files = {name: _file(name, document) for name, document in documents.items()}
     if rng.random() < 0.3:
         what.append(_damage_folder(rng, files))
@@ -227,7 +233,9 @@ def _mutate_folder(rng: random.Random, documents: folders.Documents) -> str:
         del documents[name]
         return f"without {name}"
     if how < 0.2:
-        target = rng.choice([*documents, "capture.json", "capture.rank0.json", "capture.rankx.json", "rank5.samples.json.gz"])
+        target = rng.choice(
+            [*documents, "capture.json", "capture.rank0.json", "capture.rankx.json", "rank5.samples.json.gz"]
+        )
         documents[target] = json.loads(json.dumps(document))
         return f"{name} as {target}"
     if how < 0.3:
@@ -238,11 +246,24 @@ def _mutate_folder(rng: random.Random, documents: folders.Documents) -> str:
     if descriptions and rng.random() < 0.6:
         name = rng.choice(descriptions)
     if isinstance(documents[name], (dict, list)):
-        return f"{name} {mutations.mutate_anywhere(rng, documents[name])}"
+        return f"{name} {mutate_anywhere(rng, documents[name])}"
     return "nothing"
 
 
-FOLDER_NAMES = ("../outside.json", "/etc/passwd", "", ".", "..", "capture.json", "\x00", "\x1b[31m", "a" * 300, 7, None, ["x"])
+FOLDER_NAMES = (
+    "../outside.json",
+    "/etc/passwd",
+    "",
+    ".",
+    "..",
+    "capture.json",
+    "\x00",
+    "\x1b[31m",
+    "a" * 300,
+    7,
+    None,
+    ["x"],
+)
 
 
 def _mutate_fields(rng: random.Random, documents: folders.Documents) -> str:
@@ -262,7 +283,9 @@ def _mutate_fields(rng: random.Random, documents: folders.Documents) -> str:
 
 def _damage_folder(rng: random.Random, files: dict[str, bytes]) -> str:
     if not files or rng.random() < 0.2:
-        name = rng.choice(("notes.txt", "garbage.json", "rank9.light.pt.trace.json.gz", "capture.rank7.json", ".hidden"))
+        name = rng.choice(
+            ("notes.txt", "garbage.json", "rank9.light.pt.trace.json.gz", "capture.rank7.json", ".hidden")
+        )
         files[name] = rng.choice((b"", b"garbage", b"{}", rng.randbytes(50)))
         return f"added {name}"
     name = rng.choice(list(files))
@@ -276,10 +299,11 @@ def _damage_folder(rng: random.Random, files: dict[str, bytes]) -> str:
 def _report_case(rng: random.Random, inputs: Inputs) -> Case:
     texts = [rng.choice(inputs.reports), rng.choice(inputs.reports)]
     documents = [json.loads(text) for text in texts]
-    what = []
-    for _ in range(rng.choice((1, 1, 2, 3, 5))):
-        what.append(mutations.mutate_anywhere(rng, rng.choice(documents)))
-    files = {name: values.dump(document).encode() for name, document in zip(("a.json", "b.json"), documents, strict=True)}
+    times = rng.choice((1, 1, 2, 3, 5))
+    what = [mutate_anywhere(rng, rng.choice(documents)) for _ in range(times)]
+    files = {
+        name: values.dump(document).encode() for name, document in zip(("a.json", "b.json"), documents, strict=True)
+    }
     if rng.random() < 0.1:
         name = rng.choice(list(files))
         files[name], how = damage(rng, files[name])

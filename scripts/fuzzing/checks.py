@@ -6,9 +6,10 @@ import functools
 import json
 import math
 import re
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
+from xml.etree import ElementTree
 
 from fuzzing.cases import Case
 from fuzzing.running import Outcome
@@ -20,7 +21,9 @@ MAX_SECONDS, MAX_MB = 20.0, 1000.0
 CODES = {"analyze": {0, 4}, "what-if": {0, 2, 4}, "compare": {0, 4}, "gate": {0, 3, 4}}
 LONGEST_SENTENCE = 1200  # characters, paths included
 # C0 without line feed, DEL, C1, directions, separators of lines, half surrogate pairs.
-CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069\ud800-\udfff]")
+CONTROL = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069\ud800-\udfff]"
+)
 NEAR = 1e-6
 
 Problem = tuple[str, str]  # kind, details: problems of one kind and details are one defect
@@ -103,7 +106,7 @@ def _of_file(name: str, data: bytes) -> Iterator[Problem]:
     elif name.endswith(".xml"):
         yield from _control("xml", text)
         try:
-            ElementTree.fromstring(text)  # noqa: S314  # our own output
+            ElementTree.fromstring(text)  # our own output
         except ElementTree.ParseError as error:
             yield "xml", re.sub(r"\d+", "N", str(error))
     elif name.endswith(".txt"):
@@ -178,6 +181,7 @@ def _numbers(document: Any, path: str) -> Iterator[tuple[str, float]]:  # noqa: 
 @functools.cache
 def _validator() -> Any:  # noqa: ANN401  # untyped library
     import jsonschema
+
     from diagnose.reports.json import schema
 
     return jsonschema.Draft202012Validator(schema())
@@ -190,40 +194,43 @@ def _schema_errors(document: Any) -> Iterator[Problem]:  # noqa: ANN401  # any J
 
 
 def _diagnosis(d: dict[str, Any]) -> Iterator[Problem]:
-    yield from _partition(d, "")
-    for rank in d["ranks"]:
-        yield from _partition(rank, "ranks.")
+    for part, where in ((d, ""), *((rank, "ranks.") for rank in d["ranks"])):
+        yield from _partition(part, where)
     step = d["step_ms"]
     if not step or step <= 0:
         yield "invariant", "step_ms is not positive"
         return
     most = step * 1.001 + NEAR
-    host = d["host_by_cause"]
-    if host and abs(sum(host.values()) - 1) > NEAR:
-        yield "invariant", "host_by_cause does not sum to 1"
     for f in d["findings"]:
-        if f["lost_ms"] is None or not -NEAR <= f["lost_ms"] <= most:
-            yield "invariant", f"{f['rule']}: lost_ms outside the step"
-        if f["path_share"] is not None and not -NEAR <= f["path_share"] <= 1 + NEAR:
-            yield "invariant", f"{f['rule']}: path_share outside 0 to 1"
+        yield from _finding(f, most)
     for p in d["prescriptions"]:
         yield from _prescription(p, most)
+    if d["waterfall"]:
+        yield from _forecasts(d["waterfall"]["forecasts"], most)
+    yield from _whole(d)
+
+
+def _whole(d: dict[str, Any]) -> Iterator[Problem]:
+    for name in ("host_by_cause", "critical_path"):
+        if d[name] and abs(sum(d[name].values()) - 1) > NEAR:
+            yield "invariant", f"{name} does not sum to 1"
     if d["dominant"] is not None and d["dominant"] not in {f["rule"] for f in d["findings"]}:
         yield "invariant", "dominant is no finding"
     if len(d["step_times_ms"]) != d["steps"] or any(ms is None or ms < 0 for ms in d["step_times_ms"]):
         yield "invariant", "step_times_ms"
-    path = d["critical_path"]
-    if path and abs(sum(path.values()) - 1) > NEAR:
-        yield "invariant", "critical_path does not sum to 1"
-    if d["waterfall"]:
-        yield from _forecasts(d["waterfall"]["forecasts"], most)
-    queue = d["queue"] or {}
-    for name, number in queue.items():
+    for name, number in (d["queue"] or {}).items():
         if number is not None and number < -NEAR:
             yield "invariant", f"queue.{name} is negative"
     for note in d["trust"]:
         if "failed on this trace" in note["text"] and note.get("rule") is None:
             yield "rule failed", f"replay: {_shape(note['text'])}"
+
+
+def _finding(f: dict[str, Any], most: float) -> Iterator[Problem]:
+    if f["lost_ms"] is None or not -NEAR <= f["lost_ms"] <= most:
+        yield "invariant", f"{f['rule']}: lost_ms outside the step"
+    if f["path_share"] is not None and not -NEAR <= f["path_share"] <= 1 + NEAR:
+        yield "invariant", f"{f['rule']}: path_share outside 0 to 1"
 
 
 def _partition(d: dict[str, Any], where: str) -> Iterator[Problem]:
@@ -250,10 +257,13 @@ def _prescription(p: dict[str, Any], most: float) -> Iterator[Problem]:
 def _forecasts(forecasts: list[dict[str, Any]], most: float) -> Iterator[Problem]:
     for f in forecasts:
         low, high = f["range_ms"]
-        if None in (low, high, f["step_ms"]) or not -NEAR <= low <= f["step_ms"] + NEAR <= high + 2 * NEAR <= most + 3 * NEAR:
+        if (
+            None in (low, high, f["step_ms"])
+            or not -NEAR <= low <= f["step_ms"] + NEAR <= high + 2 * NEAR <= most + 3 * NEAR
+        ):
             yield "invariant", "waterfall: a range that does not hold its step"
     times = [f["step_ms"] or 0.0 for f in forecasts]
-    if any(later > earlier + NEAR for earlier, later in zip(times, times[1:], strict=False)):
+    if any(later > earlier + NEAR for earlier, later in pairwise(times)):
         yield "invariant", "waterfall: a change makes the step longer"
 
 

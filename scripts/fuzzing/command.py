@@ -12,7 +12,7 @@ from pathlib import Path
 from fuzzing import worker
 from fuzzing.cases import KINDS, Case, Inputs, make
 from fuzzing.minimize import minimized
-from fuzzing.pool import KILLED_AFTER_S, run_all
+from fuzzing.pool import KILLED_AFTER_S, Setting, run_all
 from fuzzing.running import base_reports
 from fuzzing.summary import Summary
 from fuzzing.worker import Result
@@ -39,9 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     summary = Summary(options.seed, options.jobs)
     started = time.monotonic()
     saved: set[tuple[str, str]] = set()
-    for done, result in enumerate(
-        run_all(asked, seed=options.seed, jobs=options.jobs, trace_folders=folders, limit_s=options.limit), 1
-    ):
+    setting = Setting(options.seed, options.jobs, folders, options.limit)
+    for done, result in enumerate(run_all(asked, setting), 1):
         summary.add(result)
         if options.record and not result.problems:
             _record(options.replay[result.index], result)

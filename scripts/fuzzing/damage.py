@@ -8,7 +8,21 @@ from collections.abc import Callable
 
 __all__ = ["damage", "packed"]
 
-INSERTS = (b"\x00", b"\xff\xfe", b"\xed\xa0\x80", b"\x1b[31m", b'"', b"{", b"[", b"]", b",", b"}}", b"nan", b"\\", b"\\u12")
+INSERTS = (
+    b"\x00",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b"\x1b[31m",
+    b'"',
+    b"{",
+    b"[",
+    b"]",
+    b",",
+    b"}}",
+    b"nan",
+    b"\\",
+    b"\\u12",
+)
 
 
 def flip(rng: random.Random, data: bytes) -> bytes:
@@ -53,7 +67,7 @@ def concatenate(rng: random.Random, data: bytes) -> bytes:
     return rng.choice((data + data, data + b"\n" + data, b"\n\n " + data, data + b"garbage", data + b"\0" * 512))
 
 
-def replace_all(rng: random.Random, data: bytes) -> bytes:
+def replace_all(rng: random.Random, _data: bytes) -> bytes:
     return rng.choice((b"", b" \n", b"null", b"[", b"{}", b"[[]]", b'{"traceEvents":', b"\x1f\x8b", rng.randbytes(300)))
 
 

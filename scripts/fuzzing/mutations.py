@@ -9,7 +9,7 @@ from typing import Any
 
 from fuzzing import values
 
-__all__ = ["MUTATIONS", "mutate_anywhere", "mutate_trace"]
+__all__ = ["MUTATIONS", "mutate_trace"]
 
 Event = dict[str, Any]
 Events = list[Any]
@@ -205,32 +205,42 @@ def jitter(rng: random.Random, document: dict[str, Any]) -> None:
             event["ts"] = round(event["ts"] + rng.uniform(-width, width), 3)
 
 
-def steps(rng: random.Random, document: dict[str, Any]) -> None:
-    """Damage the marks of steps: no length, overlaps, twice the same, huge numbers, another thread."""
-    marks = [e for e in _events(document) if isinstance(e, dict) and str(e.get("name")).startswith("ProfilerStep")]
-    how = rng.randrange(9)
-    for i, mark in enumerate(marks):
+def _marks(document: dict[str, Any]) -> list[Event]:
+    return [e for e in _events(document) if isinstance(e, dict) and str(e.get("name")).startswith("ProfilerStep")]
+
+
+def step_times(rng: random.Random, document: dict[str, Any]) -> None:
+    """Give steps no length, a negative or a huge one, or let them overlap or begin together."""
+    how = rng.randrange(4)
+    for mark in _marks(document):
         ts = mark.get("ts")
-        at = ts if isinstance(ts, (int, float)) else 0.0
         if how == 0:
             mark["dur"] = rng.choice((0, -1, 1e-6))
         elif how == 1:
             mark["dur"] = rng.choice((5e3, 3.6e9))
-        elif how == 2:
-            mark["name"] = "ProfilerStep#1"
+        elif how == 2 and isinstance(ts, (int, float)):
+            mark["ts"], mark["dur"] = ts + rng.uniform(-900, 900), rng.uniform(0, 3000)
         elif how == 3:
-            mark["name"] = f"ProfilerStep#{rng.choice((-5, 10**30, 2**63, 'x', '', 1.5))}"
-        elif how == 4:
-            mark["tid"] = i
-        elif how == 5:
-            mark["ts"], mark["dur"] = at + rng.uniform(-900, 900), rng.uniform(0, 3000)
-        elif how == 6:
-            mark["cat"] = rng.choice(CATEGORIES)
-        elif how == 7:
             mark["ts"] = 500.0
-    if how == 8:
-        mark = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "dur": rng.choice((0, 1, 1e5)), "args": {}}
-        _events(document).extend({**mark, "name": f"ProfilerStep#{i}", "ts": i * 3.0} for i in range(300))
+
+
+def step_names(rng: random.Random, document: dict[str, Any]) -> None:
+    """Give steps the same number, huge or odd ones, threads of their own, or another category."""
+    how = rng.randrange(4)
+    for i, mark in enumerate(_marks(document)):
+        if how == 0:
+            mark["name"] = "ProfilerStep#1"
+        elif how == 1:
+            mark["name"] = f"ProfilerStep#{rng.choice((-5, 10**30, 2**63, 'x', '', 1.5))}"
+        elif how == 2:
+            mark["tid"] = i
+        else:
+            mark["cat"] = rng.choice(CATEGORIES)
+
+
+def many_steps(rng: random.Random, document: dict[str, Any]) -> None:
+    mark = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "dur": rng.choice((0, 1, 1e5)), "args": {}}
+    _events(document).extend({**mark, "name": f"ProfilerStep#{i}", "ts": i * 3.0} for i in range(300))
 
 
 def intrude(rng: random.Random, document: dict[str, Any]) -> None:
@@ -279,7 +289,7 @@ def wrong_container(rng: random.Random, document: dict[str, Any]) -> None:
 def nest(rng: random.Random, document: dict[str, Any]) -> None:
     """Nest lists or objects a thousand deep, in an argument or in the place of an event."""
     depth = rng.choice((50, 500, 1000, 3000))
-    opening, closing = rng.choice((("[", "]"), ('{@a@:', "}")))
+    opening, closing = rng.choice((("[", "]"), ("{@a@:", "}")))
     deep = values.raw(opening * depth + "1" + closing * depth)
     for event in _some(rng, document, most=0.1)[:3]:
         if rng.random() < 0.7:
@@ -304,8 +314,9 @@ def multiply(rng: random.Random, document: dict[str, Any]) -> None:
 
 MUTATIONS: tuple[Mutation, ...] = (
     drop, duplicate, reorder, truncate, keep_kinds, set_field, set_field, set_number, set_number, remove_field,
-    set_argument, set_argument, remove_argument, rename, rename, recategorise, stretch, stretch, jitter, steps, steps,
-    intrude, crossed_links, many_streams, keys, keys, wrong_container, nest, multiply,
+    set_argument, set_argument, remove_argument, rename, rename, recategorise, stretch, stretch, jitter,
+    step_times, step_times, step_names, many_steps, intrude, crossed_links, many_streams, keys, keys, wrong_container,
+    nest, multiply,
 )  # fmt: skip
 
 
@@ -315,35 +326,3 @@ def mutate_trace(rng: random.Random, document: dict[str, Any]) -> list[str]:
     for mutation in chosen:
         mutation(rng, document)
     return [mutation.__name__ for mutation in chosen]
-
-
-def mutate_anywhere(rng: random.Random, document: Any) -> str:  # noqa: ANN401  # any JSON
-    """Change one value of a document in place, wherever it stands: another value, none, twice, or another key."""
-    spots = list(_spots(document))
-    if not spots:
-        return "nothing"
-    container, key = rng.choice(spots)
-    how = rng.randrange(6)
-    if how == 0:
-        del container[key]
-        return f"del {key}"
-    old = container[key]
-    if how == 1 and isinstance(container, list):
-        container.insert(rng.randrange(len(container) + 1), copy.deepcopy(old))
-    elif how == 2 and isinstance(old, (int, float)):
-        container[key] = rng.choice((-old, old * 1e9, old * 2, old / 3, 0, old + 1, -1e-9))
-    elif how == 3 and isinstance(old, list):
-        container[key] = rng.choice(([], old * 2, old[:1], list(reversed(old)), {"0": 1}, None))
-    elif how == 4 and isinstance(container, dict) and container:
-        container[values.name(rng)] = copy.deepcopy(old)
-    else:
-        container[key] = values.name(rng) if isinstance(old, str) and rng.random() < 0.5 else values.value(rng)
-    return f"set {key}"
-
-
-def _spots(document: Any) -> Any:  # noqa: ANN401
-    items = list(document.items()) if isinstance(document, dict) else list(enumerate(document))
-    for key, found in items:
-        yield document, key
-        if isinstance(found, (dict, list)):
-            yield from _spots(found)

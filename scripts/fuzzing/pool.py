@@ -11,16 +11,18 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fuzzing.checks import MAX_SECONDS
 from fuzzing.worker import Result
 
-__all__ = ["run_all"]
+__all__ = ["Setting", "run_all"]
 
 STARTING_S = 300.0  # importing everything on a busy machine
 KILLED_AFTER_S = 6 * MAX_SECONDS  # wall clock: a worker that shares its core with others takes longer than its bar
+MAX_FAILED_STARTS = 3
 Asked = dict[str, Any]
 
 
@@ -78,71 +80,94 @@ class _Worker:
         return code
 
 
-def run_all(
-    cases: Iterable[Asked],
-    *,
-    seed: int,
-    jobs: int,
-    trace_folders: Sequence[Path] = (),
-    limit_s: float = KILLED_AFTER_S,
-    module: str = "",
-) -> Iterator[Result]:
-    """Yield the result of every case, in the order in which they end; ``module`` is imported by workers first."""
-    command = [sys.executable, str(Path(__file__).parents[1] / "fuzz.py"), "--worker", "--seed", str(seed)]
-    for folder in trace_folders:
-        command += ["--traces", str(folder)]
-    if module:
-        command += ["--import", module]
-    todo = deque(cases)
-    waiting = selectors.DefaultSelector()
-    workers: set[_Worker] = set()
-    failures = 0
+@dataclass(frozen=True)
+class Setting:
+    """What every worker is started with."""
 
-    def start() -> None:
-        worker = _Worker(command, limit_s)
-        workers.add(worker)
-        waiting.register(worker.stdout, selectors.EVENT_READ, worker)
+    seed: int = 0
+    jobs: int = 1
+    trace_folders: Sequence[Path] = ()
+    limit_s: float = KILLED_AFTER_S
+    module: str = ""  # imported by workers first
 
-    def stop(worker: _Worker) -> int:
-        workers.discard(worker)
-        waiting.unregister(worker.stdout)
+    @property
+    def command(self) -> list[str]:
+        """Return the command of a worker."""
+        command = [sys.executable, str(Path(__file__).parents[1] / "fuzz.py"), "--worker", "--seed", str(self.seed)]
+        for folder in self.trace_folders:
+            command += ["--traces", str(folder)]
+        return [*command, *(["--import", self.module] if self.module else [])]
+
+
+class _Pool:
+    """The workers, and what is still to be done."""
+
+    def __init__(self, setting: Setting, cases: Iterable[Asked]) -> None:
+        self._setting = setting
+        self._todo = deque(cases)
+        self._waiting = selectors.DefaultSelector()
+        self._workers: set[_Worker] = set()
+        self._failures = 0
+
+    def results(self) -> Iterator[Result]:
+        while self._todo or any(worker.asked for worker in self._workers):
+            busy = sum(worker.asked is not None for worker in self._workers)
+            while len(self._workers) < min(self._setting.jobs, len(self._todo) + busy):
+                self._start()
+            for key, _ in self._waiting.select(timeout=0.5):
+                yield from self._heard(key.data)
+            for worker in [worker for worker in self._workers if worker.is_late]:
+                yield self._ended_late(worker)
+
+    def close(self) -> None:
+        for worker in list(self._workers):
+            self._stop(worker)
+        self._waiting.close()
+
+    def _start(self) -> None:
+        worker = _Worker(self._setting.command, self._setting.limit_s)
+        self._workers.add(worker)
+        self._waiting.register(worker.stdout, selectors.EVENT_READ, worker)
+
+    def _stop(self, worker: _Worker) -> int:
+        self._workers.discard(worker)
+        self._waiting.unregister(worker.stdout)
         return worker.end()
 
+    def _heard(self, worker: _Worker) -> Iterator[Result]:
+        lines = worker.read()
+        if lines is None:
+            code = self._stop(worker)
+            if worker.asked is not None:
+                yield _lost(worker.asked, "process ended", f"exit code {code}")
+            elif not worker.is_ready:
+                self._failures += 1
+                if self._failures > MAX_FAILED_STARTS:
+                    raise RuntimeError("the workers do not start: scripts/fuzz --worker shows why")
+            return
+        for line in lines:
+            if worker.is_ready:
+                worker.asked = None
+                yield Result.from_json(line)
+            worker.is_ready = True
+        if lines and worker.asked is None and self._todo:
+            worker.ask(self._todo.popleft())
+
+    def _ended_late(self, worker: _Worker) -> Result:
+        asked = worker.asked
+        self._stop(worker)
+        if asked is None:
+            raise RuntimeError(f"a worker did not start within {STARTING_S:.0f} s")
+        return _lost(asked, "hang", f"killed after {self._setting.limit_s:.0f} s", self._setting.limit_s)
+
+
+def run_all(cases: Iterable[Asked], setting: Setting) -> Iterator[Result]:
+    """Yield the result of every case, in the order in which they end."""
+    pool = _Pool(setting, cases)
     try:
-        while todo or any(worker.asked for worker in workers):
-            busy = sum(worker.asked is not None for worker in workers)
-            while len(workers) < min(jobs, len(todo) + busy):
-                start()
-            for key, _ in waiting.select(timeout=0.5):
-                worker = key.data
-                lines = worker.read()
-                if lines is None:
-                    code = stop(worker)
-                    if worker.asked is not None:
-                        yield _lost(worker.asked, "process ended", f"exit code {code}")
-                    elif not worker.is_ready:
-                        failures += 1
-                        if failures > 3:
-                            raise RuntimeError("the workers do not start: scripts/fuzz --worker shows why")
-                    continue
-                for line in lines:
-                    if not worker.is_ready:
-                        worker.is_ready = True
-                    else:
-                        worker.asked = None
-                        yield Result.from_json(line)
-                if worker.asked is None and todo:
-                    worker.ask(todo.popleft())
-            for worker in [w for w in workers if w.is_late]:
-                asked = worker.asked
-                stop(worker)
-                if asked is None:
-                    raise RuntimeError(f"a worker did not start within {STARTING_S:.0f} s")
-                yield _lost(asked, "hang", f"killed after {limit_s:.0f} s", limit_s)
+        yield from pool.results()
     finally:
-        for worker in list(workers):
-            stop(worker)
-        waiting.close()
+        pool.close()
 
 
 def _lost(asked: Asked, kind: str, details: str, seconds: float = 0.0) -> Result:

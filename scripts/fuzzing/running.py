@@ -114,7 +114,7 @@ def _run(argv: tuple[str, ...]) -> Outcome:
             outcome.code = cli.run(list(argv))
         except SystemExit as leaving:
             outcome.code = leaving.code
-        except BaseException as error:  # noqa: BLE001  # exactly this must not happen
+        except BaseException as error:  # exactly this must not happen
             outcome.raised = origin(error)
         outcome.seconds = time.process_time() - started
         sys.stdout.flush()
@@ -138,7 +138,7 @@ def _where_it_failed(argv: tuple[str, ...]) -> str:
         warnings.simplefilter("ignore")
         try:
             cli.cli.main(args=list(argv), prog_name="diagnose", standalone_mode=False)
-        except BaseException as error:  # noqa: BLE001  # shown, whatever it is
+        except BaseException as error:  # shown, whatever it is
             return origin(error)
     return "?: did not fail the second time"
 
@@ -188,11 +188,11 @@ def base_reports(scratch: Path | None = None) -> list[str]:
 
     texts = []
     for flavour in ("gpu", "stalled", "cpu", "rank", "attribution"):
-        rng = random.Random(flavour)  # noqa: S311  # reproducible is the point
+        rng = random.Random(flavour)  # reproducible is the point
         data = values.dump(made.trace(flavour, rng)).encode()
         texts.append(run_case(Case(("analyze", "t.json", "--json", "--quiet"), {"t.json": data}), scratch).stdout)
     for ranks in (1, 2):
-        documents = folders.capture(random.Random(ranks), ranks=ranks)  # noqa: S311  # the same
+        documents = folders.capture(random.Random(ranks), ranks=ranks)  # the same
         files = {f"c/{name}": _file(name, document) for name, document in documents.items()}
         texts.append(run_case(Case(("analyze", "c", "--json", "--quiet"), files), scratch).stdout)
     return [text for text in texts if text]

@@ -17,7 +17,9 @@ from fuzzing.running import base_reports, rss_mb, run_case, watch_rules
 
 __all__ = ["Result", "serve"]
 
-ADDRESS_SPACE = 6 << 30  # bytes: far above what a small input needs with NumPy's threads mapped, and below the machine's
+ADDRESS_SPACE = (
+    6 << 30
+)  # bytes: far above what a small input needs with NumPy's threads mapped, and below the machine's
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Result:
 
 def scratch_folder() -> Path | None:
     """Return a folder in memory where there is one: thousands of small files are written."""
-    memory = Path("/dev/shm")  # noqa: S108  # folders within are made by tempfile
+    memory = Path("/dev/shm")  # folders within are made by tempfile
     return memory if memory.is_dir() and os.access(memory, os.W_OK) else None
 
 

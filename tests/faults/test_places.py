@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_outputs_of_a_gate_that_do_not_fit(faulty, mounted):
 
 def test_standard_output_on_a_full_disk_is_no_success(faulty):
     (faulty.folder / "t.json").write_text(small_trace())
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         ended = faulty("analyze", "--quiet", "--json", "t.json", stdout=full)
     assert ended.code == 6, ended.stderr
     assert (len(ended.sentences), "Traceback" in ended.stderr) == (1, False), ended.stderr
@@ -106,7 +107,12 @@ def test_runs_that_do_not_fit_where_they_are_kept(faulty, mounted):
     assert len(ended.sentences) == ONE_SENTENCE
     assert "Traceback" not in ended.stderr
     assert ended.left == []
-    assert files_in(faulty.folder) == ["mount0", "mount0/full", *[n for n in files_in(faulty.folder) if "kept" in n], "train.py"]
+    assert files_in(faulty.folder) == [
+        "mount0",
+        "mount0/full",
+        *[n for n in files_in(faulty.folder) if "kept" in n],
+        "train.py",
+    ]
 
 
 def test_two_captures_into_one_folder(faulty):

@@ -4,9 +4,10 @@ import os
 import sys
 import time
 
-from diagnose import cli
 from fuzzing import worker
 from fuzzing.cases import Case
+
+from diagnose import cli
 
 FAULTS = ("fine", "hang", "memory", "death", "stray")
 

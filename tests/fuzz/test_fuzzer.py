@@ -10,7 +10,7 @@ from fuzzing import made, values
 from fuzzing.cases import Case
 from fuzzing.checks import problems
 from fuzzing.minimize import minimized
-from fuzzing.pool import run_all
+from fuzzing.pool import Setting, run_all
 from fuzzing.running import run_case, watch_rules
 from fuzzing.summary import BEGIN, END, Summary
 from fuzzing.worker import Result
@@ -141,7 +141,7 @@ def planted(monkeypatch):
 
     def run(*faults, **options):
         asked = [{"kind": "trace", "index": index} for index in faults]
-        results = list(run_all(asked, seed=0, jobs=1, module="planted", **options))
+        results = list(run_all(asked, Setting(module="planted", **options)))
         return {result.index: [kind for kind, _ in result.problems] for result in results}
 
     return run

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from fuzzing.cases import Case, Inputs, make
-from fuzzing.pool import run_all
+from fuzzing.pool import Setting, run_all
 from fuzzing.summary import Summary
 
 pytestmark = pytest.mark.fuzz
@@ -17,7 +17,7 @@ FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 def test_five_hundred_mutants():
     asked = [{"kind": kind, "index": index} for kind, count in COUNTS.items() for index in range(count)]
     summary = Summary(SEED, jobs=2)
-    for result in run_all(asked, seed=SEED, jobs=2):
+    for result in run_all(asked, Setting(SEED, jobs=2)):
         summary.add(result)
     assert dict(summary.mutants) == COUNTS
     assert not summary.failed, "\n".join(summary.lines())
@@ -27,7 +27,7 @@ def test_five_hundred_mutants():
 def replayed():
     """Run every kept case in one process; results by the file's name."""
     asked = [{"file": str(file), "index": index} for index, file in enumerate(FOUND)]
-    return {FOUND[result.index].name: result for result in run_all(asked, seed=0, jobs=1)}
+    return {FOUND[result.index].name: result for result in run_all(asked, Setting())}
 
 
 @pytest.mark.parametrize("file", FOUND, ids=lambda file: file.stem)
