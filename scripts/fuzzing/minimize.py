@@ -38,7 +38,7 @@ def minimized(case: Case, problem: Problem, *, budget_s: float = BUDGET_S) -> Ca
 
 def _smaller_file(case: Case, name: str, holds: Callable[[Case], bool]) -> Case:
     data = case.files[name]
-    with contextlib.suppress(OSError, ValueError, EOFError):
+    with contextlib.suppress(OSError, ValueError, EOFError, RecursionError):
         text = gzip.decompress(data) if name.endswith(".gz") else data
         document = json.loads(text)
         write = packed if name.endswith(".gz") else bytes

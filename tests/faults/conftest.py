@@ -90,8 +90,16 @@ class Faulty:
 
     def ended(self, process: subprocess.Popen[str]) -> Ended:
         """Wait for the command and for every process that it started; end those that stay."""
-        shown, said = process.communicate(timeout=LIMIT_S)
-        return Ended(process.returncode, shown or "", said or "", self.folder, self.survivors())
+        return self.all_ended(process)[0]
+
+    def all_ended(self, *processes: subprocess.Popen[str]) -> list[Ended]:
+        """Do the same for several commands that run at the same time."""
+        said = [process.communicate(timeout=LIMIT_S) for process in processes]
+        left = self.survivors()
+        return [
+            Ended(process.returncode, out or "", err or "", self.folder, left)
+            for process, (out, err) in zip(processes, said, strict=True)
+        ]
 
     def __call__(self, *args: object, **options: Any) -> Ended:
         return self.ended(self.start(*args, **options))
