@@ -8,6 +8,7 @@ import os
 import selectors
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzzing.checks import MAX_SECONDS
-from fuzzing.worker import Result
+from fuzzing.worker import Result, scratch_folder
 
 __all__ = ["Setting", "run_all"]
 
@@ -29,8 +30,14 @@ Asked = dict[str, Any]
 class _Worker:
     """One process and the case that it is busy with."""
 
-    def __init__(self, command: Sequence[str], limit_s: float) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
+    def __init__(self, command: Sequence[str], limit_s: float, scratch: str) -> None:
+        environment = {
+            **os.environ,
+            "TMPDIR": scratch,
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "default",
+        }
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
         )
@@ -103,6 +110,7 @@ class _Pool:
     """The workers, and what is still to be done."""
 
     def __init__(self, setting: Setting, cases: Iterable[Asked]) -> None:
+        self._scratch = tempfile.TemporaryDirectory(dir=scratch_folder(), prefix="fuzz-")
         self._setting = setting
         self._todo = deque(cases)
         self._waiting = selectors.DefaultSelector()
@@ -123,9 +131,10 @@ class _Pool:
         for worker in list(self._workers):
             self._stop(worker)
         self._waiting.close()
+        self._scratch.cleanup()  # with what killed workers have left
 
     def _start(self) -> None:
-        worker = _Worker(self._setting.command, self._setting.limit_s)
+        worker = _Worker(self._setting.command, self._setting.limit_s, self._scratch.name)
         self._workers.add(worker)
         self._waiting.register(worker.stdout, selectors.EVENT_READ, worker)
 

@@ -15,7 +15,7 @@ from fuzzing.cases import Case, Inputs, make
 from fuzzing.checks import MAX_MB, problems
 from fuzzing.running import base_reports, rss_mb, run_case, watch_rules
 
-__all__ = ["Result", "serve"]
+__all__ = ["Result", "scratch_folder", "serve"]
 
 ADDRESS_SPACE = (
     6 << 30
@@ -56,15 +56,14 @@ def serve(seed: int, trace_folders: list[Path], *, limit_memory: bool = True) ->
         os.dup2(strays.fileno(), 1)
         if limit_memory:
             resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-        scratch = scratch_folder()
         watch_rules()
-        inputs = Inputs.of(trace_folders, base_reports(scratch))
+        inputs = Inputs.of(trace_folders, base_reports())
         _reply(replies, {"ready": True})
         written = 0
         for line in sys.stdin:
             asked = json.loads(line)
             case = _case(asked, seed, inputs)
-            outcome = run_case(case, scratch)
+            outcome = run_case(case)
             found = problems(case, outcome)
             size = os.fstat(strays.fileno()).st_size
             if size > written:
