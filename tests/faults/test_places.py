@@ -1,0 +1,163 @@
+"""Disks that are full, places that cannot be written, two captures in one place: whole or not at all, and said."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+STEP_US = 1000.0
+ONE_SENTENCE = 1
+
+
+def small_trace():
+    events = []
+    for step in range(4):
+        at = step * STEP_US
+        mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1}
+        events.append({**mark, "ts": at, "dur": STEP_US})
+        op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": at + 10, "dur": 900.0}
+        events.append({**op, "args": {}})
+    return json.dumps({"schemaVersion": 1, "traceEvents": events})
+
+
+def fill(folder, *, leave):
+    """Fill a file system, all but some bytes."""
+    free = os.statvfs(folder)
+    (folder / "full").write_bytes(b"x" * max(0, free.f_bavail * free.f_frsize - leave))
+
+
+def files_in(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("kind", ["full", "read-only"])
+@pytest.mark.parametrize("report", ["r.html", "r.json", "r.txt"])
+def test_a_report_that_does_not_fit_is_one_sentence_and_leaves_nothing(faulty, mounted, kind, report):
+    (faulty.folder / "t.json").write_text(small_trace())
+    place = mounted("size=64k" if kind == "full" else "size=64k,ro")
+    if kind == "full":
+        fill(place, leave=0)
+    before = files_in(place)
+    ended = faulty("analyze", "--quiet", "-o", place / report, "t.json")
+    assert (ended.code, len(ended.sentences), ended.stderr.count("\n")) == (6, 1, 1), ended.stderr
+    assert files_in(place) == before
+
+
+def test_a_report_that_is_there_stays_when_the_new_one_does_not_fit(faulty, mounted):
+    (faulty.folder / "t.json").write_text(small_trace())
+    place = mounted("size=256k")
+    (place / "r.html").write_text("yesterday's")
+    fill(place, leave=8192)
+    ended = faulty("analyze", "--quiet", "--force", "--html", place / "r.html", "t.json")
+    assert (ended.code, len(ended.sentences)) == (6, 1), ended.stderr
+    assert (place / "r.html").read_text() == "yesterday's"
+    assert files_in(place) == ["full", "r.html"]
+
+
+def test_outputs_of_a_gate_that_do_not_fit(faulty, mounted):
+    (faulty.folder / "t.json").write_text(small_trace())
+    place = mounted("size=64k,ro")
+    ended = faulty("gate", "--quiet", "--junit", place / "j.xml", "t.json", "t.json")
+    assert (ended.code, len(ended.sentences)) == (6, 1), ended.stderr
+
+
+def test_standard_output_on_a_full_disk_is_no_success(faulty):
+    (faulty.folder / "t.json").write_text(small_trace())
+    with Path("/dev/full").open("w") as full:
+        ended = faulty("analyze", "--quiet", "--json", "t.json", stdout=full)
+    assert ended.code == 6, ended.stderr
+    assert (len(ended.sentences), "Traceback" in ended.stderr) == (1, False), ended.stderr
+
+
+def test_a_capture_on_a_full_disk(faulty, mounted):
+    faulty.script(faulty.loop())
+    place = mounted("size=64k")
+    fill(place, leave=16_384)
+    ended = faulty(
+        "trace", "--json", "--quiet", "--skip", "2", "--steps", "4", "--capture", place / "capture", "train.py"
+    )
+    assert ended.code in (5, 6), ended.stderr
+    assert len(ended.sentences) == ONE_SENTENCE
+    assert "Traceback" not in ended.stderr
+    assert ended.left == []
+    assert not (place / "capture").exists() or (place / "capture" / "capture.json").is_file()
+    (place / "full").unlink()
+    assert [name for name in files_in(place) if "partial" in name] == [], "nothing half written takes the space"
+
+
+def test_a_read_only_place_is_refused_before_the_script_runs(faulty, mounted):
+    faulty.script("open('ran', 'w')")
+    place = mounted("size=64k,ro")
+    for option in (("--capture", place / "capture"), ("--capture", "capture", "--html", place / "r.html")):
+        ended = faulty("trace", "--quiet", *option, "train.py")
+        assert (ended.code, len(ended.sentences)) == (6, 1), ended.stderr
+    assert files_in(faulty.folder) == ["mount0", "train.py"]
+
+
+def test_runs_that_do_not_fit_where_they_are_kept(faulty, mounted):
+    faulty.script(faulty.loop())
+    place = mounted("size=64k")
+    fill(place, leave=4096)
+    ended = faulty("prove", "--yes", "--quiet", "--budget", "1s", "--keep", place / "kept", "train.py")
+    assert ended.code in (5, 6), ended.stderr
+    assert len(ended.sentences) == ONE_SENTENCE
+    assert "Traceback" not in ended.stderr
+    assert ended.left == []
+    assert files_in(faulty.folder) == [
+        "mount0",
+        "mount0/full",
+        *[n for n in files_in(faulty.folder) if "kept" in n],
+        "train.py",
+    ]
+
+
+def test_two_captures_into_one_folder(faulty):
+    """Both are on their way when the first one arrives: one capture lies there, whole, the other one is not lost."""
+    gates = [faulty.folder / f"gate{number}" for number in range(2)]
+    for gate in gates:
+        os.mkfifo(gate)
+    faulty.script(faulty.loop(before="open(sys.argv[1]).read()"))
+    where = ("trace", "--json", "--quiet", "--skip", "2", "--steps", "4", "--capture", "capture", "train.py")
+    processes = [faulty.start(*where, gate) for gate in gates]
+    opened = [gate.open("w") for gate in gates]  # each waits for its script
+    for file in opened:
+        file.close()
+    both = faulty.all_ended(*processes)
+    codes = sorted(ended.code for ended in both)
+    assert codes == [0, 6], [ended.stderr for ended in both]
+    lost = next(ended for ended in both if ended.code == 6)
+    assert len(lost.sentences) == ONE_SENTENCE
+    again = faulty("analyze", "--quiet", "--json", "capture")
+    assert json.loads(again.stdout)["steps"] >= 1
+    assert both[0].left == []
+
+
+def test_a_folder_that_is_taken_stays_as_it_is(faulty):
+    faulty.script("open('ran', 'w')")
+    (faulty.folder / "capture").mkdir()
+    (faulty.folder / "capture" / "notes.txt").write_text("mine")
+    ended = faulty("trace", "--quiet", "--capture", "capture", "train.py")
+    assert (ended.code, len(ended.sentences)) == (6, 1)
+    assert files_in(faulty.folder) == ["capture", "capture/notes.txt", "train.py"]
+
+
+def test_force_removes_captures_and_nothing_else(faulty):
+    (faulty.folder / "capture").mkdir()
+    (faulty.folder / "capture" / "notes.txt").write_text("mine")
+    (faulty.folder / "capture" / "capture.json").write_text("{}")
+    faulty.script(faulty.loop())
+    ended = faulty.trace("--force")
+    assert ended.code == 0, ended.stderr
+    assert (faulty.folder / "capture" / "notes.txt").read_text() == "mine"
+    assert ended.info is not None
+    assert ended.info["ended"] == "stopped"
+
+
+def test_the_check_of_mounts_can_fail(mounted):
+    place = mounted("size=64k,ro")
+    done = subprocess.run(["touch", str(place / "x")], check=False, capture_output=True)
+    assert done.returncode != 0

@@ -1,0 +1,73 @@
+"""Signals at any moment, once and twice: the shell's exit code, no process that stays, a capture whole or absent."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+
+import pytest
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+# (signal, how often, to the whole group as a terminal does or to the command alone, exit code)
+CASES = {
+    "ctrl-c": (signal.SIGINT, 1, True, 130),
+    "ctrl-c twice": (signal.SIGINT, 2, True, 130),
+    "interrupt to the command": (signal.SIGINT, 1, False, 130),
+    "terminated": (signal.SIGTERM, 1, False, 143),
+    "terminated twice": (signal.SIGTERM, 2, True, 143),
+    "killed": (signal.SIGKILL, 1, False, -9),
+}
+LAST_STEP = 40  # four steps in each window are recorded by then
+
+
+def signalled(faulty, name):
+    """Run the script up to a step that the case's name chooses, send the signals, and return what is left."""
+    number, times, group, _ = CASES[name]
+    step = random.Random(name).randrange(LAST_STEP)
+    faulty.script(faulty.loop(within=f"if step == {step}: open('reached', 'w').close()"))
+    os.mkfifo(faulty.folder / "reached")
+    where = ("--json", "--quiet", "--keep-going", "--capture", "capture", "--skip", "2", "--steps", "4")
+    process = faulty.start("trace", *where, "train.py")
+    (faulty.folder / "reached").open().close()  # waits for the script
+    for _ in range(times):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number) if group else process.send_signal(number)
+    return faulty.ended(process)
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory, faulty_in, side_by_side):
+    folders = {name: faulty_in(tmp_path_factory.mktemp("signal")) for name in CASES}
+    return side_by_side({name: lambda name=name: signalled(folders[name], name) for name in CASES})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_signal_ends_the_script_and_the_command(endings, name):
+    ended = endings[name]
+    assert ended.code == CASES[name][3], ended.stderr
+    assert ended.left == []
+    assert "diagnose itself" not in ended.stderr
+    assert "/diagnose/" not in ended.stderr, "a traceback of the script ends in the script"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_lies_in_the_place_of_the_capture_is_whole(endings, name):
+    ended = endings[name]
+    folder = ended.folder / "capture"
+    if not folder.exists():
+        assert ended.stdout == ""
+        return
+    info = ended.info
+    assert info is not None, sorted(path.name for path in folder.iterdir())
+    for file in ("light_file", "attribution_file", "samples_file"):
+        assert not info[file] or (folder / info[file]).is_file()
+    if name != "killed":
+        assert json.loads(ended.stdout)["steps"] >= 1
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "killed"])
+def test_nothing_half_written_stays(endings, name):
+    assert endings[name].partials == []
+    assert not [path for path in endings[name].folder.iterdir() if path.name.startswith(".")]
