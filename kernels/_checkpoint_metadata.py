@@ -96,6 +96,7 @@ def _damaged(file: Path, why: object) -> ValueError:
 def _unpickle(data: bytes, file: Path) -> Any:  # noqa: ANN401, C901  # a tree of containers, numbers, texts and records
     stack: list[Any] = []
     memo: dict[int, Any] = {}
+    arg: Any  # its type follows from the instruction
     try:
         for opcode, arg, _ in pickletools.genops(data):
             name = opcode.name
@@ -111,7 +112,8 @@ def _unpickle(data: bytes, file: Path) -> Any:  # noqa: ANN401, C901  # a tree o
                 attribute, module = stack.pop(), stack.pop()
                 stack.append(_global(module, attribute, file))
             elif name == "GLOBAL":
-                stack.append(_global(*arg.split(" ", 1), file))
+                module, _, attribute = arg.partition(" ")
+                stack.append(_global(module, attribute, file))
             elif name in EFFECTS:
                 EFFECTS[name](stack)
             elif name == "STOP":
@@ -243,6 +245,8 @@ def _metadata(folder: Path, tensors: dict[str, Any], stored: dict[Any, Any]) -> 
     sizes: dict[str, int] = {}  # of the files, each looked at once
     for index, info in stored.items():
         fields = _fields(index, "MetadataIndex")
+        if not isinstance(fields["fqn"], str):  # a nested tuple would be hashed to any depth
+            raise TypeError("a place of what has no name")
         if fields["fqn"] in tensors:
             offset = None if fields.get("offset") is None else _size(fields["offset"])
             places[MetadataIndex(fields["fqn"], offset)] = _place(folder, _fields(info, "_StorageInfo"), sizes)

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import struct
 import warnings
 import zipfile
@@ -31,20 +32,29 @@ def marker(tmp_path):
     assert not path.exists(), "what the checkpoint holds was run"
 
 
-@pytest.fixture
-def saved(tmp_path):
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
     import torch.distributed.checkpoint as dcp
 
-    torch.manual_seed(0)
-    folder = tmp_path / "dcp"
+    folder = tmp_path_factory.mktemp("original") / "dcp"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.save(build().state_dict() | {"step": 3}, checkpoint_id=folder)
+        dcp.save(build_seeded().state_dict() | {"step": 3}, checkpoint_id=folder)
     return folder
+
+
+@pytest.fixture
+def saved(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "dcp")
 
 
 def build():
     return nn.Linear(3, 2)
+
+
+def build_seeded():
+    torch.manual_seed(0)
+    return build()
 
 
 def described(folder, change):
@@ -69,11 +79,6 @@ def test_what_torch_saves_is_read_in_every_protocol(saved):
     for protocol in (2, 3, 4, 5):
         (saved / ".metadata").write_bytes(pickle.dumps(content, protocol))
         assert torch.equal(fast_load(build, saved)[0].weight, expected.weight)
-
-
-def build_seeded():
-    torch.manual_seed(0)
-    return build()
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
@@ -172,6 +177,18 @@ def test_files_of_a_hubs_download_are_links_and_are_read(saved):
 def test_places_that_a_file_does_not_have(saved, fields, message):
     described(saved, places(**fields))
     with pytest.raises(ValueError, match=message):
+        fast_load(build, saved)
+
+
+def test_a_name_that_is_no_text_is_refused(saved):
+    """A tuple of tuples that share their elements takes exponential time to hash."""
+
+    def change(content):
+        index, info = next(iter(content.storage_data.items()))
+        content.storage_data[type(index)(("weight",))] = info
+
+    described(saved, change)
+    with pytest.raises(ValueError, match="is no description"):
         fast_load(build, saved)
 
 
