@@ -196,7 +196,11 @@ def test_what_is_built_is_for_this_user_alone(stand_in):
     assert [oct(path.stat().st_mode & 0o777) for path in (library.parent, library)] == ["0o700", "0o600"]
 
 
-@pytest.mark.parametrize("content", [b"", b"other", b"library", b"librar" + native.SEAL + bytes(32)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"other", b"library", b"librar" + native.SEAL + bytes(32)],
+    ids=["empty", "other", "cut before the seal", "cut and sealed wrongly"],
+)
 def test_a_library_that_is_not_as_it_was_built_is_built_again(stand_in, content):
     library = native.build()
     whole = library.read_bytes()
