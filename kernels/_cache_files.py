@@ -1,7 +1,8 @@
 """One value, one file: nested tensors and arrays written side by side, and mapped back into memory without a copy.
 
-A file is the lengths of its parts, a pickle, and the buffers that the pickle refers to, each at a multiple of 64 bytes.
-It appears whole or not at all, and deleting it does not disturb who has it mapped.
+A file is a mark of this format, a checksum, the lengths of its parts, a pickle, and the buffers that the pickle refers
+to, each at a multiple of 64 bytes. The checksum covers lengths and pickle, so that what is
+unpickled is what was written. It appears whole or not at all, and deleting it does not disturb who has it mapped.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import mmap
 import os
 import pickle
 import struct
+import tempfile
 import threading
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,10 +24,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diagnose.kernels._private_files import open_private
+
 __all__ = ["Ledger", "load", "pack", "store"]
 
 ALIGNMENT = 64
-HEAD = struct.Struct("<Q")
+MARK = b"samples2"  # changes with the format
+HEAD = struct.Struct("<8sQQQ")  # mark, checksum of what follows up to the buffers, number of buffers, length of pickle
+CHECKED = 16  # where the numbers begin that the checksum covers
 FIELDS = ("hits", "misses", "evicted", "refused", "held_bytes")
 TOTALS = struct.Struct(f"<{len(FIELDS)}q")
 
@@ -52,7 +59,8 @@ def pack(value: Any) -> list[bytes | memoryview]:  # noqa: ANN401  # whatever ca
     out = io.BytesIO()
     _Pickler(out, protocol=5, buffer_callback=buffers.append).dump(value)
     views = [buffer.raw() for buffer in buffers]
-    head = struct.pack(f"<{2 + len(views)}Q", len(views), out.tell(), *map(len, views))
+    lengths = struct.pack(f"<{2 + len(views)}Q", len(views), out.tell(), *map(len, views))
+    head = MARK + struct.pack("<Q", zlib.crc32(out.getbuffer(), zlib.crc32(lengths))) + lengths
     chunks: list[bytes | memoryview] = [head, out.getvalue()]
     at = len(head) + out.tell()
     for view in views:
@@ -68,39 +76,59 @@ def store(path: Path, chunks: list[bytes | memoryview]) -> None:
     Raises:
         OSError: there is no room; nothing is left behind.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)  # for this user alone
     try:
-        with temporary.open("wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.writelines(chunks)
-        temporary.replace(path)
+        Path(name).replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        Path(name).unlink(missing_ok=True)
         raise
 
 
 def load(path: Path) -> tuple[Any] | None:
-    """Return the value, in a tuple, or None where it is not there. It is used from now on: the last to be removed."""
+    """Return the value, in a tuple, or None where it is not there. It is used from now on: the last to be removed.
+
+    A file that was cut off, or that is none of a cache, is removed, so that its value is computed again.
+
+    Raises:
+        PermissionError: another user owns the file or can write it, or it is a link.
+    """
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = open_private(path, os.O_RDWR)
     except FileNotFoundError:
         return None
     try:
+        if os.fstat(descriptor).st_size < HEAD.size:
+            path.unlink(missing_ok=True)
+            return None
         memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)  # what the caller writes stays its own
         os.utime(descriptor)
     finally:
         os.close(descriptor)
-    num, length = struct.unpack_from("<2Q", memory, 0)
-    sizes = struct.unpack_from(f"<{num}Q", memory, 2 * HEAD.size)
+    parts = _parts(memory)
+    if parts is None:
+        path.unlink(missing_ok=True)
+        return None
+    return (pickle.loads(parts[0], buffers=parts[1:]),)
+
+
+def _parts(memory: mmap.mmap) -> list[memoryview] | None:
+    """Return the pickle and its buffers, or None where the file is not as ``pack`` made it."""
+    mark, checksum, num, length = HEAD.unpack_from(memory, 0)
+    at = HEAD.size + 8 * num
+    if mark != MARK or at + length > len(memory):
+        return None
     view = memoryview(memory)
-    at = (2 + num) * HEAD.size
-    body = view[at : at + length]
+    if zlib.crc32(view[CHECKED : at + length]) != checksum:
+        return None
+    parts = [view[at : at + length]]
     at += length
-    buffers = []
-    for size in sizes:
+    for size in struct.unpack_from(f"<{num}Q", memory, HEAD.size):
         at += -at % ALIGNMENT
-        buffers.append(view[at : at + size])
+        parts.append(view[at : at + size])
         at += size
-    return (pickle.loads(body, buffers=buffers),)
+    return parts if at == len(memory) else None
 
 
 class Ledger:
@@ -130,7 +158,9 @@ class Ledger:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             try:
                 raw = os.pread(descriptor, TOTALS.size, 0)
-                totals = dict(zip(FIELDS, TOTALS.unpack(raw) if raw else (0,) * len(FIELDS), strict=True))
+                totals = dict(
+                    zip(FIELDS, TOTALS.unpack(raw) if len(raw) == TOTALS.size else (0,) * len(FIELDS), strict=True)
+                )
                 before: Mapping[str, int] = dict(totals)
                 yield totals
                 if totals != before:
@@ -141,7 +171,7 @@ class Ledger:
     def _descriptor(self) -> int:
         """Open the file once for each process: a lock on an inherited descriptor would be the parent's too."""
         if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = (os.getpid(), os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._opened = (os.getpid(), open_private(self.path, os.O_RDWR | os.O_CREAT))
             self._lock = threading.Lock()  # one that was held while forking would never be released
         return self._opened[1]
 

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diagnose.kernels._checkpoint_metadata import read_metadata
+
 __all__ = ["files_of", "is_distributed", "read_distributed", "tensors_of"]
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -36,9 +38,7 @@ def files_of(source: Path) -> list[Path]:
         raise FileNotFoundError(f"There is no checkpoint at {source}; check the path.")
     if source.suffix != ".json":
         return [source]
-    shards = sorted(
-        {source.parent / name for name in json.loads(source.read_text(encoding="utf-8"))["weight_map"].values()}
-    )
+    shards = sorted({source.parent / name for name in _named_in(source)})
     if missing := [shard.name for shard in shards if not shard.is_file()]:
         raise FileNotFoundError(f"{source.name} names {', '.join(missing)}, which {source.parent} lacks; fetch it.")
     return shards
@@ -71,20 +71,29 @@ def tensors_of(file: Path, *, key: str | None, mapped: bool) -> dict[str, Tensor
     return content
 
 
-def read_distributed(source: Path, into: dict[str, Any], *, prefix: str) -> set[str]:
+def read_distributed(source: Path, into: dict[str, Any], *, prefix: str, trusted: bool) -> set[str]:
     """Fill the tensors of ``into`` from a distributed checkpoint; return the names that the checkpoint lacks.
 
-    Each process reads only what its tensors need, whatever the number of processes that wrote them.
+    Each process reads only what its tensors need, whatever the number of processes that wrote them. Nothing that the
+    checkpoint holds is run, unless it is ``trusted``.
 
     Raises:
-        ValueError: a tensor has another shape, or a part of the checkpoint cannot be read.
+        ValueError: a tensor has another shape, a part of the checkpoint cannot be read, or reading it could run code.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    reader = FileSystemReader(source)
-    stored = set(reader.read_metadata().state_dict_metadata)
+    class Described(FileSystemReader):
+        def read_metadata(self, *_: Any, **kwargs: Any) -> Any:  # noqa: ANN401, ARG002  # Metadata; torch looks for kwargs
+            return metadata
+
+    if trusted:
+        reader = FileSystemReader(source)
+        stored = set(reader.read_metadata().state_dict_metadata)
+    else:
+        metadata, stored = read_metadata(source, [prefix + name for name in into])
+        reader = Described(source)
     wanted = {prefix + name: value for name, value in into.items() if prefix + name in stored}
     try:
         with warnings.catch_warnings():
@@ -93,6 +102,18 @@ def read_distributed(source: Path, into: dict[str, Any], *, prefix: str) -> set[
     except (CheckpointException, RuntimeError, ValueError) as error:
         raise ValueError(f"{source} does not fit the model: {error}") from error
     return {name for name in into if prefix + name not in stored}
+
+
+def _named_in(index: Path) -> set[str]:
+    """Return the names of the files that an index lists, all of them beside it."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        outside = sorted(n for n in names if Path(n).is_absolute() or ".." in Path(n).parts)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{index} is no index of a checkpoint ({error!r}); fetch it again.") from error
+    if outside:
+        raise ValueError(f"{index} names {outside[0]!r}, which is outside of {index.parent}; name that file instead.")
+    return names
 
 
 def _in_folder(folder: Path) -> Path:
@@ -132,7 +153,7 @@ def _torch_file(file: Path, *, mapped: bool) -> Any:  # noqa: ANN401  # whatever
             f"{file} holds pickled objects besides tensors, which are not run; save model.state_dict() instead, or "
             "allow the classes with torch.serialization.add_safe_globals."
         ) from error
-    except (RuntimeError, KeyError, EOFError, ValueError, OSError) as error:
+    except Exception as error:  # a damaged file fails torch's reader in any way
         raise _unreadable(file, error) from error
 
 

@@ -66,6 +66,7 @@ class _Source:
     key: str | None
     prefix: str
     mapped: bool
+    trusted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def fast_load(  # noqa: PLR0913  # all but two by name, each with a default
     prefix: str = "",
     strict: bool = True,
     mapped: bool = True,
+    trusted: bool = False,
 ) -> tuple[M, LoadReport]:
     """Return the model that ``build()`` makes with the weights of ``source``, and what was loaded.
 
@@ -103,13 +105,18 @@ def fast_load(  # noqa: PLR0913  # all but two by name, each with a default
     ``dtype`` is the model's for each tensor, the file's (of files only), or one for all floating-point tensors.
     ``strict=False`` lets names be missing, which ``reset_parameters`` then fills.
 
+    Nothing that a checkpoint holds is run. ``trusted=True`` lets torch read a distributed checkpoint in its own way,
+    which runs what its ``.metadata`` names: for checkpoints of your own that hold more than tensors.
+
     Raises:
         FileNotFoundError: there is no checkpoint, or a part of it is missing.
-        ValueError: the checkpoint cannot be read or does not fit the model; the message names what.
+        ValueError: the checkpoint cannot be read, would run code, or does not fit the model; the message names what.
         ModuleNotFoundError: a safetensors file without the package.
     """
     model = built_on_meta(build)
-    report = fill(model, source, device=device, dtype=dtype, key=key, prefix=prefix, strict=strict, mapped=mapped)
+    report = fill(
+        model, source, device=device, dtype=dtype, key=key, prefix=prefix, strict=strict, mapped=mapped, trusted=trusted
+    )
     return model, report
 
 
@@ -123,6 +130,7 @@ def fill(  # noqa: PLR0913  # the same
     prefix: str = "",
     strict: bool = True,
     mapped: bool = True,
+    trusted: bool = False,
 ) -> LoadReport:
     """Give a model that is on the meta device its weights, as ``fast_load`` does.
 
@@ -130,7 +138,7 @@ def fill(  # noqa: PLR0913  # the same
     only its shards. Call it before making the optimizer, since the parameters become new objects.
     """
     start, peak = time.perf_counter(), _peak_bytes()
-    wish = _Source(Path(source), torch.device(device), dtype, key, prefix, mapped)
+    wish = _Source(Path(source), torch.device(device), dtype, key, prefix, mapped, trusted)
     tied = tied_names(model)
     if is_distributed(wish.path):
         missing, unexpected = _fill_distributed(model, wish), set[str]()
@@ -228,7 +236,7 @@ def _fill_distributed(model: nn.Module, source: _Source) -> set[str]:
         name: torch.empty_like(tensor, device=source.device) if tensor.is_meta else tensor
         for name, tensor in model.state_dict().items()
     }
-    missing = read_distributed(source.path, empty, prefix=source.prefix)
+    missing = read_distributed(source.path, empty, prefix=source.prefix, trusted=source.trusted)
     model.load_state_dict({k: v for k, v in empty.items() if k not in missing}, strict=False, assign=True)
     return missing
 

@@ -43,6 +43,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from diagnose.kernels._cache_files import Ledger, load, pack, store
 from diagnose.kernels._loader_costs import same
+from diagnose.kernels._private_files import check_folder, make_private
 from diagnose.kernels._state import fingerprint
 
 __all__ = ["CacheCounts", "SharedCache"]
@@ -73,7 +74,7 @@ class SharedCache:
 
     Raises:
         ValueError: ``num_bytes`` is not positive.
-        PermissionError: ``path`` belongs to another user, whose values could run code here.
+        PermissionError: another user owns, can write or can replace ``path``, whose values could run code here.
     """
 
     def __init__(self, num_bytes: int, *, path: str | os.PathLike[str] | None = None) -> None:
@@ -87,20 +88,18 @@ class SharedCache:
             self._remove = weakref.finalize(self, _remove_own, self.folder, os.getpid())
         else:
             self.folder = Path(path)
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if hasattr(os, "getuid") and self.folder.stat().st_uid != os.getuid():
-                raise PermissionError(
-                    f"The cache folder {self.folder} belongs to another user; SharedCache needs one of your own, since "
-                    "values in it are unpickled."
-                )
+            make_private(self.folder)
+        self._identity = _identity(self.folder)
         self._ledger = Ledger(self.folder / "ledger")
 
     def __getstate__(self) -> dict[str, Any]:
         """Send the folder to a spawned worker, which uses it and does not remove it."""
-        return {"num_bytes": self.num_bytes, "folder": self.folder}
+        return {"num_bytes": self.num_bytes, "folder": self.folder, "_identity": self._identity}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        if _identity(self.folder) != self._identity:
+            raise PermissionError(f"{self.folder} is no longer the cache that this process was given; make a new one.")
         self._remove = None
         self._ledger = Ledger(self.folder / "ledger")
 
@@ -210,6 +209,12 @@ def _key(value: object) -> str:
         f"A cached stage was called with a {type(value).__name__}, which has no stable name across processes; "
         "pass an index, a path, a string or a tuple of them, and let the stage look the rest up."
     )
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """Return which folder it is, whatever its name, after checking that it is this user's alone."""
+    found = check_folder(folder)
+    return found.st_dev, found.st_ino
 
 
 def _remove_own(folder: Path, owner: int) -> None:

@@ -11,6 +11,10 @@ When it does not help
 Cost
     ``shuffle`` samples in memory for each worker. Going on within an epoch reads and drops what was used before.
 
+Safety
+    Only ``fields`` are decoded. A pickle among them (``.pkl``, ``.pickle``, ``.pyd``) is refused, since reading it
+    could run code, and ``.pth`` may hold tensors and plain values alone; ``trusted=True`` lets both be unpickled.
+
 Numerics
     The order follows from ``seed``, epoch, rank, worker and their numbers alone. With ``epoch_batches`` an epoch is
     that many batches on every rank, whatever the shards hold: short shares begin again, long ones are cut.
@@ -29,12 +33,15 @@ Example::
 
 from __future__ import annotations
 
+import io
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from diagnose.kernels.sharding import ranks
@@ -42,6 +49,9 @@ from diagnose.kernels.sharding import ranks
 __all__ = ["WebShards"]
 
 Transform = Callable[[Any], Any]
+
+PICKLED = frozenset({"pkl", "pickle", "pyd"})  # what webdataset reads with pickle.loads
+TRUST = "if you trust the shards' author with running code here, pass trusted=True"
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,11 @@ class _Recipe:
     seed: int
     epoch_batches: int | None
     collate: Callable[[list[Any]], Any]
+    trusted: bool
+
+
+class _RefusedError(ValueError):
+    """A field that could run code when it is decoded."""
 
 
 class WebShards:
@@ -64,11 +79,13 @@ class WebShards:
 
     ``fields`` are the extensions of a sample's files, ``transforms`` one function for each (picklable, since workers
     get them), ``decoders`` what webdataset's ``decode`` takes, such as ``("torchrgb",)``. Rank and number of ranks are
-    those of the process group, or of torchrun's environment, where they are not given.
+    those of the process group, or of torchrun's environment, where they are not given. ``trusted`` allows fields that
+    run code when they are decoded; a function among ``decoders`` that takes such a field replaces this choice.
 
     Raises:
         ImportError: the webdataset package is missing.
-        ValueError: there are fewer shards than ranks × workers, or several ranks and no ``epoch_batches``.
+        ValueError: there are fewer shards than ranks × workers, or several ranks and no ``epoch_batches``. While
+            iterating: a field is a pickle, or a ``.pth`` with more than tensors, and the shards are not ``trusted``.
     """
 
     def __init__(  # noqa: PLR0913  # each is a property of the data or of the job
@@ -86,6 +103,7 @@ class WebShards:
         rank: int | None = None,
         num_ranks: int | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
+        trusted: bool = False,
         **loader_arguments: Any,  # noqa: ANN401  # the DataLoader's: pin_memory, prefetch_factor, ...
     ) -> None:
         _webdataset()
@@ -94,7 +112,7 @@ class WebShards:
         _check(shards, fields, transforms, batch_size, shares, epoch_batches, self.place[1], max(1, num_workers))
         self.recipe = _Recipe(
             tuple(shards), tuple(fields), batch_size, tuple(transforms), tuple(decoders), shuffle, seed, epoch_batches,
-            collate,
+            collate, trusted,
         )  # fmt: skip
         self.loader_arguments = {"num_workers": num_workers, **loader_arguments}
         self.epoch, self.done, self.skip = 0, 0, 0
@@ -164,16 +182,42 @@ class _Stream(IterableDataset[Any]):
         stages = [wds.SimpleShardList(shards), wds.tarfile_to_samples()]
         if recipe.shuffle:
             stages.append(wds.shuffle(recipe.shuffle, rng=random.Random(f"{recipe.seed} {self.epoch} {share}")))
-        stages += [wds.decode(*recipe.decoders), wds.to_tuple(*recipe.fields)]
+        decoders = recipe.decoders if recipe.trusted else (*recipe.decoders, _without_code)  # the last before its own
+        wanted = [name for field in recipe.fields for name in re.split("[; ]", field)]  # "jpg;png" is either of two
+        stages += [wds.decode(*decoders, only=wanted), wds.to_tuple(*recipe.fields)]
         if recipe.transforms:
             stages.append(wds.map_tuple(*recipe.transforms))
         stages.append(wds.batched(recipe.batch_size, collation_fn=recipe.collate))
         found = False
-        for batch in wds.DataPipeline(*stages):
-            found = True
-            yield batch
+        try:
+            for batch in wds.DataPipeline(*stages):
+                found = True
+                yield batch
+        except wds.autodecode.DecodingError as error:  # it has no message of its own
+            if isinstance(error.__cause__, _RefusedError):
+                raise error.__cause__ from None
+            raise
         if not found:
             raise ValueError(f"The shards {shards} hold no sample; leave empty shards out.")
+
+
+def _without_code(key: str, data: bytes) -> Any:  # noqa: ANN401  # whatever was saved, or None to let others decode it
+    """Decode ``.pth`` without running what it names, and refuse pickles; ``key`` is a dot and the field."""
+    field, extension = key[1:], key.rpartition(".")[2].lower()
+    if extension in PICKLED:
+        raise _RefusedError(f"The field {field!r} of the shards is a pickle, which could run code; {TRUST}.")
+    if extension != "pth":
+        return None
+    try:
+        value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception:  # what is damaged fails torch's reader in any way
+        value = None
+    if value is None:  # which would hand it on to a decoder that runs it
+        raise _RefusedError(
+            f"The field {field!r} of the shards holds more than tensors and plain values, which could run code, or is "
+            f"damaged; {TRUST}."
+        )
+    return value
 
 
 def _check(  # noqa: PLR0913, PLR0917

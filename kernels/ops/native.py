@@ -36,12 +36,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from diagnose.kernels._private_files import make_private, open_private
 
 __all__ = ["ARCHITECTURES", "build", "implementation", "load", "missing"]
 
@@ -50,6 +54,7 @@ ARCHITECTURES = ("80", "90", "100")  # built where no GPU says otherwise, and PT
 NEEDED = (2, 13)  # the first torch whose stable ABI hands out the current stream itself
 FLAGS = ("-O3", "-std=c++17", f"-DTORCH_TARGET_VERSION=0x{NEEDED[0]:02x}{NEEDED[1]:02x}000000000000")
 HIDDEN = ("-fPIC", "-fvisibility=hidden")
+SEAL = b"diagnose-sha256:"  # with the digest of all before it, at the end of a library, where a loader does not look
 
 
 def missing() -> str | None:
@@ -71,22 +76,62 @@ def build(folder: Path | None = None, *, architectures: Sequence[str] | None = N
     default: those of the GPUs at hand, else ``ARCHITECTURES`` with PTX).
 
     Raises:
-        RuntimeError: it cannot be built here, or a compiler failed; the message has its first error.
+        RuntimeError: it cannot be built here, or a compiler failed; the message has its first error. Or another user
+            could change what is in ``folder``; where that is the cache, a folder of this process is used instead.
     """
     reason = missing()
     if reason is not None:
         raise RuntimeError(reason)
     nvcc = _nvcc()
     wanted = tuple(architectures or _architectures(nvcc)) if nvcc else ()
-    folder = folder or _cache_folder()
-    library = folder / f"diagnose_native-{_key(nvcc, wanted)}.so"
-    if library.exists():
+    name = f"diagnose_native-{_key(nvcc, wanted)}.so"
+    try:
+        return _built(folder or _cache_folder(), name, nvcc, wanted)
+    except PermissionError as error:
+        if folder is not None:
+            raise RuntimeError(f"The native library is not kept in {folder}: {error}") from error
+        warnings.warn(f"The native library is built for this process alone: {error}", stacklevel=2)
+    return _built(_own_folder(), name, nvcc, wanted)
+
+
+def _built(folder: Path, name: str, nvcc: str | None, architectures: Sequence[str]) -> Path:
+    """Return the library in the folder, built if it is not there as it was built."""
+    make_private(folder)
+    library = folder / name
+    if _is_sealed(library):
         return library
-    folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"), tempfile.TemporaryDirectory(dir=folder) as work:
-        if not library.exists():  # another process may have built it while this one waited
-            _compile(Path(work), nvcc, wanted).replace(library)
+        if not _is_sealed(library):  # another process may have built it while this one waited
+            made = _compile(Path(work), nvcc, architectures)
+            content = made.read_bytes()
+            made.write_bytes(content + SEAL + hashlib.sha256(content).digest())
+            made.chmod(0o600)
+            made.replace(library)
     return library
+
+
+def _is_sealed(library: Path) -> bool:
+    """Return whether the library is there and whole.
+
+    Raises:
+        PermissionError: another user owns it or can write it, or it is a link.
+    """
+    try:
+        descriptor = open_private(library)
+    except FileNotFoundError:
+        return False
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read()
+    content, seal = data[: -len(SEAL) - 32], data[-len(SEAL) - 32 :]
+    return seal == SEAL + hashlib.sha256(content).digest()
+
+
+@functools.cache
+def _own_folder() -> Path:
+    """Return a folder that goes with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="diagnose-native-"))
+    weakref.finalize(sys.modules[__name__], shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @functools.cache
@@ -199,7 +244,7 @@ def _locked(path: Path) -> Iterator[None]:
     """Hold a lock among processes; one that dies lets go of it."""
     import fcntl
 
-    with path.open("w") as file:
+    with os.fdopen(open_private(path, os.O_RDWR | os.O_CREAT), "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

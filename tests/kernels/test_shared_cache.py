@@ -176,6 +176,6 @@ def test_memory_goes_with_the_process_that_made_it(monkeypatch):
 def test_wrong_arguments_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="num_bytes >= 1, not 0"):
         SharedCache(0)
-    monkeypatch.setattr(os, "getuid", lambda: -5)
+    monkeypatch.setattr(os, "geteuid", lambda: -5)
     with pytest.raises(PermissionError, match="belongs to another user"):
         SharedCache(1, path=tmp_path)

@@ -1,4 +1,9 @@
+import gzip
+import io
+import pickle
 import sys
+import tarfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -97,6 +102,64 @@ def test_wrong_arguments_are_refused(shards, tmp_path, write_shards):
     (empty,) = write_shards(tmp_path, [0])
     with pytest.raises(ValueError, match="hold no sample"):
         list(WebShards([empty], FIELDS, batch_size=2))
+
+
+class Gadget:
+    """Writes a marker file when it is unpickled."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (self.marker,)
+
+
+def saved(value):
+    out = io.BytesIO()
+    torch.save(value, out)
+    return out.getvalue()
+
+
+def shard_of(folder, field, data):
+    """Write a shard of one sample: the field, and y.cls."""
+    with tarfile.open(folder / "strange.tar", "w") as tar:
+        for name, content in ((field, data), ("y.cls", b"3")):
+            entry = tarfile.TarInfo(f"0.{name}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return [str(folder / "strange.tar")]
+
+
+@pytest.mark.parametrize("field", ["a.pkl", "b.pickle", "PYD", "d.pkl.gz", "e.pth"])
+def test_what_a_stranger_pickled_is_not_run(tmp_path, field):
+    pytest.importorskip("webdataset", reason="the webdataset package is not installed")
+    marker = tmp_path / "marker"
+    data = saved(Gadget(marker)) if field == "e.pth" else pickle.dumps(Gadget(marker))
+    shards = shard_of(tmp_path, field, gzip.compress(data) if field.endswith("gz") else data)
+    name = field.lower()
+    with pytest.raises(ValueError, match=rf"The field '{name.removesuffix('.gz')}' of the shards .* trusted=True"):
+        list(WebShards(shards, (name, "y.cls"), batch_size=1))
+    assert labels([(0, y) for (y,) in WebShards(shards, ("y.cls",), batch_size=1)]) == [3]
+    assert not marker.exists(), "what the shard holds was run"
+    list(WebShards(shards, (name, "y.cls"), batch_size=1, trusted=True, collate=list))
+    assert marker.exists(), "a trusted shard is read as it was"
+
+
+def test_tensors_and_decoders_of_ones_own_need_no_trust(tmp_path):
+    pytest.importorskip("webdataset", reason="the webdataset package is not installed")
+    shards = shard_of(tmp_path, "w.pth", saved({"w": torch.arange(3)}))
+    ((first, _),) = WebShards(shards, ("w.pth;w.npy", "y.cls"), batch_size=1)
+    assert first["w"].tolist() == [[0, 1, 2]]
+    shards = shard_of(tmp_path, "n.pkl", b"12")
+    ((n, y),) = WebShards(shards, ("n.pkl y.cls",), batch_size=1, decoders=(as_text,))
+    assert (n, y.tolist()) == (["12"], [3])
+    for data in (b"", b"no checkpoint", saved(None)):
+        with pytest.raises(ValueError, match=r"The field 'w\.pth' of the shards holds more than tensors"):
+            list(WebShards(shard_of(tmp_path, "w.pth", data), ("w.pth",), batch_size=1))
+
+
+def as_text(key, data):
+    return data.decode() if key == ".n.pkl" else None
 
 
 def test_a_missing_package_is_named(monkeypatch):

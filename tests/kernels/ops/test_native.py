@@ -124,7 +124,7 @@ def test_builders_at_once_build_once(tmp_path, monkeypatch):
     with ThreadPoolExecutor(4) as pool:
         paths = set(pool.map(lambda _: native.build(tmp_path), range(8)))
     assert len(compiled) == 1
-    assert [path.read_text() for path in paths] == ["built"]
+    assert [path.read_bytes().partition(native.SEAL)[0] for path in paths] == [b"built"]
     assert sorted(path.suffix for path in tmp_path.iterdir()) == ["", ".so"], "no work folder is left"
 
 
@@ -172,3 +172,58 @@ def test_the_cuda_sources_compile_and_the_library_loads_without_a_gpu(tmp_path, 
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.stdout.strip() == "[0.5, 0.5]", done.stderr
+
+
+@pytest.fixture
+def stand_in(monkeypatch, tmp_path):
+    """Count builds of a library that no compiler has to make, kept in a cache of the test's own."""
+    compiled = []
+
+    def compile_(work, *_):
+        compiled.append(work)
+        (work / "library.so").write_bytes(b"library")
+        return work / "library.so"
+
+    monkeypatch.setattr(native, "_nvcc", lambda: None)
+    monkeypatch.setattr(native, "_compile", compile_)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    native._own_folder.cache_clear()
+    return compiled
+
+
+def test_what_is_built_is_for_this_user_alone(stand_in):
+    library = native.build()
+    assert [oct(path.stat().st_mode & 0o777) for path in (library.parent, library)] == ["0o700", "0o600"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"other", b"library", b"librar" + native.SEAL + bytes(32)],
+    ids=["empty", "other", "cut before the seal", "cut and sealed wrongly"],
+)
+def test_a_library_that_is_not_as_it_was_built_is_built_again(stand_in, content):
+    library = native.build()
+    whole = library.read_bytes()
+    library.write_bytes(content)
+    assert native.build().read_bytes() == whole
+    assert len(stand_in) == 2
+
+
+@pytest.mark.parametrize("what", ["folder", "library"])
+def test_a_cache_that_others_can_write_is_not_loaded_from(stand_in, what):
+    library = native.build()
+    (library if what == "library" else library.parent).chmod(0o777)
+    with pytest.warns(UserWarning, match=r"built for this process alone: Other users can write .* \(mode 0777\)"):
+        other = native.build()
+    assert other.parent != library.parent
+    assert other.parent.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(RuntimeError, match=r"is not kept in .*: Other users can write"):
+        native.build(library.parent)
+
+
+def test_a_link_in_the_place_of_the_library_is_not_followed(stand_in, tmp_path):
+    library = native.build()
+    library.replace(tmp_path / "elsewhere.so")
+    library.symlink_to(tmp_path / "elsewhere.so")
+    with pytest.warns(UserWarning, match="is a link, and nothing is loaded through it"):
+        assert native.build() != library
