@@ -186,14 +186,19 @@ def test_stored_lines_are_read_with_a_capture(tmp_path):
     assert (capture.lines, len(capture.trace.trust)) == ({}, 1)
 
 
-@pytest.mark.parametrize("name", ["../other.json", "{absolute}", "..", "a\0b", "link.json"])
-def test_no_file_outside_the_folder_is_read(tmp_path, name):
-    other = tmp_path / "other.json"
-    other.write_text(trace_text("elsewhere"))
+@pytest.mark.parametrize("name", ["../other.json", "{absolute}", "..", "a\0b"])
+def test_a_file_is_named_plainly(tmp_path, name):
+    (tmp_path / "other.json").write_text(trace_text("elsewhere"))
+    write_capture(tmp_path / "capture", attribution_file=name.format(absolute=tmp_path / "other.json"))
+    with pytest.raises(InputError, match="its field attribution_file is wrong"):
+        open_captures([tmp_path / "capture"])
+
+
+def test_a_link_that_leaves_the_folder_is_not_read(tmp_path):
+    (tmp_path / "other.json").write_text(trace_text("elsewhere"))
     folder = tmp_path / "capture"
-    write_capture(folder, attribution_file=name.format(absolute=other))
-    (folder / "link.json").symlink_to(other)
-    (folder / "other.json").write_text(trace_text("inside"))
+    write_capture(folder, attribution_file="link.json")
+    (folder / "link.json").symlink_to(tmp_path / "other.json")
     (capture,) = open_captures([folder])
     assert capture.attribution is None
     assert "outside itself" in capture.trace.trust[0].text
