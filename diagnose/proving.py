@@ -221,7 +221,8 @@ def _agree(
         )
     if capture is not None:
         say(
-            f"the command was recorded in {one_line(str(capture))}, with the working folder {one_line(str(command.cwd))}"
+            f"the command was recorded in {one_line(str(capture))}, with the working folder "
+            f"{one_line(str(command.cwd))}"
         )
     if request.yes and (capture is None or request.trust_command):
         return

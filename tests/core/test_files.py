@@ -143,7 +143,7 @@ def test_pipes_and_devices_stay_what_they_are(tmp_path):
         ("file/r.txt", "file is no folder; name one."),
         ("nowhere/r.txt", "does not exist; create it first."),
         ("x" * 300 + ".txt", "File name too long. Give a shorter name."),
-        ("two\nlines", r"two\nlines exists already"),
+        ("two\nlines", "two lines exists already"),
         ("nul\0", "Give another name."),
     ],
 )
