@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from diagnose.findings import Diagnosis
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.reports import json as json_report
 
 ALONE = ("capture", "e2e", "fixtures", "proof", "kernels/test_loader_tuning.py", "kernels/test_concurrent_samples.py")

@@ -54,10 +54,10 @@ from diagnose.analyzers import (
     unfused_optimizer,
     warm_up,
 )
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import Intervals
-from diagnose.skew import Skew
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import Intervals
 from diagnose.tables import Tables
+from diagnose.tables.skew import Skew
 
 __all__ = [
     "BUSY_RULES",

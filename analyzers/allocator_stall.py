@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import EMPTY, Intervals, covered, intersect
-from diagnose.occurrences import Idle, calls_inside, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, calls_inside, idle_finding, removable
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations
 

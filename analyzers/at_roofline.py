@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.busy import busy_part
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import total
-from diagnose.roofline import device_peak, groups
+from diagnose.analyzers.common.kernel_findings import busy_part
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import total
+from diagnose.pipeline.verdict import SIGNIFICANT_IDLE
 from diagnose.tables import Tables
-from diagnose.verdicts import SIGNIFICANT_IDLE
+from diagnose.tables.roofline import device_peak, groups
 
 RULE = "at-roofline"
 MIN_COVERED = 0.6  # of the busy time: most of what the device does must be known to say so

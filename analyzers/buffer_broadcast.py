@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.findings import Finding, Prescription, Where
-from diagnose.intervals import total
-from diagnose.occurrences import removable
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.model.diagnosis import Finding, Prescription, Where
+from diagnose.model.intervals import total
 from diagnose.tables import Tables
 from diagnose.tables.collectives import buffer_broadcasts, exposed_broadcasts
 

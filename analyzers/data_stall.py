@@ -16,13 +16,13 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import EMPTY, Intervals, covered, intersect, longer_than
-from diagnose.loading import loading_evidence, loading_facts, loading_prescriptions
-from diagnose.occurrences import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.loading import loading_evidence, loading_facts, loading_prescriptions
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
-from diagnose.trace import Kind
 
 RULE = "data-stall"
 MIN_SHARE_OF_GAP = 0.5

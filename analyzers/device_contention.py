@@ -16,11 +16,11 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import EMPTY, Intervals, intersect
-from diagnose.machine import other_processes
-from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.tables import Tables
+from diagnose.tables.nvml_readings import other_processes
 
 RULE = "device-contention"
 

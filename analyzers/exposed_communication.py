@@ -24,15 +24,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.findings import Finding, Prescription
-from diagnose.gradients import ddp_facts, gradient_prescriptions
-from diagnose.intervals import EMPTY, Intervals, intersect, subtract, total, union
-from diagnose.occurrences import Idle, idle_finding, removable
-from diagnose.places import doing
+from diagnose.analyzers.common.gradients import ddp_facts, gradient_prescriptions
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.analyzers.common.locate import doing
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.events import Ints, Kind
+from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
 from diagnose.tables.names import HOST_BACKEND, REDUCTION, matching
-from diagnose.trace import Ints, Kind
 
 RULE = "exposed-communication"
 _EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)

@@ -22,9 +22,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import Intervals, intersect, total, union
-from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.tables import Tables
 
 RULE = "exposed-copy"

@@ -22,12 +22,12 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.findings import Finding, Prescription, Where
-from diagnose.intervals import among, distinct, intersect, total, union
-from diagnose.occurrences import removable
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.model.diagnosis import Finding, Prescription, Where
+from diagnose.model.events import Kind
+from diagnose.model.intervals import among, distinct, intersect, total, union
 from diagnose.tables import Tables
 from diagnose.tables.names import matching
-from diagnose.trace import Kind
 
 RULE = "full-precision-matmul"
 MIN_SHARE = 0.1
@@ -99,7 +99,7 @@ def find(t: Tables) -> list[Finding]:
 
 
 def _where(t: Tables, rows: npt.NDArray[np.intp]) -> tuple[Where, ...]:
-    from diagnose.places import place
+    from diagnose.analyzers.common.locate import place
 
     events = t.trace.events
     longest = rows[np.argsort(-(events.end - events.start)[rows], kind="stable")][:20]

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import EMPTY, Intervals, intersect, union
-from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.tables import Tables
-from diagnose.trace import Kind
 
 RULE = "gc-pause"
 # Of the pauses, what goes at least: of a hundred steps one still collects, but only what was made since the freeze.

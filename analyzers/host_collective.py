@@ -17,13 +17,13 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import Intervals, intersect, longer_than, subtract, union
-from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.events import Kind
+from diagnose.model.intervals import Intervals, intersect, longer_than, subtract, union
 from diagnose.tables import Tables
 from diagnose.tables.names import HOST_COLLECTIVE
 from diagnose.tables.rendezvous import collectives_of_calls
-from diagnose.trace import Kind
 
 RULE = "host-collective"
 MIN_NS = 50_000  # shorter ones only queue work on the device

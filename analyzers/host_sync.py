@@ -23,11 +23,11 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import EMPTY, Intervals, covered, intersect
-from diagnose.occurrences import Idle, Occurrences, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding, removable
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.tables import Tables
-from diagnose.tables.stretches import python_stretches
+from diagnose.tables.host_gaps import python_stretches
 from diagnose.tables.syncs import blocking_calls
 
 RULE = "host-sync"

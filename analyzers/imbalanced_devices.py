@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import distinct, intersect, span, total, union
-from diagnose.occurrences import removable
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.events import Kind
+from diagnose.model.intervals import distinct, intersect, span, total, union
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
-from diagnose.trace import Kind
 
 RULE = "imbalanced-devices"
 EVEN = 0.8

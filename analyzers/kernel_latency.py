@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import Intervals, intersect
-from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import Intervals, intersect
 from diagnose.tables import Tables
 from diagnose.tables.gaps import LATENCY_NS
 

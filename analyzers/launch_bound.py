@@ -17,13 +17,13 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import EMPTY, Intervals, intersect, subtract
-from diagnose.occurrences import Idle, Occurrences, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding, removable
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import TINY_NS, overhead, tiny_share
+from diagnose.tables.host_gaps import python_stretches
 from diagnose.tables.lost import launches_without_task
-from diagnose.tables.stretches import python_stretches
 
 RULE = "launch-bound"
 # Of what small operators cost without a device, what compiling takes away, at least and at most: guards, the optimizer

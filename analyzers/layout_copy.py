@@ -25,14 +25,14 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.busy import Waste, costliest, named, waste_finding
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import distinct
-from diagnose.launchers import given
-from diagnose.occurrences import removable
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.kernel_findings import Waste, costliest, named, waste_finding
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.events import Kind
+from diagnose.model.intervals import distinct
+from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
-from diagnose.tensors import inputs
-from diagnose.trace import Kind
+from diagnose.tables.op_launches import given
 
 RULE = "layout-copy"
 MIN_SHARE = 0.05  # of the busy time

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import EMPTY, Intervals, covered, intersect, subtract
-from diagnose.occurrences import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract
 from diagnose.tables import Tables
 from diagnose.tables.lost import lost_share, unanswered
 from diagnose.tables.syncs import blocking_calls

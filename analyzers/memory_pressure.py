@@ -18,9 +18,9 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.memory import memory_of
-from diagnose.occurrences import removable
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.memory import memory_of
+from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.tables import Tables
 
 RULE = "memory-pressure"

@@ -22,11 +22,11 @@ import re
 
 import numpy as np
 
-from diagnose.busy import Waste, costliest, named, waste_finding
-from diagnose.findings import Finding, Prescription
-from diagnose.occurrences import removable
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.kernel_findings import Waste, costliest, named, waste_finding
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.events import Kind
 from diagnose.tables import Tables
-from diagnose.trace import Kind
 
 RULE = "memset-traffic"
 MIN_SHARE = 0.05  # of the busy time

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.attention import written_out_attention
-from diagnose.busy import Waste, waste_finding
-from diagnose.findings import Finding, Prescription
-from diagnose.occurrences import removable
-from diagnose.roofline import Group, device_peak, groups
+from diagnose.analyzers.common.attention import written_out_attention
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.kernel_findings import Waste, waste_finding
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
-from diagnose.tensors import inputs
+from diagnose.tables.roofline import Group, device_peak, groups
 
 RULE = "misaligned-matmul"
 MIN_SHARE = 0.05  # of the busy time

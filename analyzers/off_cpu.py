@@ -17,11 +17,11 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import EMPTY, Intervals, intersect
-from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.tables import Tables
-from diagnose.tables.stretches import python_stretches, waits
+from diagnose.tables.host_gaps import python_stretches, waits
 
 RULE = "off-cpu"
 

@@ -20,11 +20,11 @@ import re
 
 import numpy as np
 
-from diagnose.busy import busy_part, named
-from diagnose.findings import Finding, Prescription
-from diagnose.occurrences import removable
-from diagnose.roofline import device_peak
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.kernel_findings import busy_part, named
+from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.tables import Tables
+from diagnose.tables.roofline import device_peak
 
 RULE = "pcie-bound"
 NEAR = 0.6  # of the link's rate; pinned copies reach 80 to 90 %, pageable ones a third

@@ -15,12 +15,12 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import Intervals, covered, intersect
-from diagnose.occurrences import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.events import Kind
+from diagnose.model.intervals import Intervals, covered, intersect
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
-from diagnose.trace import Kind
 
 RULE = "profiler-overhead"
 MIN_SHARE_OF_GAP = 0.3  # below this the gap has another cause that the record merely overlaps

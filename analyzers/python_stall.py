@@ -16,12 +16,12 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import EMPTY, Intervals, intersect, total
-from diagnose.occurrences import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, intersect, total
 from diagnose.tables import Tables
-from diagnose.tables.stretches import least_stretch, python_stretches, ready_share
-from diagnose.trace import Kind
+from diagnose.tables.host_gaps import least_stretch, python_stretches, ready_share
 
 RULE = "python-stall"
 

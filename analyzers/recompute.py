@@ -23,14 +23,14 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.busy import Waste, costliest, waste_finding
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import Intervals, covered, union
-from diagnose.occurrences import removable
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.kernel_findings import Waste, costliest, waste_finding
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.events import Kind
+from diagnose.model.intervals import Intervals, covered, union
 from diagnose.tables import Tables
 from diagnose.tables.host import intervals_of
 from diagnose.tables.names import matching
-from diagnose.trace import Kind
 
 RULE = "recompute"
 MIN_SHARE = 0.05  # of the busy time

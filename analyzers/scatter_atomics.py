@@ -23,11 +23,11 @@ import re
 
 import numpy as np
 
-from diagnose.busy import Waste, costliest, named, waste_finding
-from diagnose.findings import Finding, Prescription
-from diagnose.occurrences import removable
-from diagnose.roofline import groups
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.kernel_findings import Waste, costliest, named, waste_finding
+from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.tables import Tables
+from diagnose.tables.roofline import groups
 
 RULE = "scatter-atomics"
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device

@@ -15,10 +15,10 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.machine import other_processes
-from diagnose.occurrences import removable
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.tables import Tables
+from diagnose.tables.nvml_readings import other_processes
 
 RULE = "shared-device"
 

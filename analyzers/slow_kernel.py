@@ -27,15 +27,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.attention import written_out_attention
-from diagnose.busy import busy_part
-from diagnose.chains import chains
-from diagnose.findings import Finding, Prescription, Where
-from diagnose.intervals import total
-from diagnose.occurrences import removable
-from diagnose.places import place
-from diagnose.roofline import Group, device_peak, groups
+from diagnose.analyzers.common.attention import written_out_attention
+from diagnose.analyzers.common.chains import chains
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.kernel_findings import busy_part
+from diagnose.analyzers.common.locate import place
+from diagnose.model.diagnosis import Finding, Prescription, Where
+from diagnose.model.intervals import total
 from diagnose.tables import Tables
+from diagnose.tables.roofline import Group, device_peak, groups
 
 RULE = "slow-kernel"
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.busy import costliest
-from diagnose.findings import Finding, Prescription
-from diagnose.gradients import in_buckets
-from diagnose.intervals import total
+from diagnose.analyzers.common.gradients import in_buckets
+from diagnose.analyzers.common.kernel_findings import costliest
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import total
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_small, small_collectives
 

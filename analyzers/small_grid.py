@@ -21,12 +21,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.busy import Waste, waste_finding
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import covered, distinct, union
-from diagnose.occurrences import removable
-from diagnose.roofline import MIN_NS, device_of
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.kernel_findings import Waste, waste_finding
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import covered, distinct, union
 from diagnose.tables import Tables
+from diagnose.tables.roofline import MIN_NS, device_of
 
 RULE = "small-grid"
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.findings import Finding, Prescription
-from diagnose.occurrences import removable
-from diagnose.skew import Skew
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.tables import Tables
+from diagnose.tables.skew import Skew
 
 RULE = "straggler"
 MIN_SHARE = 0.05  # of the step

@@ -18,10 +18,10 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.machine import clocks_of, gpu_rows, slowed_by
-from diagnose.occurrences import removable
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.tables import Tables
+from diagnose.tables.nvml_readings import clocks_of, gpu_rows, slowed_by
 
 RULE = "throttled"
 MIN_READINGS = 0.2

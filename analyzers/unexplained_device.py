@@ -16,9 +16,9 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import Intervals, intersect
-from diagnose.occurrences import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import Intervals, intersect
 from diagnose.tables import Tables
 
 RULE = "unexplained-device"

@@ -15,8 +15,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.occurrences import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.tables import Tables
 
 RULE = "unexplained-host"

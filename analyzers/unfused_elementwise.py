@@ -23,12 +23,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.busy import busy_part
-from diagnose.chains import Chain, chains
-from diagnose.findings import Finding, Prescription, Where
-from diagnose.intervals import total
-from diagnose.occurrences import removable
-from diagnose.places import places
+from diagnose.analyzers.common.chains import Chain, chains
+from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.kernel_findings import busy_part
+from diagnose.analyzers.common.locate import places
+from diagnose.model.diagnosis import Finding, Prescription, Where
+from diagnose.model.intervals import total
 from diagnose.tables import Tables
 
 RULE = "unfused-elementwise"

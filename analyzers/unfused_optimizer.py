@@ -17,12 +17,12 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import EMPTY, Intervals, intersect
-from diagnose.occurrences import Idle, idle_finding
-from diagnose.optimizers import is_loop, optimizer_facts, optimizer_prescriptions
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.optimizers import is_loop, optimizer_facts, optimizer_prescriptions
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.tables import Tables
-from diagnose.tables.updates import updates
+from diagnose.tables.optimizer_spans import updates
 
 RULE = "unfused-optimizer"
 

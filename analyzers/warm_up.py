@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.findings import Finding, Prescription
-from diagnose.intervals import Intervals, intersect
-from diagnose.occurrences import Idle, calls_inside, idle_finding
+from diagnose.analyzers.common.idle_findings import Idle, calls_inside, idle_finding
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.intervals import Intervals, intersect
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames, recurs
 

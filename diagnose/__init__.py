@@ -18,17 +18,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from diagnose.api import Tracing, analyze, analyze_trace, trace
-    from diagnose.errors import (
-        CaptureError,
-        DiagnoseError,
-        InputError,
-        NotATraceError,
-        OutputError,
-        UsageError,
-    )
-    from diagnose.findings import Diagnosis, Finding, Prescription
-    from diagnose.marker import step
-    from diagnose.proving_steps import prove
+    from diagnose.capture.step_marker import step
+    from diagnose.errors import CaptureError, DiagnoseError, InputError, NotATraceError, OutputError, UsageError
+    from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
+    from diagnose.trials.step_function import prove
 
 __version__ = "0.1.0"
 
@@ -61,9 +54,9 @@ _HOMES = {
         "OutputError",
         "UsageError",
     ),
-    "diagnose.findings": ("Diagnosis", "Finding", "Prescription"),
-    "diagnose.marker": ("step",),
-    "diagnose.proving_steps": ("prove",),
+    "diagnose.model.diagnosis": ("Diagnosis", "Finding", "Prescription"),
+    "diagnose.capture.step_marker": ("step",),
+    "diagnose.trials.step_function": ("prove",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,6 +1,6 @@
 """``python -m diagnose`` is the command ``diagnose``."""
 
-from diagnose.cli import main
+from diagnose.cli.main import main
 
 if __name__ == "__main__":
     main()

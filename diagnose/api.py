@@ -15,7 +15,7 @@ from diagnose.errors import DiagnoseError
 from diagnose.progress import Progress
 
 if TYPE_CHECKING:
-    from diagnose.findings import Diagnosis
+    from diagnose.model.diagnosis import Diagnosis
 
 __all__ = ["Tracing", "analyze", "analyze_trace", "trace"]
 
@@ -76,7 +76,7 @@ def analyze_trace(*paths: AnyPath) -> Diagnosis:
     Raises:
         InputError: a path cannot be read or holds no trace.
     """
-    from diagnose.pipeline import analyze_paths
+    from diagnose.pipeline.run import analyze_paths
 
     return analyze_paths(paths)
 

@@ -42,7 +42,7 @@ class DiagnoseError(Exception):
 
     def __str__(self) -> str:
         """Return the sentence; what it quotes may hold credentials, which are masked."""
-        from diagnose.masking import mask_text
+        from diagnose.text.masking import mask_text
 
         return mask_text(super().__str__())
 

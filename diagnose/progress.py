@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
-from diagnose.masking import mask_text
-from diagnose.plain_text import one_line
+from diagnose.text.masking import mask_text
+from diagnose.text.plain_text import one_line
 
 __all__ = ["PREFIX", "Progress"]
 

@@ -40,15 +40,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from diagnose.kernels._loader_bench import (
-    Bench,
-    LoaderTrial,
-    Settings,
-    SteadyLoader,
-    can_gather,
-    can_thread,
-    rebuilt,
-)
+from diagnose.kernels._loader_bench import Bench, LoaderTrial, Settings, SteadyLoader, can_gather, can_thread, rebuilt
 from diagnose.kernels._loader_costs import (
     Costs,
     Room,

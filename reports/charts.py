@@ -11,12 +11,12 @@ from html import escape
 from statistics import median
 from typing import TypeAlias, TypedDict
 
-from diagnose.figures import Gap, Memory, Picture, Roofline, Span
-from diagnose.findings import Diagnosis
-from diagnose.plain_text import middle, one_line
-from diagnose.reports.causes import CATEGORIES, colour
-from diagnose.reports.names import shorten
+from diagnose.model.charts import Gap, Memory, Picture, Roofline, Span
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.reports.kernel_names import shorten
+from diagnose.reports.rule_labels import CATEGORIES, colour
 from diagnose.reports.trial_charts import trial_data
+from diagnose.text.plain_text import middle, one_line
 
 __all__ = ["Data", "chart_data", "levels"]
 

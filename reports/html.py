@@ -18,14 +18,14 @@ from typing import Final
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from diagnose.findings import Diagnosis, Prescription
-from diagnose.plain_text import clean, middle
-from diagnose.reports import words
-from diagnose.reports.bars import cause_shares
-from diagnose.reports.causes import CATEGORIES, PARTS, PATH, VERDICTS, colour, meaning
+from diagnose.model.diagnosis import Diagnosis, Prescription
+from diagnose.reports import format as words
 from diagnose.reports.charts import chart_data
-from diagnose.reports.names import shorten
+from diagnose.reports.kernel_names import shorten
+from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, VERDICTS, colour, meaning
+from diagnose.reports.text_charts import cause_shares
 from diagnose.reports.trial_charts import trial_name, verdict
+from diagnose.text.plain_text import clean, middle
 
 __all__ = ["render"]
 

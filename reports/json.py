@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from diagnose import __version__
-from diagnose.findings import (
+from diagnose.model.diagnosis import (
     Diagnosis,
     Example,
     Finding,
@@ -27,8 +27,8 @@ from diagnose.findings import (
 )
 
 if TYPE_CHECKING:
-    from diagnose.figures import Memory
-    from diagnose.outlook import Waterfall
+    from diagnose.model.charts import Memory
+    from diagnose.model.forecast import Waterfall
 
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
 

@@ -13,11 +13,21 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from diagnose.decoding import decode
 from diagnose.errors import InputError
-from diagnose.findings import Confidence, Diagnosis, Finding, Partition, Prescription, Queue, Source, Verdict, Where
+from diagnose.model.decoding import decode
+from diagnose.model.diagnosis import (
+    Confidence,
+    Diagnosis,
+    Finding,
+    Partition,
+    Prescription,
+    Queue,
+    Source,
+    Verdict,
+    Where,
+)
+from diagnose.model.events import Note
 from diagnose.reports.json import SCHEMA_VERSION
-from diagnose.trace import Note
 
 __all__ = ["from_dict", "from_json", "is_report"]
 

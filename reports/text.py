@@ -10,11 +10,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.findings import Diagnosis, RankSummary
-from diagnose.plain_text import one_line
+from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_findings, text_forecast, text_picture, text_trials
-from diagnose.reports.bars import cause_shares
-from diagnose.reports.words import duration, path_tail, percent, plural, ranks
+from diagnose.reports.format import duration, path_tail, percent, plural, ranks
+from diagnose.reports.text_charts import cause_shares
+from diagnose.text.plain_text import one_line
 
 __all__ = ["render"]
 

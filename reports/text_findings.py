@@ -10,10 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.findings import Diagnosis, Finding, HostOperator, Prescription, Where
-from diagnose.plain_text import clean, middle, one_line
-from diagnose.reports.bars import bar
-from diagnose.reports.words import duration, percent, place, plural, saving
+from diagnose.model.diagnosis import Diagnosis, Finding, HostOperator, Prescription, Where
+from diagnose.reports.format import duration, percent, place, plural, saving
+from diagnose.reports.text_charts import bar
+from diagnose.text.plain_text import clean, middle, one_line
 
 __all__ = ["findings", "operators"]
 

@@ -9,10 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.outlook import Waterfall
-from diagnose.plain_text import one_line
-from diagnose.reports.bars import bar
-from diagnose.reports.words import duration, percent
+from diagnose.model.forecast import Waterfall
+from diagnose.reports.format import duration, percent
+from diagnose.reports.text_charts import bar
+from diagnose.text.plain_text import one_line
 
 __all__ = ["falls", "path"]
 

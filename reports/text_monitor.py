@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.plain_text import one_line
+from diagnose.text.plain_text import one_line
 
 __all__ = ["Line", "live", "percentiles"]
 

@@ -10,12 +10,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.figures import Picture
-from diagnose.findings import Partition, Queue
-from diagnose.plain_text import one_line
-from diagnose.reports.bars import bar, cells, depth_columns, idle_columns, shades, sparkline
-from diagnose.reports.causes import meaning
-from diagnose.reports.words import duration, percent, summed
+from diagnose.model.charts import Picture
+from diagnose.model.diagnosis import Partition, Queue
+from diagnose.reports.format import duration, percent, summed
+from diagnose.reports.rule_labels import meaning
+from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
+from diagnose.text.plain_text import one_line
 
 __all__ = ["causes", "host", "partition", "queue"]
 

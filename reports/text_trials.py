@@ -9,10 +9,10 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from diagnose.findings import Diagnosis, Trial
-from diagnose.plain_text import one_line
+from diagnose.model.diagnosis import Diagnosis, Trial
+from diagnose.reports.format import duration, percent
 from diagnose.reports.trial_charts import verdict
-from diagnose.reports.words import duration, percent
+from diagnose.text.plain_text import one_line
 
 __all__ = ["then", "trials"]
 

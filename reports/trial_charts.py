@@ -8,8 +8,8 @@ from html import escape
 from statistics import median
 from typing import TypeAlias
 
-from diagnose.findings import Diagnosis, Trial
-from diagnose.plain_text import middle, one_line
+from diagnose.model.diagnosis import Diagnosis, Trial
+from diagnose.text.plain_text import middle, one_line
 
 __all__ = ["trial_data", "trial_name", "verdict"]
 

@@ -58,7 +58,7 @@ def main() -> int:
 
 def examined(folder: Path, label: dict[str, str]) -> dict[str, object]:
     from diagnose.errors import DiagnoseError
-    from diagnose.pipeline import analyze_paths
+    from diagnose.pipeline.run import analyze_paths
 
     row: dict[str, object] = {
         "name": label["name"],

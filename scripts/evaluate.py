@@ -24,9 +24,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Protocol
 
-from diagnose.proof.candidates import left_of_step
-from diagnose.proof.runs import Command, Runner
-from diagnose.proof.statistics import speed_up
+from diagnose.model.statistics import speed_up
+from diagnose.trials.candidates import left_of_step
+from diagnose.trials.runs import Command, Runner
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = "3000"  # the runs are stopped long before
@@ -203,7 +203,7 @@ def _diagnose(*arguments: str, launcher: tuple[str, ...] = ()) -> dict[str, Any]
 
 
 def _patches(device: str) -> set[str]:
-    from diagnose.proof.patches import PATCHES
+    from diagnose.trials.patches import PATCHES
 
     return {name for name, patch in PATCHES.items() if device == "gpu" or not patch.needs_gpu}
 
@@ -228,7 +228,7 @@ def _false_claims(rows: list[Row]) -> list[Row]:
 
 def _promises(rows: list[Row]) -> tuple[int, int]:
     """Return how many changes that promise the same numbers kept the losses bit by bit, and how many there are."""
-    from diagnose.proof.patches import PATCHES
+    from diagnose.trials.patches import PATCHES
 
     promised = [row for row in rows if row.proven and PATCHES[row.proven[0]].promise == "identical"]
     return sum(row.proven[-1] == "identical" for row in promised if row.proven), len(promised)

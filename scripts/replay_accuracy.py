@@ -105,9 +105,9 @@ def replayed(path: Path) -> Row | None:
     import numpy as np
 
     from diagnose.errors import DiagnoseError
-    from diagnose.examine import tables_of
-    from diagnose.reading import open_captures
+    from diagnose.pipeline.rank import tables_of
     from diagnose.replay import build, simulate, typical_delays
+    from diagnose.trace_reader import open_captures
 
     try:
         capture = open_captures([path])[0]

@@ -27,12 +27,12 @@ if shutil.which("nvidia-smi") is None:  # Triton decides when it is first import
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ["DIAGNOSE_DEBUG"] = "1"  # a fault of a rule fails the test that meets it; see the fixture `noted`
 
-from diagnose.captures import Capture, CaptureInfo, Samples
 from diagnose.errors import DEBUG
-from diagnose.examine import examine_rank, tables_of
-from diagnose.findings import Diagnosis, Finding, Prescription
+from diagnose.model.capture import Capture, CaptureInfo, Samples
+from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
+from diagnose.model.events import Device, Events, Kind, Thread, Trace
+from diagnose.pipeline.rank import examine_rank, tables_of
 from diagnose.tables import Tables
-from diagnose.trace import Device, Events, Kind, Thread, Trace
 
 COLUMNS = (
     "thread", "device", "stream", "correlation", "size", "shapes", "types", "values", "detail", "sequence", "grid",

@@ -9,7 +9,7 @@ import pytest
 
 import diagnose
 from diagnose.errors import DiagnoseError
-from diagnose.findings import Diagnosis, HostOperator, Source
+from diagnose.model.diagnosis import Diagnosis, HostOperator, Source
 
 HEALTHY = Diagnosis(
     verdict="no-gpu",
@@ -40,10 +40,10 @@ def test_the_public_names_are_there_and_importing_them_is_cheap():
 
 
 def test_trace_stays_the_function_after_the_module_of_that_name_is_imported():
-    import diagnose.trace
+    import diagnose.model.events
 
     assert callable(diagnose.trace)
-    from diagnose.trace import Trace
+    from diagnose.model.events import Trace
 
     assert Trace.__module__ == "diagnose.trace"
 

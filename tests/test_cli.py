@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from diagnose import cli
+from diagnose.cli import main as cli
 from diagnose.errors import CaptureError, InputError
-from diagnose.findings import Diagnosis, HostOperator, Source
+from diagnose.model.diagnosis import Diagnosis, HostOperator, Source
 
 HEALTHY = Diagnosis(
     verdict="no-gpu",
@@ -33,10 +33,10 @@ HEALTHY = Diagnosis(
 def examined(monkeypatch, tmp_path):
     """Let every path be read and be found healthy; return what was asked to be read."""
     asked = []
-    reading, pipeline = ModuleType("diagnose.reading"), ModuleType("diagnose.pipeline")
+    reading, pipeline = ModuleType("diagnose.trace_reader"), ModuleType("diagnose.pipeline")
     reading.open_captures = lambda paths: asked.extend(paths) or ["capture"]
     pipeline.examine = lambda captures, **_: HEALTHY
-    monkeypatch.setitem(sys.modules, "diagnose.reading", reading)
+    monkeypatch.setitem(sys.modules, "diagnose.trace_reader", reading)
     monkeypatch.setitem(sys.modules, "diagnose.pipeline", pipeline)
     monkeypatch.chdir(tmp_path)
     return asked

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnose import launch
 from diagnose.capture.options import CaptureOptions
-from diagnose.child import Order
+from diagnose.capture.process import launch
+from diagnose.capture.process.child import Order
 
 ORDER = Order(CaptureOptions(output=Path("capture")), parent=os.getpid(), failure_file=-1, signal_file=-1)
 
@@ -34,7 +34,7 @@ def test_a_killed_process_ends_with_128_and_the_signal(monkeypatch):
 
 def test_the_child_hands_over_its_sentence(monkeypatch):
     program = (
-        "import os, sys; from diagnose.child import Order; order = Order.decode(sys.argv[1]);"
+        "import os, sys; from diagnose.capture.process.child import Order; order = Order.decode(sys.argv[1]);"
         "os.write(order.failure_file, 'No step ‒ at all.'.encode()); sys.exit(5)"
     )
     ended = run(monkeypatch, program)
@@ -72,7 +72,7 @@ def test_a_signal_to_the_command_reaches_the_script(monkeypatch, tmp_path):
 def test_the_script_dies_with_a_command_that_is_killed(tmp_path):
     pid_file = tmp_path / "pid"
     child = (
-        "import os, time, pathlib; from diagnose.child import _die_with_parent; _die_with_parent(os.getppid());"
+        "import os, time, pathlib; from diagnose.capture.process.child import _die_with_parent; _die_with_parent(os.getppid());"
         f"pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(30)"
     )
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from diagnose import ranks
+from diagnose.cli import ranks
+from diagnose.cli.ranks import Ranks
 from diagnose.errors import UsageError
 from diagnose.progress import Progress
-from diagnose.ranks import Ranks
 
 QUIET = Progress(quiet=True)
 

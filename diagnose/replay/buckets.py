@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import distinct
+from diagnose.model.events import Kind
+from diagnose.model.intervals import distinct
 from diagnose.replay.effects import Change
 from diagnose.replay.graph import Edge, Graph
 from diagnose.replay.predict import graph_of
 from diagnose.replay.simulate import simulate
 from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, REDUCTION
-from diagnose.trace import Kind
 
 __all__ = ["Reductions", "end_of_buckets", "reductions", "with_buckets"]
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import distinct
+from diagnose.model.events import Ints
+from diagnose.model.intervals import distinct
 from diagnose.replay.graph import Edge, Graph
-from diagnose.replay.points import AWAITED, MARK, Points, find_points, handoffs
+from diagnose.replay.host_events import AWAITED, MARK, Points, find_points, handoffs
 from diagnose.replay.waits import MARGIN_NS, awaited, inferred_events, recorded_events
 from diagnose.tables import Tables
-from diagnose.trace import Ints
 
 __all__ = ["build"]
 

@@ -8,10 +8,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.findings import Finding
-from diagnose.intervals import Intervals
+from diagnose.model.diagnosis import Finding
+from diagnose.model.intervals import Intervals
 from diagnose.replay.graph import Graph
-from diagnose.replay.removal import shorten_tasks
+from diagnose.replay.remove_cause import shorten_tasks
 from diagnose.replay.transforms import scale_host
 from diagnose.tables import Tables
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.trace import Ints
+from diagnose.model.events import Ints
 
 __all__ = ["Edge", "Graph", "Times"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.findings import Finding
-from diagnose.intervals import Intervals, covered, intersect, span, subtract, total, union
+from diagnose.model.diagnosis import Finding
+from diagnose.model.events import Kind
+from diagnose.model.intervals import Intervals, covered, intersect, span, subtract, total, union
 from diagnose.replay.effects import Effect, of_tasks
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
-from diagnose.tables.updates import updates
-from diagnose.trace import Kind
+from diagnose.tables.optimizer_spans import updates
 
 __all__ = ["captured_as_graphs", "merged_updates"]
 

@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from diagnose.busy import named
-from diagnose.devices import Precision
-from diagnose.findings import Finding
-from diagnose.gradients import DEFAULT_BUCKET_MB
+from diagnose.analyzers.common.gradients import DEFAULT_BUCKET_MB
+from diagnose.analyzers.common.kernel_findings import named
+from diagnose.model.diagnosis import Finding
+from diagnose.perf_model.gpu_specs import Precision
 from diagnose.replay.buckets import START_UP_NS, with_buckets
 from diagnose.replay.effects import Effect, of_tasks
 from diagnose.replay.host_models import captured_as_graphs, merged_updates
-from diagnose.replay.removal import removal
-from diagnose.roofline import device_peak, groups
+from diagnose.replay.remove_cause import removal
 from diagnose.tables import Tables
+from diagnose.tables.roofline import device_peak, groups
 
 __all__ = ["Effect", "effect_of"]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import Intervals, among, covered
+from diagnose.model.intervals import Intervals, among, covered
 from diagnose.replay.graph import Graph, Times
 from diagnose.tables import Tables
 

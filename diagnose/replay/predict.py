@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from diagnose.findings import Finding
-from diagnose.intervals import Intervals
+from diagnose.model.diagnosis import Finding
+from diagnose.model.intervals import Intervals
 from diagnose.replay.build import build
 from diagnose.replay.graph import Graph
-from diagnose.replay.removal import HOST_WORK, Change, syncs_before
+from diagnose.replay.remove_cause import HOST_WORK, Change, syncs_before
 from diagnose.replay.simulate import simulate
 from diagnose.replay.transforms import drop_waits, scale_host, typical_delays
 from diagnose.tables import Tables

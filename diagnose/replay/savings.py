@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from diagnose.findings import Finding, Prescription
-from diagnose.outlook import CriticalPath, Forecast, Waterfall
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
 from diagnose.replay.build import build
-from diagnose.replay.excerpt import excerpt
 from diagnose.replay.graph import Graph
 from diagnose.replay.models import Effect, effect_of
 from diagnose.replay.path import critical_path, on_path, shares
 from diagnose.replay.period import owners, period_ns
 from diagnose.replay.simulate import simulate
+from diagnose.replay.step_subset import excerpt
 from diagnose.replay.transforms import typical_delays
 from diagnose.tables import Tables
 
@@ -109,7 +109,7 @@ def path_of(t: Tables, replayed: Replayed, *, draw: bool = True) -> CriticalPath
     """Return the critical path, with its pieces where it is to be drawn; None where nothing was replayed."""
     if replayed.path is None or not draw:
         return None if replayed.path is None else CriticalPath(replayed.path)
-    from diagnose.replay.drawn import drawn_path
+    from diagnose.replay.path_report import drawn_path
 
     part, graph = _graph(t)
     i = t.steps.typical

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import Intervals, covered, distinct
+from diagnose.model.events import Trace
+from diagnose.model.intervals import Intervals, covered, distinct
 from diagnose.replay.graph import Edge, Graph
-from diagnose.trace import Trace
 
 __all__ = ["drop_waits", "scale_host", "scale_kernels", "typical_delays"]
 

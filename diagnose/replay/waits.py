@@ -7,11 +7,11 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import distinct
-from diagnose.replay.points import AWAITED, Points
+from diagnose.model.events import Ints, Kind
+from diagnose.model.intervals import distinct
+from diagnose.replay.host_events import AWAITED, Points
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
-from diagnose.trace import Ints, Kind
 
 __all__ = ["MARGIN_NS", "awaited", "inferred_events", "recorded_events"]
 

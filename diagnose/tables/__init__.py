@@ -10,16 +10,16 @@ from typing import TypeAlias, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.captures import Capture
-from diagnose.findings import Partition, Queue
-from diagnose.intervals import Intervals, span
+from diagnose.model.capture import Capture
+from diagnose.model.diagnosis import Partition, Queue
+from diagnose.model.events import Kind, Trace
+from diagnose.model.intervals import Intervals, span
 from diagnose.tables import device, host, names
 from diagnose.tables.causes import Causes, assign
 from diagnose.tables.gaps import Gaps, find_gaps, one_gap
 from diagnose.tables.host import Layers
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.steps import Steps, find_steps
-from diagnose.trace import Kind, Trace
 
 __all__ = ["Claim", "Tables"]
 

@@ -7,11 +7,11 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import distinct
+from diagnose.model.events import Kind
+from diagnose.model.intervals import distinct
 from diagnose.tables import Tables
 from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD
 from diagnose.tables.steps import COLD_CALL_NS
-from diagnose.trace import Kind
 
 __all__ = ["COMPILE", "allocations", "code_loads", "compile_frames", "recurs"]
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import Intervals, intersect, subtract, total
+from diagnose.model.events import Ints
+from diagnose.model.intervals import Intervals, intersect, subtract, total
 from diagnose.tables.gaps import Gaps
-from diagnose.trace import Ints
 
 __all__ = ["Causes", "assign"]
 

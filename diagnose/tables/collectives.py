@@ -7,9 +7,9 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import EMPTY, Intervals, among, covered, intersect, subtract, union
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, among, covered, intersect, subtract, union
 from diagnose.tables import Tables
-from diagnose.trace import Kind
 
 __all__ = ["buffer_broadcasts", "exposed_broadcasts", "exposed_small", "small_collectives"]
 

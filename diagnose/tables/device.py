@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.findings import Partition
-from diagnose.intervals import Intervals, intersect, span, subtract, total, union
+from diagnose.model.diagnosis import Partition
+from diagnose.model.events import Ints, Kind, Trace
+from diagnose.model.intervals import Intervals, intersect, span, subtract, total, union
 from diagnose.tables.names import COLLECTIVE, matching, rows_of
-from diagnose.trace import Ints, Kind, Trace
 
 __all__ = ["Occupancy", "Tasks", "find_tasks", "occupancy", "partition"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.intervals import EMPTY, Intervals, intersect, span, subtract, total, union
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, intersect, span, subtract, total, union
 from diagnose.tables import Tables
-from diagnose.tables.stretches import outside_operators, python_stretches
-from diagnose.trace import Kind
+from diagnose.tables.host_gaps import outside_operators, python_stretches
 
 __all__ = ["TINY_NS", "overhead", "tiny_operators", "tiny_share"]
 

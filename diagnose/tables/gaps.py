@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import Intervals, among, distinct, union
+from diagnose.model.events import Ints, Trace
+from diagnose.model.intervals import Intervals, among, distinct, union
 from diagnose.tables.device import Tasks
-from diagnose.trace import Ints, Trace
 
 __all__ = ["LATENCY_NS", "Gaps", "find_gaps", "is_blind", "one_gap"]
 

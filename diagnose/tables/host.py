@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import EMPTY, Intervals, union
+from diagnose.model.events import Ints, Kind, Trace
+from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables.names import rows_of
-from diagnose.trace import Ints, Kind, Trace
 
 __all__ = ["Layers", "driving_threads", "host_rows", "intervals_of", "layers", "main_thread"]
 

@@ -11,8 +11,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.events import Events, Kind, Trace
 from diagnose.tables.names import COLLECTIVE
-from diagnose.trace import Events, Kind, Trace
 
 __all__ = ["CLASSES", "OTHER", "classify", "kernel_classes"]
 

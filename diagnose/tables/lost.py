@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import EMPTY, Intervals, union
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables
 from diagnose.tables.names import KERNEL_LAUNCH, matching, rows_of
-from diagnose.trace import Kind
 
 __all__ = ["launches_without_task", "lost_share", "unanswered"]
 

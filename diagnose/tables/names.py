@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.trace import Kind, Trace
+from diagnose.model.events import Kind, Trace
 
 __all__ = [
     "ALLOCATION",

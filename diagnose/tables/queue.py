@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.findings import Queue
-from diagnose.intervals import distinct, total
+from diagnose.model.diagnosis import Queue
+from diagnose.model.events import Ints, Trace
+from diagnose.model.intervals import distinct, total
 from diagnose.tables.device import Occupancy, Tasks
 from diagnose.tables.gaps import LATENCY_NS, is_blind
 from diagnose.tables.steps import Steps
-from diagnose.trace import Ints, Trace
 
 __all__ = ["depth_over_time", "queue_numbers"]
 

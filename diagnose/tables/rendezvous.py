@@ -11,10 +11,10 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import covered, distinct, union
+from diagnose.model.events import Kind, Trace
+from diagnose.model.intervals import covered, distinct, union
 from diagnose.tables import Tables
 from diagnose.tables.names import HOST_COLLECTIVE, matching
-from diagnose.trace import Kind, Trace
 
 __all__ = ["collectives_of_calls"]
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.intervals import distinct
+from diagnose.model.events import Ints, Kind, Note, Trace, step_number
+from diagnose.model.intervals import distinct
 from diagnose.tables.names import LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
-from diagnose.trace import Ints, Kind, Note, Trace, step_number
 
 __all__ = ["Steps", "find_steps"]
 

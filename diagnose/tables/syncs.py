@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.intervals import distinct
+from diagnose.model.events import Kind
+from diagnose.model.intervals import distinct
 from diagnose.tables import Tables
 from diagnose.tables.names import BLOCKING, rows_of
-from diagnose.trace import Kind
 
 __all__ = ["blocking_calls"]
 

@@ -11,13 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from diagnose.captures import Capture
 from diagnose.errors import DiagnoseError
-from diagnose.examine import tables_of
-from diagnose.reading import read_trace
+from diagnose.model.capture import Capture
+from diagnose.pipeline.rank import tables_of
 from diagnose.replay import critical_path, graph_of, shares, simulate
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK
+from diagnose.trace_reader import read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = ROOT.parent / "shared" / "traces"

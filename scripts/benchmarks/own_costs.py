@@ -8,10 +8,10 @@ import sys
 import threading
 import time
 
-from diagnose.capture.sampler import Sampler
-from diagnose.examine import tables_of
-from diagnose.reading.folders import open_captures
+from diagnose.capture.record.sampler import Sampler
+from diagnose.pipeline.rank import tables_of
 from diagnose.replay import build, scale_kernels, simulate
+from diagnose.trace_reader.folders import open_captures
 
 PERIOD_MS = 5.0
 NUM_ADDITIONS = 100_000

@@ -44,7 +44,7 @@ _failed_rules: list[str] = []
 
 def watch_rules() -> None:
     """Note where exceptions came from that the examination turned into notes."""
-    from diagnose import examine
+    from diagnose.pipeline import rank as examine
 
     note = examine.Note
 
@@ -104,7 +104,7 @@ def _look_at_files(folder: Path, case: Case, outcome: Outcome) -> None:
 
 
 def _run(argv: tuple[str, ...]) -> Outcome:
-    from diagnose import cli
+    from diagnose.cli import main as cli
 
     outcome = Outcome()
     _failed_rules.clear()
@@ -129,7 +129,7 @@ def _run(argv: tuple[str, ...]) -> Outcome:
 
 def _where_it_failed(argv: tuple[str, ...]) -> str:
     """Run the command again without its own handler, to see where the exception comes from."""
-    from diagnose import cli
+    from diagnose.cli import main as cli
 
     shutil.rmtree("again", ignore_errors=True)
     for name in ("r.html", "r.json", "r.txt"):

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from diagnose import analyzers
-from diagnose.findings import Finding
+from diagnose.model.diagnosis import Finding
 
 RULES = {
     rule.RULE: rule

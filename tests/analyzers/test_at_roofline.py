@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.trace import Device
+from diagnose.model.events import Device
 
 A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
 # 2 · 1000 · 1560 · 10000 operations take 100 µs at 312 TFLOP/s

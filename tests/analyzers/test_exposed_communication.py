@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.findings import Finding
-from diagnose.gradients import gradient_prescriptions
+from diagnose.analyzers.common.gradients import gradient_prescriptions
+from diagnose.model.diagnosis import Finding
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 ALL_TO_ALL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"

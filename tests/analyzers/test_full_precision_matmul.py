@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.trace import Device
+from diagnose.model.events import Device
 
 SGEMM = "volta_sgemm_128x64_tn"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.trace import Device
+from diagnose.model.events import Device
 
 GB = 10**9
 

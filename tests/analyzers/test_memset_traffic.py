@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.trace import Kind
+from diagnose.model.events import Kind
 
 
 def filling(recording, took=100, *, memset=False, name="void at::native::vectorized_elementwise_kernel<4, FillFunctor"):

@@ -12,7 +12,7 @@ from diagnose import analyzers
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path for path in (ROOT / "analyzers").glob("*.py") if path.name != "__init__.py")
 SECTIONS = ("What it looks for", "Why it costs", "What to do", "How sure")
-FORBIDDEN = ("diagnose.analyzers", "diagnose.kernels", "diagnose.reports", "diagnose.reading", "torch", "plotly")
+FORBIDDEN = ("diagnose.analyzers", "diagnose.kernels", "diagnose.reports", "diagnose.trace_reader", "torch", "plotly")
 REGISTRIES = (
     analyzers.IDLE_RULES,
     analyzers.HOST_RULES,
@@ -115,7 +115,7 @@ def test_the_check_itself_can_pass_and_fail(tmp_path):
         "from torch import nn",
         "from diagnose import kernels",
         "from diagnose.analyzers import host_sync",
-        "from diagnose.reading.file import read_trace",
+        "from diagnose.trace_reader.file import read_trace",
         "from . import host_sync",
         "def f():\n    import plotly.graph_objects",
     ):

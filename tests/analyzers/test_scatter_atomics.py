@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.trace import Device
+from diagnose.model.events import Device
 
 A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
 KERNEL = "void at::native::indexing_backward_kernel<float, 4>"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.trace import Device
+from diagnose.model.events import Device
 
 A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
 BF16 = '["c10::BFloat16", "c10::BFloat16"]'

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from jsonschema import validate
 
-from diagnose.captures import Capture
-from diagnose.pipeline import examine
+from diagnose.model.capture import Capture
+from diagnose.pipeline.run import examine
 from diagnose.reports.json import schema, to_dict
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"

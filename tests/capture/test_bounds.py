@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from diagnose.capture.interrupt import StepInterrupt
-from diagnose.capture.measured import Measured, Surroundings
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.plan import Plan
-from diagnose.capture.process import heap_mb
-from diagnose.capture.trace_size import TraceSize
+from diagnose.capture.process.process import heap_mb
+from diagnose.capture.record.interrupt import StepInterrupt
+from diagnose.capture.record.measurements import Measured, Surroundings
+from diagnose.capture.record.plan import Plan
+from diagnose.capture.record.trace_size import TraceSize
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def uncompressed(run):
 
 
 def test_the_time_bounds_the_size_where_the_heap_does_not(monkeypatch):
-    monkeypatch.setattr("diagnose.capture.trace_size.heap_mb", lambda: None)
+    monkeypatch.setattr("diagnose.capture.record.trace_size.heap_mb", lambda: None)
     size = TraceSize("attribution", mb_per_s=1e-6)
     assert size.safe_s(1.0) > 900_000
     assert size.mb() < 1e-3
@@ -54,7 +54,7 @@ def test_the_time_bounds_the_size_where_the_heap_does_not(monkeypatch):
 
 def test_what_the_script_gives_back_does_not_hide_the_growth_after_it(monkeypatch):
     heap = iter([100.0, 40.0, 44.0])
-    monkeypatch.setattr("diagnose.capture.trace_size.heap_mb", lambda: next(heap))
+    monkeypatch.setattr("diagnose.capture.record.trace_size.heap_mb", lambda: next(heap))
     size = TraceSize("attribution", mb_per_s=1e9)
     assert size.mb() == 0
     assert size.mb() == pytest.approx(46)  # 4 MB of heap
@@ -94,8 +94,8 @@ def test_a_script_s_own_handler_stays():
 def test_long_steps_go_to_the_windows_not_to_the_wait(tmp_path, monkeypatch):
     """With 30 s for steps of 7 s no step is spent on waiting or timing once four more would be too late."""
     now = [0.0]
-    monkeypatch.setattr("diagnose.capture.plan.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("diagnose.capture.plan.time.perf_counter_ns", lambda: int(now[0] * 1e9))
+    monkeypatch.setattr("diagnose.capture.record.plan.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("diagnose.capture.record.plan.time.perf_counter_ns", lambda: int(now[0] * 1e9))
     nothing = lambda *_: 0  # noqa: E731
     around = Surroundings(
         folder=tmp_path, prefix="rank0", num_ranks=1, say=nothing, foreign_active=lambda: False,

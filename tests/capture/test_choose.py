@@ -1,6 +1,6 @@
 """Which source tells the steps."""
 
-from diagnose.capture.choose import EVALUATION_PATIENCE, TRAINING_PATIENCE, SourceChoice
+from diagnose.capture.steps.step_source import EVALUATION_PATIENCE, TRAINING_PATIENCE, SourceChoice
 
 
 def test_better_sources_take_over_and_lesser_ones_do_not():

@@ -9,10 +9,10 @@ import threading
 
 import pytest
 
-from diagnose.capture import folder as folder_module
-from diagnose.capture.folder import CaptureFolder, unfinished
-from diagnose.captures import CaptureInfo
+from diagnose.capture.record import folder as folder_module
+from diagnose.capture.record.folder import CaptureFolder, unfinished
 from diagnose.errors import OutputError
+from diagnose.model.capture import CaptureInfo
 
 
 def made(target, *, rank=0, num_ranks=1, force=False, files=("rank0.light.pt.trace.json.gz",)):
@@ -146,7 +146,7 @@ def test_what_force_replaces_stays_until_the_new_one_is_complete(tmp_path, monke
             raise OSError(28, "No space left on device")
         source.rename(goal)
 
-    monkeypatch.setattr("diagnose.capture.folder.move_new", full)
+    monkeypatch.setattr("diagnose.capture.record.folder.move_new", full)
     with pytest.raises(OutputError, match=r"No space left on device. Free some space .* It is in .*partial-"):
         again.publish()
     assert {path.name: path.read_bytes() for path in target.iterdir()} == before

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from diagnose import launch, tracing
 from diagnose.capture.options import CaptureOptions
+from diagnose.capture.process import launch
+from diagnose.cli import trace as tracing
+from diagnose.cli.ranks import Ranks
+from diagnose.cli.trace import TraceRequest
 from diagnose.errors import CaptureError
-from diagnose.ranks import Ranks
-from diagnose.tracing import TraceRequest
 
 DESCRIBED = json.dumps({"schema_version": 1, "light_file": "rank0.light.pt.trace.json.gz"})
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from diagnose import marker
 from diagnose.capture import CaptureOptions, Tracer, capture_steps
+from diagnose.capture import step_marker as marker
 from diagnose.errors import CaptureError, UsageError
 
 

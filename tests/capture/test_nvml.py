@@ -3,7 +3,7 @@
 import time
 from types import SimpleNamespace
 
-from diagnose.capture.nvml import GpuMonitor
+from diagnose.capture.record.nvml import GpuMonitor
 
 GPUS = [{"index": 0, "uuid": "aaaa-1", "name": "Fake"}]
 

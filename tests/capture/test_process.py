@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose.capture.facts import ScriptFacts
-from diagnose.capture.process import busy_share
+from diagnose.capture.process.process import busy_share
+from diagnose.capture.record.script_config import ScriptFacts
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 

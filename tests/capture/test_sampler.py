@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.capture.sampler import Sampler
+from diagnose.capture.record.sampler import Sampler
 
 SPINNING = "import os; os.sched_setaffinity(0, {{{}}})\nwhile True: pass"
 
@@ -96,13 +96,13 @@ def test_tells_how_long_the_thread_stood_ready_without_a_core():
 
 
 def test_a_system_that_counts_nothing_says_nothing(monkeypatch):
-    monkeypatch.setattr("diagnose.capture.sampler._ready_ns", lambda _: None)
+    monkeypatch.setattr("diagnose.capture.record.sampler._ready_ns", lambda _: None)
     assert sampled(spin).summary()["ready_share"] is None
 
 
 def test_samples_less_often_where_a_sample_is_dear(monkeypatch):
     often = sampled(spin, period_ms=2.0).summary()
-    monkeypatch.setattr("diagnose.capture.sampler.MOST_SHARE", 0.0005)
+    monkeypatch.setattr("diagnose.capture.record.sampler.MOST_SHARE", 0.0005)
     assert sampled(spin, period_ms=2.0).summary()["num_samples"] < often["num_samples"] / 2
 
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from diagnose.capture.source_lines import MAX_LINES, MAX_WIDTH, SourceLines, write_lines
-from diagnose.reading.documents import read_lines
+from diagnose.capture.record.source_lines import MAX_LINES, MAX_WIDTH, SourceLines, write_lines
+from diagnose.trace_reader.documents import read_lines
 
 TEXT = "import time\n\n    api_key = 'abc'; train()\nlast()"
 

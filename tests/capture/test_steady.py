@@ -2,7 +2,7 @@
 
 import random
 
-from diagnose.capture.steady import LEAST_STEPS, steady_since
+from diagnose.capture.steps.converged import LEAST_STEPS, steady_since
 
 
 def first_steady(times):

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from diagnose.records import AutocastRecord
+from diagnose.model.records import AutocastRecord
 
 
 def optimizer_steps_in(mark, events):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.window import Window
+from diagnose.capture.record.window import Window
 from diagnose.errors import OutputError
 
 EVENTS = '{"schemaVersion": 1,\n"traceEvents": [\n{"ph": "i", "args": {"Input Dims": [[2, 3]]}}\n'

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.captures import Capture
-from diagnose.examine import examine_rank, tables_of
-from diagnose.findings import Diagnosis
-from diagnose.reading import read_trace
+from diagnose.model.capture import Capture
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.pipeline.rank import examine_rank, tables_of
 from diagnose.tables import Tables
+from diagnose.trace_reader import read_trace
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.pipeline import examine
+from diagnose.pipeline.run import examine
 
 BUSY = (
     "unfused-attention", "recompute", "layout-copy", "memset-traffic", "scatter-atomics", "unfused-elementwise",

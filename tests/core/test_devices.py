@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.devices import _TABLE, peak_of
-from diagnose.trace import Device
+from diagnose.model.events import Device
+from diagnose.perf_model.gpu_specs import _TABLE, peak_of
 
 GIB = 1 << 30
 

@@ -5,7 +5,7 @@ import pytest
 from diagnose import analyzers
 from diagnose.analyzers import host_sync
 from diagnose.errors import InputError
-from diagnose.pipeline import examine
+from diagnose.pipeline.run import examine
 
 
 def broken(*_args):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from diagnose.analyzers import gc_pause, python_stall
-from diagnose.busy import Waste, waste_finding
-from diagnose.pipeline import examine
-from diagnose.skew import Skew
+from diagnose.analyzers.common.kernel_findings import Waste, waste_finding
+from diagnose.pipeline.run import examine
+from diagnose.tables.skew import Skew
 
 TWO_RANKS = Skew(1, np.zeros(2), np.zeros(2))
 
@@ -57,7 +57,7 @@ def test_so_does_one_that_fails_on_the_attribution_window_only(late, recording, 
 @pytest.mark.usefixtures("noted")
 def test_so_does_a_part_of_the_answer(late, monkeypatch):
     for name in ("memory_of", "host_operators", "roofline", "overhead_share", "trust_notes"):
-        monkeypatch.setattr(f"diagnose.examine.{name}", broken)
+        monkeypatch.setattr(f"diagnose.pipeline.rank.{name}", broken)
     answer = late.diagnosis()
     assert (answer.memory, answer.operators, answer.roofline, answer.profiler_overhead) == (None, (), None, None)
     failed = [note.rule for note in answer.trust if note.rule]

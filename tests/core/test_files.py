@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from diagnose import files
+from diagnose.cli.output import check_distinct
 from diagnose.errors import OutputError, UsageError
-from diagnose.files import check_file, printable, write_file
-from diagnose.output import check_distinct
-from diagnose.reservation import Reservation
+from diagnose.model import files
+from diagnose.model.files import check_file, printable, write_file
+from diagnose.model.reservation import Reservation
 
 resource = pytest.importorskip("resource")
 

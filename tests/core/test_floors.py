@@ -101,7 +101,7 @@ def test_nothing_imports_upward(name):
 @pytest.mark.parametrize("name", [n for n in MODULES if n.startswith("reports")])
 def test_reports_know_neither_rules_nor_readers(name):
     names = imported(MODULES[name], lazy=True)
-    assert within(names, "diagnose.analyzers", "diagnose.reading", "diagnose.tables", "torch") == set()
+    assert within(names, "diagnose.analyzers", "diagnose.trace_reader", "diagnose.tables", "torch") == set()
 
 
 @pytest.mark.parametrize("name", [n for n in MODULES if n.startswith("kernels")])

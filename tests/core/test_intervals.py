@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diagnose.intervals import (
+from diagnose.model.intervals import (
     EMPTY,
     Intervals,
     complement,

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from diagnose.findings import Diagnosis
-from diagnose.intervals import total, union
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.intervals import total, union
+from diagnose.pipeline.verdict import STATES
 from diagnose.tables import Tables
-from diagnose.verdicts import STATES
 
 KERNELS = ("gemm", "volta_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum", "multi_tensor_apply_kernel")
 COPIES = ("Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pageable)", "Memcpy DtoD (Device -> Device)")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.memory import BEFORE, memory_of
-from diagnose.trace import Device
+from diagnose.analyzers.common.memory import BEFORE, memory_of
+from diagnose.model.events import Device
 
 MB = 1_000_000
 GPU = Device(0, "NVIDIA A100", 1000 * MB, 108, (8, 0))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose import picture as module
-from diagnose.picture import picture
+from diagnose.pipeline import timeline as module
+from diagnose.pipeline.timeline import picture
 
 
 def spans(p, *categories):

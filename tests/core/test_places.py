@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.examine import tables_of
-from diagnose.intervals import span
-from diagnose.places import doing, is_user_file, place, sampled_lines
+from diagnose.analyzers.common.locate import doing, is_user_file, place, sampled_lines
+from diagnose.model.intervals import span
+from diagnose.pipeline.rank import tables_of
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.plain_text import MAX_LINE, clean, middle, one_line
+from diagnose.text.plain_text import MAX_LINE, clean, middle, one_line
 
 UNSAFE = [
     *range(0x00, 0x09), 0x0B, 0x0C, *range(0x0E, 0x20), *range(0x7F, 0xA0),  # C0, DEL, C1: 0x1B is ESC, 0x9B is CSI

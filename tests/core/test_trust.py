@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.trust import trust_notes
+from diagnose.pipeline.trust import trust_notes
 
 
 def said(r, part):

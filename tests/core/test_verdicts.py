@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.findings import Finding, Queue
-from diagnose.verdicts import headline, in_scope, verdict
+from diagnose.model.diagnosis import Finding, Queue
+from diagnose.pipeline.verdict import headline, in_scope, verdict
 
 
 def queue(idle, late=0.0):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from diagnose import what_if
 from diagnose.errors import InputError, UsageError
-from diagnose.what_if import Asked, ask, parse_place, parse_scale
+from diagnose.pipeline import what_if
+from diagnose.pipeline.what_if import Asked, ask, parse_place, parse_scale
 
 
 @pytest.fixture

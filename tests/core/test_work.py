@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.work import is_pointwise, output_size, work_of
+from diagnose.perf_model.op_cost import is_pointwise, output_size, work_of
 
 BF16, F32 = "c10::BFloat16", "float"
 

@@ -7,7 +7,7 @@ import time
 from fuzzing import worker
 from fuzzing.cases import Case
 
-from diagnose import cli
+from diagnose.cli import main as cli
 
 FAULTS = ("fine", "hang", "memory", "death", "stray")
 

@@ -15,8 +15,11 @@ from fuzzing.running import run_case, watch_rules
 from fuzzing.summary import BEGIN, END, Summary
 from fuzzing.worker import Result
 
-from diagnose import answering, cli, examine, pipeline
 from diagnose.analyzers import data_stall
+from diagnose.cli import answer as answering
+from diagnose.cli import main as cli
+from diagnose.pipeline import rank as examine
+from diagnose.pipeline import run as pipeline
 from diagnose.reports import html, text
 from diagnose.reports import json as json_report
 

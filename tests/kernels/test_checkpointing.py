@@ -5,13 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from diagnose.kernels.checkpointing import (
-    COSTLY_OPS,
-    activation_budget,
-    blocks_of,
-    checkpoint_blocks,
-    plan_checkpoints,
-)
+from diagnose.kernels.checkpointing import COSTLY_OPS, activation_budget, blocks_of, checkpoint_blocks, plan_checkpoints
 
 
 class Block(nn.Module):

@@ -4,14 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from diagnose.kernels.eight_bit import (
-    BACKENDS,
-    eight_bit_adamw,
-    estimate,
-    is_available,
-    state_bytes,
-    take_over,
-)
+from diagnose.kernels.eight_bit import BACKENDS, eight_bit_adamw, estimate, is_available, state_bytes, take_over
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # both packages import with warnings of their own
 

@@ -5,13 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from diagnose.kernels.memory_snapshot import (
-    held_by_line,
-    is_out_of_memory,
-    live_tensors,
-    memory_watch,
-    snapshot_on_oom,
-)
+from diagnose.kernels.memory_snapshot import held_by_line, is_out_of_memory, live_tensors, memory_watch, snapshot_on_oom
 
 KB = 1024
 

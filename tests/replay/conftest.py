@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.captures import Capture
-from diagnose.examine import tables_of
-from diagnose.reading import read_trace
+from diagnose.model.capture import Capture
+from diagnose.pipeline.rank import tables_of
 from diagnose.replay import graph_of
+from diagnose.trace_reader import read_trace
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 

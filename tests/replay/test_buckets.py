@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from diagnose import what_if
 from diagnose.errors import UsageError
-from diagnose.findings import Finding
+from diagnose.model.diagnosis import Finding
+from diagnose.pipeline import what_if
+from diagnose.pipeline.what_if import Asked, ask
 from diagnose.replay import build, simulate
 from diagnose.replay.buckets import end_of_buckets, reductions, with_buckets
 from diagnose.replay.models import effect_of
-from diagnose.what_if import Asked, ask
 
 MIB = 2**20
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.captures import Capture
-from diagnose.examine import tables_of
-from diagnose.intervals import span
+from diagnose.model.capture import Capture
+from diagnose.model.events import Kind
+from diagnose.model.intervals import span
+from diagnose.pipeline.rank import tables_of
 from diagnose.replay import Edge, build, drop_waits, scale_host, scale_kernels, simulate, typical_delays
-from diagnose.trace import Kind
 
 
 def two_steps(recording):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from diagnose.findings import Finding
+from diagnose.model.diagnosis import Finding
+from diagnose.model.events import Device
 from diagnose.replay import simulate
 from diagnose.replay.build import build
 from diagnose.replay.models import HALVED, REACHED, effect_of
-from diagnose.trace import Device
 
 A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.examine import examine_rank, found_in, tables_of
-from diagnose.reading import open_captures
+from diagnose.pipeline.rank import examine_rank, found_in, tables_of
+from diagnose.pipeline.what_if import Asked, ask
 from diagnose.replay.build import build
-from diagnose.replay.excerpt import excerpt
 from diagnose.replay.period import owners, period_ns
-from diagnose.replay.removal import removal
+from diagnose.replay.remove_cause import removal
 from diagnose.replay.simulate import simulate
-from diagnose.what_if import Asked, ask
+from diagnose.replay.step_subset import excerpt
+from diagnose.trace_reader import open_captures
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 

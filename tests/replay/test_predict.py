@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from diagnose.findings import Finding
-from diagnose.intervals import span
+from diagnose.model.diagnosis import Finding
+from diagnose.model.intervals import span
 from diagnose.replay import (
     critical_path,
     graph_of,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.findings import Finding, Prescription
+from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.replay.build import build
-from diagnose.replay.excerpt import excerpt
 from diagnose.replay.period import owners, period_ns
-from diagnose.replay.removal import removal
+from diagnose.replay.remove_cause import removal
 from diagnose.replay.savings import path_of, replay_savings, waterfall
 from diagnose.replay.simulate import simulate
+from diagnose.replay.step_subset import excerpt
 
 
 def finding(rule, lost_us):

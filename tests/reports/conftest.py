@@ -5,12 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.figures import Gap, Memory, Picture, Roofline, RooflinePoint, Span
-from diagnose.findings import (
-    Diagnosis, Example, Finding, HostOperator, Partition, Prescription, Queue, RankSummary, Source, Trial, Where,
-)  # fmt: skip
-from diagnose.outlook import CriticalPath, Forecast, PathPiece, Waterfall
-from diagnose.trace import Note
+from diagnose.model.charts import Gap, Memory, Picture, Roofline, RooflinePoint, Span
+from diagnose.model.diagnosis import (Diagnosis, Example, Finding, HostOperator, Partition, Prescription, Queue, RankSummary, Source, Trial, Where)  # fmt: skip
+from diagnose.model.forecast import CriticalPath, Forecast, PathPiece, Waterfall
+from diagnose.model.events import Note
 
 MS = 1_000_000
 KERNEL = (

@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from diagnose.figures import Gap, Picture, Span
-from diagnose.findings import Prescription
+from diagnose.model.charts import Gap, Picture, Span
+from diagnose.model.diagnosis import Prescription
 from diagnose.reports.charts import chart_data, levels
 from diagnose.reports.html import render
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from diagnose.cli import run
+from diagnose.cli.main import run
 
 MARK = "\x1b]0;owned\x07\x9b2J<script>alert(1)</script>[/red]\u202egnp.exe\u200f\u200b\u2028\r\nfake line\udc80"
 LONG = "n" * 10_000

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from diagnose.findings import Prescription
+from diagnose.model.diagnosis import Prescription
 from diagnose.reports.text import render
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

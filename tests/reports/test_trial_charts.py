@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.findings import Trial
+from diagnose.model.diagnosis import Trial
 from diagnose.reports.json import to_dict
 from diagnose.reports.trial_charts import trial_data, trial_name, verdict
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from diagnose.figures import Gap
-from diagnose.findings import Where
-from diagnose.reports.bars import bar, cells, depth_columns, idle_columns, shades, sparkline
-from diagnose.reports.names import shorten
-from diagnose.reports.words import duration, path_tail, percent, place, summed
+from diagnose.model.charts import Gap
+from diagnose.model.diagnosis import Where
+from diagnose.reports.format import duration, path_tail, percent, place, summed
+from diagnose.reports.kernel_names import shorten
+from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diagnose.intervals import EMPTY, span, union
+from diagnose.model.intervals import EMPTY, span, union
 from diagnose.tables.causes import assign
 from diagnose.tables.gaps import one_gap
 

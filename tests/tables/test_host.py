@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from diagnose.model.events import Kind
 from diagnose.tables.host import host_rows, layers
-from diagnose.trace import Kind
 
 
 def nesting(r, *kinds):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.host_operators import MOST, host_operators
+from diagnose.pipeline.host_operators import MOST, host_operators
 
 
 def by_name(r):

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.reading import read_trace
+from diagnose.model.events import Kind
 from diagnose.tables.kernel_classes import OTHER, classify, kernel_classes
-from diagnose.trace import Kind
+from diagnose.trace_reader import read_trace
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.intervals import total
+from diagnose.model.intervals import total
 
 
 def parts(r):

@@ -1,0 +1,99 @@
+"""Attention written out as product, softmax, product: found by the shapes, and the tasks between the two products."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.intervals import distinct
+from diagnose.perf_model.op_inputs import Shape, inputs
+from diagnose.tables import Tables
+from diagnose.tables.op_launches import Given, given, operators
+
+__all__ = ["WrittenOut", "written_out_attention"]
+
+_SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
+_PRODUCT = ("aten::bmm", "aten::baddbmm")
+# Operators that stand between a product and the softmax at most: scaling, bias, mask, casts, dropout, copies.
+_REACH = 6
+
+
+class WrittenOut(NamedTuple):
+    """One attention; indices into Tasks."""
+
+    products: npt.NDArray[np.intp]  # of the two products
+    between: npt.NDArray[np.intp]  # of softmax, scaling, mask, dropout
+    scores: int  # number of scores, which go to memory and back
+    softmax: int  # row of the softmax's operator
+
+
+def written_out_attention(t: Tables) -> list[WrittenOut]:
+    """Return each softmax that stands between a product that made its input and one that takes its output."""
+    return t.once("written-out attention", lambda: _search(t))
+
+
+class _Stream(NamedTuple):
+    """The operators whose tasks one stream ran, in the order of their first tasks."""
+
+    told: Given
+    tasks: npt.NDArray[np.intp]  # of the stream, indices into Tasks
+    ops: npt.NDArray[np.intp]  # parallel to tasks: the operator's row
+    rows: list[int]  # of the operators
+    leading: list[int]  # parallel to rows: the operator's first task
+
+    def is_product(self, j: int) -> bool:
+        """Tell whether the operator ``rows[j]`` is a batched product."""
+        return self.told.text(int(self.told.name[self.leading[j]])) in _PRODUCT
+
+    def shape(self, j: int, index: int) -> Shape:
+        """Return the shape of one input of the operator ``rows[j]``, (0,) where it was not recorded."""
+        task = self.leading[j]
+        found = inputs(self.told.text(int(self.told.shapes[task])), self.told.text(int(self.told.types[task])))
+        tensor = found.at[index] if found and index < len(found.at) else None
+        return tensor.shape if tensor else (0,)
+
+    def factors(self, j: int) -> tuple[Shape, Shape]:
+        """Return the shapes of what the product ``rows[j]`` multiplies."""
+        first = 1 if self.told.text(int(self.told.name[self.leading[j]])) == "aten::baddbmm" else 0
+        return self.shape(j, first), self.shape(j, first + 1)
+
+
+def _search(t: Tables) -> list[WrittenOut]:
+    ops, told = operators(t), given(t)
+    names = told.name[told.is_known]
+    softmaxes = [n for n in np.flatnonzero(np.bincount(names)).tolist() if told.texts[n] in _SOFTMAX]
+    if not softmaxes:
+        return []
+    found = []
+    for stream in distinct(t.tasks.stream).tolist():
+        tasks = np.flatnonzero((t.tasks.stream == stream) & (ops >= 0))
+        rows, first = np.unique(ops[tasks], return_index=True)
+        order = np.argsort(first, kind="stable")
+        leading = tasks[first[order]]
+        listed = _Stream(told, tasks, ops[tasks], rows[order].tolist(), leading.tolist())
+        for i in np.flatnonzero(np.isin(told.name[leading], softmaxes)).tolist():
+            attention = _around(listed, i)
+            found += [attention] if attention else []
+    return found
+
+
+def _around(s: _Stream, i: int) -> WrittenOut | None:
+    """Look from the softmax ``s.rows[i]`` to both sides."""
+    before = next((j for j in range(i - 1, max(i - 1 - _REACH, -1), -1) if s.is_product(j)), None)
+    after = next((j for j in range(i + 1, min(i + 1 + _REACH, len(s.rows))) if s.is_product(j)), None)
+    scores = prod(s.shape(i, 0))
+    if before is None or after is None or scores == 0:
+        return None
+    left, right = s.factors(before)
+    made = left[0] * left[1] * right[2] if len(left) == len(right) == 3 else 0
+    if not made == prod(s.factors(after)[0]) == scores:
+        return None
+    return WrittenOut(
+        products=s.tasks[np.isin(s.ops, (s.rows[before], s.rows[after]))],
+        between=s.tasks[np.isin(s.ops, s.rows[before + 1 : after])],
+        scores=scores,
+        softmax=s.rows[i],
+    )

@@ -1,0 +1,89 @@
+"""Runs of pointwise kernels over tensors of one size: what a compiler makes one pass of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.analyzers.common.attention import written_out_attention
+from diagnose.model.intervals import covered, distinct
+from diagnose.perf_model.op_cost import is_pointwise, output_size
+from diagnose.tables import Tables
+from diagnose.tables.kernel_classes import kernel_classes
+from diagnose.tables.op_launches import given
+from diagnose.tables.optimizer_spans import updates
+
+__all__ = ["Chain", "chains"]
+
+
+class Chain(NamedTuple):
+    """Two or more different pointwise operators, one after the other on a stream."""
+
+    tasks: npt.NDArray[np.intp]  # indices into Tasks
+    ops: tuple[str, ...]
+    time_ns: int
+    longest_ns: int  # one pass over all inputs takes at least as long
+
+
+def chains(t: Tables) -> list[Chain]:
+    """Return the runs in time order.
+
+    Neither the optimizer's own kernels nor those within written-out attention count: other rules speak of them. A run
+    of one and the same operator does not count either: it may as well be a loop over tensors that do not depend on
+    each other.
+    """
+    return t.once("chains", lambda: _chains(t))
+
+
+def _chains(t: Tables) -> list[Chain]:
+    size, told = _sizes(t), given(t)
+    length = t.tasks.end - t.tasks.start
+    found: list[Chain] = []
+    for stream in distinct(t.tasks.stream).tolist():
+        tasks = np.flatnonzero(t.tasks.stream == stream)
+        begin = np.flatnonzero(np.diff(size[tasks], prepend=-1) != 0)
+        end = np.append(begin[1:], len(tasks))
+        name = told.name[tasks]
+        changes = np.append(0, np.cumsum(np.diff(name) != 0))  # of the operator, up to each task
+        worth = (size[tasks[begin]] > 0) & (changes[end - 1] > changes[begin])
+        time, longest = (ufunc.reduceat(length[tasks], begin)[worth].tolist() for ufunc in (np.add, np.maximum))
+        name = name.tolist()
+        runs = zip(begin[worth].tolist(), end[worth].tolist(), time, longest, strict=True)
+        found += [
+            Chain(tasks[first:last], tuple(told.texts[n] for n in name[first:last]), took, most)
+            for first, last, took, most in runs
+        ]
+    return found
+
+
+def _sizes(t: Tables) -> npt.NDArray[np.int64]:
+    """Return the number of elements that each task of a pointwise operator writes, 0 for every other task."""
+    told = given(t)
+    size = np.zeros(len(told.name), np.int64)
+    pointwise = np.zeros(len(told.texts) + 1, bool)  # by name; the last one is for tasks of no operator
+    asked_names = np.flatnonzero(np.bincount(told.name[told.name >= 0], minlength=1))
+    pointwise[asked_names] = [is_pointwise(told.texts[name]) for name in asked_names.tolist()]
+    shaped = np.flatnonzero(pointwise[told.name] & told.is_known)
+    if not len(shaped):
+        return size
+    asked = shaped[~_of_other_rules(t)[shaped]]
+    code = told.shapes[asked].astype(np.int64) * len(told.texts) + told.types[asked]
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    keys = zip(told.shapes[asked[first]].tolist(), told.types[asked[first]].tolist(), strict=True)
+    sizes = [output_size(told.texts[shape], told.texts[kind]) for shape, kind in keys]
+    size[asked] = np.array(sizes, np.int64)[inverse]
+    sized = np.flatnonzero(size)
+    size[sized[~np.isin(kernel_classes(t.trace, t.tasks.row[sized]), ("elementwise", "copy"))]] = 0
+    return size
+
+
+def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:
+    taken = np.zeros(len(t.tasks.row), bool)
+    for attention in written_out_attention(t):
+        taken[attention.between] = True
+    launch = t.tasks.launch
+    called = t.trace.events.start[np.maximum(launch, 0)]
+    mine: npt.NDArray[np.bool_] = taken | ((launch >= 0) & (covered(updates(t), called, called + 1) > 0))
+    return mine

@@ -1,0 +1,213 @@
+"""Turns the idle time of one cause into a finding: how often, how much, the largest examples, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.analyzers.common.locate import doing, place, places, sampled_lines
+from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Prescription, Where
+from diagnose.model.events import Ints
+from diagnose.model.intervals import Intervals, union
+from diagnose.tables import Tables
+
+__all__ = ["Occurrences", "idle_finding", "occurrences", "removable"]
+
+# Places are looked up for so many of the largest occurrences: their sum stands for the rest.
+MAX_LOOKED_UP = 200
+MAX_PLACES = 5
+NUM_EXAMPLES = 3
+
+
+class Occurrences(NamedTuple):
+    """The idle pieces of one rule summed per gap; columns are parallel, in time order."""
+
+    gap: npt.NDArray[np.intp]  # row of Gaps
+    lost: Ints  # ns
+    start: Ints  # of the first piece in the gap
+    end: Ints  # of the last piece in the gap
+    pieces: Intervals
+
+
+def occurrences(t: Tables, rule: str) -> Occurrences:
+    """Collect the idle pieces of a rule; one occurrence is one gap, and without a device one piece."""
+    rows = t.causes.of(rule)
+    start, end = t.causes.start[rows], t.causes.end[rows]
+    if t.device_id < 0:
+        return Occurrences(t.causes.gap[rows], end - start, start, end, Intervals(start, end))
+    gap, first, inverse = np.unique(t.causes.gap[rows], return_index=True, return_inverse=True)
+    lost = np.bincount(inverse, (end - start).astype(np.float64), minlength=len(gap)).astype(np.int64)
+    last = np.append(first[1:], len(rows)) - 1
+    return Occurrences(gap, lost, start[first], end[last] if len(gap) else end[:0], union((start, end)))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Where to look for the reason of an occurrence: a thread and a time for each, and stretches for the sampler."""
+
+    thread: npt.NDArray[np.int16]
+    time: Ints
+    during: Intervals
+
+
+def _at_launch(t: Tables, o: Occurrences) -> Probe:
+    """Look at the launch that ended the gap, or at the middle of the piece where nothing was launched."""
+    launch = t.gaps.launch[o.gap]
+    events = t.trace.events
+    middle = (o.start + o.end) // 2
+    thread = np.where(launch >= 0, events.thread[launch], t.main).astype(np.int16)
+    return Probe(thread, np.where(launch >= 0, events.start[launch], middle), o.pieces)
+
+
+def _in_the_middle(t: Tables, o: Occurrences) -> Probe:
+    """Look at the main thread in the middle of the piece."""
+    return Probe(np.full(len(o.gap), t.main, np.int16), (o.start + o.end) // 2, o.pieces)
+
+
+def _at_its_start(t: Tables, o: Occurrences) -> Probe:
+    """Look at what the launching thread was in just when the gap began: the call that returned late."""
+    launch = t.gaps.launch[o.gap]
+    thread = np.where(launch >= 0, t.trace.events.thread[launch], t.main).astype(np.int16)
+    before = t.gaps.start[o.gap]
+    wait = 1_000_000  # the sampler sees the wait that led to the gap, not the gap: look at the millisecond before too
+    return Probe(thread, np.maximum(before - 1, 0), union((np.maximum(before - wait, 0), t.gaps.start[o.gap] + 50_000)))
+
+
+PROBES: Mapping[str, Callable[[Tables, Occurrences], Probe]] = {
+    "launch": _at_launch,
+    "middle": _in_the_middle,
+    "start": _at_its_start,
+}
+
+
+@dataclass(frozen=True)
+class Idle:
+    """How an idle rule describes itself: what `idle_finding` cannot know."""
+
+    rule: str
+    title: str
+    probe: str = "launch"
+    confidence: Confidence = "high"
+    evidence: Callable[[Tables, Occurrences], Sequence[str]] | None = None
+    facts: Facts = field(default_factory=dict)
+
+
+def idle_finding(t: Tables, idle: Idle) -> list[Finding]:
+    """Return the finding of an idle rule, or nothing where the rule claimed no time."""
+    o = occurrences(t, idle.rule)
+    if not len(o.gap):
+        return []
+    probe = PROBES[idle.probe](t, o)
+    step_ns = t.steps.step_ns
+    total = int(o.lost.sum())
+    lost = total / t.steps.num
+    what = "idle regions" if t.device_id >= 0 else "stretches of the training thread"
+    evidence = [
+        f"{len(o.gap)} {what} over {t.steps.num} step{'s' * (t.steps.num != 1)}, {total / 1e6:.2f} ms in all: "
+        f"{lost / 1e6:.2f} ms of each step ({lost / step_ns:.1%}).",
+        *(idle.evidence(t, o) if idle.evidence else ()),
+    ]
+    return [
+        Finding(
+            rule=idle.rule,
+            title=idle.title,
+            lost_ns=lost,
+            count=len(o.gap),
+            total_ns=total,
+            median_ns=int(np.median(o.lost)),
+            evidence=tuple(evidence),
+            examples=tuple(_examples(t, o, probe)),
+            where=_places(t, o, probe),
+            confidence=idle.confidence,
+            facts=idle.facts,
+        )
+    ]
+
+
+def _places(t: Tables, o: Occurrences, probe: Probe) -> tuple[Where, ...]:
+    """Return the places of the occurrences, the costliest first; lines of the sampler stand before all others."""
+    cost: dict[Where, int] = {}
+    largest = np.argsort(-o.lost, kind="stable")[:MAX_LOOKED_UP]
+    found = places(t, probe.thread[largest], probe.time[largest])
+    for where, lost in zip(found, o.lost[largest].tolist(), strict=True):
+        bare = replace(where, stack=())
+        cost[bare] = cost.get(bare, 0) + lost
+    ranked = sorted(cost, key=lambda where: -cost[where])
+    ranked = [w for w in ranked if w.file or w.op]
+    lines = [where for where, share in sampled_lines(t, probe.during) if share >= 0.2]
+    if lines and ranked:
+        lines[0] = replace(lines[0], op=ranked[0].op)
+    return tuple([*lines, *ranked][:MAX_PLACES])
+
+
+def _examples(t: Tables, o: Occurrences, probe: Probe) -> list[Example]:
+    found = []
+    for i in np.argsort(-o.lost, kind="stable")[:NUM_EXAMPLES].tolist():
+        gap = int(o.gap[i])
+        thread, time = int(probe.thread[i]), int(probe.time[i])
+        step = max(int(np.searchsorted(t.steps.start, o.start[i], side="right")) - 1, 0)
+        found.append(
+            Example(
+                step=int(t.steps.number[step]),
+                start_ns=int(o.start[i] - t.steps.start[step]),
+                lost_ns=int(o.lost[i]),
+                before=_task(t, int(t.gaps.before[gap])),
+                after=_task(t, int(t.gaps.after[gap])),
+                host=doing(t, thread, probe.time[i : i + 1])[0],
+                where=place(t, thread, time),
+            )
+        )
+    return found
+
+
+def _task(t: Tables, row: int) -> str:
+    return t.name(int(t.tasks.row[row])) if row >= 0 else ""
+
+
+def calls_inside(t: Tables, o: Occurrences) -> list[str]:
+    """Name the runtime calls that took the time, the longest first."""
+    from diagnose.model.events import Kind
+    from diagnose.model.intervals import covered
+
+    rows = t.host_rows(Kind.RUNTIME)
+    events = t.trace.events
+    inside = covered(o.pieces, events.start[rows], events.end[rows])
+    rows, inside = rows[inside > 0], inside[inside > 0]
+    names, inverse = np.unique(events.name[rows], return_inverse=True)
+    sums = np.bincount(inverse, inside.astype(np.float64), minlength=len(names))
+    counts = np.bincount(inverse, minlength=len(names))
+    top = np.argsort(-sums)[:3]
+    return [
+        f"{t.trace.names[int(names[i])]}: {int(counts[i])} calls, {sums[i] / 1e6:.2f} ms of the idle time." for i in top
+    ]
+
+
+def removable(  # what every rule says of its change
+    finding: Finding,
+    step_ns: float,
+    *,
+    least: float,
+    most: float = 1.0,
+    arguments: Facts | None = None,
+    **shape: str,
+) -> Prescription:
+    """Return a prescription that gives back between ``least`` and ``most`` of what the finding costs."""
+    saves = (finding.lost_ns * least, finding.lost_ns * most)
+    texts = {"before": "", "needs": "", "remedy": "", **shape}
+    return Prescription(
+        rule=finding.rule,
+        saves_ns=saves,
+        predicted_step_ns=step_ns - sum(saves) / 2,
+        id=texts["id"],
+        title=texts["title"],
+        before=texts["before"],
+        after=texts["after"],
+        safety=texts["safety"],
+        needs=texts["needs"],
+        remedy=texts["remedy"],
+        arguments=arguments or {},
+    )

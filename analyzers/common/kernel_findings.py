@@ -1,0 +1,101 @@
+"""What rules of a busy device share: tasks by name, and the finding made of some of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.analyzers.common.locate import places
+from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.model.intervals import distinct, intersect, total, union
+from diagnose.tables import Tables
+
+__all__ = ["NAME_PART", "Waste", "busy_part", "costliest", "named", "waste_finding"]
+
+Rows = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
+
+NAME_PART = 600  # what a kernel does stands at the begin of its name; template arguments may be thousands of letters
+MAX_LOOKED_UP = 20  # launches, the longest tasks first, whose places are looked up
+MAX_PLACES = 3
+
+
+@dataclass(frozen=True)
+class Waste:
+    """How a rule of a busy device describes itself: what ``waste_finding`` cannot know."""
+
+    rule: str
+    title: str
+    min_share: float  # of the busy time; less is not worth a line
+    kept_ns: float = 0.0  # of the tasks' time, what stays when the cause is gone
+    evidence: Sequence[str] = ()
+    confidence: Confidence = "high"
+    facts: Facts = field(default_factory=dict)
+
+
+def busy_part(t: Tables, tasks: Rows) -> int:
+    """Return for how long (ns over the window) one of the tasks ran; tasks side by side count once."""
+    return total(intersect(union((t.tasks.start[tasks], t.tasks.end[tasks])), t.occupancy.busy))
+
+
+def named(t: Tables, pattern: re.Pattern[str]) -> Mask:
+    """Tell which tasks have a name that the pattern finds; each distinct name is looked at once."""
+    ids = t.trace.events.name[t.tasks.row]
+    found = np.zeros(len(t.trace.names) + 1, bool)
+    for n in distinct(ids).tolist() if len(ids) else []:
+        found[n] = pattern.search(t.trace.names[n][:NAME_PART]) is not None
+    mask: Mask = found[ids]
+    return mask
+
+
+def waste_finding(t: Tables, waste: Waste, tasks: Rows) -> list[Finding]:
+    """Return the finding of these tasks, or nothing where they take too little; they are the rule's from then on."""
+    time, busy = busy_part(t, tasks), total(t.occupancy.busy)
+    length = (t.tasks.end - t.tasks.start)[tasks]
+    if not len(tasks) or not busy or time < waste.min_share * busy:
+        return []
+    kept = min(waste.kept_ns / max(int(length.sum()), 1), 1.0)
+    t.blame(waste.rule, tasks)
+    return [
+        Finding(
+            rule=waste.rule,
+            title=waste.title,
+            lost_ns=time * (1 - kept) / t.steps.num,
+            count=len(tasks),
+            total_ns=time,
+            median_ns=int(np.median(length)),
+            evidence=(
+                f"{len(tasks) / t.steps.num:.0f} kernels a step take {time / t.steps.num / 1e6:.2f} ms of it, "
+                f"{time / busy:.0%} of the busy time.",
+                *waste.evidence,
+            ),
+            where=_where(t, tasks[np.argsort(-length, kind="stable")]),
+            confidence=waste.confidence,
+            facts=waste.facts,
+        )
+    ]
+
+
+def _where(t: Tables, tasks: Rows) -> tuple[Where, ...]:
+    launch = t.tasks.launch[tasks]
+    rows = launch[launch >= 0][:MAX_LOOKED_UP]
+    events = t.trace.events
+    found = places(t, events.thread[rows], events.start[rows])
+    return tuple(dict.fromkeys(replace(w, stack=()) for w in found))[:MAX_PLACES]
+
+
+def costliest(t: Tables, tasks: Rows, *, most: int = 3) -> list[str]:
+    """Say which kernels take the tasks' time, those of one name together."""
+    ids = t.trace.events.name[t.tasks.row[tasks]]
+    names, inverse = np.unique(ids, return_inverse=True)
+    cost = np.bincount(inverse, (t.tasks.end - t.tasks.start)[tasks].astype(np.float64))
+    count = np.bincount(inverse)
+    return [
+        f"{t.trace.names[int(names[i])][:80]}: {count[i] / t.steps.num:.0f} a step, "
+        f"{cost[i] / t.steps.num / 1e6:.2f} ms."
+        for i in np.argsort(-cost)[:most].tolist()
+    ]

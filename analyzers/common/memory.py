@@ -1,0 +1,195 @@
+"""The memory of the steady steps: its peak, what it consists of then, and which lines took it.
+
+What a block is for follows from when it was taken and given back: taken in the forward and given back in the backward
+it is an activation; taken in the backward and kept beyond it, a gradient; kept beyond a step of the optimizer that
+took it, the optimizer's state. What was there before the recording are parameters, that state, and what else lives on:
+a capture knows the sizes of both, other traces do not.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.analyzers.common.locate import places
+from diagnose.model.diagnosis import Where
+from diagnose.model.events import Ints, Kind
+from diagnose.model.intervals import Intervals, covered
+from diagnose.tables import Tables
+from diagnose.tables.allocations import NEVER, Allocations, find_allocations
+from diagnose.tables.names import BACKWARD, matching
+from diagnose.tables.optimizer_spans import updates
+from diagnose.tables.roofline import device_of
+
+if TYPE_CHECKING:
+    from diagnose.model.charts import Memory
+
+__all__ = ["ACTIVATIONS", "BEFORE", "GRADIENTS", "INPUT", "KEPT", "OPTIMIZER", "PARAMETERS", "WORKSPACE", "memory_of"]
+
+BEFORE, OTHERS = "held from before (parameters, optimizer state)", "held from before (buffers and others)"
+ACTIVATIONS, GRADIENTS, WORKSPACE, INPUT = "activations", "gradients", "workspace", "input"
+PARAMETERS = "parameters"
+OPTIMIZER, KEPT = "optimizer state", "kept"
+MOST_POINTS = 600  # of the timeline: more than a chart has pixels
+MOST_LOOKED_UP = 400  # blocks at the peak, the largest first, whose lines are looked up
+MOST_PLACES = 8
+_TO_DEVICE = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
+_FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
+
+
+def memory_of(t: Tables) -> Memory | None:
+    """Return the memory of the steady steps, from the attribution window where the light one lacks it."""
+    return t.once("memory", lambda: _memory(t))
+
+
+def _memory(t: Tables) -> Memory | None:
+    blocks = find_allocations(t)
+    attribution = t.capture.attribution
+    if blocks is None and attribution is not None and attribution is not t.trace:
+        return memory_of(t.once("attribution", lambda: Tables(t.capture, attribution)))
+    if blocks is None:
+        return None
+    from diagnose.model.charts import Memory
+
+    start, end = t.steps.window
+    inside = np.flatnonzero((blocks.time >= start) & (blocks.time <= end))
+    if not len(inside):
+        return None
+    peak = int(inside[blocks.allocated[inside].argmax()])
+    time = int(blocks.time[peak])
+    held = blocks.held_at(time)
+    device = device_of(t) if t.device_id >= 0 else None
+    reserved = int(blocks.reserved[inside].max())
+    return Memory(
+        device=(device.name or f"GPU {device.id}") if device else f"GPU {t.device_id}" if t.device_id >= 0 else "host",
+        peak_allocated=int(blocks.allocated[peak]),
+        peak_reserved=reserved if reserved > 0 else None,
+        capacity=(device.memory_bytes or None) if device else None,
+        peak_at_ns=time - start,
+        timeline=_timeline(blocks, inside, start),
+        by_category=_by_category(t, blocks, held, int(blocks.allocated[peak])),
+        by_place=_by_place(t, blocks, held),
+        retries=_retries(t),
+    )
+
+
+def _timeline(blocks: Allocations, inside: npt.NDArray[np.intp], start: int) -> tuple[tuple[int, int, int], ...]:
+    """Return the step function, of each stretch of time its highest point where there are too many."""
+    if len(inside) > MOST_POINTS:
+        cuts = np.unique(np.linspace(0, len(inside), MOST_POINTS, endpoint=False).astype(np.intp))
+        inside = np.array([part[blocks.allocated[part].argmax()] for part in np.split(inside, cuts[1:])], np.intp)
+    columns = (blocks.time[inside] - start, blocks.allocated[inside], blocks.reserved[inside])
+    return tuple(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _by_category(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp], allocated: int) -> dict[str, int]:
+    taken, freed = _phase(t, blocks.taken[held]), _phase(t, blocks.freed[held])
+    never = blocks.freed[held] > t.steps.window[1]
+    same = _same_call(t, blocks, held)
+    category = np.select(
+        [
+            taken == _OPTIMIZER_PHASE,
+            taken == _BACKWARD_PHASE,
+            _is_input(t, blocks.taken[held], blocks.row[held]),
+            never,
+            freed == _FORWARD_PHASE,
+        ],
+        [
+            np.where(same, WORKSPACE, OPTIMIZER),
+            np.where(freed == _BACKWARD_PHASE, WORKSPACE, GRADIENTS),
+            INPUT,
+            KEPT,
+            WORKSPACE,
+        ],
+        ACTIVATIONS,
+    )
+    found = {name: int(blocks.size[held][category == name].sum()) for name in dict.fromkeys(category.tolist())}
+    held_before = _held_before(t, max(allocated - sum(found.values()), 0), found.get(OPTIMIZER, 0))
+    for name, size in held_before.items():
+        found[name] = found.get(name, 0) + size
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _held_before(t: Tables, size: int, new_state: int) -> dict[str, int]:
+    """Divide what was there before the recording: a capture knows how large parameters and the optimizer's state are.
+
+    ``new_state`` is the part of the state that the recording saw being taken.
+    """
+    parameters, state = _told(t, "param_bytes"), _told(t, "state_bytes")
+    parameters = min(parameters, size)
+    state = min(max(state - new_state, 0), size - parameters)
+    if not parameters:
+        return {BEFORE: size}
+    split = {PARAMETERS: parameters, OPTIMIZER: state, OTHERS: size - parameters - state}
+    return {name: held for name, held in split.items() if held}
+
+
+def _told(t: Tables, name: Literal["param_bytes", "state_bytes"]) -> int:
+    """Return what a capture tells of all optimizers together, 0 where it tells nothing."""
+    if t.capture.info is None:
+        return 0
+    main = t.capture.info.optimizer
+    return sum(getattr(one, name) or 0 for one in (main, *main.others))
+
+
+def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
+    """Tell in which phase of a step each time lies; what is neither backward nor optimizer counts as forward."""
+    found = np.zeros(len(time), np.intp)
+    known = np.flatnonzero(time != NEVER)
+    for phase, during in ((_BACKWARD_PHASE, _backward(t)), (_OPTIMIZER_PHASE, updates(t))):
+        inside = covered(during, time[known], time[known] + 1) > 0
+        found[known[inside]] = phase
+    return found
+
+
+def _backward(t: Tables) -> Intervals:
+    return t.once("backward", lambda: t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD)))
+
+
+def _same_call(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    """Tell which blocks the call of the optimizer that took them gave back itself."""
+    during = updates(t)
+    if not len(during.start):
+        return np.zeros(len(held), bool)
+    call = np.maximum(np.searchsorted(during.start, blocks.taken[held], side="right") - 1, 0)
+    same: npt.NDArray[np.bool_] = blocks.freed[held] <= during.end[call]
+    return same
+
+
+def _is_input(t: Tables, time: Ints, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+    """Tell which blocks were taken inside a call that copies from the host to the device."""
+    events = t.trace.events
+    found = np.zeros(len(time), bool)
+    copies = [n for n, name in enumerate(t.trace.names) if _TO_DEVICE.search(name[:40])]
+    launch = t.tasks.launch[np.isin(events.name[t.tasks.row], copies) & t.tasks.is_copy & (t.tasks.launch >= 0)]
+    called = np.sort(events.start[launch])
+    for thread, layers in t.work_layers.items() if len(called) else ():
+        mine = np.flatnonzero(events.thread[rows] == thread)
+        for depth in range(len(layers.rows)):
+            open_rows = layers.open_in(depth, time[mine])
+            is_op = (open_rows >= 0) & (events.kind[np.maximum(open_rows, 0)] == Kind.OP)
+            begin, end = events.start[np.maximum(open_rows, 0)], events.end[np.maximum(open_rows, 0)]
+            inside = np.searchsorted(called, end) > np.searchsorted(called, begin)
+            found[mine[is_op & inside]] = True
+    return found
+
+
+def _by_place(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> tuple[tuple[Where, int], ...]:
+    events = t.trace.events
+    largest = held[np.argsort(-blocks.size[held], kind="stable")][:MOST_LOOKED_UP]
+    rows = blocks.row[largest]
+    cost: dict[Where, int] = {}
+    for where, size in zip(
+        places(t, events.thread[rows], events.start[rows]), blocks.size[largest].tolist(), strict=True
+    ):
+        bare = replace(where, stack=())
+        cost[bare] = cost.get(bare, 0) + size
+    return tuple(sorted(cost.items(), key=lambda item: -item[1]))[:MOST_PLACES]
+
+
+def _retries(t: Tables) -> int | None:
+    return t.capture.info.memory.retries if t.capture.info else None

@@ -1,0 +1,1 @@
+"""The process that runs the script: start, signals, children, ranks, the end."""

@@ -1,0 +1,89 @@
+"""Runs the traced script in a process of its own and waits for it.
+
+The process apart is what lets a script be killed, call ``os._exit`` or hold every byte of GPU memory without taking the
+diagnosis down with it; and the command itself never has to import torch.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType
+
+from diagnose.capture.process.child import Order
+from diagnose.capture.process.children import RUN_VARIABLE, new_mark
+
+__all__ = ["Ended", "supervise"]
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+STDERR = 2
+GROUP_SIGNAL_S = 0.2  # a signal to the group reaches both processes within this time
+
+# Neither `-m` nor a path: both would put a folder in front of sys.path that the script's own imports must not see.
+BOOTSTRAP = "import sys; sys.path.pop(0); from diagnose.capture.process.child import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the child ended."""
+
+    pid: int
+    returncode: int  # negative: the signal that ended it
+    failure: str  # the sentence of a DiagnoseError, or ""
+
+    @property
+    def exit_code(self) -> int:
+        """Return the return code as a shell would show it: 128 and the number of the signal for a killed process."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
+
+def supervise(order: Order, script: Sequence[str], *, stdout_to_stderr: bool) -> Ended:
+    """Run the script under capture on the caller's own terminal and wait for its end."""
+    with tempfile.TemporaryFile() as failure, tempfile.TemporaryFile() as signals:
+        files = (failure.fileno(), signals.fileno())
+        order = replace(order, failure_file=files[0], signal_file=files[1])
+        command = [*_python(), "-c", BOOTSTRAP, order.encode(), *script]
+        environment = {**os.environ, RUN_VARIABLE: new_mark()}  # marks all that the script starts
+        child = subprocess.Popen(command, stdout=STDERR if stdout_to_stderr else None, pass_fds=files, env=environment)
+        with _signals_to(child, files[1]):
+            returncode = child.wait()
+        failure.seek(0)
+        return Ended(child.pid, returncode, failure.read().decode("utf-8", "replace"))
+
+
+def _python() -> list[str]:
+    """Return this interpreter with its own switches (-O, -X dev, …)."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
+    return [sys.executable, *flags]
+
+
+@contextmanager
+def _signals_to(child: subprocess.Popen[bytes], heard: int) -> Iterator[None]:
+    """Pass signals on to the child that it has not received by itself.
+
+    A terminal and a launcher signal the whole process group, others this process alone; a second KeyboardInterrupt
+    would hit the script while it cleans up after the first.
+    """
+    known = 0
+
+    def forward(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a handler
+        nonlocal known
+        time.sleep(GROUP_SIGNAL_S)
+        news = os.pread(heard, os.fstat(heard).st_size, known)
+        known += len(news)
+        if number not in news:
+            child.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in FORWARDED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

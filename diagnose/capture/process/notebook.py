@@ -1,0 +1,119 @@
+"""Captures a loop or a step function from Python, without a script of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from diagnose.capture.options import MAX_MB, CaptureOptions
+from diagnose.capture.process.run import Progress, silence_kineto
+from diagnose.capture.record.session import Session
+from diagnose.errors import CaptureError
+
+__all__ = ["Tracer", "capture_steps"]
+
+
+class Tracer:
+    """Captures the loop inside its ``with`` block; ``step()`` ends each step.
+
+    ``done`` turns true once everything is captured: the loop may go on, or break. After the block ``folder`` is
+    the capture. If the block raises, what was captured is still written and the exception goes on.
+
+    Raises (at the end of the block):
+        CaptureError: too few steps.
+        OutputError: the folder cannot be written.
+    """
+
+    def __init__(self, options: CaptureOptions | None = None, *, progress: Progress | None = None) -> None:
+        self._temporary: Path | None = None
+        if options is None:
+            options = CaptureOptions(output=_temporary_folder())
+            self._temporary = options.output.parent
+        self.options = replace(options, step_on="marker")
+        self.folder: Path | None = None
+        self._say: Callable[[str], None] = progress.say if progress is not None else lambda _text: None
+        self._session: Session | None = None
+
+    def __enter__(self) -> Tracer:
+        silence_kineto()
+        import torch  # noqa: F401  # the session hooks into it
+
+        self._session = Session(self.options, (), say=self._say, stop=None)
+        self._session.arm()
+        self._session.listener.choice.chosen = "marker"
+        self._session.mark()
+        return self
+
+    @property
+    def done(self) -> bool:
+        """Return whether everything is captured."""
+        return self._session is not None and self._session.complete
+
+    def step(self) -> None:
+        """End a step."""
+        if self._session is not None and not self._session.complete:
+            self._session.mark()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        session = self._session
+        if session is None:
+            return
+        session.close()
+        if session.measured.files:
+            ended = "finished" if error is None else "raised"
+            session.note_what_is_missing()
+            session.publish(ended, None)
+            self.folder = session.folder.target
+            return
+        session.folder.discard()
+        if self._temporary is not None:
+            with contextlib.suppress(OSError):
+                self._temporary.rmdir()
+        if error is None and session.measured.notes and session.complete:
+            raise CaptureError(f"No step was captured: {' '.join(session.all_notes)}")
+        if error is None:
+            raise CaptureError(
+                f"No step was captured: the loop made {session.num_steps} steps before the capture began. "
+                "Call step() once per step, run more steps, or wait less with skip=2, steps=2."
+            )
+
+
+def capture_steps(  # noqa: PLR0913  # keyword-only options with defaults
+    step_fn: Callable[[], object],
+    *,
+    steps: int | None = None,
+    skip: int | None = None,
+    output: Path | None = None,
+    max_seconds: float = 300.0,
+    max_mb: float = MAX_MB,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Call ``step_fn`` until enough steps of it are captured; return the capture folder.
+
+    Raises:
+        UsageError: a bound that makes no sense.
+        OutputError: the folder cannot be written.
+    """
+    options = CaptureOptions(
+        output=output or _temporary_folder(), steps=steps, skip=skip, step_on="marker",
+        max_seconds=max_seconds, max_mb=max_mb, force=force,
+    )  # fmt: skip
+    tracer = Tracer(options, progress=progress)
+    with tracer:
+        while not tracer.done:
+            step_fn()
+            tracer.step()
+    if tracer.folder is None:  # __exit__ has raised
+        raise CaptureError("No step was captured.")
+    return tracer.folder
+
+
+def _temporary_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="diagnose-")) / "capture"

@@ -1,0 +1,135 @@
+"""Traces a script in this process: runs it as Python would, captures steps of it, writes the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from diagnose.capture.options import CaptureOptions
+from diagnose.capture.process.children import ForkedChildren, end_others, end_workers, mark_run
+from diagnose.capture.process.failure_messages import nothing_captured
+from diagnose.capture.process.script import BY_SIGNAL, Outcome, StopScript, check_script, run_script
+from diagnose.capture.process.stop_signals import StopSignals
+from diagnose.capture.record.session import Session
+from diagnose.capture.steps.import_hooks import when_imported
+
+if TYPE_CHECKING:
+    from diagnose.model.capture import CaptureInfo
+
+__all__ = ["CaptureResult", "Progress", "leave_behind", "silence_kineto", "trace_script"]
+
+KINETO_SILENT = "99"  # above every level that Kineto writes at (5, its documented highest, still lets lines through)
+
+
+class Progress(Protocol):
+    """Anything that can show a line."""
+
+    def say(self, text: str) -> None:
+        """Show one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureResult:
+    """What came of a traced script.
+
+    ``exit_code`` is the script's own, 0 where it was stopped on purpose. ``threads`` names non-daemon threads of a
+    stopped script that still run: the interpreter would wait for them at its exit.
+    """
+
+    folder: Path
+    info: CaptureInfo
+    exit_code: int
+    error: BaseException | None
+    threads: tuple[str, ...] = ()
+
+
+def trace_script(
+    argv: Sequence[str], options: CaptureOptions, *, module: bool = False, progress: Progress | None = None
+) -> CaptureResult:
+    """Run ``argv`` as the main program, capture steps of it and write ``options.output``.
+
+    The script's traceback, if it raises, has been printed as Python prints it.
+
+    Raises:
+        UsageError: there is no such script.
+        OutputError: the capture cannot be written.
+        CaptureError: no step could be captured; its ``exit_code`` is the script's own where that is not 0.
+    """
+    check_script(argv, module=module)
+    silence_kineto()
+    say = progress.say if progress is not None else _say_nothing
+    command = (*(("-m",) if module else ()), *argv)
+    session = Session(options, command, say=say, stop=_stop)
+    say("waiting for the first step")
+    forget = when_imported("torch", session.arm)
+    owner, forked, mark, signals = os.getpid(), ForkedChildren(), mark_run(), StopSignals()
+    with signals.installed():
+        outcome: Outcome | None = None
+        try:
+            outcome = run_script(argv, module=module, signals=signals)
+        finally:
+            if os.getpid() == owner:
+                forget()
+                session.close()
+                session.listener.shut_loaders()
+                if outcome is None:
+                    session.folder.discard()
+        if os.getpid() != owner:  # the script forked, and this is the child at the script's end
+            sys.exit(outcome.exit_code)
+        threads = leave_behind(outcome, forked, mark)
+        forked.close()
+        result = _conclude(session, outcome, threads)
+    if signals.deferred and not result.exit_code:
+        return replace(result, exit_code=BY_SIGNAL + signals.deferred)
+    return result
+
+
+def silence_kineto() -> None:
+    """Keep the profiler's own log lines off the terminal; torch reads this when it is first used."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", KINETO_SILENT)
+
+
+def _conclude(session: Session, outcome: Outcome, threads: tuple[str, ...]) -> CaptureResult:
+    if not session.measured.files:
+        session.folder.discard()
+        raise nothing_captured(session, outcome)
+    session.note_what_is_missing()
+    session.say("writing the capture")
+    info = session.publish(outcome.ended, outcome.exit_code)
+    return CaptureResult(session.folder.target, info, outcome.exit_code, outcome.error, threads)
+
+
+def _stop() -> None:
+    raise StopScript
+
+
+def leave_behind(outcome: Outcome, forked: ForkedChildren, mark: str = "") -> tuple[str, ...]:
+    """After a stop end what the script would have ended, and every process that it started."""
+    gc.collect()
+    if outcome.ended not in ("stopped", "interrupted", "killed"):
+        return ()
+    _destroy_process_group()
+    end_workers()
+    forked.end()
+    if mark:
+        end_others(mark)
+    others = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+    return tuple(thread.name for thread in others)
+
+
+def _destroy_process_group() -> None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        with contextlib.suppress(RuntimeError, ValueError):
+            distributed.destroy_process_group()
+
+
+def _say_nothing(text: str) -> None:
+    """Show nothing."""

@@ -1,0 +1,143 @@
+"""Runs a script or module in this process as ``python script.py`` or ``python -m module`` would."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+from diagnose.capture.process.stop_signals import Killed, StopSignals
+from diagnose.errors import UsageError
+
+__all__ = ["BY_SIGNAL", "Ended", "Outcome", "StopScript", "check_script", "run_script"]
+
+Ended: TypeAlias = Literal["stopped", "finished", "raised", "interrupted", "killed"]
+
+BY_SIGNAL = 128  # a shell reports this plus the number of the signal
+INTERRUPTED = BY_SIGNAL + signal.SIGINT
+
+_OWN_FOLDER = str(Path(__file__).parent)
+
+
+class StopScript(BaseException):  # not an error: everything was captured
+    """Unwinds the script once everything is captured; not an Exception, so that scripts let it pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the script ended; ``error`` is what it raised, SystemExit included."""
+
+    ended: Ended
+    exit_code: int
+    error: BaseException | None = None
+
+
+def check_script(argv: Sequence[str], *, module: bool) -> None:
+    """Refuse what Python could not even start.
+
+    Raises:
+        UsageError: no script was given or it does not exist.
+    """
+    if not argv:
+        raise UsageError("There is nothing to trace: name a script, such as train.py, or -m and a module.")
+    if not module and not Path(argv[0]).exists():
+        raise UsageError(f"There is no script {argv[0]} here ({Path.cwd()}); check the path.")
+
+
+def run_script(argv: Sequence[str], *, module: bool, signals: StopSignals | None = None) -> Outcome:
+    """Run ``argv`` as the main program and say how it ended; a traceback is printed as Python prints it.
+
+    With ``signals`` the caller has installed, stop signals are deferred from the script's end on.
+    """
+    if signals is None:
+        signals = StopSignals()
+        with signals.installed():
+            return run_script(argv, module=module, signals=signals)
+    with _main_program(argv, module=module):
+        try:
+            try:
+                _run(argv, module=module)
+            finally:
+                signals.defer()
+        except StopScript as stop:
+            _release_frames(stop)
+            return Outcome("stopped", 0)
+        except BaseException as error:  # whatever the script raises is shown and passed on
+            return _failed(error, signals)
+    return Outcome("finished", 0)
+
+
+def _run(argv: Sequence[str], *, module: bool) -> None:
+    if module:
+        runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(argv[0], run_name="__main__")
+
+
+def _failed(error: BaseException, signals: StopSignals) -> Outcome:
+    """Return the outcome of a script that raised; after a signal its error is about what the signal ended."""
+    if isinstance(error, Killed) or signals.stopped_by:
+        _release_frames(error)
+        return Outcome("killed", BY_SIGNAL + (signals.stopped_by or signal.SIGTERM))
+    if isinstance(error, KeyboardInterrupt):
+        _release_frames(error)
+        return Outcome("interrupted", INTERRUPTED, error)
+    if isinstance(error, SystemExit):
+        return Outcome("finished", _exit_code(error), error)
+    _show(error)
+    return Outcome("raised", 1, error)
+
+
+@contextlib.contextmanager
+def _main_program(argv: Sequence[str], *, module: bool) -> Iterator[None]:
+    """Give the script its own sys.argv and sys.path[0], and put ours back."""
+    old_argv, old_path = sys.argv, list(sys.path)
+    sys.argv = list(argv)
+    if not getattr(sys.flags, "safe_path", False):
+        first = str(Path.cwd()) if module else os.path.dirname(os.path.realpath(argv[0]))  # noqa: PTH120
+        sys.path[:1] = [first]
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = old_argv, old_path
+
+
+def _exit_code(error: SystemExit) -> int:
+    """Return the exit code as the interpreter computes it, and print a message given instead of one."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _show(error: BaseException) -> None:
+    """Print the traceback without the frames between the interpreter and the script."""
+    sys.excepthook(type(error), error, error.with_traceback(_script_part(error.__traceback__)).__traceback__)
+
+
+def _script_part(traceback: TracebackType | None) -> TracebackType | None:
+    """Return the traceback from the script's first frame on."""
+    while traceback is not None and _is_ours(traceback.tb_frame.f_code.co_filename):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.startswith((_OWN_FOLDER, "<frozen runpy>")) or filename == runpy.__file__
+
+
+def _release_frames(error: BaseException) -> None:
+    """Let go of the script's frames, so that what they hold (DataLoader iterators) is shut down now."""
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__traceback__ = None
+        seen = seen.__context__

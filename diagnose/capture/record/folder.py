@@ -1,0 +1,274 @@
+"""Writes a capture folder: everything goes into a folder beside it first, and is moved into place when complete.
+
+The place is reserved when the run starts: the folder is made and locked, so that a second run is refused before it
+trains for hours. One rank's folder appears at once, by a rename. Several ranks share a folder: each moves its files in,
+its ``capture.rank<r>.json`` last, so a rank that has one is complete. If something else stands in the place in the end,
+the capture gets a name beside it. If the process is killed, the partial folder stays and can be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnose.capture.record.gzip_io import open_packed
+from diagnose.errors import OutputError
+from diagnose.model.files import cannot_write, move_new, open_private, printable, reason
+from diagnose.model.reservation import Reservation
+
+if TYPE_CHECKING:
+    from diagnose.model.capture import CaptureInfo
+
+__all__ = ["CaptureFolder", "Places", "unfinished"]
+
+OUR_FILES = (
+    "capture.json",
+    "capture.rank*.json",
+    "rank*.pt.trace.json.gz",
+    "rank*.samples.json.gz",
+    "rank*.lines.json.gz",
+)
+SPARE = ".spare"  # a file that is given up when the disk is full, so that the description still fits
+SPARE_BYTES = 128 * 1024  # descriptions are 5 to 50 kB
+TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}  # of a rename: something stands there
+
+
+class Places:
+    """Where the capture of one process lies: ``target``, while it is written ``partial``, else ``beside``.
+
+    Raises:
+        OutputError: the target is no place for a folder.
+    """
+
+    def __init__(self, target: Path, *, rank: int, num_ranks: int, pid: int) -> None:
+        try:
+            if target.is_symlink() and not target.exists():
+                raise OutputError(f"{printable(target)} is a link to nothing; remove it, or give another name.")
+            self.target = target.resolve()  # the script may change the current folder
+            ranked = f".rank{rank}" if num_ranks > 1 else ""
+            self.partial = self._near(f"{ranked}.partial-{pid}")
+            self.beside = self._near(f"{ranked}-{pid}")
+        except (OSError, ValueError) as error:
+            raise cannot_write(target, error) from error
+
+    def _near(self, suffix: str) -> Path:
+        """Return a name beside the target, in it where it is a mounted disk or what is around it cannot be written."""
+        target, around = self.target, self.target.parent
+        if target.is_dir() and (
+            target == around or not os.access(around, os.W_OK | os.X_OK) or target.stat().st_dev != around.stat().st_dev
+        ):
+            return target / f"capture{suffix}"
+        return target.with_name(f"{target.name}{suffix}")
+
+
+def unfinished(target: Path) -> list[Path]:
+    """Return the partial folders of ``target`` that killed processes have left and that hold something to read."""
+    around, start = target.absolute().parent, f"{target.name}."
+    try:
+        named = [path for path in around.iterdir() if path.name.startswith(start) and ".partial-" in path.name]
+        return sorted(path for path in named if any(path.glob("capture*.json")))
+    except OSError:
+        return []
+
+
+class CaptureFolder:
+    """The folder that one rank's capture will be; ``partial`` is where it is written until then.
+
+    Raises:
+        OutputError: something else is there already or another run is about to write it, or it cannot be written.
+    """
+
+    def __init__(self, target: Path, *, rank: int, num_ranks: int, force: bool) -> None:
+        places = Places(target, rank=rank, num_ranks=num_ranks, pid=os.getpid())
+        self.target, self.partial, self._beside = places.target, places.partial, places.beside
+        self._rank, self._num_ranks, self._force = rank, num_ranks, force
+        self._shared = num_ranks > 1
+        self._name = f"capture.rank{rank}.json" if self._shared else "capture.json"
+        self._home = self.partial  # where the files are at the moment
+        try:
+            self._check()
+            lock = f".rank{rank}.lock" if self._shared else None
+            self._reservation = Reservation(self.target, lock_name=lock, must=not force)
+        except BlockingIOError as error:
+            raise OutputError(
+                f"Another run is writing its capture to {printable(target)}; give another name."
+            ) from error
+        except (OSError, ValueError) as error:
+            raise cannot_write(target, error) from error
+        try:
+            self._check()  # once more: another run may have ended since
+            self._set_leftover_aside()
+            self.partial.mkdir(mode=0o700)
+            with open_private(self.partial / SPARE) as spare:
+                spare.write(os.urandom(SPARE_BYTES))  # zeros would take no space on some file systems
+        except OSError as error:
+            self.discard()
+            raise cannot_write(target, error) from error
+        except OutputError:
+            self.discard()
+            raise
+
+    def _check(self) -> None:
+        if os.path.lexists(self.target) and not self.target.is_dir():
+            raise OutputError(f"{printable(self.target)} is a file, but a capture is a folder; give another name.")
+        if not self._force and self._is_taken(self.target):
+            raise OutputError(
+                f"{printable(self.target)} is not empty; give another name, or --force to replace the capture in it."
+            )
+
+    def _set_leftover_aside(self) -> None:
+        """Rename what a killed process of this number left: in containers numbers repeat."""
+        if not self._reservation.is_held or not self.partial.exists():
+            return
+        names = (self.partial.with_name(f"{self.partial.name}.{n}") for n in itertools.count(1))
+        self.partial.rename(next(name for name in names if not name.exists()))
+
+    def _is_taken(self, folder: Path) -> bool:
+        """Return whether ``folder`` holds anything; of a folder of several ranks, whether it holds this rank."""
+        if self._shared:
+            return os.path.lexists(folder / self._name)
+        return folder.is_dir() and any(path != self.partial for path in folder.iterdir())
+
+    def write_info(self, info: CaptureInfo) -> None:
+        """Write or rewrite the description; on a full disk it takes the space that was kept for it.
+
+        Raises:
+            OSError: it cannot be written; what was written before is still there.
+        """
+        text = json.dumps(info.to_json(), indent=1).encode("utf-8", "backslashreplace")
+        try:
+            self._write(self._name, text)
+        except OSError:
+            if not self._give_up_spare():
+                raise
+            self._write(self._name, text)
+
+    def _write(self, name: str, data: bytes) -> None:
+        fresh = self._home / f".{name}.new"
+        try:
+            with open_private(fresh) as file:
+                file.write(data)
+            fresh.replace(self._home / name)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+
+    def _give_up_spare(self) -> bool:
+        try:
+            (self.partial / SPARE).unlink()
+        except OSError:
+            return False
+        return True
+
+    @property
+    def is_described(self) -> bool:
+        """Return whether a description has been written."""
+        return (self._home / self._name).is_file()
+
+    def write_samples(self, name: str, rows: dict[str, object]) -> None:
+        """Write the sampler's rows, in the place of earlier ones.
+
+        Raises:
+            OSError: they cannot be written; earlier ones are still there.
+        """
+        fresh = self.partial / f".{name}.new"
+        with open_packed(fresh) as packed:
+            packed.write(json.dumps(rows).encode())
+        fresh.replace(self.partial / name)
+
+    def publish(self) -> Path:
+        """Move everything to its place and return that: ``target``, or a name beside it if something stands there now.
+
+        Raises:
+            OutputError: the place cannot be written; the message names where the files are.
+        """
+        self._give_up_spare()
+        try:
+            try:
+                self._move_to(self.target)
+            except FileExistsError:
+                self._move_to(self._beside)
+                self.target = self._beside
+        except OSError as error:
+            raise OutputError(
+                f"The capture could not be moved to {printable(self.target)}: {reason(error)} "
+                f"It is in {printable(self.partial)}."
+            ) from error
+        finally:
+            self._reservation.release()
+        self._home = self.target
+        return self.target
+
+    def _move_to(self, target: Path) -> None:
+        """Move the files.
+
+        Raises:
+            FileExistsError: something stands there that may not be replaced; nothing was moved.
+            OSError: they cannot be moved; they are where they were.
+        """
+        ours = target == self._beside or target in self._reservation.made
+        if not self._shared and (ours or not os.path.lexists(target)):
+            try:
+                self.partial.rename(target)  # replaces an empty folder and nothing else
+            except OSError as error:
+                if error.errno not in TAKEN:
+                    raise
+            else:
+                return
+        if not self._force and self._is_taken(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        target.mkdir(mode=0o700, exist_ok=True)
+        self._move_into(target)
+
+    def _move_into(self, target: Path) -> None:
+        """Move the files, the description last; what they replace is removed when all of them are there."""
+        aside = target / self.partial.name.replace("partial-", "replaced-")
+        earlier = self._earlier(target) if self._force else []
+        files = sorted(self.partial.iterdir(), key=lambda path: path.name == self._name)
+        moved: list[tuple[Path, Path]] = []
+        try:
+            if earlier:
+                aside.mkdir(mode=0o700)
+            for path in earlier:
+                path.rename(aside / path.name)
+                moved.append((path, aside / path.name))
+            for path in files:
+                move_new(path, target / path.name)
+                moved.append((path, target / path.name))
+        except BaseException:
+            for old, new in reversed(moved):
+                with contextlib.suppress(OSError):
+                    new.rename(old)
+            with contextlib.suppress(OSError):
+                aside.rmdir()
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.partial.rmdir()
+
+    def _earlier(self, target: Path) -> list[Path]:
+        """Return an earlier capture's files and nothing else; of several ranks each replaces its own."""
+        found = []
+        for path in [path for pattern in OUR_FILES for path in target.glob(pattern)]:
+            rank = _rank_of(path.name)
+            if not self._shared or rank == self._rank or (self._rank == 0 and not 0 <= rank < self._num_ranks):
+                found.append(path)
+        return found
+
+    def discard(self) -> None:
+        """Remove the partial folder and give the place up."""
+        shutil.rmtree(self.partial, ignore_errors=True)
+        self._reservation.release()
+
+
+def _rank_of(name: str) -> int:
+    """Return the rank in a capture file's name, -1 where it has none."""
+    found = re.search(r"rank(\d+)", name)
+    return int(found[1]) if found else -1

@@ -1,0 +1,44 @@
+"""What a capture measures, and what it needs of the world around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnose.capture.record.window import WindowKind
+
+__all__ = ["Measured", "Surroundings"]
+
+
+@dataclass
+class Measured:
+    """What the plan has measured so far; times are ns per step."""
+
+    found_after: int | None = None  # steps until steady
+    unprofiled: list[int] = field(default_factory=list)
+    light: list[int] = field(default_factory=list)
+    attribution: list[int] = field(default_factory=list)
+    mb: dict[WindowKind, float] = field(default_factory=dict)  # of JSON text
+    write_s_per_mb: float = 0.0  # what stopping the profiler and writing took
+    files: dict[WindowKind, str] = field(default_factory=dict)
+    flags: dict[str, object] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # wall clock (unix ns) of each part
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the plan needs of the world around it."""
+
+    folder: Path  # where to write
+    prefix: str  # of file names: "rank0"
+    num_ranks: int
+    say: Callable[[str], None]
+    foreign_active: Callable[[], bool]  # whether the script's own profiler is at work
+    undecided: Callable[[], bool]  # whether what a step is may still change
+    compiled: Callable[[], int]  # how many graphs torch.compile has made so far
+    look: Callable[[], None]  # called when a bound may be reached at another time than before
+    settled: Callable[[], None]  # called once the wait is over: what a step is stays as it is from here on
+    sampling: Callable[[bool], None]  # start or stop the sampler
+    wrote: Callable[[], object]  # called after each window was written

@@ -1,0 +1,231 @@
+"""What happens at which step: wait until steady, time steps unprofiled, light window, a rest, attribution window.
+
+The plan is a generator: it is resumed at every step boundary with the duration of the step that is over, so it
+reads in the order in which things happen. Whatever it does between two resumptions lies outside every step.
+
+With several ranks every decision is a count of steps: ranks that decided by their own clocks would part, and the
+one that went on alone would wait for the others in its next collective for ever.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from statistics import median
+
+from diagnose.capture.options import CaptureOptions
+from diagnose.capture.record.measurements import Measured, Surroundings
+from diagnose.capture.record.recording import Recorder, Steps, first_line
+from diagnose.capture.record.window import WindowKind
+from diagnose.capture.steps.converged import steady_since
+
+__all__ = ["LEAST_STEPS", "Plan"]
+
+DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or never
+RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
+LEAST_STEPS = 10  # of a window where the user did not say: the median of ten is steady to a few percent
+MOST_STEPS = 100  # and of short steps so many that the window lasts
+WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
+MOST_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
+REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
+WAIT_SHARE = 0.4  # of max_seconds for waiting,
+PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
+LIGHT_SHARE = 0.8  # and the light window; the attribution window has the rest
+RESERVED_STEPS = 4  # the least that the windows need: one to warm up and one to record, twice
+LIGHT_MB_SHARE = 0.4  # of max_mb for the light window
+ATTRIBUTION_GROWTH = 3.5  # MB a step against the light window: 3.1 with all flags, measured on small CPU steps
+
+
+class Plan:
+    """Runs the plan; ``boundary`` is called at every step boundary, on the thread that steps."""
+
+    def __init__(self, options: CaptureOptions, around: Surroundings, measured: Measured) -> None:
+        self.done = False
+        self.failed = False
+        self.num_steps = 0
+        self._num_steps = LEAST_STEPS
+        self._options = options
+        self._around = around
+        self._measured = measured
+        self._together = around.num_ranks > 1
+        self._began_at = time.monotonic()
+        self._step_began = time.perf_counter_ns()
+        self._latest_ns = 0
+        self._steps = self._script()
+        self._recorder = Recorder(around, measured)
+        self._over = False  # --max-seconds was reached inside a step
+        next(self._steps)
+
+    def boundary(self) -> None:
+        """Take notice that a step is over; errors of the profiler end the plan, never the script."""
+        duration = time.perf_counter_ns() - self._step_began
+        if self.done:
+            return
+        self._latest_ns = duration
+        self._recorder.end_step()
+        self.num_steps += 1
+        try:
+            if self._over or self._left_s() <= 0:
+                if not self._over:
+                    self.cut()
+                self.close()
+                return
+            self._steps.send(duration)
+        except StopIteration:
+            self.done = True
+        except Exception as error:  # a fault of the capture must not become the script's
+            self.done = self.failed = True
+            self._measured.notes.append(f"The capture failed: {type(error).__name__}: {first_line(error)}.")
+        self._recorder.begin_step(self.num_steps)
+        self._step_began = time.perf_counter_ns()
+
+    def close(self) -> None:
+        """End the plan wherever it is; a window that holds a whole step is kept."""
+        self._steps.close()
+        self.done = True
+
+    @property
+    def due_in(self) -> float:
+        """Return in how many seconds to look whether a bound is reached inside a step; 0 once one is."""
+        if self.done:
+            return math.inf
+        return max(0.0, min(self._left_s(), self._recorder.full_in))
+
+    def cut(self) -> bool:
+        """Stop recording inside a step, on the thread that steps; return whether the time is over for good."""
+        self._over = self._left_s() <= 0
+        bound = f"--max-seconds {self._options.max_seconds:g}" if self._over else f"--max-mb {self._options.max_mb:g}"
+        if self._over and not self._recorder.recording:
+            self._measured.notes.append(
+                f"The recording was ended by {bound} inside step {self.num_steps}; allow more for all of its parts."
+            )
+        self._recorder.cut(f"{bound} inside step {self.num_steps}")
+        return self._over
+
+    def _left_s(self) -> float:
+        """Return the time that is left before what is recorded now must be written; ranks have no such bound."""
+        if self._together or self._over:
+            return math.inf
+        return self._began_at + self._options.max_seconds - self._recorder.write_s - time.monotonic()
+
+    def disturb(self) -> None:
+        """Give way at once to a profiler that the script starts."""
+        self._recorder.disturb()
+
+    def _script(self) -> Steps:
+        yield from self._wait()
+        yield from self._plain()
+        first = min(self._num_steps, self._options.steps or LEAST_STEPS)
+        yield from self._record("light", first, LIGHT_SHARE)
+        if self._affords(REST_STEPS + 2):
+            yield from self._pass(REST_STEPS)
+        if self._recorder.without_timing and not self._together:
+            return
+        yield from self._record("attribution", self._attribution_steps(), 1.0)
+        longer = self._longer_window()
+        if longer > first and self._affords(longer):  # short steps: a light window that lasts, now the rest is safe
+            yield from self._pass(REST_STEPS)
+            yield from self._record("light", longer, 1.0)
+
+    def _affords(self, num_steps: int) -> bool:
+        """Return whether so many steps like the latest end in time."""
+        return self._together or num_steps * self._latest_ns / 1e9 < self._left_s()
+
+    def _wait(self) -> Steps:
+        """Watch step times until they settle; with several ranks wait a fixed number of steps."""
+        fixed = self._together or self._options.skip == 0
+        limit = self._options.skip if self._options.skip is not None else RANKED_SKIP if fixed else DEFAULT_SKIP
+        times: list[int] = []
+        settling_from = 0
+        compiled = self._around.compiled()
+        steady: int | None = None
+        while len(times) < limit and not (times and (self._late(WAIT_SHARE) or not self._affords(RESERVED_STEPS))):
+            times.append((yield))
+            if compiled != self._around.compiled():
+                compiled, settling_from, steady = self._around.compiled(), len(times), None
+            if steady is None:
+                steady = steady_since(times[settling_from:])
+            if steady is not None and not fixed and not self._around.undecided():
+                break
+            self._tell_waiting(times)
+        self._num_steps = self._options.steps or self._fitting_steps(times)
+        self._around.settled()
+        start = time.time_ns()
+        if steady is None:
+            if times and not self._affords(RESERVED_STEPS):
+                self._measured.unprofiled.append(times[-1])
+            if limit:
+                self._measured.notes.append(
+                    f"Step times had not settled after {len(times)} steps; the numbers may include warm-up."
+                )
+        else:
+            self._measured.found_after = settling_from + steady
+            self._measured.unprofiled += times[settling_from + steady :]
+            start -= sum(self._measured.unprofiled)
+        self._measured.spans["unprofiled"] = (start, start)
+
+    def _plain(self) -> Steps:
+        """Time steps with no profiler running, where the wait has not timed enough of them."""
+        times = self._measured.unprofiled
+        wanted = (self._options.steps or LEAST_STEPS) - (0 if self._together else len(times))
+        if wanted > 0:
+            self._around.say(f"measuring {wanted} steps without the profiler")
+        for _ in range(max(wanted, 0)):
+            if times and not self._affords(RESERVED_STEPS):
+                break
+            times.append((yield))
+            if self._late(PLAIN_SHARE):
+                break
+        start, _ = self._measured.spans["unprofiled"]
+        self._measured.spans["unprofiled"] = (start, time.time_ns())
+
+    def _record(self, kind: WindowKind, num_steps: int, share: float) -> Steps:
+        limit_mb = self._options.max_mb - sum(self._measured.mb.values())
+        if kind == "light":
+            other = self._measured.mb.get("attribution", 0.0)
+            limit_mb = min(LIGHT_MB_SHARE * self._options.max_mb, self._options.max_mb - other)
+        return self._recorder.record(
+            kind, num_steps, limit_mb, lambda: self._full(kind, share), warm_up=self._affords(2)
+        )
+
+    def _fitting_steps(self, times: list[int]) -> int:
+        """Return how many steps make a window long enough for the sampler and for a steady median."""
+        if self._together or not times:
+            return LEAST_STEPS
+        return min(max(math.ceil(WINDOW_NS / median(times[-LEAST_STEPS:])), LEAST_STEPS), MOST_STEPS)
+
+    def _attribution_steps(self) -> int:
+        """Return how many steps the attribution window may have, judging its size by the light window's."""
+        wanted = min((self._num_steps + 1) // 2, MOST_ATTRIBUTION_STEPS)
+        light = self._measured
+        if self._together or not light.light:
+            return wanted
+        light_mb = light.mb["light"]
+        per_step = ATTRIBUTION_GROWTH * light_mb / len(light.light)
+        fitting = int((self._options.max_mb - light_mb) / per_step) if per_step else wanted
+        return max(1, min(wanted, fitting))
+
+    def _longer_window(self) -> int:
+        """Return how many steps a second light window may have, judging its size by the first one's."""
+        light, light_mb = self._measured.light, self._measured.mb.get("light", 0.0)
+        if not light or not light_mb:
+            return 0
+        return min(self._num_steps, int(LIGHT_MB_SHARE * self._options.max_mb * len(light) / light_mb))
+
+    def _full(self, kind: WindowKind, share: float) -> bool:
+        """Return whether the window must close early for lack of time, and note why."""
+        if self._together or not (self._late(share) or not self._affords(1)):
+            return False
+        self._measured.notes.append(f"The {kind} window was cut short by --max-seconds {self._options.max_seconds:g}.")
+        return True
+
+    def _late(self, share: float) -> bool:
+        elapsed = time.monotonic() - self._began_at
+        return not self._together and elapsed > share * self._options.max_seconds
+
+    def _pass(self, num_steps: int) -> Steps:
+        for _ in range(num_steps):
+            yield
+
+    def _tell_waiting(self, times: list[int]) -> None:
+        self._around.say(f"waiting for a steady state: step {len(times)}, now {median(times[-8:]) / 1e6:.1f} ms each")

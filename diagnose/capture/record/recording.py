@@ -1,0 +1,215 @@
+"""Records one window of steps after another, with the profiler's own faults kept away from the script."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Generator
+from typing import TypeAlias
+
+from diagnose.capture.record.measurements import Measured, Surroundings
+from diagnose.capture.record.trace_size import POLL_S, TraceSize
+from diagnose.capture.record.window import Window, WindowKind
+from diagnose.model.files import reason
+
+__all__ = ["Recorder", "Steps", "first_line"]
+
+Steps: TypeAlias = Generator[None, int, None]
+"""Resumed at every step boundary with the duration of the step that is over, ns."""
+
+
+MOST_TRIES = 3  # of a window that is cut although its trace is small
+SMALL_SHARE = 0.5  # of the limit: a trace below it was cut because of the script's own memory
+SAFETY = 2.0  # against the mean rate of a window that was cut: events come in bursts
+MIN_MB_PER_S = 5.0  # as much as an ordinary training script gives
+
+
+class Recorder:
+    """Holds the window that is open, if one is; a profiler that the script starts takes precedence."""
+
+    def __init__(self, around: Surroundings, measured: Measured) -> None:
+        self._around = around
+        self._measured = measured
+        self._together = around.num_ranks > 1
+        self._window: Window | None = None
+        self._size: TraceSize | None = None
+        self._limit_mb = math.inf
+        self._highest: dict[WindowKind, float] = {}  # MB a second that a window may give, from one that was cut
+        self._marking = False
+        self._disturbed = False
+        self._cut = False
+        self._why = ""
+        self._recorded_s = 0.0  # until the window was cut
+
+    def end_step(self) -> None:
+        """Close the mark of the step that is over."""
+        if self._window is not None:
+            self._window.end_step()
+
+    def begin_step(self, number: int) -> None:
+        """Open the mark of the next step."""
+        if self._window is not None and self._marking:
+            self._window.begin_step(number)
+
+    def disturb(self) -> None:
+        """Give way at once to a profiler that the script starts."""
+        if self._window is not None:
+            self._disturbed = True
+            self._window.stop()
+            self._window = None
+
+    def cut(self, why: str) -> None:
+        """Stop recording inside the step; what is over of the window is written at the step's end."""
+        if self._window is not None and self._size is not None and not self._cut:
+            self._cut, self._why, self._recorded_s = True, why, self._size.elapsed_s
+            self._window.stop()
+
+    @property
+    def recording(self) -> bool:
+        """Return whether a window is open."""
+        return self._window is not None and not self._cut
+
+    @property
+    def without_timing(self) -> bool:
+        """Return whether the light window was cut before it held a whole step."""
+        return self._cut and not self._measured.light
+
+    @property
+    def full_in(self) -> float:
+        """Return in how many seconds to look at the trace's size again; 0 once it has reached its limit."""
+        if self._window is None or self._size is None or self._cut:
+            return math.inf
+        safe = self._size.safe_s(self._limit_mb)
+        if safe > 0:
+            return safe
+        return 0.0 if self._size.mb() >= self._limit_mb else POLL_S
+
+    @property
+    def write_s(self) -> float:
+        """Return how long writing what is recorded now will take, judging by the window before."""
+        size = self._size
+        return self._measured.write_s_per_mb * size.mb() if self._window is not None and size is not None else 0.0
+
+    def record(
+        self, kind: WindowKind, num_steps: int, limit_mb: float, late: Callable[[], bool], *, warm_up: bool = True
+    ) -> Steps:
+        """Record one window; where the script's own profiler is in the way, try again once it is gone.
+
+        ``late`` is asked after every step whether to close the window early. A window that was cut although its trace
+        turns out to be small is recorded again, now that the rate of its events is known.
+        """
+        self._limit_mb = limit_mb
+        try:
+            for tries in itertools.count(1):
+                while not self._together and self._around.foreign_active():
+                    yield
+                again = yield from self._attempt(kind, num_steps, late, warm_up=warm_up)
+                if not again or self._together or (self._cut and (tries >= MOST_TRIES or late())):
+                    break
+        finally:
+            if self._cut:
+                self._note_cut(kind)
+
+    def _attempt(
+        self, kind: WindowKind, num_steps: int, late: Callable[[], bool], *, warm_up: bool
+    ) -> Generator[None, int, bool]:
+        """Record one window; return whether it should be recorded again."""
+        self._disturbed = self._cut = False
+        times: list[int] = []
+        self._window = None if self._around.foreign_active() else self._start(kind, num_steps)
+        self._size = size = TraceSize(kind, self._highest.get(kind))
+        self._around.look()
+        began, small = time.time_ns(), False
+        try:
+            if warm_up:
+                yield  # recorded but not marked: the profiler's own first step is slow
+            began = time.time_ns()
+            self._marking = True
+            self._around.sampling(kind == "light")
+            while len(times) < num_steps and (self._together or not (self._disturbed or self._cut)):
+                times.append((yield))
+                if not self._together and (late() or self._next_is_too_much(size, len(times) + warm_up)):
+                    break
+        finally:
+            self._around.sampling(False)
+            window, self._window, self._marking = self._window, None, False
+            if window is not None:
+                elapsed = self._recorded_s if self._cut else size.elapsed_s
+                mb = self._write(window, times, (began, time.time_ns()))
+                small = self._cut and mb < SMALL_SHARE * self._limit_mb
+                self._highest[kind] = max(SAFETY * mb / elapsed, MIN_MB_PER_S)
+        return self._disturbed or small
+
+    def _next_is_too_much(self, size: TraceSize, num_steps: int) -> bool:
+        """Return whether one more step like those before would exceed the limit, and take it for a cut."""
+        if size.safe_s(self._limit_mb * num_steps / (num_steps + 1)) > 0:
+            return False
+        if size.mb() * (num_steps + 1) / num_steps > self._limit_mb:
+            self.cut(f"--max-mb, {self._limit_mb:.3g} MB for this window")
+        return self._cut
+
+    def _start(self, kind: WindowKind, num_steps: int) -> Window | None:
+        self._around.say(f"capturing {num_steps} steps ({kind} window)")
+        try:
+            window = Window(kind)
+            window.start()
+        except Exception as error:  # the profiler failing must not end the user's script
+            self._measured.notes.append(f"The profiler could not start ({first_line(error)}).")
+            return None
+        return window
+
+    def _write(self, window: Window, times: list[int], span: tuple[int, int]) -> float:
+        """Stop the profiler, write what it has if that is of use, and return its size in MB."""
+        measured, kind = self._measured, window.kind
+        began = time.monotonic()
+        try:
+            window.stop()
+            partial = self._cut and kind == "attribution" and bool(measured.light)
+            had = len(measured.light if kind == "light" else measured.attribution)
+            of_use = window.num_steps > had or (partial and kind not in measured.files)
+            if not of_use and not self._cut:
+                return 0.0  # nothing whole in it, or less than an earlier window has
+            name = f"{self._around.prefix}.{kind}.pt.trace.json.gz"
+            self._around.say(f"writing {name}")
+            path = self._around.folder / (name if of_use else f"{name}.unused")
+            mb = window.export(path)
+            if not of_use:  # only its size was of interest
+                path.unlink()
+                return mb
+        except Exception as error:  # the profiler failing must not end the user's script
+            measured.notes.append(f"The {kind} window could not be written: {_why(error)}")
+            return 0.0
+        measured.files[kind] = name
+        measured.spans[kind] = span
+        measured.flags[kind] = window.flags
+        measured.mb[kind] = mb
+        measured.write_s_per_mb = (time.monotonic() - began) / mb if mb else 0.0
+        if kind == "light":
+            measured.light = times[: window.num_steps]
+        else:
+            measured.attribution = times[: window.num_steps]
+        self._around.wrote()
+        return mb
+
+    def _note_cut(self, kind: WindowKind) -> None:
+        """State what a window that was cut holds."""
+        measured = self._measured
+        steps = len(measured.light if kind == "light" else measured.attribution)
+        kept = (
+            f"it holds {steps} whole steps"
+            if steps
+            else "lines and shapes come from a part of one step"
+            if kind in measured.files
+            else "it held no whole step and was dropped. Allow more, or mark shorter steps with diagnose.step()"
+        )
+        measured.notes.append(f"The {kind} window was stopped by {self._why}; {kept}.")
+
+
+def _why(error: Exception) -> str:
+    return reason(error) if isinstance(error, OSError) else f"{first_line(error).rstrip('.')}."
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error's first line."""
+    return (str(error) or type(error).__name__).splitlines()[0]

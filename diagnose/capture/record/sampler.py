@@ -1,0 +1,206 @@
+"""Samples where a thread is: the innermost line of the user's code, and whether the thread ran or waited.
+
+The profiler gives a function's first line only; this gives the line that was executing. Each row costs the
+observed thread one short hold of the interpreter's lock; the CPU time of sampling is measured, bounded and reported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+
+__all__ = ["Sampler"]
+
+# Of the time since the last sample, what must be CPU time to count as running: where no state is told; and where one
+# could be, but reading it would hold up a thread that computes in Python once more.
+RUNNING_SHARE, BUSY_SHARE = 0.5, 0.95
+UNKNOWN = -1
+# A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
+# 5 ms the sampler would hardly ever look into a short stretch of Python, but into the torch call that comes after it.
+SWITCH_S = 0.0002
+MOST_SHARE = 0.0125  # of a core: where waking a thread is dear, as on virtual machines, samples come less often
+
+
+class Sampler:
+    """A thread that samples another one; ``rows`` has the file's layout of diagnose.model.capture.Samples."""
+
+    def __init__(self, thread_id: int, native_id: int, period_ms: float) -> None:
+        self._thread_id = thread_id
+        self._period = period_ms / 1e3
+        self._native_id = native_id
+        self._user_code: dict[CodeType, bool] = {}
+        self._places: dict[tuple[str, int, str], int] = {}
+        self._time_ns: list[int] = []
+        self._place: list[int] = []
+        self._running: list[int] = []
+        self._cost_ns = 0
+        self._watched_ns = 0
+        self._ready_ns: int | None = 0  # the watched thread stood ready, but had no core; None where nothing tells
+        self._enough = False
+        self._switch_s = 0.0
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin a stretch of sampling."""
+        if self._thread is None:
+            self._enough = False
+            self._switch_s = sys.getswitchinterval()
+            sys.setswitchinterval(min(self._switch_s, SWITCH_S))
+            self._thread = threading.Thread(target=self._run, name="diagnose-sampler", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the stretch; does nothing where none is under way."""
+        if self._thread is not None:
+            self._enough = True
+            self._thread.join()
+            self._thread = None
+            sys.setswitchinterval(self._switch_s)
+
+    def rows(self) -> dict[str, object]:
+        """Return the samples so far."""
+        return {
+            "places": [list(place) for place in self._places],
+            "time_ns": self._time_ns,
+            "place": self._place,
+            "running": self._running,
+        }
+
+    @property
+    def lines(self) -> list[tuple[str, int]]:
+        """Return the file and line of every place seen so far."""
+        return list(dict.fromkeys((file, line) for file, line, _ in self._places))
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the period, the number of samples and what they cost: CPU time of sampling over time watched.
+
+        ``ready_share`` is the part of that time in which the thread could have run but had no core.
+        """
+        cost = self._cost_ns / self._watched_ns if self._watched_ns else 0.0
+        period = self._watched_ns / 1e6 / len(self._time_ns) if self._time_ns else self._period * 1e3
+        return {
+            "period_ms": self._period * 1e3,
+            "mean_period_ms": round(period, 3),
+            "num_samples": len(self._time_ns),
+            "cost_share": round(cost, 5),
+            "ready_share": None
+            if self._ready_ns is None or not self._watched_ns
+            else round(self._ready_ns / self._watched_ns, 5),
+        }
+
+    def _run(self) -> None:
+        began, used = time.perf_counter_ns(), time.thread_time_ns()
+        ready_ns = _ready_ns(self._native_id)
+        pause, num = self._period, 0
+        with _states(self._thread_id, self._native_id) as state:
+            while not self._enough:
+                time.sleep(pause)  # an Event would cost several times as much per round
+                frame = sys._current_frames().get(self._thread_id)
+                if frame is None:
+                    break
+                self._time_ns.append(time.time_ns())
+                self._place.append(self._row_of(frame))
+                del frame
+                self._running.append(state())
+                num += 1
+                pause = max(self._period, (time.thread_time_ns() - used) / (1e9 * num * MOST_SHARE))
+        self._cost_ns += time.thread_time_ns() - used
+        self._watched_ns += time.perf_counter_ns() - began
+        now_ns = _ready_ns(self._native_id)
+        known = None not in (self._ready_ns, ready_ns, now_ns)
+        self._ready_ns = (self._ready_ns or 0) + (now_ns or 0) - (ready_ns or 0) if known else None
+
+    def _row_of(self, frame: FrameType) -> int:
+        """Return the row of the innermost user line; of the innermost line at all where there is none."""
+        found: FrameType | None = frame
+        while found is not None and not self._is_user_code(found.f_code):
+            found = found.f_back
+        found = found or frame
+        place = (found.f_code.co_filename, found.f_lineno or 0, found.f_code.co_name)
+        return self._places.setdefault(place, len(self._places))
+
+    def _is_user_code(self, code: CodeType) -> bool:
+        known = self._user_code.get(code)
+        if known is None:
+            known = self._user_code[code] = not code.co_filename.startswith(_LIBRARIES)
+        return known
+
+
+def _libraries() -> tuple[str, ...]:
+    """Return what the files of other people's code begin with."""
+    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return (*(p + "/" for p in paths if p), str(Path(__file__).resolve().parent.parent) + "/", "<frozen ", "<__array")
+
+
+_LIBRARIES = _libraries()
+
+
+def _ready_ns(native_id: int) -> int | None:
+    """Return how long the thread has stood ready without a core since it began; None where nothing counts that."""
+    try:
+        fields = Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()
+    except OSError:  # no such file, or the thread has ended
+        return None
+    return int(fields[1]) if len(fields) > 1 else None
+
+
+@contextmanager
+def _states(thread_id: int, native_id: int) -> Iterator[Callable[[], int]]:
+    """Give a reader of what the thread does at this moment: 1 runs or is ready to, 0 waits, -1 unknown.
+
+    Reading the file gives the interpreter up, so that a thread which waits for nothing else is ready by then. Without
+    Linux' files the CPU time since the last reading tells, which is blind to waits shorter than the period.
+    """
+    try:
+        file = os.open(f"/proc/self/task/{native_id}/stat", os.O_RDONLY)
+    except OSError:
+        yield _by_cpu_time(thread_id)
+        return
+    share = _cpu_share(thread_id)
+    try:
+        yield lambda: 1 if (share() or 0.0) >= BUSY_SHARE else _state_in(file)
+    finally:
+        os.close(file)
+
+
+def _state_in(file: int) -> int:
+    """Return what the line of /proc says: the letter after the name, which stands in parentheses and may hold any."""
+    try:
+        letter = os.pread(file, 256, 0).rpartition(b") ")[2][:1]
+    except OSError:  # the thread has ended
+        return UNKNOWN
+    return int(letter == b"R") if letter else UNKNOWN
+
+
+def _by_cpu_time(thread_id: int) -> Callable[[], int]:
+    share = _cpu_share(thread_id)
+
+    def running() -> int:
+        found = share()
+        return UNKNOWN if found is None else int(found >= RUNNING_SHARE)
+
+    return running
+
+
+def _cpu_share(thread_id: int) -> Callable[[], float | None]:
+    """Return a reader of the thread's CPU time over the time since the last reading, None where nothing tells it."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return lambda: None
+    clock = time.pthread_getcpuclockid(thread_id)
+    last_cpu, last_at = time.clock_gettime_ns(clock), time.perf_counter_ns()
+
+    def share() -> float:
+        nonlocal last_cpu, last_at
+        cpu, at = time.clock_gettime_ns(clock), time.perf_counter_ns()
+        found = (cpu - last_cpu) / max(at - last_at, 1)
+        last_cpu, last_at = cpu, at
+        return found
+
+    return share

@@ -1,0 +1,174 @@
+"""What a script runs with: GPUs, the DataLoader's and the optimizer's real arguments, DDP, precision settings."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from diagnose.capture.process.process import busy_share
+
+__all__ = ["ScriptFacts", "describe_gpus", "describe_optimizer", "precision_flags"]
+
+LOADER_ARGUMENTS = (
+    "num_workers", "pin_memory", "persistent_workers", "prefetch_factor",
+    "batch_size", "drop_last", "timeout", "in_order",
+)  # fmt: skip
+OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable", "maximize")
+DDP_ARGUMENTS = ("find_unused_parameters", "broadcast_buffers", "gradient_as_bucket_view", "static_graph")
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+class ScriptFacts:
+    """Collects what the hooks see: DataLoaders, optimizers, DDP."""
+
+    def __init__(self) -> None:
+        self._loaders: dict[int, dict[str, object]] = {}
+        self._batches: Counter[int] = Counter()
+        self._iterators: dict[int, weakref.ref[Any]] = {}
+        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._optimizer: dict[str, object] = {}
+        self.autocast: dict[str, object] = {}  # device and dtype, empty where autocast was not used
+        self._ddp: dict[str, object] = {}
+
+    def loader_opened(self, loader: object, dataset: object) -> None:
+        """Take down a DataLoader that starts an epoch."""
+        if id(dataset) not in self._loaders:
+            self._loaders[id(dataset)] = _describe_loader(loader, dataset)
+
+    def batch_delivered(self, dataset: object, iterator: object) -> None:
+        """Count a batch, to tell the training loader from others."""
+        self._batches[id(dataset)] += 1
+        self._iterators[id(dataset)] = weakref.ref(iterator)
+
+    def optimizer_stepped(self, optimizer: object) -> None:
+        """Count an optimizer's step."""
+        self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
+
+    def settle(self) -> None:
+        """Describe the optimizers that stepped so far, and what workers do; later they may be gone."""
+        for key, loader in self._loaders.items():
+            iterator = self._iterators[key]() if key in self._iterators else None
+            pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
+            busy = busy_share(pids) if pids else None
+            if busy is not None:
+                loader["workers_busy"] = round(busy, 3)
+        if self._optimizers and not self._optimizer:
+            described = [describe_optimizer(optimizer) for optimizer in self._optimizers]
+            described.sort(key=lambda one: -int(one["num_params"]))  # the model's own before small helpers
+            self._optimizer = {**described[0], "others": described[1:8], "num_optimizers": len(described)}
+
+    def autocast_entered(self, context: Any) -> None:  # noqa: ANN401  # torch is not imported here
+        """Take down the first autocast region that is switched on."""
+        if getattr(context, "_enabled", True) and not self.autocast:
+            dtype = str(getattr(context, "fast_dtype", "")).removeprefix("torch.")
+            self.autocast = {"device": getattr(context, "device", ""), "dtype": dtype}
+
+    def watch_ddp(self, model: Any) -> None:  # noqa: ANN401  # torch is not imported here
+        """Take down the arguments of a DistributedDataParallel; called once it is constructed."""
+        self._ddp = {name: getattr(model, name, None) for name in DDP_ARGUMENTS}
+        cap = getattr(model, "bucket_bytes_cap", None)
+        self._ddp["bucket_cap_mb"] = cap / 2**20 if cap else None
+
+    @property
+    def loader(self) -> Mapping[str, object]:
+        """Return the arguments of the DataLoader that delivered most."""
+        if not self._loaders:
+            return {}
+        busiest = max(self._loaders, key=lambda key: self._batches[key])
+        return {**self._loaders[busiest], "batches_seen": self._batches[busiest], "num_loaders": len(self._loaders)}
+
+    @property
+    def optimizer(self) -> Mapping[str, object]:
+        """Return the description of the main optimizer."""
+        self.settle()
+        return self._optimizer
+
+    @property
+    def ddp(self) -> Mapping[str, object]:
+        """Return DDP's arguments, empty without DDP."""
+        return self._ddp
+
+
+def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:  # noqa: ANN401  # torch is not imported here
+    described: dict[str, object] = {name: getattr(loader, name, None) for name in LOADER_ARGUMENTS}
+    context = getattr(loader, "multiprocessing_context", None)
+    described["start_method"] = context.get_start_method() if context is not None else None
+    described["dataset"] = type(dataset).__qualname__
+    described["sampler"] = type(getattr(loader, "sampler", None)).__name__
+    described["collate_fn"] = getattr(getattr(loader, "collate_fn", None), "__name__", None)
+    try:
+        described["num_batches"] = len(loader)
+    except (TypeError, NotImplementedError):  # streams have no length
+        described["num_batches"] = None
+    return described
+
+
+def describe_optimizer(optimizer: Any) -> dict[str, Any]:  # noqa: ANN401  # torch is not imported here
+    """Return class, flags and size of an optimizer."""
+    tensors = [p for group in optimizer.param_groups for p in group["params"]]
+    group: Mapping[str, object] = optimizer.param_groups[0] if optimizer.param_groups else {}
+    return {
+        "class": type(optimizer).__name__,
+        "module": type(optimizer).__module__,
+        **{flag: group.get(flag) for flag in OPTIMIZER_FLAGS if flag in group},
+        "num_tensors": len(tensors),
+        "num_params": sum(int(p.numel()) for p in tensors),
+        "param_bytes": sum(map(_bytes, tensors)),
+        "state_bytes": sum(_bytes(value) for held in optimizer.state.values() for value in _values(held)),
+        "num_groups": len(optimizer.param_groups),
+        "devices": sorted({str(p.device) for p in tensors}),
+        "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in tensors}),
+    }
+
+
+def _bytes(value: Any) -> int:  # noqa: ANN401  # torch is not imported here
+    """Return what a tensor holds on this rank, 0 for anything else."""
+    part = getattr(value, "_local_tensor", value)  # a distributed tensor is as large as all its shards
+    size = getattr(part, "nbytes", 0)
+    return size if isinstance(size, int) else 0
+
+
+def _values(held: Any) -> Iterable[object]:  # noqa: ANN401  # optimizers keep what they like
+    return held.values() if isinstance(held, Mapping) else ()
+
+
+def describe_gpus() -> list[dict[str, object]]:
+    """Return the GPUs that this process sees, by torch's own index; empty while CUDA is not in use."""
+    import torch
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it without types
+        return []
+    gpus: list[dict[str, object]] = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        gpus.append(
+            {
+                "index": index,
+                "uuid": str(getattr(properties, "uuid", "")),
+                "name": properties.name,
+                "memory_bytes": properties.total_memory,
+                "num_sms": properties.multi_processor_count,
+                "compute_capability": [properties.major, properties.minor],
+                "in_use": index == torch.cuda.current_device() or torch.cuda.memory_reserved(index) > 0,
+            }
+        )
+    return gpus
+
+
+def precision_flags() -> dict[str, object]:
+    """Return the settings of this process that decide how fast matrix products and allocations are."""
+    import torch
+
+    return {
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "allow_tf32": torch.get_float32_matmul_precision() != "highest",
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "num_threads": torch.get_num_threads(),
+        "allocator": next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), ""),
+        "cuda_launch_blocking": os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
+    }

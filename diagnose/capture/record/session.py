@@ -1,0 +1,278 @@
+"""One capture in one process: the listener's boundaries drive the plan, and everything lands in one folder."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnose.capture.options import CaptureOptions
+from diagnose.capture.process.process import compiled_graphs
+from diagnose.capture.process.ranks import agree_on_run_id, rank_and_size
+from diagnose.capture.record.allocator import allocator_counters
+from diagnose.capture.record.folder import CaptureFolder
+from diagnose.capture.record.gc_watch import GcWatch
+from diagnose.capture.record.interrupt import StepInterrupt
+from diagnose.capture.record.measurements import Measured, Surroundings
+from diagnose.capture.record.nvml import GpuMonitor
+from diagnose.capture.record.other_profilers import ForeignProfilers
+from diagnose.capture.record.plan import LEAST_STEPS, Plan
+from diagnose.capture.record.sampler import Sampler
+from diagnose.capture.record.script_config import ScriptFacts, describe_gpus, precision_flags
+from diagnose.capture.record.source_lines import SourceLines, write_lines
+from diagnose.capture.steps.listener import Listener, in_backward
+from diagnose.errors import OutputError
+from diagnose.model.files import printable, reason
+
+if TYPE_CHECKING:
+    from diagnose.model.capture import CaptureInfo
+
+__all__ = ["Session"]
+
+MOST_STOPS = 3  # a script that swallows BaseException thrice means it
+SAY_EVERY = 1.0  # seconds between two lines about the same wait
+
+
+class Session:
+    """One capture, from before the script's first line to its folder.
+
+    ``stop`` unwinds the script by raising; None where there is none to unwind.
+    """
+
+    def __init__(
+        self,
+        options: CaptureOptions,
+        command: tuple[str, ...],
+        *,
+        say: Callable[[str], None],
+        stop: Callable[[], None] | None,
+    ) -> None:
+        self.options, self.command = options, command
+        self.rank, self.num_ranks = rank_and_size()
+        self.folder = CaptureFolder(options.output, rank=self.rank, num_ranks=self.num_ranks, force=options.force)
+        self.facts = ScriptFacts()
+        self.listener = Listener(options.step_on, self.facts, self._boundary)
+        self.foreign = ForeignProfilers(self._foreign_started)
+        self.measured = Measured()
+        self.plan: Plan | None = None
+        self.notes: list[str] = []
+        self.complete = False  # the plan came to its end
+        self.gpus: list[dict[str, object]] = []
+        self.precision: dict[str, object] = {}
+        self.allocator_before: dict[str, int] = {}
+        self.run_id = ""
+        self.samples_file = self.lines_file = ""  # their names, "" where there was no sampler or no room
+        self.cwd = str(Path.cwd())
+        self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._lines = SourceLines(Path(self.cwd))
+        self._say, self._stop = say, stop
+        self._said: tuple[str, float] = ("", 0.0)
+        self._stops = 0
+        self._sampler: Sampler | None = None
+        self._gc_watch = GcWatch(0)
+        self._monitor: GpuMonitor | None = None
+        self._interrupt = StepInterrupt(lambda: self.plan.due_in if self.plan is not None else math.inf, self._in_step)
+
+    def arm(self) -> None:
+        """Put hooks into torch once it is imported; a torch that takes none leaves the script alone."""
+        try:
+            self.foreign.watch()
+            self.listener.arm()
+        except (ImportError, AttributeError) as error:
+            self.notes.append(f"This torch could not be hooked into fully ({error}).")
+
+    def mark(self) -> None:
+        """Take notice of a step boundary that a loop of ours marks."""
+        if self.listener.active:
+            self._boundary(fresh=self.plan is None)
+
+    def _boundary(self, fresh: bool) -> None:  # a callback
+        if self.plan is None or fresh:
+            self._begin()
+            return
+        self.plan.boundary()
+        if self.plan.done:
+            self._leave_script()
+
+    def _begin(self) -> None:
+        """Start the plan at the first boundary of what is now taken for a step."""
+        self.rank, self.num_ranks = rank_and_size()
+        self.measured = Measured()
+        around = Surroundings(
+            folder=self.folder.partial,
+            prefix=f"rank{self.rank}",
+            num_ranks=self.num_ranks,
+            say=self.say,
+            foreign_active=self.foreign.active,
+            undecided=lambda: self.listener.finder.undecided,
+            compiled=compiled_graphs,
+            look=self._interrupt.look,
+            settled=self._settled,
+            sampling=self._sample,
+            wrote=self._save,
+        )
+        first = self.plan is None
+        self.plan = Plan(self.options, around, self.measured)
+        if first:
+            self._interrupt.start()
+
+    def _in_step(self) -> None:
+        """Act on a bound that is reached inside a step, unless the thread is inside a boundary or a backward pass."""
+        if self.plan is None or self.plan.done or self.listener.inside or in_backward():
+            return
+        if self.plan.cut() and self._stop is not None and not self.options.keep_going:
+            self._leave_script()
+
+    def _settled(self) -> None:
+        """Fix what a step is, and take down what the script runs with while its objects are alive."""
+        self.listener.lock()
+        self.facts.settle()
+        self.gpus, self.precision = describe_gpus(), precision_flags()
+        self.allocator_before = allocator_counters()
+        self.run_id = agree_on_run_id()
+        if self.options.nvml and self._monitor is None:
+            self._monitor = GpuMonitor([gpu for gpu in self.gpus if gpu["in_use"]], self.options.nvml_ms)
+            self._monitor.start()
+
+    def _leave_script(self) -> None:
+        """Stop the script on purpose; where it catches that time and again, let it finish."""
+        self.complete = True
+        self._end_threads()
+        alone = self.plan is not None and self.plan.failed and self.num_ranks > 1  # the other ranks go on
+        if self._stop is None or self.options.keep_going or self._stops == MOST_STOPS or alone:
+            self._disarm()
+            return
+        self._stops += 1
+        self._stop()
+
+    def _sample(self, on: bool) -> None:  # a callback
+        if not self.options.sampler:
+            return
+        if self._sampler is None:
+            thread = threading.current_thread()
+            self._sampler = Sampler(thread.ident or 0, thread.native_id or 0, self.options.sampler_ms)
+            self._gc_watch = GcWatch(thread.ident or 0)
+        if on:
+            self._sampler.start()
+            self._gc_watch.start()
+        else:
+            self._sampler.stop()
+            self._gc_watch.stop()
+
+    def _foreign_started(self) -> None:
+        if self.listener.active:
+            self.notes.append(f"The script runs a profiler of its own ({self.foreign.place}); it was left alone.")
+            if self.plan is not None:
+                self.plan.disturb()
+
+    def _disarm(self) -> None:
+        self._interrupt.stop()
+        self.listener.disarm()
+        self.foreign.forget()
+
+    def _end_threads(self) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._gc_watch.stop()
+        if self._monitor is not None:
+            self._monitor.stop()
+
+    def close(self) -> None:
+        """End the capture wherever it is; a window that holds a whole step is kept."""
+        self._disarm()
+        try:
+            if self.plan is not None:
+                self.plan.close()
+        finally:
+            self._end_threads()
+
+    def note_what_is_missing(self) -> None:
+        """Say what the script's early end cost."""
+        light = self.measured.light
+        if self.complete:
+            return
+        if "attribution" not in self.measured.files:
+            self.notes.append("The script ended before the attribution window: stacks, shapes and lines are missing.")
+        if len(light) < (self.options.steps or LEAST_STEPS):
+            self.notes.append(f"The script ended during the light window: the timing rests on {len(light)} steps.")
+
+    @property
+    def num_steps(self) -> int:
+        """Return the number of whole steps seen."""
+        return self.plan.num_steps if self.plan is not None else 0
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """Return the notes, each once."""
+        return tuple(dict.fromkeys([*self.notes, *self.measured.notes]))
+
+    @property
+    def sampler_summary(self) -> Mapping[str, object]:
+        """Return what CaptureInfo.sampler holds."""
+        return self._sampler.summary() if self._sampler is not None else {}
+
+    @property
+    def nvml_summary(self) -> Mapping[str, object]:
+        """Return what CaptureInfo.nvml holds."""
+        return self._monitor.summary() if self._monitor is not None else {}
+
+    def say(self, text: str) -> None:
+        """Pass a line on, but not the same kind of line many times a second."""
+        kind, now = text.partition(":")[0], time.monotonic()
+        if self.options.quiet or (kind == self._said[0] and now - self._said[1] < SAY_EVERY):
+            return
+        self._said = (kind, now)
+        self._say(text)
+
+    def publish(self, ended: str, exit_code: int | None) -> CaptureInfo:
+        """Write samples and description, move the folder into place and return the description.
+
+        Raises:
+            OutputError: the place cannot be written; the message names where the files are.
+        """
+        info, failure = self._write(ended, exit_code)
+        if failure is not None and not self.folder.is_described:
+            raise OutputError(
+                f"The capture's description could not be written: {reason(failure)} "
+                f"The traces are in {printable(self.folder.partial)}."
+            ) from failure
+        wanted = self.folder.target
+        if self.folder.publish() == wanted:
+            return info
+        self.notes.append(f"{printable(wanted)} was taken while the script ran, so the capture is in another folder.")
+        self.say(f"{printable(wanted)} was taken meanwhile: the capture is in {printable(self.folder.target)}")
+        return self._write(ended, exit_code, samples=False)[0]
+
+    def _save(self) -> None:
+        """Write what there is, for the case that the process is killed; what fails here is tried again in the end."""
+        self._write("killed", None)
+
+    def _write(self, ended: str, exit_code: int | None, *, samples: bool = True) -> tuple[CaptureInfo, OSError | None]:
+        """Write samples and description; return the description, and why it could not be written where it could not.
+
+        Samples that find no room become a note: the rest is worth keeping without them.
+        """
+        from diagnose.capture.record.describe import describe
+
+        if self._sampler is not None and samples:
+            self._write_samples(self._sampler)
+        info = describe(self, ended, exit_code)
+        try:
+            self.folder.write_info(info)
+        except OSError as error:
+            return info, error
+        return info, None
+
+    def _write_samples(self, sampler: Sampler) -> None:
+        samples, lines = f"rank{self.rank}.samples.json.gz", f"rank{self.rank}.lines.json.gz"
+        try:
+            self.folder.write_samples(samples, {**sampler.rows(), "gc": self._gc_watch.runs})
+            self.samples_file = samples
+            write_lines(self.folder.partial / lines, self._lines.stored(sampler.lines))
+            self.lines_file = lines
+        except OSError as error:
+            self.notes.append(f"The sampler's rows could not be written: {reason(error)}")

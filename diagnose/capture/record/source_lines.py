@@ -1,0 +1,83 @@
+"""Stores the text of the source lines that a report may quote, as they were when the script ran.
+
+An analysis quotes these and opens no file that a capture names. What is stored is little: the lines that the sampler
+saw and no others, credentials masked, and of each file a checksum that identifies its version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import linecache
+import stat
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from importlib.util import decode_source
+from pathlib import Path
+from typing import NamedTuple
+
+from diagnose.capture.record.gzip_io import open_packed
+from diagnose.text.masking import mask_code
+
+__all__ = ["SourceLines", "write_lines"]
+
+MAX_LINES = 2_000  # half a minute of samples that never hit the same line twice
+MAX_WIDTH = 400  # characters of a line; generated code has far longer ones
+MAX_FILE_BYTES = 8_000_000  # a source file is smaller
+
+
+class _File(NamedTuple):
+    """One source file as it was read."""
+
+    lines: Sequence[str]
+    sha256: str  # of the file's bytes, "" for the cell of a notebook
+    changed_at: str  # ISO 8601, UTC; "" for the cell of a notebook
+
+
+class SourceLines:
+    """Reads source files of this process once each; ``cwd`` is what relative names started from."""
+
+    def __init__(self, cwd: Path) -> None:
+        self._cwd = cwd
+        self._began = time.time()
+        self._files: dict[str, _File | None] = {}
+
+    def stored(self, places: Iterable[tuple[str, int]]) -> dict[str, object]:
+        """Return the content of the file for these files and lines; what cannot be read is left out."""
+        found: dict[str, dict[str, object]] = {}
+        texts: dict[str, dict[str, str]] = {}
+        for name, line in list(places)[:MAX_LINES]:
+            file = self._file(name)
+            if file is None or not 0 < line <= len(file.lines) or not (text := file.lines[line - 1].strip()):
+                continue
+            texts.setdefault(name, {})[str(line)] = mask_code(text[: 10 * MAX_WIDTH])[:MAX_WIDTH]
+            found[name] = {"sha256": file.sha256, "changed_at": file.changed_at, "lines": texts[name]}
+        return {"files": found}
+
+    def _file(self, name: str) -> _File | None:
+        if name not in self._files:
+            try:
+                self._files[name] = self._read(name)
+            except (OSError, ValueError, SyntaxError):  # unreadable, an odd name, or no text of Python
+                self._files[name] = None
+        return self._files[name]
+
+    def _read(self, name: str) -> _File | None:
+        path = self._cwd / name
+        if not path.exists():
+            cell = linecache.getlines(name) if name in linecache.cache else []  # where notebooks keep their cells
+            return _File(cell, "", "") if cell else None
+        state = path.stat()
+        if not stat.S_ISREG(state.st_mode) or state.st_size > MAX_FILE_BYTES or state.st_mtime > self._began:
+            return None  # what changed since the script began may not be what runs
+        data = path.read_bytes()
+        changed_at = datetime.fromtimestamp(state.st_mtime, timezone.utc).isoformat(timespec="seconds")
+        return _File(decode_source(data).split("\n"), hashlib.sha256(data).hexdigest(), changed_at)
+
+
+def write_lines(path: Path, content: dict[str, object]) -> None:
+    """Write the lines into a file that only its owner can read."""
+    path.touch(mode=0o600)
+    with open_packed(path) as packed:
+        packed.write(json.dumps(content).encode())

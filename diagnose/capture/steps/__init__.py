@@ -1,0 +1,1 @@
+"""Where a step ends: hooks into torch, the source of steps, its period, convergence of step times."""

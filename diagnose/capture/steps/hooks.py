@@ -1,0 +1,228 @@
+"""Where a script's steps can be heard: optimizer steps, DataLoader batches, calls of the outermost module, marks.
+
+Each ``watch_*`` function makes one of them audible and returns a function that undoes it. They change class
+attributes and torch's own global hooks only, so names that a script imported beforehand are reached too. What is
+called back while a model is being compiled carries ``_torchdynamo_disable``, so it is never compiled itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from diagnose.capture import step_marker as marker
+
+__all__ = [
+    "Hear",
+    "Undo",
+    "shut_workers",
+    "watch_autocast",
+    "watch_ddp",
+    "watch_forward",
+    "watch_loaders",
+    "watch_marks",
+    "watch_optimizers",
+]
+
+Hear: TypeAlias = Callable[[object], None]
+"""Called at each event with the object that it comes from."""
+Undo: TypeAlias = Callable[[], None]
+
+
+def watch_marks(hear: Hear) -> Undo:
+    """Hear ``diagnose.step()``."""
+    marker.set_listener(lambda: hear(marker))
+    return lambda: marker.set_listener(None)
+
+
+def watch_optimizers(hear: Hear, made: Callable[[], None]) -> Undo:
+    """Hear the end of every optimizer's step, and ``made`` when an optimizer is constructed."""
+    from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+    def stepped(optimizer: object, args: object, kwargs: object) -> None:  # noqa: ARG001  # torch's signature
+        hear(optimizer)
+
+    _keep_uncompiled(stepped)
+    handle = register_optimizer_step_post_hook(stepped)
+    undo_made = _around(Optimizer, "__init__", before=lambda _optimizer: made())
+
+    def undo() -> None:
+        handle.remove()
+        undo_made()
+
+    return undo
+
+
+def watch_loaders(hear: Hear, opened: Callable[[object, object], None]) -> Undo:
+    """Hear every batch delivered, with its iterator, and ``opened`` with each loader and its dataset at an epoch."""
+    from torch.utils.data import DataLoader
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    next_batch = _BaseDataLoaderIter.__next__
+
+    @functools.wraps(next_batch)
+    def heard_next(self: Any) -> object:  # noqa: ANN401  # torch's iterator, whose type is private
+        batch = next_batch(self)
+        hear(self)
+        return batch
+
+    undo_opened = _around(
+        DataLoader, "__iter__", before=lambda loader: opened(loader, getattr(loader, "dataset", None))
+    )
+    _BaseDataLoaderIter.__next__ = heard_next  # type: ignore[method-assign]  # that is the point
+
+    def undo() -> None:
+        undo_opened()
+        if _BaseDataLoaderIter.__next__ is heard_next:
+            _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
+
+    return undo
+
+
+def shut_workers(iterators: Iterable[object]) -> None:
+    """Shut the workers of DataLoader iterators down.
+
+    Left to the collector of cycles, their queues would die before they could tell the workers to end, and each worker
+    would be waited for in vain (5 s each, in torch 2.13).
+    """
+    for iterator in list(iterators):
+        shut = getattr(iterator, "_shutdown_workers", None)
+        if shut is not None:
+            shut()
+
+
+def watch_ddp(made: Hear) -> Undo:
+    """Hear every DistributedDataParallel once it is constructed."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return _around(DistributedDataParallel, "__init__", after=made)
+
+
+def watch_autocast(entered: Hear) -> Undo:
+    """Hear every autocast region that is entered outside compiled code."""
+    from torch.amp.autocast_mode import autocast
+
+    return _around(autocast, "__enter__", before=entered)
+
+
+def watch_backward(over: Callable[[], None]) -> Undo:
+    """Hear the end of every backward pass that ``Tensor.backward`` or ``torch.autograd.backward`` started."""
+    import torch
+
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def heard(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+        original(*args, **kwargs)
+        over()
+
+    torch.autograd.backward = heard
+
+    def undo() -> None:
+        if torch.autograd.backward is heard:
+            torch.autograd.backward = original
+
+    return undo
+
+
+class _NoHandle:
+    """Stands for a hook that need not be removed."""
+
+    def remove(self) -> None:
+        """Do nothing."""
+
+
+_NO_HANDLE = _NoHandle()
+
+
+class watch_forward:  # noqa: N801  # used like its sisters, but it must remember which call is the outermost
+    """Hear the beginning of every call of an outermost module; calling the object undoes it.
+
+    The global hook exists only between outermost calls: inside one, modules run and compile as if nobody listened.
+    """
+
+    def __init__(self, hear: Hear) -> None:
+        self._hear = hear
+        self._stopped = False
+        self._inner: Any = None
+        self._outer: Any = None
+        _keep_uncompiled(self._begins, self._ends)
+        self._undo_compile = self._hear_compiled()
+        self._listen()
+
+    def __call__(self) -> None:
+        """Stop listening."""
+        self._stopped = True
+        self._undo_compile()
+        for handle in (self._inner, self._outer):
+            if handle is not None:
+                handle.remove()
+
+    def _listen(self) -> None:
+        from torch.nn.modules.module import register_module_forward_pre_hook
+
+        if not self._stopped:
+            self._outer = register_module_forward_pre_hook(self._begins)
+
+    def _begins(self, module: Any, args: object) -> None:  # noqa: ANN401, ARG002  # torch's signature
+        if self._inner is not None:
+            return
+        self._outer.remove()
+        in_place = getattr(module, "_compiled_call_impl", None) is not None
+        self._inner = _NO_HANDLE if in_place else module.register_forward_hook(self._ends, always_call=True)
+        self._hear(module)
+
+    def _hear_compiled(self) -> Undo:
+        """Hear modules that compile themselves in place outside their compiled call, which would absorb the hook."""
+        from torch.nn import Module
+
+        def compiled(module: Any) -> None:  # noqa: ANN401  # a Module
+            call = module._compiled_call_impl
+
+            @functools.wraps(call)
+            def outermost(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # the module's own
+                if self._stopped or self._inner is not None:
+                    return call(*args, **kwargs)
+                self._begins(module, args)
+                try:
+                    return call(*args, **kwargs)
+                finally:
+                    self._ends(module, args, None)
+
+            module._compiled_call_impl = outermost
+
+        return _around(Module, "compile", after=compiled)
+
+    def _ends(self, module: object, args: object, output: object) -> None:  # noqa: ARG002  # torch's signature
+        if self._inner is not None:
+            self._inner.remove()
+            self._inner = None
+            self._listen()
+
+
+def _around(cls: type, name: str, *, before: Hear | None = None, after: Hear | None = None) -> Undo:
+    """Wrap the method ``name`` of ``cls`` so that ``before`` and ``after`` get the object around each call."""
+    original = getattr(cls, name)
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # whatever the method takes
+        if before is not None:
+            before(self)
+        result = original(self, *args, **kwargs)
+        if after is not None:
+            after(self)
+        return result
+
+    setattr(cls, name, wrapped)
+
+    def undo() -> None:
+        if getattr(cls, name) is wrapped:
+            setattr(cls, name, original)
+
+    return undo
+
+
+def _keep_uncompiled(*functions: Any) -> None:  # noqa: ANN401  # functions and bound methods alike
+    for function in functions:
+        getattr(function, "__func__", function)._torchdynamo_disable = True

@@ -1,0 +1,141 @@
+"""``diagnose compare`` and ``diagnose gate``: read both sides, or trace the later one, and answer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnose.cli.output import check_distinct
+from diagnose.compare.compare import compare
+from diagnose.compare.format import as_json, as_text
+from diagnose.compare.gate import FAILED, Judgement, judge, junit, parse_tolerance, sarif
+from diagnose.compare.sides import Side, open_side
+from diagnose.errors import InputError, UsageError
+from diagnose.model.files import check_file, printable, write_file
+from diagnose.progress import Progress
+
+__all__ = ["GateRequest", "compare_and_answer", "gate_and_answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class GateRequest:
+    """What ``diagnose gate`` was asked for."""
+
+    baseline: str = ""
+    target: str = ""
+    args: Sequence[str] = ()
+    module: bool = False
+    tolerance: str = "5%"
+    junit: str | None = None
+    sarif: str | None = None
+    update: bool = False
+    force: bool = False  # overwrite the two reports; the baseline is what ``update`` means to replace
+    as_json: bool = False
+    quiet: bool = False
+
+
+def compare_and_answer(before: str, after: str, *, as_json_text: bool) -> None:
+    """Print what differs between two captures, traces or reports.
+
+    Raises:
+        InputError: one of them cannot be read.
+    """
+    comparison = compare(open_side(before), open_side(after))
+    print(as_json(comparison) if as_json_text else as_text(comparison))
+
+
+def gate_and_answer(request: GateRequest) -> int:
+    """Compare with the baseline, write what was asked for, and return 0 or 3.
+
+    Raises:
+        UsageError: the request makes no sense.
+        InputError: the baseline or the capture cannot be read.
+        CaptureError: the script could not be traced.
+        OutputError: a report exists already, or a file cannot be written; mostly raised before the script runs.
+    """
+    tolerance = parse_tolerance(request.tolerance)
+    _check_files(request)
+    progress = Progress(quiet=request.quiet)
+    baseline = Path(request.baseline)
+    if not baseline.exists() and request.update:
+        with _later(request, progress) as side:
+            return _first(baseline, side, progress)
+    if not baseline.exists():
+        raise InputError(f"There is no baseline {baseline}; write one with --update.")
+    before = open_side(baseline)
+    with _later(request, progress) as after:
+        judgement = judge(compare(before, after), tolerance)
+        print(as_json(judgement.comparison) if request.as_json else _text(judgement), flush=True)
+        _write(request, judgement, after, progress)
+    return 0 if judgement.passed or request.update else FAILED
+
+
+def _check_files(request: GateRequest) -> None:
+    check_distinct({"--junit": request.junit, "--sarif": request.sarif}, [request.baseline, request.target])
+    for name in (request.junit, request.sarif):
+        if name is not None:
+            check_file(Path(name), force=request.force)
+    if request.update:
+        check_file(Path(request.baseline), force=True)
+
+
+def _first(baseline: Path, side: Side, progress: Progress) -> int:
+    write_file(baseline, side.diagnosis.to_json() + "\n", force=True)
+    progress.say(f"wrote the baseline {printable(baseline)}")
+    return 0
+
+
+def _write(request: GateRequest, judgement: Judgement, after: Side, progress: Progress) -> None:
+    for path, text in ((request.junit, junit(judgement)), (request.sarif, sarif(judgement))):
+        if path is not None:
+            write_file(path, text, force=request.force)
+            progress.say(f"wrote {printable(path)}")
+    if request.update:
+        write_file(request.baseline, after.diagnosis.to_json() + "\n", force=True)
+        progress.say(f"wrote the baseline {printable(request.baseline)}")
+
+
+def _text(judgement: Judgement) -> str:
+    word = "passed" if judgement.passed else "failed"
+    changed = "".join(f"\n  {line}" for line in judgement.changed)
+    return f"{word}: {judgement.text}{changed}"
+
+
+@contextlib.contextmanager
+def _later(request: GateRequest, progress: Progress) -> Iterator[Side]:
+    """Yield what is compared with the baseline: a capture, a trace or a report, or the script, traced now."""
+    path = Path(request.target)
+    is_script = request.module or (path.is_file() and path.suffix == ".py") or (path / "__main__.py").is_file()
+    if not is_script:
+        if request.args:
+            raise UsageError(
+                f"{request.target} is no script, so nothing may stand behind it; options stand before the baseline."
+            )
+        yield open_side(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="diagnose-gate-") as folder:
+        capture = Path(folder) / "capture"
+        _trace(request, capture, progress)
+        yield open_side(capture)
+
+
+def _trace(request: GateRequest, capture: Path, progress: Progress) -> None:
+    from diagnose.capture.options import CaptureOptions
+    from diagnose.capture.process import launch
+    from diagnose.capture.process.child import Order
+    from diagnose.errors import CaptureError
+
+    progress.say(f"tracing {request.target}")
+    script = [*(["-m"] if request.module else []), request.target, *request.args]
+    order = Order(CaptureOptions(output=capture), parent=os.getpid(), failure_file=-1, signal_file=-1)
+    ended = launch.supervise(order, script, stdout_to_stderr=True)
+    if not (capture / "capture.json").is_file():
+        raise CaptureError(
+            ended.failure or f"No step of {request.target} was captured; it ended with exit code {ended.exit_code}."
+        )
+    sys.stdout.flush()

@@ -1,0 +1,296 @@
+"""``diagnose prove``: say what will run, diagnose, run the trials, diagnose what is left, answer."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from diagnose.cli.answer import Request, answer, examine_paths, prepare
+from diagnose.cli.output import check_distinct
+from diagnose.errors import CaptureError, OriginalsChangedError, UsageError
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.files import cannot_write, check_file, printable
+from diagnose.model.reservation import Reservation
+from diagnose.progress import Progress
+from diagnose.text.plain_text import one_line
+from diagnose.trials.budget import Budget
+from diagnose.trials.candidates import check_ids
+from diagnose.trials.copy_plan import CopyPlan, plan_copy
+from diagnose.trials.ending import EndedBySignal, ended_by_signals
+from diagnose.trials.outcome import arguments_of, proven, with_proof
+from diagnose.trials.recorded_command import recorded_command
+from diagnose.trials.recording import record
+from diagnose.trials.run_folder import remove_leftovers, run_folder
+from diagnose.trials.runs import Command, Runner
+
+__all__ = ["ProveRequest", "command_of", "parse_budget", "prove_and_answer"]
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class ProveRequest(Request):
+    """What ``diagnose prove`` was asked for."""
+
+    script: str = ""
+    args: Sequence[str] = ()
+    module: bool = False
+    apply: Sequence[str] = ()
+    budget: str = "10m"
+    cwd_mode: Literal["copy", "same"] = "copy"
+    launcher: str = ""
+    step_on: str = "auto"
+    keep: str | None = None  # folder for the runs' outputs
+    yes: bool = False
+    trust_command: bool = False  # a command that a capture has recorded may run
+    write_patch: str | None = None  # where the diff of the script with the changes that helped goes
+    patches: dict[str, dict[str, object]] = field(default_factory=dict)
+
+
+def prove_and_answer(request: ProveRequest) -> int:
+    """Prove and print; return the exit code, 128 and the number of the signal for a run that SIGTERM or SIGHUP ended.
+
+    Raises:
+        UsageError: the request makes no sense, or nobody was there to agree to it.
+        CaptureError: the script could not be traced or measured.
+        OriginalsChangedError: the user's files changed while it ran; what was measured until then has been printed.
+    """
+    try:
+        with ended_by_signals():
+            return _prove_and_answer(request)
+    except EndedBySignal as ended:
+        return ended.exit_code
+
+
+def _prove_and_answer(request: ProveRequest) -> int:
+    budget_s = parse_budget(request.budget)
+    check_ids(request.apply)
+    files = prepare(request)
+    _check_patch(request)
+    command, capture = command_of(request)
+    _check_launcher(command)
+    if remove_leftovers():
+        request.progress.say("removed what an earlier prove, which was killed, had left in the temporary folder")
+    with _kept(request.keep) as keep, run_folder() as private:
+        plan = plan_copy(command.cwd, without=[keep] if keep else []) if request.cwd_mode == "copy" else None
+        _agree(request, command, capture, plan, budget_s)
+        folder = keep or private
+        runner = Runner(
+            command,
+            folder,
+            cwd_mode=request.cwd_mode,
+            step_on=request.step_on,
+            private=private,
+            plan=plan,
+            say=request.progress.say,
+        )
+        diagnosis, best = _proven(request, runner, capture, Budget(budget_s))
+        try:
+            answer(diagnosis, request, files)
+        finally:  # a report that cannot be written costs no patch
+            if request.write_patch:
+                _write_patch(request, command, diagnosis, best)
+        if keep:
+            request.progress.say(f"the output of every run is in {one_line(str(keep))}")
+    if runner.changed:
+        raise OriginalsChangedError(runner.changed)
+    return 0
+
+
+def _check_patch(request: ProveRequest) -> None:
+    if request.write_patch:
+        options = {"--html": request.html, "--output": request.output, "--write-patch": request.write_patch}
+        check_distinct(options, [request.script])
+        check_file(Path(request.write_patch), force=request.force)
+
+
+def _proven(
+    request: ProveRequest, runner: Runner, capture: Path | None, budget: Budget
+) -> tuple[Diagnosis, tuple[str, ...]]:
+    """Return the diagnosis with its trials, and the changes that are best together."""
+    if capture is None:
+        capture = runner.folder / "capture"
+        with budget.recording():
+            record(runner, (), capture, budget.left, request.progress)
+    diagnosis = examine_paths([capture], request.progress)
+    runner.arguments = arguments_of(diagnosis)
+    proof = proven(runner, diagnosis, request.apply, budget.for_trials, request.progress.say)
+    goes_on = not runner.changed and budget.records(proof.best, proof.notes)
+    diagnosis = with_proof(diagnosis, proof)
+    if goes_on:
+        after = _after(runner, proof.best, runner.folder / "after", budget.left, request.progress)
+        diagnosis = replace(diagnosis, after=after)
+    return diagnosis, proof.best
+
+
+def parse_budget(text: str, *, name: str = "--budget") -> float:
+    """Return seconds from 90, 90s, 10m or 1h; ``name`` is what the option is called.
+
+    Raises:
+        UsageError: it is none of these, or not above zero.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if seconds <= 0:
+        raise UsageError(f"{name} {text} is no time; give 90s, 10m or 1h.")
+    return seconds
+
+
+def command_of(request: ProveRequest) -> tuple[Command, Path | None]:
+    """Return what to run, and the capture that tells of it where one was named instead of a script.
+
+    Raises:
+        UsageError: there is no such script, or the capture does not know its command.
+    """
+    launcher = _words(request.launcher)
+    path = Path(request.script)
+    if request.module:
+        return Command(("-m", request.script, *request.args), Path.cwd(), launcher), None
+    if not path.exists():
+        raise UsageError(f"There is no script or capture {request.script}; check the path.")
+    if not path.is_dir() or (path / "__main__.py").is_file():
+        return Command((request.script, *request.args), Path.cwd(), launcher), None
+    return recorded_command(path, launcher), path
+
+
+def _words(launcher: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(launcher))
+    except ValueError as error:
+        raise UsageError(f"--launcher {launcher} cannot be split into words: {error}; check its quotes.") from error
+
+
+def _check_launcher(command: Command) -> None:
+    if command.launcher and shutil.which(command.launcher[0]) is None:
+        raise UsageError(
+            f"There is no command {one_line(command.launcher[0])} to start the ranks with; check --launcher and PATH."
+        )
+
+
+@contextmanager
+def _kept(keep: str | None) -> Iterator[Path | None]:
+    """Give the folder for the runs' outputs, which must be new and is this run's alone, where one was asked for."""
+    if keep is None:
+        yield None
+        return
+    path = Path(keep).absolute()
+    try:
+        reservation = Reservation(path)
+        is_empty = not any(path.iterdir())
+    except BlockingIOError as error:
+        raise UsageError(f"Another run keeps its output in {printable(keep)}; give --keep a new name.") from error
+    except (OSError, ValueError) as error:
+        raise cannot_write(keep, error) from error
+    try:
+        if not is_empty:
+            raise UsageError(f"The folder {printable(keep)} is not empty; give --keep a new name.")
+        yield path
+    finally:
+        reservation.release()
+
+
+def _agree(
+    request: ProveRequest, command: Command, capture: Path | None, plan: CopyPlan | None, budget_s: float
+) -> None:
+    """Show what is about to run, and ask unless that was agreed to already.
+
+    Raises:
+        UsageError: there is nobody to ask, or the answer is no.
+    """
+    say = request.progress.say
+    where = (
+        f"in one copy of the working folder ({plan.size_text}), which is put back before each and removed at the end"
+        if plan is not None
+        else "each time in the working folder itself"
+    )
+    say(
+        f"this runs {command.text} again and again for up to {_told_time(budget_s)}, {where}; "
+        "every run is stopped after some dozens of steps. What it writes to elsewhere is not protected."
+    )
+    if plan is None:
+        say(
+            "with --cwd-mode same every run may overwrite, append to and remove files of the working folder "
+            f"{one_line(str(command.cwd))}, checkpoints and logs included; nothing is checked or put back"
+        )
+    if capture is not None:
+        say(
+            f"the command was recorded in {one_line(str(capture))}, with the working folder "
+            f"{one_line(str(command.cwd))}"
+        )
+    if request.yes and (capture is None or request.trust_command):
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(_why_asked(command, capture))
+    import click
+
+    shown = f"Run {command.text}?" if capture is not None else "Run it?"
+    if not click.confirm(shown, default=capture is None, err=True):
+        raise UsageError("Nothing was run.")
+
+
+def _why_asked(command: Command, capture: Path | None) -> str:
+    if capture is None:
+        return "Nobody can be asked whether to run the script repeatedly; agree to it with --yes."
+    return (
+        f"The command comes from a file, {one_line(str(capture))}, and --yes alone does not agree to it; read it, and "
+        f"add --trust-command if it may run here: {command.text}"
+    )
+
+
+def _told_time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _after(
+    runner: Runner, best: tuple[str, ...], capture: Path, budget_s: float, progress: Progress
+) -> Diagnosis | None:
+    """Return the diagnosis with the best combination applied, None where it could not be traced."""
+    try:
+        record(runner, best, capture, budget_s, progress)
+        return examine_paths([capture], progress)
+    except (CaptureError, OSError) as error:
+        progress.say(f"it could not be traced with the changes: {error}")
+        return None
+
+
+def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, best: Sequence[str]) -> None:
+    """Write what helped, and what no trial can apply, into a diff of the script; say what is left to its author."""
+    from diagnose.trials.patches import BY_HAND
+    from diagnose.trials.source_edits import EDITS, write_patch
+
+    say, patch = request.progress.say, str(request.write_patch)
+    untried = [p.id for p in diagnosis.prescriptions if p.id in EDITS and p.id in BY_HAND]
+    if not best and not untried:
+        say(f"no change made the step faster, so {patch} was not written")
+        return
+    if command.script[0] == "-m":
+        raise UsageError("--write-patch changes a script, not a module; name the file instead of -m.")
+    script = Path(command.cwd, command.script[0])
+    arguments = {**arguments_of(diagnosis), "defer-sync": {"lines": _lines(diagnosis, "host-sync", script)}}
+    arguments["autocast"] = {**arguments.get("autocast", {}), "device": "cuda" if diagnosis.queue else "cpu"}
+    written = write_patch(script, [*best, *untried], arguments, Path(patch), force=request.force)
+    if written.diff:
+        say(f"wrote {patch} with {', '.join(written.done)}: git apply {patch}")
+    for name in (name for name in untried if name in written.done):
+        say(f"{name} was not measured: {BY_HAND[name]}; check what the diff makes of it")
+    for name, why in written.left.items():
+        say(f"{name} has to be written by hand: {why}")
+
+
+def _lines(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
+    """Return the lines of the script that the rule's finding names, and those of its examples."""
+    found = [f for f in (diagnosis.findings) if f.rule == rule]
+    places = [place for f in found for place in (*f.where, *(e.where for e in f.examples))]
+    return tuple(sorted({p.line for p in places if p.line and p.file and _is_end_of(Path(p.file), script.resolve())}))
+
+
+def _is_end_of(named: Path, path: Path) -> bool:
+    """Return whether a trace's name of a file, which is data and no pattern, can be that of ``path``."""
+    return path.parts[-len(named.parts) :] == named.parts

@@ -1,0 +1,181 @@
+"""``diagnose trace``: check what can be checked, run the script under capture, then answer from what was captured."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from diagnose.capture.options import CaptureOptions
+from diagnose.capture.process import launch
+from diagnose.capture.process.child import Order
+from diagnose.capture.record.folder import Places, unfinished
+from diagnose.cli.answer import Request, answer, examine_paths, prepare
+from diagnose.cli.ranks import Ranks, current, named_after, wait_for_others
+from diagnose.errors import CaptureError, OutputError, UsageError
+from diagnose.model.events import Note
+from diagnose.model.files import cannot_write, printable
+
+__all__ = ["TraceRequest", "trace_and_answer"]
+
+CLOCK_GRAIN_S = 2.0  # file systems that keep whole seconds, and clocks of file servers
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest(Request):
+    """What ``diagnose trace`` was asked for; None leaves a bound at its default."""
+
+    script: str = ""
+    args: Sequence[str] = ()
+    module: bool = False
+    folder: str | None = None
+    steps: int | None = None
+    skip: int | None = None
+    step_on: str | None = None
+    max_seconds: float | None = None
+    max_mb: float | None = None
+    keep_going: bool = False
+
+
+def trace_and_answer(request: TraceRequest) -> int:
+    """Run the script, diagnose it, and return the exit code of the command: the script's own.
+
+    Raises:
+        UsageError: the options or the script make no sense.
+        OutputError: a result could not be written; raised before the script runs.
+        CaptureError: the script ended without a step that could be captured.
+    """
+    ranks = current()
+    _check_script(request)
+    folder = _capture_folder(request, ranks)
+    request = _with_default_report(request, folder)
+    files = prepare(request) if ranks.rank == 0 else ()
+    code, folder = _run(request, _options(request, folder), ranks)
+    if ranks.rank != 0:
+        return code
+    notes = wait_for_others(folder, ranks, whole_world=request.folder is not None, progress=request.progress)
+    request.progress.say(f"the capture is in {folder}; diagnose analyze {folder} repeats all that follows")
+    diagnosis = examine_paths([folder], request.progress)
+    answer(replace(diagnosis, trust=(*diagnosis.trust, *map(Note, notes))), request, files)
+    return code
+
+
+def _check_script(request: TraceRequest) -> None:
+    if request.module:
+        return  # only the interpreter that runs it can tell where a module lies
+    script = Path(request.script)
+    if not script.exists():
+        raise UsageError(f"There is no script {script}; give the path of the Python file to run.")
+    if script.is_dir() and not (script / "__main__.py").is_file():
+        raise UsageError(f"{script} is a folder without a __main__.py; give the path of the Python file to run.")
+
+
+def _capture_folder(request: TraceRequest, ranks: Ranks) -> Path:
+    folder = Path(request.folder) if request.folder else Path(named_after("diagnose-capture", ranks))
+    name = printable(folder)
+    try:
+        if os.path.lexists(folder) and not folder.is_dir():
+            what = "a file" if folder.exists() else "a link to nothing"
+            raise OutputError(f"{name} is {what}; give --capture the name of a new folder.")
+        if not request.force and ranks.world_size == 1 and folder.is_dir() and any(folder.iterdir()):
+            raise OutputError(f"The folder {name} is not empty; give --capture a new name, or --force to replace it.")
+        above = next((parent for parent in folder.absolute().parents if parent.exists()), Path("/"))
+    except (OSError, ValueError) as error:
+        raise cannot_write(folder, error) from error
+    if not os.access(folder if folder.exists() else above, os.W_OK | os.X_OK):
+        raise OutputError(f"The capture cannot be written to {name}; choose a writable place with --capture FOLDER.")
+    for earlier in unfinished(folder):
+        request.progress.say(
+            f"{printable(earlier)} holds what an earlier run had captured when it was killed; diagnose analyze reads it"
+        )
+    return folder
+
+
+def _with_default_report(request: TraceRequest, folder: Path) -> TraceRequest:
+    """Leave an HTML report beside the capture unless the answer was asked for in another form."""
+    if request.as_json or request.html or request.output:
+        return request
+    name = folder.name.replace("capture", "report", 1) if not request.folder else f"{folder.name}-report"
+    return replace(request, html=f"{name}.html")
+
+
+def _options(request: TraceRequest, folder: Path) -> CaptureOptions:
+    names = {field.name for field in fields(CaptureOptions)} - {"output"}
+    given = {name: getattr(request, name) for name in names if getattr(request, name, None) is not None}
+    return CaptureOptions(output=folder, **given)
+
+
+def _run(request: TraceRequest, options: CaptureOptions, ranks: Ranks) -> tuple[int, Path]:
+    """Run the script; return its exit code and the folder that holds what was captured.
+
+    Raises:
+        CaptureError: nothing was captured; its exit code is the script's own where that is not 0.
+    """
+    script = (["-m"] if request.module else []) + [request.script, *request.args]
+    order = Order(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
+    began, is_new = time.time(), not options.output.exists()
+    ended = launch.supervise(order, script, stdout_to_stderr=request.as_json)
+    places = Places(options.output, rank=ranks.rank, num_ranks=ranks.world_size, pid=ended.pid)
+    own = () if ended.failure else (options.output,)  # a child that failed has put nothing there; another run may have
+    for folder in (places.beside, places.partial, *own):
+        if _holds_steps(folder, ranks, since=began):
+            if ended.failure or ended.returncode < 0:
+                request.progress.say(
+                    ended.failure or f"{request.script} {_how(ended)}; what was captured is diagnosed."
+                )
+            if folder == places.beside:
+                request.progress.say(f"{printable(options.output)} was taken while the script ran")
+            _remove_empty(options.output, is_new=is_new)
+            return ended.exit_code, _from_here(folder)
+    shutil.rmtree(places.partial, ignore_errors=True)  # a killed process left it, without a whole window
+    _remove_empty(options.output, is_new=is_new)
+    error = CaptureError(ended.failure or f"No step was captured: {request.script} {_how(ended)}. {_remedy(ended)}")
+    error.exit_code = ended.exit_code or CaptureError.exit_code
+    raise error
+
+
+def _remove_empty(folder: Path, *, is_new: bool) -> None:
+    """Remove the folder that a killed process had reserved."""
+    if is_new:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _from_here(folder: Path) -> Path:
+    """Return the folder's path as short as it was given."""
+    try:
+        return folder.relative_to(Path.cwd())
+    except ValueError:
+        return folder
+
+
+def _holds_steps(folder: Path, ranks: Ranks, *, since: float) -> bool:
+    """Return whether this process's own capture lies in ``folder`` with at least one window, and not an earlier one."""
+    path = folder / ("capture.json" if ranks.world_size == 1 else f"capture.rank{ranks.rank}.json")
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+        fresh = path.stat().st_mtime >= since - CLOCK_GRAIN_S
+    except (OSError, ValueError):
+        return False
+    return fresh and bool(info.get("light_file") or info.get("attribution_file"))
+
+
+def _how(ended: launch.Ended) -> str:
+    if ended.returncode >= 0:
+        return f"ended with exit code {ended.returncode} before one was complete"
+    name = signal.Signals(-ended.returncode).name if -ended.returncode in set(signal.Signals) else "a signal"
+    return f"was ended by {name}"
+
+
+def _remedy(ended: launch.Ended) -> str:
+    if ended.returncode == -signal.SIGKILL:
+        return "The system may have run out of memory; try a smaller batch or fewer workers."
+    if ended.returncode == 0:
+        return "Let it train for at least a few dozen steps, or name what a step is with --step-on."
+    return "Make it run without diagnose first; its arguments stand behind its name."

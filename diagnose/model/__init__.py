@@ -1,0 +1,1 @@
+"""The types that the stages hand on: events, captures, diagnoses, charts, forecasts; and interval algebra."""

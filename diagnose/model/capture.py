@@ -1,0 +1,136 @@
+"""What a capture folder holds, as types: the traces of one rank and what was measured beside them.
+
+A folder is written by ``diagnose trace`` and looks like this (one set of files a rank)::
+
+    capture.json                            one rank; capture.rank<r>.json each where there are several
+    rank0.light.pt.trace.json.gz            no stacks, no shapes: the timing claims come from it
+    rank0.attribution.pt.trace.json.gz      stacks, shapes, syncs, GC: the names and lines come from it
+    rank0.samples.json.gz                   the sampler's rows (see Samples)
+    rank0.lines.json.gz                     the text of the source lines that the sampler saw
+
+``capture.json`` is CaptureInfo field by field. Files of anyone else's profiler need none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from diagnose.errors import InputError
+from diagnose.model.decoding import decode
+from diagnose.model.events import Ints, Trace
+from diagnose.model.records import (
+    MAX_INT,
+    AllocatorRecord,
+    Count,
+    FileName,
+    FlagsRecord,
+    GpuRecord,
+    LoaderRecord,
+    Milliseconds,
+    NvmlRecord,
+    OptimizerRecord,
+    SamplerRecord,
+)
+
+__all__ = ["CAPTURE_SCHEMA", "REMEDY", "Capture", "CaptureInfo", "Samples"]
+
+CAPTURE_SCHEMA = 1
+MAX_RANKS = 1_000_000
+REMEDY = "Trace the script again."
+
+
+class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of capture.json."""
+
+    schema_version: Annotated[int, Meta(ge=1)] = CAPTURE_SCHEMA
+    run_id: str = ""  # the same in every rank of one run
+    tool_version: str = ""
+    command: tuple[str, ...] = ()  # the script and its arguments
+    cwd: str = ""
+    started_at: str = ""  # ISO 8601, UTC
+    python: str = ""
+    torch: str = ""
+    cuda: str = ""
+    rank: Annotated[int, Meta(ge=0, le=MAX_RANKS - 1)] = 0
+    world_size: Annotated[int, Meta(ge=1, le=MAX_RANKS)] = 1
+    gpus: tuple[GpuRecord, ...] = ()
+    light_file: FileName = ""  # "" where the window was not reached
+    attribution_file: FileName = ""
+    samples_file: FileName = ""
+    lines_file: FileName = ""
+    flags: FlagsRecord = FlagsRecord()
+    found_steps_by: str = ""  # optimizer, dataloader, forward, marker
+    events_per_step: Annotated[int, Meta(ge=1, le=MAX_INT)] = 1  # marker events that make up one step
+    settled_after: Count | None = None  # steps until step times were steady; None: they never were
+    unprofiled_ms: tuple[Milliseconds, ...] = ()  # step times with no profiler running, steady ones only
+    light_ms: tuple[Milliseconds, ...] = ()
+    attribution_ms: tuple[Milliseconds, ...] = ()
+    sampler: SamplerRecord = SamplerRecord()
+    nvml: NvmlRecord = NvmlRecord()
+    memory: AllocatorRecord = AllocatorRecord()
+    loader: LoaderRecord = LoaderRecord()
+    optimizer: OptimizerRecord = OptimizerRecord()
+    notes: tuple[str, ...] = ()  # sentences for `trust`
+    ended: str = ""  # stopped (early, on purpose), finished, raised, interrupted, killed
+    exit_code: Annotated[int, Meta(ge=-(2**31), le=2**32)] | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON object."""
+        data: dict[str, object] = msgspec.to_builtins(self)
+        return data
+
+    @classmethod
+    def from_json(cls, text: bytes | str, *, source: str) -> CaptureInfo:
+        """Read the JSON text; ``source`` names the file in errors. Unknown fields are ignored, missing ones default.
+
+        Raises:
+            InputError: the text is not a capture description of a known schema.
+        """
+        version = decode(text, _Version, source=source, remedy=REMEDY).schema_version
+        if version is msgspec.UNSET:
+            raise InputError(f"{source} is not a capture description: it has no schema_version. {REMEDY}")
+        if version > CAPTURE_SCHEMA:
+            raise InputError(f"{source} was written by a newer diagnose (schema {version}); please upgrade.")
+        info = decode(text, cls, source=source, remedy=REMEDY)
+        if info.rank >= info.world_size:
+            raise InputError(
+                f"{source} cannot be used: its rank {info.rank} is not below its world_size {info.world_size}. {REMEDY}"
+            )
+        return info
+
+
+class _Version(msgspec.Struct):
+    schema_version: Annotated[int, Meta(ge=1, le=MAX_INT)] | msgspec.UnsetType = msgspec.UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What the sampler saw of the thread that runs the script, one row every few milliseconds.
+
+    In the file: ``{"places": [[file, line, function], …], "time_ns": […], "place": […], "running": […],
+    "gc": [[begin, end], …]}``.
+    """
+
+    time_ns: Ints  # wall clock, unix ns
+    place: npt.NDArray[np.int32]  # row of places: the innermost line outside torch and the standard library
+    running: npt.NDArray[np.int8]  # 1 on a CPU, 0 waiting, -1 unknown
+    places: tuple[tuple[str, int, str], ...]  # file, line, function
+    gc_runs: tuple[tuple[int, int], ...] = ()  # begin and end of garbage collections on that thread, unix ns
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One rank's evidence: ``trace`` carries the timing, ``attribution`` (if any) the names and lines."""
+
+    trace: Trace
+    attribution: Trace | None = None
+    info: CaptureInfo | None = None
+    samples: Samples | None = None
+    lines: Mapping[tuple[str, int], str] = field(default_factory=dict)  # source text of a file's line, as recorded

@@ -1,0 +1,95 @@
+"""What charts of a report draw: the timeline of a step, the roofline, memory.
+
+Times are nanoseconds, sizes bytes, shares fractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from diagnose.model.diagnosis import Where
+
+__all__ = [
+    "Gap",
+    "Memory",
+    "Picture",
+    "Roofline",
+    "RooflinePoint",
+    "Span",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A bar on the timeline of one step; times are ns from the step's start."""
+
+    lane: str  # "GPU 0 stream 7", "host 4711"
+    start_ns: int
+    end_ns: int
+    name: str
+    category: str  # compute, communication, copy, operator, annotation, runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A coloured piece of idle on the timeline; the pieces of one step do not overlap."""
+
+    start_ns: int
+    end_ns: int
+    cause: str  # a rule's id
+    detail: str  # what the launching thread did
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What the charts draw: one representative step (the one nearest to the median)."""
+
+    step: int
+    step_ns: int
+    spans: tuple[Span, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    depth: tuple[tuple[int, int], ...] = ()  # (ns from the step's start, queue depth): a step function
+    num_spans_left_out: int = 0  # spans too short to draw that were dropped
+
+
+@dataclass(frozen=True, slots=True)
+class RooflinePoint:
+    """All calls of one operator with the same shapes and types, set against the device's peak rates."""
+
+    op: str
+    shapes: str
+    kernel: str  # the longest
+    step_share: float
+    precision: str
+    flop_per_byte: float
+    tflops: float  # achieved
+    gb_per_s: float  # achieved
+    bound: Literal["compute", "memory"]
+    achieved: float  # share of the bound's rate
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The heavy operators against the device."""
+
+    device: str
+    tflops: Mapping[str, float]  # peak by precision
+    gb_per_s: float  # peak
+    points: tuple[RooflinePoint, ...] = ()  # the costliest first
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of the device (or of the host, without one) over the steady steps; bytes."""
+
+    device: str
+    peak_allocated: int
+    peak_reserved: int | None = None
+    capacity: int | None = None
+    peak_at_ns: int = 0  # from the begin of the first steady step
+    timeline: tuple[tuple[int, int, int], ...] = ()  # (ns, allocated, reserved or -1): a step function
+    by_category: Mapping[str, int] = field(default_factory=dict)  # at the peak: parameters, gradients, …
+    by_place: tuple[tuple[Where, int], ...] = ()  # at the peak, the largest first
+    retries: int | None = None  # allocations that had to free cached memory first

@@ -1,0 +1,264 @@
+"""What the stages hand on: findings, prescriptions, trials, and the diagnosis that holds them.
+
+Times are nanoseconds (reports show milliseconds); shares are fractions of the step, 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from diagnose.model.events import Note
+
+if TYPE_CHECKING:
+    from diagnose.model.charts import Memory, Picture, Roofline
+    from diagnose.model.forecast import CriticalPath, Waterfall
+
+__all__ = [
+    "Confidence",
+    "Diagnosis",
+    "Example",
+    "Facts",
+    "Finding",
+    "HostOperator",
+    "Partition",
+    "Prescription",
+    "Queue",
+    "RankSummary",
+    "Source",
+    "Trial",
+    "Verdict",
+    "Where",
+]
+
+Verdict: TypeAlias = Literal["cpu-bound", "kernel-bound", "gaps", "no-gpu"]
+Confidence: TypeAlias = Literal["high", "medium", "low"]
+Facts: TypeAlias = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The place in the user's program; each field None where the trace does not say."""
+
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    op: str | None = None  # the outermost operator or annotation, such as aten::item
+    stack: tuple[str, ...] = ()  # innermost first, "file(line): function" or an op's name
+    code: str | None = None  # the text of the line, where the capture holds it
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One occurrence of a finding, with what stood around it."""
+
+    step: int
+    start_ns: int  # from the beginning of its step
+    lost_ns: int
+    before: str  # the device task before, or ""
+    after: str  # the device task after, or ""
+    host: str  # what the launching thread did meanwhile
+    where: Where = Where()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that holds the step back."""
+
+    rule: str
+    title: str
+    lost_ns: float  # per step
+    count: int = 0  # occurrences over all steps
+    total_ns: int = 0  # over all steps
+    median_ns: int = 0  # of one occurrence
+    evidence: tuple[str, ...] = ()  # sentences, each with the number it rests on
+    examples: tuple[Example, ...] = ()  # the largest, at most three
+    where: tuple[Where, ...] = ()  # the places, the costliest first
+    confidence: Confidence = "high"
+    facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
+    path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Prescription:
+    """One concrete change."""
+
+    rule: str
+    id: str
+    title: str  # imperative
+    before: str  # code as it stands, or ""
+    after: str  # code to paste
+    saves_ns: tuple[float, float]  # least and most, per step
+    predicted_step_ns: float | None  # None where nothing could be predicted
+    safety: str  # "same numbers", or "may change the numbers: ..." with how to check
+    needs: str = ""
+    remedy: str = ""  # dotted name of the module that does it, or ""
+    basis: Literal["replay", "bound"] = "bound"  # saves_ns is replayed, or bounded by what the finding lost
+    assumes: str = ""  # what the two ends of saves_ns rest on, one sentence
+    arguments: Facts = field(default_factory=dict)  # what `diagnose prove` applies it with, such as {"workers": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A prescription that was run."""
+
+    id: str
+    baseline_ms: tuple[float, ...]
+    step_ms: tuple[float, ...]
+    speed_up: float
+    interval: tuple[float, float]
+    numerics: Literal["identical", "within", "drifted", "unknown"]
+    title: str = ""
+    ids: tuple[str, ...] = ()  # of what was applied together; (id,) for one prescription alone
+    kind: Literal["single", "combination", "without"] = "single"  # without: the combination less ``id``
+    predicted_ms: float | None = None
+    noise: float | None = None  # share by which equal runs differ
+    peak_bytes: tuple[int, int] | None = None  # baseline, trial
+    losses: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # baseline, trial; of the same steps
+    drift: float | None = None  # median relative distance of the losses
+    grad_norms: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # of the first optimizer steps
+    grad_drift: float | None = None  # their median relative distance
+    skipped_steps: tuple[int, int] | None = None  # by a GradScaler: baseline, trial; None where neither has one
+    note: str = ""  # what the reader should know of it, one sentence
+    failure: str = ""  # why it could not be measured; the times are empty then
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The device's queue over the steady steps; depth counts launched and unfinished tasks."""
+
+    busy_share: float
+    idle_share: float
+    depth_p50: float  # weighted by time
+    depth_p90: float
+    empty_share: float  # share of the step with no task launched and unfinished
+    launches_per_step: float
+    late_share: float  # share of tasks that started less than 10 µs after their launch: the host had no lead
+    delay_p50_ns: int  # median launch delay
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Shares of the step that sum to 1."""
+
+    compute: float
+    exposed_communication: float
+    exposed_copy: float
+    idle: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostOperator:
+    """One operator on the host, summed over the steady steps; most expensive first."""
+
+    name: str
+    calls_per_step: float
+    self_ns: float  # per step
+    total_ns: float  # per step, children included
+    shapes: str = ""  # the commonest input shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a diagnosis comes from."""
+
+    path: str
+    command: str = ""
+    torch: str = ""
+    devices: tuple[str, ...] = ()
+    world_size: int = 1
+    found_steps_by: str = ""  # profiler marks, optimizer, dataloader, forward, marker, none
+    unprofiled_step_ns: tuple[int, ...] = ()
+    settled_after: int | None = None  # steps until step times were steady
+    samples: Mapping[str, object] = field(default_factory=dict)  # NVML medians and the like
+
+
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """One rank's numbers."""
+
+    rank: int
+    verdict: Verdict
+    dominant: str | None
+    step_ns: float
+    partition: Partition | None
+    idle_by_cause: Mapping[str, float]
+    waits_ns: float | None = (
+        None  # per step, for other ranks, hidden by nothing; None where ranks could not be compared
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The whole answer. ``findings`` and ``prescriptions`` are ordered, the most valuable first.
+
+    ``dominant`` is the rule of the largest finding, None where nothing is worth naming.
+    ``idle_by_cause`` holds shares of the step and sums to ``partition.idle``.
+    """
+
+    verdict: Verdict
+    headline: str  # one sentence
+    dominant: str | None
+    step_ns: float  # mean: the window over the number of steps
+    step_times_ns: tuple[int, ...]  # host time of each steady step
+    queue: Queue | None  # None without a GPU in the trace
+    partition: Partition | None
+    idle_by_cause: Mapping[str, float]
+    findings: tuple[Finding, ...]
+    prescriptions: tuple[Prescription, ...]
+    trust: tuple[Note, ...]
+    source: Source
+    ranks: tuple[RankSummary, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    operators: tuple[HostOperator, ...] = ()
+    picture: Picture | None = None
+    replay_error: float | None = None  # set once savings are replayed
+    host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
+    profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1
+    recording_ns: float = 0.0  # of step_ns: what recording its events cost, as far as that is known
+    critical_path: CriticalPath | None = None  # None where nothing was replayed
+    waterfall: Waterfall | None = None
+    roofline: Roofline | None = None  # None for an unknown device, or without shapes
+    memory: Memory | None = None  # None without memory events
+    after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steady steps behind the numbers."""
+        return len(self.step_times_ns)
+
+    def to_html(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> str:
+        """Return the HTML report; with ``path`` also write it there, over a file that exists only with ``force``.
+
+        Raises:
+            OutputError: the file exists already and ``force`` is off, or it cannot be written.
+        """
+        from diagnose.reports import html
+
+        text = html.render(self)
+        if path is not None:
+            from diagnose.model.files import write_file
+
+            write_file(path, text, force=force)
+        return text
+
+    def to_json(self) -> str:
+        """Return the JSON diagnosis of schema version 1."""
+        from diagnose.reports import json
+
+        return json.render(self)
+
+    def print(self) -> None:
+        """Print the text report to standard output."""
+        from diagnose.cli.answer import terminal_text
+
+        print(terminal_text(self))
+
+    def _repr_html_(self) -> str:
+        """Return the report for a notebook: in a frame, so that neither page styles the other."""
+        from html import escape
+
+        frame = '<iframe srcdoc="{}" style="width: 100%; height: 800px; border: 0"></iframe>'
+        return frame.format(escape(self.to_html()))

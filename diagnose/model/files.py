@@ -1,0 +1,231 @@
+"""Writes files of the user's choice: whole or not at all, and over something that exists only where that was asked for.
+
+A file is written beside its target under a hidden name, readable by its owner alone, and linked to its name when it is
+complete: linking fails where the name is taken, also where another process took it a moment ago.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import IO
+
+from diagnose.errors import OutputError
+from diagnose.text.plain_text import middle, one_line
+
+__all__ = [
+    "DISK_ERRORS",
+    "SPACE",
+    "NewFile",
+    "cannot_write",
+    "check_file",
+    "is_stream",
+    "move_new",
+    "open_private",
+    "printable",
+    "reason",
+    "write_file",
+]
+
+PRIVATE, PUBLIC = 0o600, 0o666  # modes, before the umask
+MAX_SHOWN = 160  # characters of a path in a message
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}  # FAT, some network file systems
+SYSTEM_FOLDERS = (Path("/dev"), Path("/proc"))  # a new file among devices is a mistake, except in SHARED_MEMORY
+SHARED_MEMORY = Path("/dev/shm")  # a tmpfs
+ELSEWHERE = "Choose a place that can be written."
+SPACE = "Free some space or choose another place."
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
+REMEDIES = {
+    errno.ENOSPC: SPACE,
+    errno.EDQUOT: SPACE,
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f) or choose another place.",
+    errno.EIO: "The disk has failed to write; choose another one.",
+    errno.ENAMETOOLONG: "Give a shorter name.",
+    errno.ENOENT: "Create its folder first.",
+}
+
+
+class NewFile:
+    """A file that is written beside ``path`` and appears there whole, with ``publish``; leaving the block cleans up.
+
+    Writing may go on after ``publish``. Errors of the file system come as OSError, FileExistsError where ``path``
+    has come into being.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary: Path | None = path.with_name(f".{secrets.token_hex(8)}.part")
+        descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, PUBLIC)
+        self.file: IO[bytes] = os.fdopen(descriptor, "wb")
+        self._mode = stat.S_IMODE(os.fstat(descriptor).st_mode)  # as the umask and the folder's defaults have made it
+        _set_mode(self._temporary, self._mode & PRIVATE)
+
+    def publish(self, *, force: bool) -> None:
+        """Give the file its name; what has that name is replaced with ``force`` only."""
+        if self._temporary is None:
+            return
+        self.file.flush()
+        _set_mode(self._temporary, self._mode)
+        if force:
+            self._temporary.replace(self._path)
+        else:
+            move_new(self._temporary, self._path)
+        self._temporary = None
+
+    def __enter__(self) -> NewFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # what could not be written stays in the buffer and fails again
+            self.file.close()
+        if self._temporary is not None:
+            self._temporary.unlink(missing_ok=True)
+
+
+def check_file(path: Path, *, force: bool) -> None:
+    """Make sure that ``path`` can be written, without writing it.
+
+    A symbolic link counts as a file that exists; ``force`` replaces the link and leaves alone what it leads to.
+
+    Raises:
+        OutputError: it exists already and ``force`` is off, it is no place for a file, or cannot be written.
+    """
+    name = printable(path)
+    try:
+        mode = _mode(path)
+        if mode is not None and stat.S_ISDIR(mode):
+            raise OutputError(f"{name} is a folder; name a file in it.")
+        if mode is not None and (stat.S_ISBLK(mode) or stat.S_ISSOCK(mode)):
+            raise OutputError(f"{name} is a disk or a socket, which is never written to; name a file.")
+        if is_stream(path):
+            return
+        if _is_among_devices(path):
+            raise OutputError(f"{name} lies in a folder of the system; name a file elsewhere.")
+        if os.path.lexists(path) and not force:
+            raise _exists_already(path)
+        _check_folder(path)
+    except (OSError, ValueError) as error:
+        raise cannot_write(path, error) from error
+
+
+def write_file(path: str | os.PathLike[str], text: str, *, force: bool) -> None:
+    """Write a file whole or not at all; what exists is replaced with ``force`` only, when the new file is complete.
+
+    Into a pipe or a terminal is written as it is.
+
+    Raises:
+        OutputError: the file exists already and ``force`` is off, or it cannot be written.
+    """
+    path = Path(path)
+    check_file(path, force=force)
+    data = text.encode("utf-8", "backslashreplace")  # names of files need not be UTF-8
+    try:
+        if is_stream(path):
+            with path.open("wb") as stream:
+                stream.write(data)
+            return
+        with NewFile(path) as new:
+            new.file.write(data)
+            new.publish(force=force)
+    except FileExistsError as error:
+        raise _exists_already(path) from error
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def move_new(source: Path, target: Path) -> None:
+    """Rename a file to a name on the same file system that nothing has.
+
+    Raises:
+        FileExistsError: something has that name.
+        OSError: it cannot be renamed.
+    """
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))  # takes the name, or fails
+        try:
+            source.replace(target)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+    else:
+        source.unlink()
+
+
+def open_private(path: Path) -> IO[bytes]:
+    """Open a new file that its owner alone can read.
+
+    Raises:
+        OSError: it cannot be made, or is there.
+    """
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb")
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether ``path`` is a pipe, a terminal or another device that takes bytes, which no file may replace."""
+    mode = _mode(path)
+    return mode is not None and (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode))
+
+
+def cannot_write(path: str | os.PathLike[str], error: OSError | ValueError) -> OutputError:
+    """Return the error for a path that the system refused."""
+    return OutputError(f"{printable(path)} cannot be written: {reason(error)}")
+
+
+def reason(error: OSError | ValueError) -> str:
+    """Return why the system refused to write, and what to do: two short sentences."""
+    if not isinstance(error, OSError):
+        return f"{error}. Give another name."
+    return f"{error.strerror or type(error).__name__}. {REMEDIES.get(error.errno or 0, ELSEWHERE)}"
+
+
+def printable(path: str | os.PathLike[str]) -> str:
+    """Return a path as a message shows it: on one line, the middle of a very long one left out."""
+    return middle(one_line(str(path)), MAX_SHOWN)
+
+
+def _exists_already(path: Path) -> OutputError:
+    return OutputError(f"{printable(path)} exists already; give another name, or --force to overwrite it.")
+
+
+def _check_folder(path: Path) -> None:
+    folder = printable(path.parent)
+    if not path.parent.is_dir():
+        what = "is no folder; name one" if os.path.lexists(path.parent) else "does not exist; create it first"
+        subject = folder if os.path.lexists(path.parent) else f"the folder {folder}"
+        raise OutputError(f"{printable(path)} cannot be written: {subject} {what}.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise OutputError(
+            f"{printable(path)} cannot be written: the folder {folder} is not writable; choose another one."
+        )
+
+
+def _is_among_devices(path: Path) -> bool:
+    folder = path.parent.resolve()
+    return SHARED_MEMORY not in (folder, *folder.parents) and any(
+        place in (folder, *folder.parents) for place in SYSTEM_FOLDERS
+    )
+
+
+def _mode(path: Path) -> int | None:
+    """Return the mode of what a path leads to, None where it leads to nothing."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # links in a circle lead to nothing
+            return None
+        raise
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    with contextlib.suppress(PermissionError):  # FAT has no modes
+        path.chmod(mode)

@@ -1,0 +1,145 @@
+"""Algebra of half-open intervals on one time line, in nanoseconds.
+
+An ``Intervals`` holds sorted, disjoint, non-empty intervals as two int64 arrays, so every set operation is a
+few vectorised passes over edges: O(n log n) for ``union``, O(n + m) up to the sort elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.events import Ints
+
+__all__ = [
+    "EMPTY",
+    "Intervals",
+    "among",
+    "complement",
+    "covered",
+    "distinct",
+    "intersect",
+    "longer_than",
+    "span",
+    "subtract",
+    "total",
+    "union",
+]
+
+AnyInt = TypeVar("AnyInt", bound=np.integer[Any])
+
+
+class Intervals(NamedTuple):
+    """Sorted, disjoint, non-empty intervals [start, end), ns."""
+
+    start: Ints
+    end: Ints
+
+
+EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def span(start: int, end: int) -> Intervals:
+    """Return the one interval from ``start`` to ``end``, or none where it is empty."""
+    if end <= start:
+        return EMPTY
+    return Intervals(np.array([start], np.int64), np.array([end], np.int64))
+
+
+def union(*parts: Intervals | tuple[Ints, Ints]) -> Intervals:
+    """Return what at least one of the given intervals covers; the input may overlap and be unsorted."""
+    start = np.concatenate([np.asarray(p[0], np.int64) for p in parts]) if parts else EMPTY.start
+    end = np.concatenate([np.asarray(p[1], np.int64) for p in parts]) if parts else EMPTY.end
+    real = end > start
+    start, end = start[real], end[real]
+    if not len(start):
+        return EMPTY
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    opens = np.empty(len(start), bool)
+    opens[0] = True
+    np.greater(start[1:], reach[:-1], out=opens[1:])
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:], len(start)) - 1
+    return Intervals(start[first], reach[last])
+
+
+def _combine(a: Intervals, b: Intervals, *, depth: int) -> Intervals:
+    """Return where at least ``depth`` of the two sets cover."""
+    time = np.concatenate([a.start, b.start, a.end, b.end])
+    num_opens = len(a.start) + len(b.start)
+    delta = np.ones(len(time), np.int8)
+    delta[num_opens:] = -1
+    order = np.argsort(time, kind="stable")
+    time, level = time[order], np.cumsum(delta[order], dtype=np.int32)
+    keep = (level[:-1] >= depth) & (time[1:] > time[:-1])
+    return union((time[:-1][keep], time[1:][keep]))
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """Return what both cover."""
+    if not len(a.start) or not len(b.start):
+        return EMPTY
+    return _combine(a, b, depth=2)
+
+
+def complement(a: Intervals, within: Intervals) -> Intervals:
+    """Return what ``within`` covers and ``a`` does not."""
+    return subtract(within, a)
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """Return what ``a`` covers and ``b`` does not."""
+    if not len(a.start) or not len(b.start):
+        return a
+    low = min(int(a.start[0]), int(b.start[0]))
+    high = max(int(a.end[-1]), int(b.end[-1]))
+    holes = Intervals(np.append(low, b.end), np.append(b.start, high))
+    real = holes.end > holes.start
+    return intersect(a, Intervals(holes.start[real], holes.end[real]))
+
+
+def total(a: Intervals) -> int:
+    """Return the covered time, ns."""
+    return int((a.end - a.start).sum())
+
+
+def covered(a: Intervals, start: Ints, end: Ints) -> Ints:
+    """Return, for each query interval [start, end), how many ns of it ``a`` covers; queries may overlap."""
+    if not len(a.start):
+        return np.zeros(len(start), np.int64)
+    before = np.concatenate([[0], np.cumsum(a.end - a.start)])
+
+    def until(time: Ints) -> Ints:
+        row = np.searchsorted(a.start, time, side="right")
+        over = np.where(row > 0, a.end[np.maximum(row - 1, 0)] - time, 0)
+        done: Ints = before[row] - np.maximum(over, 0)
+        return done
+
+    inside: Ints = np.maximum(until(np.asarray(end)) - until(np.asarray(start)), 0)
+    return inside
+
+
+def distinct(*values: npt.NDArray[AnyInt]) -> npt.NDArray[AnyInt]:
+    """Return the different values of all arrays, in order; unlike ``np.unique`` it loads no masked arrays (14 ms)."""
+    ordered = np.sort(np.concatenate(values))
+    differs = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=differs[1:])
+    return ordered[differs]
+
+
+def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt]) -> npt.NDArray[np.bool_]:
+    """Tell which values are among the others; unlike ``np.isin`` it loads no masked arrays (14 ms)."""
+    if not len(others):
+        return np.zeros(len(values), bool)
+    ordered = np.sort(others)
+    found: npt.NDArray[np.bool_] = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
+    return found
+
+
+def longer_than(a: Intervals, least_ns: int) -> Intervals:
+    """Return the intervals of at least ``least_ns``."""
+    keep = (a.end - a.start) >= least_ns
+    return Intervals(a.start[keep], a.end[keep])

@@ -1,0 +1,216 @@
+"""The command's loop: read all GPUs, show them, write rows, and sum up at the end."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from diagnose.cli.output import check_distinct
+from diagnose.errors import OutputError, UsageError
+from diagnose.model.files import NewFile, cannot_write, check_file, is_stream, write_file
+from diagnose.monitor.board import connect
+from diagnose.monitor.record import CSV_COLUMNS, Record, to_json
+from diagnose.text.plain_text import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["MonitorRequest", "watch"]
+
+NAME_WIDTH = 22  # of a GPU in the table
+Show = Callable[[list[Record]], None]
+WriteRow = Callable[[list[str]], None]
+
+
+@dataclass(frozen=True)
+class MonitorRequest:
+    """What the command was asked for."""
+
+    interval: float = 1.0  # s
+    seconds: float | None = None  # None: until Ctrl-C
+    gpus: tuple[int, ...] = ()  # indices of the driver; empty: all
+    csv_file: str | None = None  # "-" is standard output
+    json_file: str | None = None
+    force: bool = False
+
+    @property
+    def to_stdout(self) -> bool:
+        """Tell whether standard output belongs to data."""
+        return "-" in (self.csv_file, self.json_file)
+
+
+def watch(request: MonitorRequest, nvml: Any = None) -> int:  # noqa: ANN401  # pynvml is untyped
+    """Watch until the time is over or Ctrl-C comes; return the exit code, which is 0 also where there is no driver.
+
+    Raises:
+        UsageError: both outputs want standard output, or the driver has no GPU of a given index.
+        OutputError: a file exists already or cannot be written.
+    """
+    if request.csv_file == request.json_file == "-":
+        raise UsageError("--csv and --json cannot both go to standard output; give one of them a file name.")
+    for name in (request.csv_file, request.json_file):
+        if name and name != "-":
+            check_file(Path(name), force=request.force)
+    check_distinct({"--csv": request.csv_file, "--json": request.json_file})
+    try:
+        nvml = nvml if nvml is not None else _driver()
+        nvml.nvmlInit()
+    except Exception as error:  # NVML errors derive from Exception; no driver is an answer, not a fault
+        reason = one_line(str(error))
+        print(f"diagnose: no NVIDIA driver answers here ({reason}), so there is nothing to watch.", file=sys.stderr)
+        return 0
+    try:
+        return _watch(request, nvml)
+    except IndexError as error:
+        index, count = error.args
+        raise UsageError(f"There is no GPU {index}; the driver has {count}, numbered from 0.") from error
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _driver() -> Any:  # noqa: ANN401  # pynvml is untyped
+    import pynvml
+
+    return pynvml
+
+
+def _watch(request: MonitorRequest, nvml: Any) -> int:  # noqa: ANN401  # pynvml is untyped
+    records = [Record(board) for board in connect(nvml, request.gpus)]
+    if not records:
+        print("diagnose: the driver has no GPU, so there is nothing to watch.", file=sys.stderr)
+        return 0
+    from rich.console import Console
+
+    console = Console(stderr=request.to_stdout)
+    failure: OutputError | None = None
+    with ExitStack() as stack:
+        rows = stack.enter_context(_rows(request)) if request.csv_file else None
+        try:
+            _loop(request, records, stack.enter_context(_shown(console)), rows)
+        except OutputError as error:  # the readings so far are worth their summary
+            failure = error
+    _sum_up(request, records, console)
+    if failure is not None:
+        raise failure
+    return 0
+
+
+def _loop(request: MonitorRequest, records: list[Record], show: Show, rows: WriteRow | None) -> None:
+    began = time.monotonic()
+    turn = 0
+    try:
+        while request.seconds is None or time.monotonic() - began < request.seconds or turn == 0:
+            for record in records:
+                row = record.add(record.board.read())
+                if rows is not None:
+                    rows(row)
+            show(records)
+            turn += 1
+            time.sleep(max(0.0, began + turn * request.interval - time.monotonic()))
+    except KeyboardInterrupt:  # how a watch without an end is ended
+        pass
+
+
+@contextmanager
+def _rows(request: MonitorRequest) -> Iterator[WriteRow]:
+    """Yield what writes one row; what was written is there even if this process is killed.
+
+    Raises:
+        OutputError: the file has come into being, or cannot be written.
+    """
+    name = str(request.csv_file)
+    if name == "-":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+
+        def to_stdout(row: list[str]) -> None:
+            writer.writerow(row)
+            sys.stdout.flush()
+
+        yield to_stdout
+        return
+    path = Path(name)
+    with ExitStack() as stack:
+        try:
+            if is_stream(path):
+                file: IO[bytes] = stack.enter_context(path.open("wb", buffering=0))
+                file.write(_line_of(CSV_COLUMNS))
+            else:
+                new = stack.enter_context(NewFile(path))
+                file = new.file
+                file.write(_line_of(CSV_COLUMNS))
+                new.publish(force=request.force)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+        def write(row: list[str]) -> None:
+            try:
+                _append(file, _line_of(row))
+            except OSError as error:
+                raise cannot_write(path, error) from error
+
+        yield write
+
+
+def _line_of(row: Sequence[str]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(row)
+    return text.getvalue().encode()
+
+
+def _append(file: IO[bytes], line: bytes) -> None:
+    """Write a line whole, or cut off what could be written of it.
+
+    Raises:
+        OSError: the file is at an end.
+    """
+    written = 0
+    try:
+        while written < len(line):
+            written += os.write(file.fileno(), line[written:])
+    except OSError:
+        if written:
+            os.ftruncate(file.fileno(), os.fstat(file.fileno()).st_size - written)
+        raise
+
+
+@contextmanager
+def _shown(console: Console) -> Iterator[Show]:
+    """Show a table that changes in its place on a terminal; elsewhere nothing until the end."""
+    if not console.is_terminal:
+        yield lambda _records: None
+        return
+    from rich.live import Live
+
+    from diagnose.reports.text_monitor import live
+
+    with Live(console=console, auto_refresh=False, transient=True) as shown:
+        yield lambda records: shown.update(live([_line(record) for record in records]), refresh=True)
+
+
+def _label(record: Record) -> str:
+    return f"{record.board.index} {record.board.name[:NAME_WIDTH]}"
+
+
+def _line(record: Record) -> tuple[str, dict[str, float | None], str]:
+    newest = record.readings[-1]
+    return _label(record), newest.values, ", ".join(newest.slowed_by)
+
+
+def _sum_up(request: MonitorRequest, records: list[Record], console: Console) -> None:
+    from diagnose.reports.text_monitor import percentiles
+
+    console.print(percentiles([(_label(r), r.percentiles(), r.slowed_share()) for r in records]))
+    console.print(f"{len(records[0].readings)} readings, one every {request.interval:g} s", style="dim")
+    if request.json_file == "-":
+        print(to_json(records, request.interval))
+    elif request.json_file:
+        write_file(request.json_file, to_json(records, request.interval) + "\n", force=request.force)

@@ -1,0 +1,234 @@
+"""One rank: every rule speaks once, what they found is ordered, and what the file cannot tell is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from diagnose import analyzers
+from diagnose.analyzers import Analyzer
+from diagnose.analyzers.common.memory import memory_of
+from diagnose.errors import is_debugging
+from diagnose.model.capture import Capture
+from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Source, Where
+from diagnose.model.events import Note, Trace
+from diagnose.model.intervals import EMPTY, Intervals
+from diagnose.model.records import as_facts
+from diagnose.pipeline.host_operators import host_operators
+from diagnose.pipeline.overhead import overhead_share, recording_ns, without_recording
+from diagnose.pipeline.trust import is_scanty, trust_notes
+from diagnose.pipeline.verdict import headline, in_scope, verdict
+from diagnose.replay.savings import Replayed, path_of, replay_savings, waterfall
+from diagnose.tables import Claim, Tables
+from diagnose.tables.roofline import roofline
+
+if TYPE_CHECKING:
+    from diagnose.model.charts import Picture
+
+__all__ = ["Found", "examine_rank", "found_in", "noting", "tables_of"]
+
+_Part = TypeVar("_Part")
+
+# A finding that costs less of the step than this is not worth a line; and less than this is never the answer: steps of
+# the same script differ by as much.
+WORTH_NAMING, WORTH_ANSWERING = 0.01, 0.02
+
+
+def tables_of(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
+    """Return the tables of a trace, with the idle rules that fit it: the device's, or the host's own.
+
+    A rule whose claim fails claims nothing, and is said in ``notes``.
+    """
+    notes = [] if notes is None else notes
+    has_device = Tables(capture, trace).device_id >= 0
+    rules = analyzers.IDLE_RULES if has_device else analyzers.HOST_RULES
+    rest = analyzers.REST.RULE if has_device else analyzers.WORK
+    claims = [
+        (rule.RULE, _careful(rule.RULE, rule.claim if has_device else getattr(rule, "claim_host", rule.claim), notes))
+        for rule in rules
+    ]
+    return Tables(capture, trace, claims=(*claims, (rest, lambda _t, left: left)))
+
+
+class Found(NamedTuple):
+    """What the rules found in one rank, and what they prescribe."""
+
+    tables: Tables
+    findings: list[Finding]  # worth naming, the costliest first
+    prescribed: tuple[Prescription, ...]
+    notes: list[Note]
+
+
+def found_in(capture: Capture) -> Found:
+    """Let every rule speak on one rank's timing trace; names and lines come from its attribution trace, if any."""
+    notes: list[Note] = []
+    t = tables_of(capture, capture.trace, notes)
+    with noting("trust", notes):
+        notes += trust_notes(t)
+    found = list(_findings(t, notes))
+    if capture.attribution is not None:
+        with noting("places", notes):
+            found = _with_places(found, tables_of(capture, capture.attribution, notes), notes)
+    states = {rule.RULE for rule in analyzers.STATE_RULES}
+    least = WORTH_NAMING * t.steps.step_ns
+    with noting("profiler-overhead", notes):
+        found = without_recording(t, found)
+    found = [f for f in found if f.lost_ns >= least or (f.rule in states and not f.lost_ns)]
+    if is_scanty(t):
+        found = [replace(f, confidence="low") for f in found]
+    found.sort(key=lambda f: -f.lost_ns)
+    return Found(t, found, _prescriptions(found, t.steps.step_ns, notes), notes)
+
+
+def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
+    """Diagnose one rank; ``draw`` makes what only charts and the text report show."""
+    t, found, prescribed, notes = found_in(capture)
+    step_ns = t.steps.step_ns
+    shares = _shares(t)
+    idle = shares if t.device_id >= 0 else {}
+    queue = t.queue if t.device_id >= 0 else None
+    answer = verdict(queue, idle)
+    idle_ids = {rule.RULE for rule in (*analyzers.IDLE_RULES, analyzers.REST)}
+    replayed, falls, path = Replayed(prescribed), None, None
+    with noting("replay", notes):
+        replayed = replay_savings(t, found, prescribed)
+        notes += [Note(replayed.why_not)] if replayed.why_not else []
+        falls, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
+    found = [replace(f, path_share=replayed.on_path.get(f.rule)) for f in found]
+    answers = [f for f in found if f.lost_ns >= WORTH_ANSWERING * step_ns]
+    largest = next((f for f in answers if in_scope(answer, f, is_idle_rule=f.rule in idle_ids)), None)
+    found.sort(key=lambda f: f is not largest)
+
+    def part(name: str, make: Callable[[Tables], _Part]) -> _Part | None:
+        with noting(name, notes):
+            return make(t)
+        return None
+
+    return Diagnosis(
+        verdict=answer,
+        headline=headline(answer, queue, step_ns, largest),
+        dominant=largest.rule if largest else None,
+        step_ns=step_ns,
+        step_times_ns=tuple(int(n) for n in (t.steps.end - t.steps.start)),
+        queue=queue,
+        partition=t.partition if queue else None,
+        idle_by_cause=idle,
+        findings=tuple(found),
+        prescriptions=replayed.prescriptions,
+        replay_error=replayed.error,
+        waterfall=falls,
+        critical_path=path,
+        source=_source(t),
+        operators=part("operators", host_operators) or (),
+        picture=part("picture", _drawn) if draw else None,
+        roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
+        memory=part("memory", memory_of),
+        profiler_overhead=part("profiler-overhead", overhead_share),
+        recording_ns=part("profiler-overhead", recording_ns) or 0.0,
+        host_by_cause={} if queue else shares,
+        trust=tuple(notes),  # last: the parts above add to it
+    )
+
+
+def _drawn(t: Tables) -> Picture:
+    from diagnose.pipeline.timeline import picture  # only where it is shown: the types of charts cost 5 ms to import
+
+    return picture(t)
+
+
+def _rules(t: Tables) -> tuple[Analyzer, ...]:
+    if t.device_id < 0:
+        return analyzers.HOST_RULES
+    return (*analyzers.IDLE_RULES, analyzers.REST, *analyzers.BUSY_RULES, *analyzers.STATE_RULES)
+
+
+def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
+    """Ask every rule; one that fails becomes a note, and the others go on."""
+    for rule in _rules(t):
+        found: list[Finding] = []
+        with noting(rule.RULE, notes):
+            found = rule.find(t)
+        yield from found
+
+
+def _careful(rule: str, claim: Claim, notes: list[Note]) -> Claim:
+    def claims(t: Tables, left: Intervals) -> Intervals:
+        with noting(rule, notes):
+            return claim(t, left)
+        return EMPTY
+
+    return claims
+
+
+@contextmanager
+def noting(rule: str, notes: list[Note]) -> Iterator[None]:
+    """Turn a fault of one rule, or of a part that only a report shows, into a note; DIAGNOSE_DEBUG raises it."""
+    try:
+        yield
+    except Exception as error:
+        if is_debugging():
+            raise
+        note = Note(f"The rule {rule} failed on this trace ({type(error).__name__}: {error}).", rule)
+        if note not in notes:
+            notes.append(note)
+
+
+def _shares(t: Tables) -> Mapping[str, float]:
+    """Return the share of the window that each cause takes: of idle, or without a device of the host's time."""
+    start, end = t.steps.window
+    return {rule: ns / (end - start) for rule, ns in t.causes.totals().items()}
+
+
+def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list[Finding]:
+    """Give each finding the lines that the attribution window has for the same rule; its timing stays as it was."""
+    by_rule = {f.rule: f for f in _findings(named, notes)}
+    return [replace(f, where=_merged(f.where, by_rule[f.rule].where)) if f.rule in by_rule else f for f in found]
+
+
+def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:
+    """Keep the sampler's lines, then lines of the attribution window, then bare operators."""
+    lines = [w for w in light if w.file]
+    lines += [w for w in named if w.file and w.file not in {k.file for k in lines}]
+    return tuple(dict.fromkeys([*lines, *(w for w in light if not w.file)]))[:5]
+
+
+def _prescriptions(found: list[Finding], step_ns: float, notes: list[Note]) -> tuple[Prescription, ...]:
+    """Collect the changes, those that save most first; one that several findings ask for is listed once."""
+    rules = {
+        rule.RULE: rule
+        for rule in (
+            *analyzers.IDLE_RULES,
+            *analyzers.HOST_RULES,
+            *analyzers.BUSY_RULES,
+            *analyzers.STATE_RULES,
+            analyzers.REST,
+        )
+    }
+    listed: dict[str, Prescription] = {}
+    for finding in found:
+        given: list[Prescription] = []
+        with noting(finding.rule, notes):
+            given = rules[finding.rule].prescribe(finding, step_ns)
+        for p in given:
+            if p.id not in listed or sum(p.saves_ns) > sum(listed[p.id].saves_ns):
+                listed[p.id] = p
+    return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
+
+
+def _source(t: Tables) -> Source:
+    info, trace = t.capture.info, t.trace
+    names = tuple(dict.fromkeys(d.name for d in trace.devices if d.name))
+    found_by = info.found_steps_by if info else ("profiler marks" if t.steps.marked else "none")
+    return Source(
+        path=trace.path,
+        command=" ".join(info.command) if info else "",
+        torch=info.torch if info else "",
+        devices=names,
+        world_size=trace.world_size,
+        found_steps_by=found_by,
+        unprofiled_step_ns=tuple(int(ms * 1e6) for ms in info.unprofiled_ms) if info else (),
+        settled_after=info.settled_after if info else None,
+        samples=as_facts(info.nvml) if info else {},
+    )

@@ -1,0 +1,89 @@
+"""From captures to the diagnosis: examine each rank, let every rule speak, order what they found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from diagnose.analyzers import RANK_RULES
+from diagnose.errors import InputError
+from diagnose.model.capture import Capture
+from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary
+from diagnose.model.events import Note
+from diagnose.pipeline.rank import examine_rank, noting, tables_of
+from diagnose.pipeline.verdict import headline
+from diagnose.tables.skew import Skew, skew_of
+
+__all__ = ["analyze_paths", "examine"]
+
+CAUSES = 0.5  # of the waiting for a late rank; what costs that rank less leaves most of its lateness unexplained
+
+
+def analyze_paths(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis:
+    """Read trace files or capture folders and examine them.
+
+    Raises:
+        InputError: nothing there can be read, or it mixes different runs.
+    """
+    from diagnose.trace_reader import open_captures
+
+    return examine(open_captures(paths))
+
+
+def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
+    """Diagnose one capture for each rank; the answer is one rank's, with every rank's numbers beside it.
+
+    It is the rank that the others wait for, where there is one, else the slowest. ``draw`` makes the picture of one
+    step that text and HTML show; the JSON does not hold it.
+
+    Raises:
+        InputError: there is no capture at all.
+    """
+    if not captures:
+        raise InputError("There is nothing to analyse: no trace was given. Name a trace file or a capture folder.")
+    each = [examine_rank(capture, draw=draw) for capture in captures]
+    if len(each) == 1:
+        return each[0]
+    slowest = max(range(len(each)), key=lambda i: each[i].step_ns)
+    tables = [tables_of(capture, capture.trace) for capture in captures]
+    notes: list[Note] = []
+    skew: Skew | None = None
+    with noting("ranks", notes):
+        skew = skew_of(tables)
+    found: list[Finding] = []
+    for rule in RANK_RULES:
+        with noting(rule.RULE, notes):
+            found += rule.find_in_all(tables, skew) if skew else []
+    late = skew.late if skew and found else None
+    waits = skew.waits_ns.tolist() if skew else [None] * len(each)
+    ranks = tuple(
+        RankSummary(c.trace.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause, wait)
+        for c, d, wait in zip(captures, each, waits, strict=True)
+    )
+    answer = _with(each[slowest if late is None else late], found, notes)
+    return replace(answer, ranks=ranks, trust=(*answer.trust, *(note for note in notes if note not in answer.trust)))
+
+
+def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note]) -> Diagnosis:
+    """Add what all ranks together showed.
+
+    The rank's own dominant finding stays first where it can be the cause: where it costs half of the waiting or more.
+    """
+    if not found:
+        return answer
+    own = next((f for f in answer.findings if f.rule == answer.dominant), None)
+    most = max(found, key=lambda f: f.lost_ns)
+    first = own if own and own.lost_ns >= CAUSES * most.lost_ns else most
+    ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.lost_ns))
+    prescribed: list[Prescription] = []
+    for rule in RANK_RULES:
+        with noting(rule.RULE, notes):
+            prescribed += [p for f in found for p in rule.prescribe(f, answer.step_ns)]
+    return replace(
+        answer,
+        headline=headline(answer.verdict, answer.queue, answer.step_ns, first),
+        findings=tuple(ordered),
+        dominant=first.rule,
+        prescriptions=(*answer.prescriptions, *prescribed),
+    )

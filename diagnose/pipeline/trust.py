@@ -1,0 +1,104 @@
+"""What a recording cannot tell, and why: one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.model.events import Kind, Note
+from diagnose.model.intervals import distinct
+from diagnose.tables import Tables
+from diagnose.tables.host_gaps import ready_share
+from diagnose.tables.lost import launches_without_task, lost_share
+from diagnose.tables.names import rows_of
+
+__all__ = ["is_scanty", "trust_notes"]
+
+FEW_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
+MIN_LOST = 0.001
+MUCH_WITHOUT_A_CORE = 0.05
+MANY_ZERO = 0.01
+EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
+
+
+def is_scanty(t: Tables) -> bool:
+    """Tell whether the recording holds too little device work for any claim of its own."""
+    return t.device_id >= 0 and len(t.tasks.start) < FEW_TASKS
+
+
+def trust_notes(t: Tables) -> Iterator[Note]:
+    """Say what the reader noticed, then what the tables show to be missing."""
+    yield from t.trace.trust
+    yield from t.steps.notes
+    info = t.capture.info
+    yield from (Note(text) for text in (info.notes if info else ()))
+    if (share := ready_share(t)) > MUCH_WITHOUT_A_CORE:
+        yield Note(
+            f"The training thread stood ready without a core for {share:.0%} of the time watched: other processes, or "
+            "more threads than cores, took it. Measure on an idle machine, or with fewer threads."
+        )
+    if t.device_id < 0:
+        yield from _without_device(t)
+        return
+    tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    others = sorted(set(distinct(t.trace.events.device[tasks]).tolist()) - {t.device_id})
+    if others:
+        listed = ", ".join(map(str, others))
+        yield Note(f"Device {listed} ran tasks too; what is said here is of device {t.device_id}, the busiest.")
+    if is_scanty(t):
+        yield Note(
+            f"The recording holds only {len(t.tasks.start)} device tasks: too few to say anything of steady steps. "
+            "Record a few whole steps."
+        )
+    share = lost_share(t)
+    if share > MIN_LOST:
+        num = len(launches_without_task(t))
+        yield Note(
+            f"{num} launches ({share:.1%}) have no device task in the file: some device work is missing.",
+            "lost-records",
+        )
+    coarse = bool((t.trace.events.start % 1000 == 0).all())  # whole microseconds: a shorter task reads as zero
+    zero = 0 if coarse else int((t.tasks.end <= t.tasks.start).sum())
+    if zero > MANY_ZERO * len(t.tasks.start):
+        yield Note(f"{zero} of {len(t.tasks.start)} device tasks have no duration.", "lost-records")
+    unknown = int((t.tasks.launch < 0).sum())
+    if unknown > MANY_ZERO * len(t.tasks.start):
+        yield Note(
+            f"{unknown} of {len(t.tasks.start)} device tasks have no launch in the file: who queued them is not known."
+        )
+    yield from _of_clocks(t)
+    if not _has_shapes(t):
+        yield Note(
+            "No operator's shapes were recorded: how near the kernels come to what the device can do is not known. "
+            "Profile with record_shapes=True."
+        )
+    if not (t.trace.events.kind == Kind.PYTHON).any() and t.capture.attribution is None and t.capture.samples is None:
+        yield Note("Neither Python frames nor samples were recorded: findings name operators, not lines of the script.")
+
+
+def _of_clocks(t: Tables) -> Iterator[Note]:
+    launch = t.tasks.launch
+    ahead = (t.trace.events.start[launch] - t.tasks.start)[launch >= 0]
+    early = int((ahead > EARLY_NS).sum())
+    if early > MANY_ZERO * len(launch):
+        yield Note(
+            f"{early} of {len(launch)} device tasks begin before they are launched, by up to {ahead.max() / 1e3:.0f} "
+            "µs: the clocks of host and device disagree, so what the device waited for may be read wrongly."
+        )
+
+
+def _has_shapes(t: Tables) -> bool:
+    traces = [trace for trace in (t.trace, t.capture.attribution) if trace is not None]
+    return any(bool((trace.events.shapes >= 0).any()) for trace in traces)
+
+
+def _without_device(t: Tables) -> Iterator[Note]:
+    num = len(launches_without_task(t))
+    listed = f" although the file lists {t.trace.devices[0].name or 'a device'}" if t.trace.devices else ""
+    if num:
+        yield Note(
+            f"The file has {num} launches but no device task{listed}: the profiler did not record the device. "
+            "Profile with ProfilerActivity.CUDA.",
+            "lost-records",
+        )
+    else:
+        yield Note(f"The file has no device task{listed}: only the host can be diagnosed.")

@@ -1,0 +1,59 @@
+"""Changes that a user asks about by name: workers of the loader, syncs of one line."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.analyzers.common.loading import loading_facts
+from diagnose.analyzers.common.locate import places
+from diagnose.model.events import Kind
+from diagnose.model.intervals import total
+from diagnose.replay.predict import graph_of
+from diagnose.replay.remove_cause import Change
+from diagnose.replay.simulate import simulate
+from diagnose.replay.transforms import drop_waits, scale_host
+from diagnose.tables import Tables
+from diagnose.tables.names import LOADER_NEXT
+from diagnose.tables.syncs import blocking_calls
+
+__all__ = ["with_workers", "without_syncs_at"]
+
+
+def with_workers(t: Tables, num: int) -> Change | None:
+    """Return the change that lets ``num`` worker processes load, None where the step does not wait for its loader.
+
+    A batch costs what the training thread was seen to load for where it loads by itself. Where workers load it costs
+    as many waits as there are workers: they deliver one batch each in the time of a step that waits for them. With
+    more hands a batch arrives every cost / num; the step waits for what that exceeds the rest of it.
+    """
+    calls = t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
+    loading = t.covering(calls)
+    stalled = total(loading) / t.steps.num
+    if stalled <= 0:
+        return None
+    whole: Change = partial(scale_host, stretches=loading, factor=0.0)
+    rest = simulate(whole(graph_of(t))).window_ns / t.steps.num
+    facts = loading_facts(t)
+    has = facts.get("num_workers")
+    cost = stalled if facts["single_process"] or not isinstance(has, int) or has < 1 else has * t.steps.step_ns
+    left = max(cost / num - rest, 0.0)
+    return partial(scale_host, stretches=loading, factor=min(left / stalled, 1.0))
+
+
+def without_syncs_at(t: Tables, file: str, line: int) -> Change | None:
+    """Return the change that drops the waits for the device made at a line, None where none was recorded there."""
+    calls = t.in_window(blocking_calls(t))
+    events = t.trace.events
+    found = places(t, events.thread[calls], events.start[calls])
+    mine = np.array([w.line == line and bool(w.file) and _same(str(w.file), file) for w in found], bool)
+    hit: npt.NDArray[np.intp] = calls[mine]
+    return partial(drop_waits, calls=hit) if len(hit) else None
+
+
+def _same(recorded: str, asked: str) -> bool:
+    """Tell whether a path ends with what was asked for, part by part."""
+    parts = asked.replace("\\", "/").removeprefix("./").split("/")
+    return recorded.replace("\\", "/").split("/")[-len(parts) :] == parts

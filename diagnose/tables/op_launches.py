@@ -1,0 +1,83 @@
+"""Which operator launched each device task, and what it was given.
+
+Where the trace has no shapes of its own, as a light window, they come from the attribution window: see ``twins``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.events import Ints, Kind
+from diagnose.tables import Tables
+from diagnose.tables.window_matching import twins
+
+__all__ = ["Given", "given", "operators"]
+
+Rows = npt.NDArray[np.intp]
+
+
+class Given(NamedTuple):
+    """The launching operator of each task and its inputs: rows of ``texts``, parallel to the tasks, -1 for unknown."""
+
+    texts: Sequence[str]
+    name: npt.NDArray[np.int32]
+    shapes: npt.NDArray[np.int32]
+    types: npt.NDArray[np.int32]
+    values: npt.NDArray[np.int32]
+
+    @property
+    def is_known(self) -> npt.NDArray[np.bool_]:
+        """Tell for which tasks shapes and types are there."""
+        known: npt.NDArray[np.bool_] = (self.shapes >= 0) & (self.types >= 0)
+        return known
+
+    def text(self, row: int) -> str:
+        """Return a text, "" for -1."""
+        return self.texts[row] if row >= 0 else ""
+
+
+def operators(t: Tables) -> Rows:
+    """Return for each task the innermost operator that launched it, -1 where none is known."""
+    return t.once("launching operators", lambda: _operators(t))
+
+
+def given(t: Tables) -> Given:
+    """Return what each task's operator was given, as far as it was recorded."""
+    return t.once("given", lambda: _given(t))
+
+
+def _operators(t: Tables) -> Rows:
+    events = t.trace.events
+    found = np.full(len(t.tasks.row), -1, np.intp)
+    launch = t.tasks.launch
+    for thread, layers in t.work_layers.items():
+        mine = np.flatnonzero((launch >= 0) & (events.thread[np.maximum(launch, 0)] == thread))
+        time: Ints = events.start[launch[mine]]
+        for depth in range(len(layers.rows)):
+            rows = layers.open_in(depth, time)
+            is_op = (rows >= 0) & (events.kind[np.maximum(rows, 0)] == Kind.OP)
+            found[mine[is_op]] = rows[is_op]
+    return found
+
+
+def _given(t: Tables) -> Given:
+    own = _recorded(t)
+    attribution = t.capture.attribution
+    if attribution is None or attribution is t.trace or own.is_known.any():
+        return own
+    named = t.once("attribution", lambda: Tables(t.capture, attribution))
+    other, twin = _recorded(named), twins(t, named)
+    columns = (np.where(twin >= 0, column[twin], -1) if len(column) else np.full(len(twin), -1) for column in other[1:])
+    return Given(other.texts, *(column.astype(np.int32) for column in columns))
+
+
+def _recorded(t: Tables) -> Given:
+    events, ops = t.trace.events, operators(t)
+    columns = (events.name, events.shapes, events.types, events.values)
+    if not len(events):
+        return Given(t.trace.names, *(np.full(len(ops), -1, np.int32) for _ in columns))
+    return Given(t.trace.names, *(np.where(ops >= 0, column[ops], -1).astype(np.int32) for column in columns))

@@ -1,0 +1,8 @@
+"""Reading traces and captures into memory. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from diagnose.trace_reader.file import read_trace
+from diagnose.trace_reader.folders import open_captures
+
+__all__ = ["open_captures", "read_trace"]

@@ -1,0 +1,98 @@
+"""The small files of a capture folder: its description, the sampler's rows, the source lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from diagnose.errors import InputError
+from diagnose.model.capture import REMEDY, CaptureInfo, Samples
+from diagnose.model.decoding import decode
+from diagnose.model.records import Time
+from diagnose.text.masking import mask_command, mask_text
+from diagnose.trace_reader.source import open_source
+
+__all__ = ["read_info", "read_lines", "read_samples"]
+
+_CHUNK = 1 << 18
+# Decompressed. A description holds at most twenty thousand rows of a dozen series for each GPU; a sampler that looks
+# every 2 ms fills 50 bytes with a row.
+MAX_INFO_BYTES, MAX_SAMPLES_BYTES = 256 << 20, 128 << 20
+MAX_LINES_BYTES = 32 << 20  # source lines: 2,000 of 400 characters are written
+MAX_PLACES = 1 << 20
+
+
+class _SampleRows(msgspec.Struct, gc=False):
+    places: Annotated[list[tuple[str, Annotated[int, Meta(ge=-1, le=2**31 - 1)], str]], Meta(max_length=MAX_PLACES)]
+    time_ns: list[Time]
+    place: list[Annotated[int, Meta(ge=-1, lt=MAX_PLACES)]]
+    running: list[Annotated[int, Meta(ge=-1, le=1)]]
+    gc: list[tuple[Time, Time]] = []  # absent where collections were not noted
+
+
+class _SourceFile(msgspec.Struct, gc=False):
+    lines: dict[int, str]
+
+
+class _SourceFiles(msgspec.Struct, gc=False):
+    files: dict[str, _SourceFile]
+
+
+def read_info(path: Path) -> CaptureInfo:
+    """Read a capture.json; what an earlier version wrote is masked here.
+
+    Raises:
+        InputError: it cannot be read or is not a capture description.
+    """
+    info = CaptureInfo.from_json(_read(path, MAX_INFO_BYTES), source=str(path))
+    return msgspec.structs.replace(info, command=mask_command(info.command), notes=tuple(map(mask_text, info.notes)))
+
+
+def read_samples(path: Path) -> Samples:
+    """Read the sampler's file.
+
+    Raises:
+        InputError: it cannot be read, or its columns do not fit together.
+    """
+    rows = decode(_read(path, MAX_SAMPLES_BYTES), _SampleRows, source=str(path), remedy=REMEDY)
+    place = np.array(rows.place, np.int32)
+    if not len(rows.time_ns) == len(place) == len(rows.running) or (place >= len(rows.places)).any():
+        raise InputError(f"The columns of {path} do not fit together. {REMEDY}")
+    if any(end < begin for begin, end in rows.gc):
+        raise InputError(f"{path} cannot be used: a collection in its field gc ends before it begins. {REMEDY}")
+    return Samples(
+        time_ns=np.array(rows.time_ns, np.int64),
+        place=place,
+        running=np.array(rows.running, np.int8),
+        places=tuple(rows.places),
+        gc_runs=tuple(rows.gc),
+    )
+
+
+def read_lines(path: Path) -> dict[tuple[str, int], str]:
+    """Read the stored source lines: the text of each by file and line.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    stored = decode(_read(path, MAX_LINES_BYTES), _SourceFiles, source=str(path), remedy=REMEDY)
+    return {(name, line): text for name, file in stored.files.items() for line, text in file.lines.items()}
+
+
+def _read(path: Path, limit: int) -> bytes:
+    """Return the bytes of a small file, decompressed.
+
+    Raises:
+        InputError: it cannot be read, or is larger than any file of its kind.
+    """
+    text, chunk = bytearray(), bytearray(_CHUNK)
+    with open_source(path) as source:
+        while count := source.readinto(memoryview(chunk)):
+            text += chunk[:count]
+            if len(text) > limit:
+                raise InputError(f"{path} holds more than {limit >> 20} MiB, as no capture does. {REMEDY}")
+    return bytes(text)

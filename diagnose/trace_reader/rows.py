@@ -1,0 +1,152 @@
+"""Rows of the event table, appended kind by kind and column by column."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.events import Kind
+from diagnose.trace_reader.columns import Column
+from diagnose.trace_reader.fields import Fields, Values
+from diagnose.trace_reader.kinds import CATEGORIES, INSTANTS, LEFT_OUT, MEMORY_NAME
+from diagnose.trace_reader.schema import Event, ExactEvent
+from diagnose.trace_reader.times import durations_ns, exact_ns, floats_hold, instants_ns, starts_ns
+
+__all__ = ["ImpreciseTimesError", "Rows"]
+
+_DTYPES: Final = {
+    "start": np.int64,
+    "end": np.int64,
+    "kind": np.int8,  # finished as uint8; no -1 stays in it
+    "name": np.int32,
+    "thread": np.int16,
+    "device": np.int16,
+    "stream": np.int32,
+    "correlation": np.int64,
+    "size": np.int64,
+    "shapes": np.int32,
+    "types": np.int32,
+    "values": np.int32,
+    "detail": np.int32,
+    "sequence": np.int64,
+    "grid": np.int32,
+    "awaits": np.int64,
+}
+
+_BATCH = 1024  # rows that are converted at once: numpy's cost for each call no longer counts
+
+
+class ImpreciseTimesError(Exception):
+    """The times of this block need their digits: decode it again into ExactEvent."""
+
+
+class Rows:
+    """The table while it grows; ``start`` and ``end`` are in ns of the file's own clock."""
+
+    def __init__(self) -> None:
+        self.fields = Fields()
+        self.columns = {name: Column(dtype) for name, dtype in _DTYPES.items()}
+        self.left_out: Counter[str] = Counter()  # events of categories that nothing here understands
+        self.phases: Counter[str] = Counter()  # events of known categories that are no complete ones
+        self.num_without_length = 0  # their duration is negative or no number, and counts as zero
+        self.categories: set[str] = set()
+        self.num_events = 0  # everything in the file, flows and metadata included
+        self.count = 0
+        self._waiting: dict[Kind, Values] = {}
+
+    def add(self, events: Sequence[Event] | Sequence[ExactEvent]) -> None:
+        """Append the events of a block; rows appear in the columns with ``flush`` at the latest.
+
+        Raises:
+            ImpreciseTimesError: times need more digits than were decoded; nothing was appended.
+        """
+        groups: defaultdict[str, list[Any]] = defaultdict(list)
+        for event in events:
+            groups[event.cat].append(event)
+        wanted = [(kind, chosen, _times(chosen)) for kind, chosen in self._sort_out(groups) if chosen]
+        self.num_events += len(events)
+        self.categories.update(groups)
+        self._count_left_out(groups, sum(len(chosen) for kind, chosen, _ in wanted if kind != Kind.MEMORY))
+        for kind, chosen, times in wanted:
+            self._append(kind, times | self.fields.values(kind, chosen))
+
+    def flush(self) -> None:
+        """Move what waits into the columns."""
+        while self._waiting:
+            self._write(*self._waiting.popitem())
+
+    def _count_left_out(self, groups: Mapping[str, list[Any]], num_complete: int) -> None:
+        known = [group for category, group in groups.items() if category in CATEGORIES]
+        if sum(map(len, known)) > num_complete:
+            self.phases.update(event.ph for group in known for event in group if event.ph != "X")
+        for category, group in groups.items():
+            if category not in CATEGORIES and category not in LEFT_OUT:
+                self.left_out[category] += sum(event.ph == "X" for event in group)
+
+    def _sort_out(self, groups: Mapping[str, list[Any]]) -> Iterator[tuple[Kind, list[Any]]]:
+        for category, group in groups.items():
+            kind = CATEGORIES.get(category)
+            if kind is not None:
+                yield kind, [event for event in group if event.ph == "X"]
+            elif category in INSTANTS:
+                self._name_threads(group)
+                yield Kind.MEMORY, [event for event in group if event.name == MEMORY_NAME]
+
+    def _name_threads(self, group: Iterable[Any]) -> None:
+        for event in group:
+            if event.ph == "M" and event.name == "thread_name":
+                self.fields.threads.call(event.pid, event.tid, event.args.name)
+
+    def _append(self, kind: Kind, values: Values) -> None:
+        waiting = self._waiting.setdefault(kind, values)
+        if waiting is values:
+            return
+        if waiting.keys() != values.keys():
+            self._write(kind, waiting)
+            self._waiting[kind] = values
+            return
+        for column, more in values.items():
+            waiting[column] += more
+        if len(waiting["name"]) >= _BATCH:
+            self._write(kind, self._waiting.pop(kind))
+
+    def _write(self, kind: Kind, values: Values) -> None:
+        count = len(values["name"])
+        durations, num_without = durations_ns(_array(values.pop("us"), np.float64))
+        self.num_without_length += num_without
+        if "from_us" in values:
+            starts = starts_ns(_array(values.pop("from_us"), np.float64))
+        else:
+            starts = instants_ns(values.pop("from_ns"))
+        self._put("start", starts)
+        self._put("end", starts + durations)
+        self._put("kind", np.full(count, kind, np.int8))
+        for column, numbers in values.items():
+            self._put(column, _array(numbers, _DTYPES[column]))
+        self.count += count
+
+    def _put(self, column: str, values: npt.NDArray[Any]) -> None:
+        self.columns[column].write(self.count, values)
+
+
+def _times(events: list[Any]) -> Values:
+    """Return durations (``us``) and starts, these in the unit in which they are exact."""
+    durations = [event.dur for event in events]
+    starts = [event.ts for event in events]
+    if isinstance(events[0], ExactEvent):
+        return {"us": durations, "from_ns": exact_ns(starts)}
+    if not floats_hold(starts, durations):
+        raise ImpreciseTimesError
+    return {"us": durations, "from_us": starts}
+
+
+def _array(values: list[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    try:
+        return np.fromiter(values, dtype, len(values))
+    except OverflowError:  # a number that is too large for its column counts as unknown
+        limits = np.iinfo(dtype)
+        return np.array([v if limits.min <= v <= limits.max else -1 for v in values], dtype)

@@ -1,0 +1,86 @@
+"""From the file's microseconds to whole nanoseconds without losing any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Raw
+
+from diagnose.model.events import Ints
+
+__all__ = ["UNKNOWN_NS", "durations_ns", "exact_ns", "floats_hold", "instants_ns", "starts_ns"]
+
+_Floats = npt.NDArray[np.float64]
+
+# Up to here the nearest float lies within half a nanosecond of a time with three decimals (102 days).
+_EXACT_BELOW_US = 2.0**43
+UNKNOWN_NS = -(2**63)  # in the place of a start that is missing, no number, or out of range
+# Clocks count from a machine's start or from 1970. A sum of any two of these fits into int64.
+_EARLIEST_NS, _LATEST_NS = -(2**60), 2**62  # 36 years before zero, 2116
+_LONGEST_US = 2.0**50  # 35 years
+
+
+def floats_hold(starts_us: Sequence[float], durations_us: Sequence[float]) -> bool:
+    """Say whether these starts, read as floats, still have their nanoseconds.
+
+    Whole microseconds have none to lose: floats hold them up to the year 2255. A late start may have been
+    rounded to a whole one, so durations are looked at too.
+    """
+    if max(starts_us) < _EXACT_BELOW_US:
+        return True
+    return all(map(float.is_integer, starts_us)) and all(map(float.is_integer, durations_us))
+
+
+def starts_ns(us: _Floats) -> Ints:
+    """Convert times; the fraction is rounded on its own, where it is still exact. Unusable ones are UNKNOWN_NS."""
+    usable = (us > _EARLIEST_NS / 1000) & (us < _LATEST_NS / 1000)  # neither holds for what is no number
+    if usable.all():
+        return _rounded(us)
+    starts = np.full(len(us), UNKNOWN_NS, np.int64)
+    starts[usable] = _rounded(us[usable])
+    return starts
+
+
+def _rounded(us: _Floats) -> Ints:
+    whole = us.astype(np.int64)
+    return whole * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+
+
+def instants_ns(ns: Sequence[int]) -> Ints:
+    """Convert exact times to an array; those out of range are UNKNOWN_NS."""
+    try:
+        starts = np.fromiter(ns, np.int64, len(ns))
+    except OverflowError:
+        starts = np.array([n if _EARLIEST_NS < n < _LATEST_NS else UNKNOWN_NS for n in ns], np.int64)
+    unusable = (starts <= _EARLIEST_NS) | (starts >= _LATEST_NS)
+    if unusable.any():
+        starts[unusable] = UNKNOWN_NS
+    return starts
+
+
+def durations_ns(us: _Floats) -> tuple[Ints, int]:
+    """Convert durations; those that are negative or no number count as zero, and are the number beside them."""
+    unusable = ~((us >= 0.0) & (us < np.inf))
+    if count := int(np.count_nonzero(unusable)):
+        us = np.where(unusable, 0.0, us)
+    return np.rint(np.minimum(us, _LONGEST_US) * 1000.0).astype(np.int64), count
+
+
+def exact_ns(times: Sequence[Raw]) -> list[int]:
+    """Convert times from their digits; what is no number is UNKNOWN_NS."""
+    return list(map(_digits_ns, map(bytes, times)))
+
+
+def _digits_ns(text: bytes) -> int:
+    text = text.strip(b'"')
+    try:
+        if text[-4:-3] == b".":
+            return int(text.replace(b".", b""))
+        whole, _, fraction = text.partition(b".")
+        if not whole.lstrip(b"-").isdigit() or not (fraction or b"0").isdigit():
+            return round(float(text) * 1000)
+        return int(whole) * 1000 + int((fraction + b"000")[:3])
+    except (ValueError, OverflowError):  # no number, an infinite one, or one of thousands of digits
+        return UNKNOWN_NS

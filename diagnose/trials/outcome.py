@@ -1,0 +1,38 @@
+"""From a diagnosis to one with trials: chooses what to run, has it run, and puts the results in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from diagnose.model.diagnosis import Diagnosis, Facts
+from diagnose.model.events import Note
+from diagnose.trials.candidates import by_hand, candidates
+from diagnose.trials.prove import Proof, Runs, prove
+
+__all__ = ["arguments_of", "proven", "with_proof"]
+
+NOTHING = "No prescription of this diagnosis can be applied from outside, so nothing was run."
+
+
+def proven(
+    runs: Runs, diagnosis: Diagnosis, asked: Sequence[str], budget_s: float, say: Callable[[str], None]
+) -> Proof:
+    """Run what was asked for, or what the diagnosis prescribes.
+
+    Raises:
+        CaptureError: what is unchanged could not be measured.
+    """
+    chosen = candidates(diagnosis, asked)
+    return prove(runs, chosen, budget_s, say) if chosen else Proof(notes=[NOTHING])
+
+
+def with_proof(diagnosis: Diagnosis, proof: Proof) -> Diagnosis:
+    """Return the diagnosis with the trials, and with a note for what was not run."""
+    notes = [*proof.notes, *by_hand(diagnosis)]
+    return replace(diagnosis, trials=tuple(proof.trials), trust=(*diagnosis.trust, *(Note(text) for text in notes)))
+
+
+def arguments_of(diagnosis: Diagnosis) -> dict[str, Facts]:
+    """Return what the diagnosis wants its prescriptions applied with, by id."""
+    return {p.id: p.arguments for p in diagnosis.prescriptions if p.arguments}

@@ -1,0 +1,308 @@
+"""Runs the script in fresh processes, one after the other, and reads what each measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import diagnose
+from diagnose.capture.process.process_cleanup import kill_marked
+from diagnose.errors import OriginalsChangedError
+from diagnose.text.masking import MASK, mask_command
+from diagnose.text.plain_text import clean
+from diagnose.trials.copy_plan import CopyPlan, plan_copy
+from diagnose.trials.guard import BOOTSTRAP as GUARD
+from diagnose.trials.originals import Originals
+from diagnose.trials.patches import any_compiles
+from diagnose.trials.run_folder import VARIABLE
+from diagnose.trials.spec import Order, Run
+from diagnose.trials.working_copy import WorkingCopy
+
+__all__ = ["Command", "Runner"]
+
+BOOTSTRAP = "import sys; sys.path.pop(0); from diagnose.trials.child import main; main()"
+SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays
+# In a copy: bytecode of modules is not written beside the user's sources, and asking git for its state is only reading
+PROTECTED = {"PYTHONDONTWRITEBYTECODE": "1", "GIT_OPTIONAL_LOCKS": "0"}
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+GRACE_S = 5.0  # between asking a process to end and ending it
+LAST_BYTES = 20_000  # of the output that are looked through for its last line
+LOG_MB = 1.0  # of a run's output that is kept: its end
+MAX_RESULT_BYTES = 64 << 20  # of what a run measured: some thousand steps are below a megabyte
+
+
+@dataclass(frozen=True)
+class Command:
+    """The script as the user starts it."""
+
+    script: tuple[str, ...]  # path (or -m and a module) and its arguments
+    cwd: Path
+    launcher: tuple[str, ...] = ()  # such as torchrun --standalone --nproc-per-node 2
+
+    @property
+    def text(self) -> str:
+        """Return the command as one would type it: on one line, credentials masked, nothing that steers a terminal."""
+        words = shlex.join(mask_command([*(self.launcher or ("python",)), *self.script])).replace(
+            shlex.quote(MASK), MASK
+        )
+        return clean(words.replace("\n", " ").replace("\r", " "))
+
+
+@dataclass
+class Runner:
+    """Starts one process at a time; every file of a run lies in a folder of its own under ``folder``.
+
+    With ``cwd_mode`` "copy" all runs share one copy of the working folder, which is put back before each, and
+    ``changed`` says which of the user's own files changed all the same: then no further run starts.
+    """
+
+    command: Command
+    folder: Path
+    cwd_mode: Literal["copy", "same"] = "copy"
+    step_on: str = "auto"
+    arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    warm_up: int = 10
+    timed: int = 30
+    num_runs: int = 0
+    last_log: Path | None = None  # what the latest run printed
+    private: Path | None = None  # where the copy goes; removed by the guard should this process be killed
+    plan: CopyPlan | None = None
+    say: Callable[[str], None] = lambda _text: None
+    changed: str = ""
+    _copy: WorkingCopy | None = None
+    _originals: Originals | None = None
+
+    def time(self, ids: Sequence[str], *, timeout_s: float) -> Run:
+        """Run the script with patches and return what was measured; a failure is a result too.
+
+        Raises:
+            OriginalsChangedError: the user's files changed during an earlier run.
+        """
+        return self._run(self._order(ids), timeout_s)
+
+    def trace(self, ids: Sequence[str], capture: Path, *, timeout_s: float) -> Run:
+        """Trace the script with patches into a folder; raises as `time` does."""
+        return self._run(replace(self._order(ids), capture=str(capture)), timeout_s)
+
+    def close(self) -> None:
+        """Remove the copy of the working folder."""
+        if self._copy is not None:
+            self._copy.remove()
+
+    def _order(self, ids: Sequence[str]) -> Order:
+        mine = {name: self.arguments[name] for name in ids if name in self.arguments}
+        return Order(
+            result="", ids=tuple(ids), arguments=mine, warm_up=self.warm_up, timed=self.timed, step_on=self.step_on
+        )
+
+    def _run(self, order: Order, timeout_s: float) -> Run:
+        if self.changed:
+            raise OriginalsChangedError(self.changed)
+        self.num_runs += 1
+        name = f"run-{self.num_runs:03d}-{'+'.join(order.ids) or 'unchanged'}"[:120]
+        folder = self.folder.absolute() / name
+        folder.mkdir(parents=True)
+        order = replace(order, result=str(folder / "result.json"))
+        order.write(folder / "order.json")
+        cwd = self._working_folder()
+        began = time.monotonic()
+        self.last_log = folder / "output.log"
+        with self.last_log.open("wb") as log:
+            code, last = self._wait(folder, cwd, log, self._settings(order.ids), timeout_s)
+        _shorten(self.last_log)
+        self._verify()
+        return replace(_read(folder, order, code, timeout_s, last), wall_s=time.monotonic() - began)
+
+    def _working_folder(self) -> Path:
+        if self.cwd_mode == "same":
+            return self.command.cwd
+        if self._copy is None:
+            self._prepare()
+        assert self._copy is not None
+        self._copy.restore()
+        return self._copy.path
+
+    def _prepare(self) -> None:
+        """Plan the copy unless that was done, and remember what the user's files look like."""
+        private = self.private or self.folder.absolute()
+        private.mkdir(parents=True, exist_ok=True)
+        without = (private, self.folder.absolute())
+        self.plan = self.plan or plan_copy(self.command.cwd, without=without, target=private)
+        if self.plan.is_large:
+            self.say(f"copying the working folder, {self.plan.size_text}, to {private}")
+        if self.plan.unreadable:
+            num, first = len(self.plan.unreadable), clean(self.plan.unreadable[0])
+            self.say(f"{first}{f' and {num - 1} more' if num > 1 else ''} cannot be read and is not in the copy")
+        self._copy = WorkingCopy(self.plan, private / "cwd")
+        self._originals = Originals([self.command.cwd], [*self.plan.linked, *_outside(self.command)], without)
+        if self._originals.unverified:
+            names = ", ".join(map(clean, self._originals.unverified))
+            self.say(f"{names} holds too many files to see whether the script writes there")
+
+    def _verify(self) -> None:
+        if self._originals is None:
+            return
+        changes = self._originals.look()
+        if changes.new:
+            more = f" and {len(changes.new) - 1} more" if len(changes.new) > 1 else ""
+            self.say(f"{clean(changes.new[0])}{more} appeared while the trials ran; nothing of it was removed")
+        if changes.found:
+            self.changed = _sentence(changes.text, self._saved(changes.found))
+            self.say(self.changed)
+
+    def _saved(self, changed: Iterable[str]) -> Path | None:
+        try:
+            return self._copy.saved(changed) if self._copy is not None else None
+        except OSError:  # no room: what has happened is told all the same
+            return None
+
+    def _settings(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return what a run must find in its environment: for one that compiles, a cache that all such runs share."""
+        cache = {CACHE: str(self.folder.absolute() / "compiled")} if any_compiles(ids) else {}
+        return {"PYTHONUNBUFFERED": "1", **(PROTECTED if self.cwd_mode == "copy" else {}), **cache}
+
+    def _wait(
+        self, folder: Path, cwd: Path, log: IO[bytes], settings: Mapping[str, str], timeout_s: float
+    ) -> tuple[int | None, str]:
+        """Wait for the end; return the exit code, None where the time was over, and the last line printed by itself.
+
+        Whatever the run has started ends with it, and with this process, see `diagnose.trials.guard`.
+        """
+        name = (self.private or self.folder.absolute()) / folder.name
+        process, pipe = self._start(folder, cwd, log, {**settings, VARIABLE: str(name)})
+        try:
+            try:
+                code: int | None = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                code = None
+            last = _last(folder / "output.log")  # before anything is printed about being ended
+            if code is None:
+                process.terminate()
+                process.wait(2 * GRACE_S + 5.0)
+        except subprocess.TimeoutExpired:  # the guard hangs
+            pass
+        finally:
+            os.close(pipe)
+            if process.poll() is None:
+                _end(process)
+            kill_marked(VARIABLE, name)
+        return code, last
+
+    def _start(
+        self, folder: Path, cwd: Path, log: IO[bytes], settings: Mapping[str, str]
+    ) -> tuple[subprocess.Popen[bytes], int]:
+        """Start the guard of a run; return it and the end of the pipe that keeps it waiting."""
+        order, script = folder / "order.json", _absolute(self.command)
+        if self.command.launcher:
+            command = [*self.command.launcher, "-m", "diagnose.trials.child", str(order), *script]
+        else:
+            command = [sys.executable, "-c", BOOTSTRAP, str(order), *script]
+        waiting, pipe = os.pipe()
+        guarded = {
+            "pipe": waiting,
+            "grace_s": GRACE_S,
+            "command": command,
+            "environment": settings,
+            "remove": str(self.private or ""),
+        }
+        (folder / "guard.json").write_text(json.dumps(guarded), encoding="utf-8")
+        root = str(Path(diagnose.__file__).parents[1])
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", GUARD, root, str(folder / "guard.json")],
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**SETTINGS, **os.environ},
+                pass_fds=(waiting,),
+            )
+        except BaseException:
+            os.close(pipe)
+            raise
+        finally:
+            os.close(waiting)
+        return process, pipe
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let the guard end its run, now that its pipe is closed; kill it where it does not."""
+    try:
+        process.wait(2 * GRACE_S + 5.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _outside(command: Command) -> list[Path]:
+    """Return the script's folder where it is not below the working folder."""
+    if command.script[0] == "-m":
+        return []
+    folder = Path(command.cwd, command.script[0]).resolve().parent
+    return [] if folder.is_relative_to(command.cwd.resolve()) else [folder]
+
+
+def _sentence(changes: str, saved: Path | None) -> str:
+    before = f" What was there before is in {saved}." if saved is not None else ""
+    return (
+        f"{clean(changes)} while the trials ran, so no further one was started.{before} If the script writes "
+        "there, let it write below its working folder, or allow it with --cwd-mode same; if not, prove again."
+    )
+
+
+def _absolute(command: Command) -> list[str]:
+    """Return the script's words with its path made absolute: a run may have another working folder."""
+    first = command.script[0]
+    if first == "-m":
+        return list(command.script)
+    return [str((command.cwd / first).absolute()), *command.script[1:]]
+
+
+def _shorten(log: Path) -> None:
+    """Keep the end of a long log."""
+    keep = int(LOG_MB * 1e6)
+    if log.stat().st_size <= keep:
+        return
+    with log.open("rb") as file:
+        file.seek(-keep, os.SEEK_END)
+        tail = file.read()
+    log.write_bytes(b"[the beginning was cut off]\n" + tail)
+
+
+def _read(folder: Path, order: Order, code: int | None, timeout_s: float, last: str) -> Run:
+    """Return what the run left; what cannot be read, whatever the script did to it, is a failed run."""
+    if code is None:
+        return Run(ids=order.ids, failure=f"It had not ended after {timeout_s:.0f} s and was killed{last}.")
+    try:
+        return replace(Run.from_json(_text_of(folder / "result.json")), ids=order.ids)
+    except FileNotFoundError:
+        why = f"It ended with exit code {code} before anything was measured{last}."
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        why = f"It ended with exit code {code} and left a result that cannot be used: {clean(str(error))[:160]}{last}."
+    return Run(ids=order.ids, exit_code=code, failure=why)
+
+
+def _text_of(path: Path) -> str:
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("it is no regular file")
+    if found.st_size > MAX_RESULT_BYTES:
+        raise ValueError(f"it has {found.st_size / 1e6:.0f} MB")
+    return path.read_text(encoding="utf-8")
+
+
+def _last(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LAST_BYTES))
+        lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    return f" (its last line: {clean(lines[-1])[:160]})" if lines else ""

@@ -1,0 +1,253 @@
+"""Writes changes into the user's script, by its syntax tree: a unified diff that git applies.
+
+Only changes whose place is known are made: arguments of calls, a setting after the imports, the forward before a
+``loss.backward()``, and lines that a finding names.
+What is written as it is today stays so, comments and blanks included. The file itself is not touched.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diagnose.errors import UsageError
+from diagnose.model.files import write_file
+
+if TYPE_CHECKING:
+    import libcst
+
+__all__ = ["EDITS", "Written", "write_patch"]
+
+_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "Adadelta", "NAdam", "RAdam", "Adamax", "ASGD")
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """Arguments that every call of one of these names gets; a name in ``takes`` comes from the prescription."""
+
+    of: tuple[str, ...]
+    given: Mapping[str, object]
+    takes: Mapping[str, str] = field(default_factory=dict)  # keyword: name among the prescription's arguments
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A line that is put after the last import at the top."""
+
+    code: str
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """What `loop_edits` does, with one value of the prescription's; ``imports`` is the statement that it then needs."""
+
+    function: str
+    takes: str
+    default: object
+    imports: str = ""
+
+
+EDITS: Mapping[str, _Arguments | _Statement | _Loop] = {
+    "load-in-workers": _Arguments(
+        ("DataLoader",), {"num_workers": 4, "persistent_workers": True}, {"num_workers": "workers"}
+    ),
+    "more-workers": _Arguments(
+        ("DataLoader",),
+        {"num_workers": 8, "persistent_workers": True, "prefetch_factor": 4},
+        {"num_workers": "workers"},
+    ),
+    "fused-optimizer": _Arguments(_OPTIMIZERS, {"fused": True}),
+    "foreach-optimizer": _Arguments(_OPTIMIZERS, {"foreach": True}),
+    "no-buffer-broadcast": _Arguments(("DistributedDataParallel", "DDP"), {"broadcast_buffers": False}),
+    "overlap-gradients": _Arguments(
+        ("DistributedDataParallel", "DDP"), {"bucket_cap_mb": 25, "gradient_as_bucket_view": True}
+    ),
+    "allow-tf32": _Statement('torch.set_float32_matmul_precision("high")'),
+    "concurrent-samples": _Loop(
+        "with_threads", "threads", 8, "from diagnose.kernels.concurrent_samples import ConcurrentSamples"
+    ),
+    "autocast": _Loop("with_autocast", "device", "cuda"),
+    "defer-sync": _Loop("with_kept_values", "lines", ()),
+}
+"""How prescriptions are written into a script; the others change lines that only their author understands."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of the prescriptions."""
+
+    diff: str  # "" where nothing was changed
+    done: tuple[str, ...]  # ids
+    left: Mapping[str, str]  # id: why it has to be written by hand
+
+
+def write_patch(
+    script: Path,
+    wanted: Sequence[str],
+    arguments: Mapping[str, Mapping[str, object]],
+    patch: Path,
+    *,
+    force: bool = False,
+) -> Written:
+    """Write the diff of the script with these changes to ``patch``, if there are any.
+
+    Raises:
+        UsageError: libcst is not installed, or the script is no Python that it can parse.
+        OutputError: ``patch`` exists already and ``force`` is off, or it cannot be written.
+    """
+    try:
+        before = script.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{script} cannot be read as Python source ({error}); no patch can be made of it.") from error
+    after, done, left = _edited(before, script, wanted, arguments)
+    name = _from_here(script)
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+    )
+    diff = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    if diff:
+        write_file(patch, diff, force=force)
+    return Written(diff, done, left)
+
+
+def _edited(
+    source: str, script: Path, wanted: Sequence[str], arguments: Mapping[str, Mapping[str, object]]
+) -> tuple[str, tuple[str, ...], dict[str, str]]:
+    try:
+        import libcst
+    except ImportError as error:
+        raise UsageError("--write-patch needs the package libcst: pip install 'diagnose[patch]'.") from error
+    try:
+        tree = libcst.parse_module(source)
+    except libcst.ParserSyntaxError as error:
+        raise UsageError(f"{script} is no Python that can be parsed: {error.message}") from error
+    done, left = [], {}
+    for name in wanted:
+        edit = EDITS.get(name)
+        if edit is None:
+            left[name] = "which lines it concerns only the script's author knows"
+            continue
+        if isinstance(edit, _Statement):
+            changed, why = _with_statement(tree, edit.code)
+        elif isinstance(edit, _Loop):
+            changed, why = _with_loop(tree, edit, arguments.get(name, {}))
+        else:
+            changed, why = _with_arguments(tree, edit, arguments.get(name, {}))
+        if why:
+            left[name] = why
+        else:
+            done.append(name)
+            tree = changed
+    return tree.code, tuple(done), left
+
+
+def _with_loop(tree: libcst.Module, edit: _Loop, asked: Mapping[str, object]) -> tuple[libcst.Module, str]:
+    from diagnose.trials import loop_edits
+
+    if asked.get("dtype") == "float16":
+        return tree, "fp16 needs a GradScaler around backward() and the optimizer's step as well"
+    changed, why = getattr(loop_edits, edit.function)(tree, asked.get(edit.takes, edit.default))
+    return (_after_imports(changed, edit.imports) if edit.imports and not why else changed), why
+
+
+def _with_statement(tree: libcst.Module, code: str) -> tuple[libcst.Module, str]:
+    import libcst
+
+    from diagnose.trials.loop_edits import imports_torch
+
+    if code in tree.code:
+        return tree, "the script has it already"
+    if not imports_torch(tree):
+        return tree, "the script does not import torch by that name"
+    return _after_imports(tree, code, leading_lines=[libcst.EmptyLine(indent=False)]), ""
+
+
+def _after_imports(tree: libcst.Module, code: str, **changes: object) -> libcst.Module:
+    """Put a statement after the last import at the top, or where there is none after what the module says of itself."""
+    import libcst
+
+    places = [i for i, line in enumerate(tree.body) if _imports(line)]
+    first = 1 if tree.get_docstring() is not None else 0
+    body = list(tree.body)
+    body.insert(places[-1] + 1 if places else first, libcst.parse_statement(code).with_changes(**changes))
+    return tree.with_changes(body=body)
+
+
+def _imports(line: Any) -> bool:  # noqa: ANN401  # a node of a statement list
+    import libcst
+
+    return isinstance(line, libcst.SimpleStatementLine) and any(
+        isinstance(part, libcst.Import | libcst.ImportFrom) for part in line.body
+    )
+
+
+def _with_arguments(tree: libcst.Module, edit: _Arguments, asked: Mapping[str, object]) -> tuple[libcst.Module, str]:
+    import libcst
+
+    values = {name: asked.get(edit.takes.get(name, ""), value) for name, value in edit.given.items()}
+
+    class Editor(libcst.CSTTransformer):
+        count = 0
+        spread = 0
+
+        def leave_Call(self, original_node: libcst.Call, updated_node: libcst.Call) -> libcst.Call:  # noqa: N802, ARG002
+            if _called(updated_node) not in edit.of:
+                return updated_node
+            if any(arg.star == "**" for arg in updated_node.args):
+                self.spread += 1
+                return updated_node
+            self.count += 1
+            return updated_node.with_changes(args=_given(updated_node, values))
+
+    editor = Editor()
+    changed = tree.visit(editor)
+    if editor.count:
+        return changed, ""
+    if editor.spread:
+        return tree, f"its call of {edit.of[0]} takes its arguments from a mapping"
+    return tree, f"the script calls no {' or '.join(edit.of[:3])} itself"
+
+
+def _called(call: libcst.Call) -> str:
+    import libcst
+
+    if isinstance(call.func, libcst.Attribute):
+        return call.func.attr.value
+    return call.func.value if isinstance(call.func, libcst.Name) else ""
+
+
+def _given(call: libcst.Call, values: Mapping[str, object]) -> list[libcst.Arg]:
+    """Return the arguments of a call with these keywords set, in the style of the others."""
+    import libcst
+
+    args = list(call.args)
+    for name, value in values.items():
+        new = libcst.parse_expression(repr(value))
+        at = next((i for i, arg in enumerate(args) if arg.keyword and arg.keyword.value == name), None)
+        if at is not None:
+            args[at] = args[at].with_changes(value=new)
+            continue
+        equal = libcst.AssignEqual(libcst.SimpleWhitespace(""), libcst.SimpleWhitespace(""))
+        if not args:
+            args.append(libcst.Arg(new, libcst.Name(name), equal))
+            continue
+        last = args[-1]
+        own = isinstance(last.comma, libcst.Comma)  # a trailing comma: every argument has a line of its own
+        between = last.comma if own else libcst.Comma(whitespace_after=libcst.SimpleWhitespace(" "))
+        if own and len(args) > 1:
+            between = args[-2].comma
+        added = libcst.Arg(new, libcst.Name(name), equal, comma=last.comma if own else libcst.MaybeSentinel.DEFAULT)
+        args[-1] = last.with_changes(comma=between)
+        args.append(added)
+    return args
+
+
+def _from_here(script: Path) -> str:
+    """Return the script's path from the working folder, where git applies the patch."""
+    try:
+        return script.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return script.name

@@ -1,0 +1,157 @@
+"""From runs to trials: pairs of baseline and changed runs, judged for time and for numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from statistics import median
+from typing import Literal, NamedTuple
+
+from diagnose.model.diagnosis import Trial
+from diagnose.model.statistics import noise_of, speed_up
+from diagnose.trials.candidates import Candidate
+from diagnose.trials.numerics import compare, norms_apart
+from diagnose.trials.patches import PATCHES
+from diagnose.trials.patches.base import Promise
+from diagnose.trials.spec import Run
+
+__all__ = [
+    "Measured",
+    "is_certain",
+    "is_gain",
+    "is_open",
+    "joined",
+    "judge",
+    "loosest",
+    "nothing_done",
+    "refused",
+    "with_note",
+]
+
+_ORDER: tuple[Promise, ...] = ("identical", "rounding", "reduced")
+SHOWN_LOSSES = 100
+OPEN = 1.25  # ends of an interval around 1 that are further apart than this leave it open what a change does
+
+
+class Measured(NamedTuple):
+    """The runs of one change."""
+
+    ids: Sequence[str]
+    baselines: Sequence[Run]  # those beside the variants, which share the machine's mood
+    variants: Sequence[Run]
+    all_baselines: Sequence[Run]
+    kind: Literal["single", "combination", "without"] = "single"
+
+
+def joined(blocks: Sequence[Measured], all_baselines: Sequence[Run]) -> Measured:
+    """Return the runs of one change, measured several times, as if they were measured at once."""
+    beside = {id(run): run for block in blocks for run in block.baselines}  # two blocks may share the run between them
+    variants = [run for block in blocks for run in block.variants]
+    return Measured(blocks[0].ids, list(beside.values()), variants, all_baselines, blocks[0].kind)
+
+
+def judge(candidate: Candidate, measured: Measured) -> Trial:
+    """Return what came of a change."""
+    ids, baselines, variants, all_baselines, kind = measured
+    good = [run for run in variants if run.step_ns]
+    failure = next((run.failure for run in variants if run.failure), "")
+    if not good or not any(run.step_ns for run in baselines):
+        failed = refused(replace(candidate, refusal=failure or "The run without changes beside it failed."))
+        return replace(failed, ids=tuple(ids), kind=kind)
+    before = [run.step_ns for run in baselines if run.step_ns]
+    after = [run.step_ns for run in good]
+    noise = max(noise_of([run.step_ns for run in all_baselines if run.step_ns]), noise_of(after))
+    faster = speed_up(before, after, noise)
+    parity = compare([run.losses for run in all_baselines if run.losses] or [()], good[0].losses, loosest(ids))
+    apart = norms_apart(baselines[0].grad_norms, good[0].grad_norms)
+    baseline_ms = tuple(ns / 1e6 for run in before for ns in run)
+    predicted = candidate.predicted_ratio
+    return Trial(
+        id=candidate.id,
+        title=candidate.title,
+        ids=tuple(ids),
+        kind=kind,
+        baseline_ms=baseline_ms,
+        step_ms=tuple(ns / 1e6 for run in after for ns in run),
+        speed_up=faster.ratio,
+        interval=(faster.low, faster.high),
+        numerics=parity.numerics,
+        predicted_ms=predicted * median(baseline_ms) if predicted is not None else None,
+        noise=noise,
+        peak_bytes=_peaks(baselines, good),
+        skipped_steps=_skipped(baselines[0], good[0]),
+        losses=(baselines[0].losses[:SHOWN_LOSSES], good[0].losses[:SHOWN_LOSSES]),
+        drift=parity.drift,
+        grad_norms=(baselines[0].grad_norms, good[0].grad_norms),
+        grad_drift=apart,
+        note=_note(good, parity.note, apart),
+    )
+
+
+def refused(candidate: Candidate) -> Trial:
+    """Return the trial of a change of which nothing could be measured."""
+    return Trial(
+        candidate.id, (), (), 1.0, (0.0, 0.0), "unknown", candidate.title, (candidate.id,), failure=candidate.refusal
+    )
+
+
+def nothing_done(run: Run) -> str:
+    """Return why a change that was run cannot have done anything: it is the script without it."""
+    return " ".join(["It found nothing to change.", *_left_alone(run)])
+
+
+def is_gain(trial: Trial) -> bool:
+    """Tell whether the change made the step shorter for certain, and left the numbers as it promised."""
+    return not trial.failure and trial.interval[0] > 1.0 and trial.numerics != "drifted"
+
+
+def is_certain(trial: Trial) -> bool:
+    """Tell whether the change made the step shorter or longer for certain."""
+    low, high = trial.interval
+    return not trial.failure and not low <= 1.0 <= high
+
+
+def is_open(trial: Trial) -> bool:
+    """Tell whether the runs were too uneven to say if the change helps or does nothing."""
+    low, high = trial.interval
+    return not trial.failure and not is_certain(trial) and high > OPEN * low
+
+
+def with_note(trial: Trial, sentence: str) -> Trial:
+    """Return the trial with one more sentence in its note."""
+    return replace(trial, note=f"{trial.note} {sentence}".strip())
+
+
+def loosest(ids: Sequence[str]) -> Promise:
+    """Return the promise of several changes together: that of the one which changes the numbers most."""
+    return max((PATCHES[name].promise for name in ids), key=_ORDER.index, default="identical")
+
+
+def _left_alone(run: Run) -> list[str]:
+    return [f"Left alone: {'; '.join(run.refused)}."] if run.refused else []
+
+
+def _peaks(baselines: Sequence[Run], variants: Sequence[Run]) -> tuple[int, int] | None:
+    before = [run.peak_bytes for run in baselines if run.peak_bytes is not None]
+    after = [run.peak_bytes for run in variants if run.peak_bytes is not None]
+    return (int(median(before)), int(median(after))) if before and after else None
+
+
+def _skipped(baseline: Run, variant: Run) -> tuple[int, int] | None:
+    if baseline.skipped_steps is None and variant.skipped_steps is None:
+        return None
+    return baseline.skipped_steps or 0, variant.skipped_steps or 0
+
+
+def _note(runs: Sequence[Run], parity: str, norms: float | None) -> str:
+    first = runs[0]
+    parts = [f"Applied: {'; '.join(first.applied)}.", *_left_alone(first)]
+    if first.skipped_steps is not None:
+        steps = "step was" if first.skipped_steps == 1 else "steps were"
+        parts.append(f"{first.skipped_steps} optimizer {steps} skipped, since gradients overflowed.")
+    if norms == inf:
+        parts.append("A gradient's norm is not finite on one side only.")
+    if not all(run.steady for run in runs):
+        parts.append("Its step times had not settled before they were measured.")
+    return " ".join([*parts, *([parity] if parity else [])])

@@ -1,0 +1,196 @@
+"""What a trial takes down of the training without waiting for the device: losses, skipped steps, norms, memory."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from diagnose.trials.patches.base import replace_attribute
+
+__all__ = ["DevicePeak", "Numbers", "PeakMemory", "Returned", "seed_everything"]
+
+MOST_LOSSES = 2000
+MOST_NORMS = 8  # optimizer steps whose gradients are measured: during the warm-up, since a norm costs time
+CLEAR_PEAK = "5"  # linux, proc(5): clear_refs resets the peak of the resident set
+
+
+class Numbers:
+    """Hears each backward pass's loss, the gradients' norm before the first optimizer steps, and what scalers skip."""
+
+    def __init__(self) -> None:
+        self._losses: list[Any] = []
+        self._overflows: list[list[Any]] = []  # of each step of a GradScaler, one number a device
+        self._norms: list[Any] = []
+        self._undo: list[Callable[[], None]] = []
+
+    def arm(self) -> None:
+        """Begin to listen; torch has just been imported."""
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        original = torch.autograd.backward
+
+        @functools.wraps(original)
+        def heard(tensors: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+            self._hear(tensors)
+            original(tensors, *args, **kwargs)
+
+        torch.autograd.backward = heard
+        self._undo.append(lambda: setattr(torch.autograd, "backward", original))
+        handle = register_optimizer_step_pre_hook(self._before_step)
+        self._undo.append(handle.remove)
+        self._undo.append(self._watch_scalers())
+
+    def disarm(self) -> None:
+        """Stop listening."""
+        while self._undo:
+            self._undo.pop()()
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Return the losses so far; waits for the device."""
+        return tuple(float(value) for value in self._losses)
+
+    @property
+    def grad_norms(self) -> tuple[float, ...]:
+        """Return the gradient norms so far; waits for the device."""
+        return tuple(float(value) for value in self._norms)
+
+    @property
+    def skipped_steps(self) -> int | None:
+        """Return how many steps a GradScaler left out so far, None where there is none; waits for the device."""
+        if not self._overflows:
+            return None
+        return sum(any(float(found) > 0 for found in step) for step in self._overflows)
+
+    def _watch_scalers(self) -> Callable[[], None]:
+        from torch.amp import GradScaler
+
+        original = GradScaler.step
+
+        @functools.wraps(original)
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # whatever it takes
+            result = original(scaler, optimizer, *args, **kwargs)
+            if scaler.is_enabled() and len(self._overflows) < MOST_LOSSES:
+                state = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {})  # anew in every step
+                self._overflows.append(list(state.get("found_inf_per_device", {}).values()))
+            return result
+
+        return replace_attribute(GradScaler, "step", step)
+
+    def _hear(self, tensors: Any) -> None:  # noqa: ANN401  # a tensor or several
+        import torch
+
+        first = tensors[0] if isinstance(tensors, list | tuple) and tensors else tensors
+        if isinstance(first, torch.Tensor) and first.numel() == 1 and len(self._losses) < MOST_LOSSES:
+            self._losses.append(first.detach().clone())
+
+    def _before_step(self, optimizer: Any, args: object, kwargs: object) -> None:  # noqa: ANN401, ARG002
+        if len(self._norms) == MOST_NORMS:
+            return
+        import torch
+
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if gradients and not any(gradient.is_sparse for gradient in gradients):
+            norms = torch.stack([torch.linalg.vector_norm(gradient.float()) for gradient in gradients])
+            self._norms.append(torch.linalg.vector_norm(norms))
+
+
+class Returned:
+    """Keeps what a step function returns where that is its loss: a number, or a tensor that holds one."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._is_loss = True
+
+    def hear(self, value: object) -> None:
+        """Take down what a step returned; once it is no number, nothing it returns is taken for a loss."""
+        import torch
+
+        if not self._is_loss or len(self._values) == MOST_LOSSES:
+            return
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            self._values.append(value.detach().clone())
+        elif isinstance(value, float | int) and not isinstance(value, bool):
+            self._values.append(value)
+        else:
+            self._is_loss = False
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Return the losses, none where a step returned something else; waits for the device."""
+        return tuple(float(value) for value in self._values) if self._is_loss else ()
+
+
+class DevicePeak:
+    """The peak of the device's allocator over what was there at first; the process's own memory tells nothing here."""
+
+    def __init__(self) -> None:
+        self._before = self._cuda().memory_allocated() if self._is_used() else 0
+        self._heard = False
+
+    def start(self) -> None:
+        """Forget the peak so far."""
+        self._heard = self._is_used()
+        if self._heard:
+            self._cuda().reset_peak_memory_stats()
+
+    def read(self) -> int | None:
+        """Return the peak in bytes, None without a device."""
+        return int(self._cuda().max_memory_allocated()) - self._before if self._heard else None
+
+    @classmethod
+    def _is_used(cls) -> bool:
+        return bool(cls._cuda().is_available() and cls._cuda().is_initialized())
+
+    @staticmethod
+    def _cuda() -> Any:  # noqa: ANN401  # a module
+        return sys.modules["torch"].cuda
+
+
+class PeakMemory:
+    """The peak since ``start``: of the device's allocator, of the process's resident set where there is no device."""
+
+    def start(self) -> None:
+        """Forget the peak so far."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.reset_peak_memory_stats()
+            return
+        try:
+            Path("/proc/self/clear_refs").write_text(CLEAR_PEAK)
+        except OSError:  # not Linux, or not allowed: the peak is that of the whole life
+            return
+
+    def read(self) -> int | None:
+        """Return the peak in bytes, None where the system does not tell."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+            return int(torch.cuda.max_memory_allocated())
+        try:
+            lines = Path("/proc/self/status").read_text().splitlines()
+        except OSError:
+            return None
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
+def seed_everything(seed: int, when_imported: Callable[[str, Callable[[], None]], object]) -> None:
+    """Seed Python's generator now, and NumPy's and torch's once the script has imported them."""
+    random.seed(seed)
+
+    def seed_torch() -> None:
+        sys.modules["torch"].manual_seed(seed)
+
+    def seed_numpy() -> None:
+        from numpy import random as numpy_random
+
+        numpy_random.seed(seed)  # the generator that scripts share, which is what has to be fixed
+
+    when_imported("numpy", seed_numpy)
+    when_imported("torch", seed_torch)
+    os.environ.setdefault("PYTHONHASHSEED", str(seed))  # for worker processes

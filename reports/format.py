@@ -1,0 +1,105 @@
+"""Numbers and places as people read them."""
+
+from __future__ import annotations
+
+import math
+
+from diagnose.model.diagnosis import Prescription, Where
+from diagnose.text.plain_text import middle
+
+__all__ = ["duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "size", "summed"]
+
+
+def duration(ns: float | None) -> str:
+    """Return a time given in ns with three digits and the unit that suits it: µs, ms or s."""
+    if ns is None or not math.isfinite(ns):
+        return "–"
+    if ns == 0:
+        return "0 ms"
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= 0.9995 * size:
+            return f"{_three_digits(ns / size)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def _three_digits(value: float) -> str:
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:,.{digits}f}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage with one digit, never rounding something to nothing or to all."""
+    if share is None or not math.isfinite(share):
+        return "–"
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    if 0.9995 <= share < 1:
+        return ">99.9 %"
+    return f"{100 * share:.1f} %"
+
+
+def path_tail(path: str, limit: int = 40) -> str:
+    """Return the end of a path that is longer than ``limit`` characters, cut at folders where it can be."""
+    if len(path) <= limit:
+        return path
+    tail = path[-(limit - 1) :]
+    cut = tail.find("/")
+    return "…" + (tail[cut:] if 0 <= cut < len(tail) - 1 else tail)
+
+
+def place(where: Where, limit: int = 40) -> str:
+    """Return "train.py:42 in step · aten::item" with the parts that are known, or ""."""
+    parts = []
+    if where.file:
+        line = f":{where.line}" if where.line is not None and where.line > 0 else ""
+        inside = f" in {where.function}" if where.function else ""
+        parts.append(path_tail(where.file, limit) + line + inside)
+    elif where.function:
+        parts.append(where.function)
+    if where.op:
+        parts.append(middle(where.op, limit))
+    return " · ".join(parts)
+
+
+UNSEEN_NS = 1_000  # of a step: no one can measure less
+
+
+def saving(prescription: Prescription) -> str:
+    """Return "saves 1.20 to 3.40 ms a step", or "" where the prescription claims none."""
+    least, most = prescription.saves_ns
+    if prescription.basis == "replay" and most < UNSEEN_NS:
+        return "saves nothing yet: other work hides it"
+    if not math.isfinite(most) or most <= 0:
+        return ""
+    if not math.isfinite(least) or least <= 0:
+        return f"saves up to {duration(most)} a step"
+    low, high = duration(least), duration(most)
+    return f"saves {high} a step" if low == high else f"saves {low} to {high} a step"
+
+
+def plural(count: float, noun: str) -> str:
+    """Return "1 step", "12 steps"."""
+    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
+
+
+def ranks(world_size: int, given: int) -> str:
+    """Return "4 ranks", or "1 of 300 ranks" where fewer traces than ranks were given."""
+    total = plural(world_size, "rank")
+    return total if max(given, 1) >= world_size else f"{max(given, 1)} of {total}"
+
+
+def summed(shares: dict[str, float], keep: int) -> list[tuple[str, float]]:
+    """Return the ``keep`` largest entries, largest first, and the rest as one entry named for their number."""
+    ranked = sorted(((k, v) for k, v in shares.items() if v > 0), key=lambda item: (-item[1], item[0]))
+    if len(ranked) <= keep + 1:
+        return ranked
+    rest = ranked[keep:]
+    return [*ranked[:keep], (f"{len(rest)} smaller causes", sum(v for _, v in rest))]
+
+
+def size(count: int) -> str:
+    """Return bytes with three digits, in GB, MB or kB (powers of 1000)."""
+    for unit, each in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= each:
+            return f"{count / each:.3g} {unit}" if count < 1000 * each else f"{count / each:.0f} {unit}"
+    return f"{count} B"

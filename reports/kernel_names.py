@@ -1,0 +1,43 @@
+"""Kernel names for people: the template's own name and the functor that says what it computes."""
+
+from __future__ import annotations
+
+import re
+
+from diagnose.text.plain_text import middle
+
+__all__ = ["shorten"]
+
+_ANONYMOUS = re.compile(r"\(anonymous namespace\)::|\(anonymous\)::|\{anonymous\}::|<unnamed>::")
+_QUALIFIER = re.compile(r"\b[A-Za-z_]\w*::(?=\w)")
+_CPP = re.compile(r"<|[\w>]\(")
+_TELLING = re.compile(r"\b(\w*[fF]unctor\w*|\w+_(?:kernel_cuda|cuda_kernel|cuda)|\w+Ops?|cutlass\w*_\w+|\w+gemm\w*)\b")
+_WRAPPERS = ("gpu_kernel_impl", "ReduceOp", "AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor")
+_PARAMETERS = re.compile(r"(?<=[\w>])\(.*$", re.DOTALL)
+
+
+def shorten(name: str, limit: int = 60) -> str:
+    """Return a name of at most ``limit`` characters; a name that is no C++ signature is only cut in its middle.
+
+    ``void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, …>(int, …)`` becomes
+    ``vectorized_elementwise_kernel<CUDAFunctor_add>``. Several launches may share a short name.
+    """
+    if not _is_signature(name):
+        return middle(name, limit)
+    plain = _ANONYMOUS.sub("", name).removeprefix("void ").strip()
+    opening = plain.find("<")
+    head = _PARAMETERS.sub("", plain if opening < 0 else plain[:opening])
+    base = head.rpartition("::")[2].split(" ")[-1] or head
+    found = None if opening < 0 else _telling(plain[opening:], base)
+    return middle(f"{base}<{found}>" if found else base or name, limit)
+
+
+def _is_signature(name: str) -> bool:
+    """Tell C++ signatures from operators (aten::mm), annotations (a#b (c)), copies and plain kernel names."""
+    return bool(_CPP.search(name)) and name.endswith((")", ">", "]")) and not name.startswith(("Memcpy ", "Memset "))
+
+
+def _telling(arguments: str, base: str) -> str | None:
+    """Return the identifier among template arguments that says what is computed; a wrapper only where alone."""
+    found = [m[1] for m in _TELLING.finditer(_QUALIFIER.sub("", arguments)) if m[1] != base]
+    return next((word for word in found if not word.startswith(_WRAPPERS)), found[0] if found else None)

@@ -1,0 +1,196 @@
+"""`diagnose monitor` through a module that answers as a driver would."""
+
+import csv
+import io
+import json
+import resource
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from diagnose.errors import OutputError, UsageError
+from diagnose.monitor import MonitorRequest, watch
+from diagnose.monitor.record import percentile
+
+
+class NotSupportedError(Exception):
+    pass
+
+
+class FakeDriver:
+    """Two boards of which the second has no PCIe counters; utilisation grows by 10 % with each reading."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES = 0, 1
+
+    def __init__(self, reasons=0x4):
+        self.reasons = reasons
+        self.read = [0, 0]
+        self.shut = 0
+
+    def nvmlInit(self):  # noqa: N802
+        pass
+
+    def nvmlShutdown(self):  # noqa: N802
+        self.shut += 1
+
+    def nvmlDeviceGetCount(self):  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return index
+
+    def nvmlDeviceGetName(self, handle):  # noqa: N802
+        return b"NVIDIA H200"
+
+    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
+        return SimpleNamespace(used=2_000_000_000, total=141_000_000_000)
+
+    def nvmlDeviceGetUtilizationRates(self, handle):  # noqa: N802
+        self.read[handle] += 1
+        return SimpleNamespace(gpu=10 * self.read[handle], memory=1)
+
+    def nvmlDeviceGetClockInfo(self, handle, clock):  # noqa: N802
+        return {1: 1500, 2: 3200}[clock]
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):  # noqa: N802
+        return self.reasons
+
+    def nvmlDeviceGetPcieThroughput(self, handle, which):  # noqa: N802
+        if handle == 1:
+            raise NotSupportedError
+        return 2_000 if which == self.NVML_PCIE_UTIL_TX_BYTES else 5_000
+
+    def nvmlDeviceGetFieldValues(self, handle, fields):  # noqa: N802
+        counted = SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=1_000_000 * self.read[handle]))
+        return [counted, SimpleNamespace(nvmlReturn=3, value=SimpleNamespace(ullVal=0))]
+
+    def __getattr__(self, name):
+        def ask(*_arguments):
+            raise NotSupportedError
+
+        return ask
+
+
+def request(**changes):
+    return MonitorRequest(**{"interval": 0.05, "seconds": 0.17} | changes)
+
+
+def test_every_reading_is_a_row(tmp_path, capsys):
+    path = tmp_path / "gpus.csv"
+    driver = FakeDriver()
+    assert watch(request(csv_file=str(path)), driver) == 0
+    rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+    assert [row["gpu"] for row in rows] == ["0", "1"] * (len(rows) // 2)
+    assert len(rows) >= 4
+    assert [row["kernel_running_percent"] for row in rows[:4]] == ["10", "10", "20", "20"]
+    first, third = rows[0], rows[2]
+    assert (first["uuid"], first["name"], first["memory_used_mb"]) == ("GPU-0", "NVIDIA H200", "2000")
+    assert (first["pcie_to_host_mb_s"], first["pcie_from_host_mb_s"], rows[1]["pcie_to_host_mb_s"]) == ("2", "5", "")
+    assert first["nvlink_sent_mb_s"] == ""  # the first reading has none before it
+    assert float(third["nvlink_sent_mb_s"]) == pytest.approx(1024 / 0.05, rel=0.5)
+    assert third["nvlink_received_mb_s"] == ""
+    assert first["slowed_by"] == "the power limit"
+    assert driver.shut == 1
+    told = capsys.readouterr().out
+    assert "p50" in told
+    assert "slowed in 100%" in told
+    assert all(len(line) <= 100 for line in told.splitlines())
+
+
+def test_json_holds_series_and_percentiles(capsys):
+    assert watch(request(json_file="-", gpus=(1,)), FakeDriver(reasons=0)) == 0
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    (gpu,) = told["gpus"]
+    series = gpu["series"]["kernel_running_percent"]
+    assert (gpu["index"], gpu["memory_mb"], gpu["slowed_share"]) == (1, 141_000, 0)
+    assert series == [10 * (i + 1) for i in range(len(series))]
+    found = gpu["percentiles"]["kernel_running_percent"]
+    assert (found["min"], found["max"], found["p50"]) == (10, series[-1], percentile(series, 50))
+    assert "temperature_c" not in gpu["percentiles"]
+    assert "p95" in captured.err
+
+
+def test_csv_to_standard_output_leaves_the_table_to_the_other(capsys):
+    assert watch(request(csv_file="-"), FakeDriver()) == 0
+    captured = capsys.readouterr()
+    assert len(list(csv.DictReader(io.StringIO(captured.out)))) >= 4
+    assert "p95" in captured.err
+
+
+def test_control_c_ends_it_with_a_summary(monkeypatch, capsys):
+    def interrupted(_seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupted)
+    assert watch(MonitorRequest(), FakeDriver()) == 0
+    assert "1 readings" in capsys.readouterr().out
+
+
+def test_without_a_driver_one_line_and_no_failure(capsys):
+    class NoDriver(FakeDriver):
+        def nvmlInit(self):  # noqa: N802
+            raise NotSupportedError("Driver Not Loaded")
+
+    assert watch(MonitorRequest(), NoDriver()) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "diagnose: no NVIDIA driver answers here (Driver Not Loaded), so there is nothing to watch.\n"
+    )
+
+
+def test_a_driver_without_a_gpu(capsys):
+    class Empty(FakeDriver):
+        def nvmlDeviceGetCount(self):  # noqa: N802
+            return 0
+
+    assert watch(MonitorRequest(), Empty()) == 0
+    assert "has no GPU" in capsys.readouterr().err
+
+
+def test_wrong_requests(tmp_path):
+    with pytest.raises(UsageError, match="There is no GPU 2; the driver has 2"):
+        watch(request(gpus=(0, 2)), driver := FakeDriver())
+    assert driver.shut == 1
+    with pytest.raises(UsageError, match="standard output"):
+        watch(request(csv_file="-", json_file="-"), FakeDriver())
+    (tmp_path / "there.csv").write_text("mine")
+    with pytest.raises(OutputError, match="exists already"):
+        watch(request(csv_file=str(tmp_path / "there.csv")), FakeDriver())
+    assert (tmp_path / "there.csv").read_text() == "mine"
+
+
+def test_percentiles_lie_between():
+    assert [percentile([1, 2, 3, 4, 5], p) for p in (0, 5, 50, 100)] == [1, 1.2, 3, 5]
+    assert percentile([7], 95) == 7
+
+
+def test_a_full_disk_ends_the_readings_with_whole_rows_and_a_summary(tmp_path, capsys):
+    path, limits = tmp_path / "gpus.csv", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"gpus.csv cannot be written: File too large."):
+            watch(MonitorRequest(interval=0.05, csv_file=str(path)), FakeDriver())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    assert lines[-1].endswith("\n")
+    assert len({line.count(",") for line in lines}) == 1
+    assert "p50" in capsys.readouterr().out
+    assert [p.name for p in tmp_path.iterdir()] == ["gpus.csv"]
+
+
+def test_two_outputs_are_two_new_files(tmp_path):
+    both = str(tmp_path / "gpus.txt")
+    with pytest.raises(UsageError, match="both name"):
+        watch(request(csv_file=both, json_file=both), FakeDriver())
+    for force in (False, True):
+        assert watch(request(csv_file=both, force=force), FakeDriver()) == 0
+    with pytest.raises(OutputError, match="exists already"):
+        watch(request(json_file=both), FakeDriver())

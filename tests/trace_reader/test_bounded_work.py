@@ -1,0 +1,161 @@
+"""However a text is damaged, the bytes looked at stay within a multiple of its length; and deep nesting is no fault."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from diagnose.errors import InputError
+from diagnose.trace_reader import blocks, events, lenient
+from diagnose.trace_reader.blocks import Window
+from diagnose.trace_reader.lenient import flatten, salvage
+
+GOOD = b'{"ph":"X","cat":"cpu_op","name":"good","pid":1,"tid":1,"ts":1,"dur":2}'
+MB = 1 << 20
+DEEP = "[" * 3000 + "]" * 3000
+
+
+class Endless:
+    """Delivers a piece of text again and again, and counts."""
+
+    fault = ""
+
+    def __init__(self, piece, limit):
+        self.piece, self.limit, self.raw_bytes = piece, limit, 0
+
+    def readinto(self, view):
+        at = self.raw_bytes % len(self.piece)
+        count = min(len(view), len(self.piece) - at, self.limit - self.raw_bytes)
+        view[:count] = self.piece[at : at + count]
+        self.raw_bytes += count
+        return count
+
+
+@pytest.fixture
+def touched(monkeypatch):
+    """Count the bytes that are decoded, and those that are searched for a cut."""
+    counts = {"decoded": 0, "searched": 0}
+    take, last_edge = events._Reader.take, Window.last_edge
+
+    def counting_take(self, block, **options):
+        counts["decoded"] += len(block)
+        return take(self, block, **options)
+
+    def counting_edge(self):
+        counts["searched"] += len(self)
+        return last_edge(self)
+
+    monkeypatch.setattr(events._Reader, "take", counting_take)
+    monkeypatch.setattr(Window, "last_edge", counting_edge)
+    return counts
+
+
+@pytest.mark.parametrize("start", [b"", b'{"ph":"X","name":"', b'{"ph":"X","args":{"a":[0'])
+@pytest.mark.parametrize("piece", [b"{" * MB, b"x" * MB, b" " * MB])
+def test_a_piece_without_an_event_is_read_to_a_limit_only(start, piece, touched, monkeypatch):
+    monkeypatch.setattr(events, "LONGEST_EVENT", MB)
+    window = Window(source := Endless(piece, 100 * MB))
+    window.replace(GOOD + b"," + start)
+    rows = events.Rows()
+    ending = events.read_events(window, rows)
+    assert (rows.count, ending.complete, ending.overlong) == (1, False, True)
+    assert source.raw_bytes <= 4 * MB
+    assert touched["searched"] <= 4 * source.raw_bytes
+    assert touched["decoded"] <= 4 * source.raw_bytes
+
+
+def test_an_event_that_never_ends_does_not_make_every_block_longer(touched, monkeypatch):
+    monkeypatch.setattr(events, "LONGEST_EVENT", MB)
+    text = b'{"ph":"X","args":{"a":[' + b",".join([GOOD] * 60_000)
+    window = Window(source := Endless(text, len(text)))
+    rows = events.Rows()
+    ending = events.read_events(window, rows)
+    assert rows.count > 59_990
+    assert ending.num_skipped == 1
+    assert touched["decoded"] <= 6 * source.raw_bytes
+
+
+def test_damage_in_every_event_costs_a_multiple_of_its_length(monkeypatch):
+    lengths = []
+    decode = lenient._SCANNER.raw_decode
+    monkeypatch.setattr(lenient._SCANNER, "raw_decode", lambda text: lengths.append(len(text)) or decode(text))
+    found = salvage(b",".join([GOOD, b'{"ph":"X","ts":}'] * 500))
+    assert (len(found.events), found.num_skipped) == (500, 499)  # the last one may go on
+    assert len(lengths) <= 2001
+    assert max(lengths) <= 4096
+
+
+def test_events_in_events_are_not_tried_for_ever(monkeypatch):
+    tried = []
+    decode = lenient._SCANNER.raw_decode
+    monkeypatch.setattr(lenient._SCANNER, "raw_decode", lambda text: tried.append(len(text)) or decode(text))
+    salvage((b'{"id":[{"b":0},' * 200 + b"!") * 100)  # 20,000 places where an event might begin
+    assert len(tried) < 10_000
+
+
+@pytest.mark.parametrize("deep", [DEEP, '{"a":' * 3000 + "1" + "}" * 3000])
+@pytest.mark.parametrize("odd", ["", '"ts": "12", "odd": nan, '])
+def test_deep_nesting_costs_no_event(read_text, deep, odd):
+    event = (
+        '{"ph":"X","cat":"cpu_op","name":"deep","pid":1,"tid":1,"ts":1,' + odd + '"dur":2,"args":{"x":' + deep + "}}"
+    )
+    trace = read_text(f"[{GOOD.decode()}, {event}, {GOOD.decode()}]")
+    assert len(trace.events) == 3
+    assert trace.trust == ()
+
+
+@pytest.mark.parametrize("key", ["Input Dims", "grid"])
+def test_deep_nesting_in_what_is_read(read_text, key):
+    for cat in ("cpu_op", "kernel"):
+        event = {"ph": "X", "cat": cat, "name": "a", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {key: "DEEP"}}
+        for depth in (400, 3000):
+            assert len(read_text(json.dumps([event]).replace('"DEEP"', "[" * depth + "]" * depth)).events) == 1
+
+
+def test_deep_nesting_around_the_events(read_text):
+    for text in ('{"traceEvents": [%s], "a": %s}', '{"a": %s, "traceEvents": [%s]}'):
+        parts = (GOOD.decode(), DEEP) if text.startswith('{"t') else (DEEP, GOOD.decode())
+        assert len(read_text(text % parts).events) == 1
+    with pytest.raises(InputError, match="not valid JSON"):
+        read_text('{"a": ' + DEEP + "}")
+
+
+def test_what_is_flattened():
+    assert flatten(b'{"a": "[[", "b": [1]}, {"c": ' + b"[" * 70 + b"5" + b"]" * 70 + b'}, {"d": [{}]}') == (
+        b'{"a": "[[", "b": [1]}, {"c": ' + b"[" * 62 + b"null" + b"]" * 62 + b'}, {"d": [{}]}'
+    )
+
+
+@pytest.mark.parametrize("value", ["1" * 5000, '"' + "1" * 5000 + '"', "1e400", "[1e400]", "[null]", '{"a": 1}'])
+@pytest.mark.parametrize("key", ["correlation", "stream", "device", "grid", "bytes", "Input Dims"])
+def test_odd_arguments_cost_no_event(read_text, key, value):
+    event = '{"ph":"X","cat":"kernel","name":"odd","pid":0,"tid":7,"ts":1,"dur":2,"args":{"%s":%s}}'
+    trace = read_text("[" + event % (key, value) + "]")
+    assert len(trace.events) == 1
+    assert not trace.trust
+
+
+@pytest.mark.parametrize("behind", ['{"traceEvents": []}', "garbage", "]"])
+def test_what_stands_behind_the_end_is_named(read_text, behind):
+    for text in (f"[{GOOD.decode()}]", f'{{"traceEvents": [{GOOD.decode()}]}}'):
+        trace = read_text(text + behind)
+        assert not trace.cut
+        assert [note.text for note in trace.trust] == [
+            "What stands behind the list of events is not JSON, or a second list, and was left out."
+        ]
+
+
+def test_a_second_list_is_named_and_padding_is_none(read_text):
+    one = f'"traceEvents": [{GOOD.decode()}]'
+    assert len(read_text(f"{{{one}, {one}}}").trust) == 1
+    assert read_text(f"{{{one}}}\n" + "\0" * 4096).trust == ()
+
+
+def test_nothing_before_the_first_event(read_text):
+    trace = read_text(f"[null, {GOOD.decode()}, null]")
+    assert [note.text for note in trace.trust] == ["Could not be parsed and left out: 2 events."]
+
+
+def test_the_longest_event_is_longer_than_any_recorded():
+    assert blocks.LONGEST_EVENT >= 4 * MB

@@ -1,0 +1,30 @@
+"""What is run, and what is foretold of it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from diagnose.model.diagnosis import Prescription
+from diagnose.trials.candidates import candidates
+
+
+def diagnosed(saves, recording=0.0, step=10.0):
+    schedule = Prescription("gc-pause", "schedule-gc", "Collect less", "", "", saves, step - sum(saves) / 2, "same", "")
+    return SimpleNamespace(prescriptions=(schedule,), step_ns=step, recording_ns=recording, queue=None)
+
+
+@pytest.mark.parametrize(("recording", "then"), [(0.0, 0.4), (2.0, 0.25)])
+def test_savings_are_a_share_of_the_step_that_is_not_recorded(recording, then):
+    (candidate,) = candidates(diagnosed((5.0, 7.0), recording), ())
+    assert candidate.predicted_ratio == pytest.approx(then)
+
+
+def test_no_more_than_the_step_is_foretold_to_go():
+    (candidate,) = candidates(diagnosed((10.0, 10.0), 2.0), ())
+    assert candidate.predicted_ratio == 0.0
+
+
+def test_nothing_is_foretold_of_what_was_not_prescribed():
+    sham, schedule = candidates(diagnosed((5.0, 7.0)), ("sham", "schedule-gc"))
+    assert (sham.predicted_ratio, sham.title) == (None, "Change nothing (a control)")
+    assert schedule.predicted_ratio == pytest.approx(0.4)

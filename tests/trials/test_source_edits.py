@@ -1,0 +1,111 @@
+"""Changes written into a script as a diff that git applies, and that runs."""
+
+import subprocess
+import sys
+
+import pytest
+
+from diagnose.errors import UsageError
+from diagnose.trials.source_edits import EDITS, write_patch
+
+SCRIPT = '''"""Trains."""
+import torch
+from torch.utils.data import DataLoader, TensorDataset  # the usual
+
+def main():
+    data = TensorDataset(torch.randn(8, 2))
+    loader = DataLoader(data, batch_size=4, num_workers=0)  # slow
+    layer = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(
+        layer.parameters(),
+        lr=0.1,
+    )
+    for (x,) in loader:
+        layer(x).sum().backward()
+        optimizer.step()
+    print(loader.num_workers, optimizer.defaults["fused"], torch.get_float32_matmul_precision())
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_it_applies_and_runs(script, tmp_path):
+    ids = ("load-in-workers", "fused-optimizer", "allow-tf32")
+    written = write_patch(script, ids, {"load-in-workers": {"workers": 2}}, tmp_path / "fix.patch")
+    assert (written.done, written.left) == (ids, {})
+    assert script.read_text() == SCRIPT
+    changed = [line for line in written.diff.splitlines() if line.startswith(("+", "-")) and len(line) > 1]
+    assert changed == [
+        "--- a/train.py",
+        "+++ b/train.py",
+        '+torch.set_float32_matmul_precision("high")',
+        "-    loader = DataLoader(data, batch_size=4, num_workers=0)  # slow",
+        "+    loader = DataLoader(data, batch_size=4, num_workers=2, persistent_workers=True)  # slow",
+        "+        fused=True,",
+    ]
+    subprocess.run(["git", "apply", "fix.patch"], cwd=tmp_path, check=True)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 True high\n"
+
+
+def test_what_has_to_be_written_by_hand(script, tmp_path):
+    written = write_patch(script, ("fused-attention", "no-buffer-broadcast"), {}, tmp_path / "fix.patch")
+    assert written.left == {
+        "fused-attention": "which lines it concerns only the script's author knows",
+        "no-buffer-broadcast": "the script calls no DistributedDataParallel or DDP itself",
+    }
+    assert written.diff == ""
+    assert not (tmp_path / "fix.patch").exists()
+
+
+def test_arguments_from_a_mapping_are_left_alone(script, tmp_path):
+    script.write_text("loader = DataLoader(data, **options)\n")
+    written = write_patch(script, ("load-in-workers",), {}, tmp_path / "fix.patch")
+    assert written.left == {"load-in-workers": "its call of DataLoader takes its arguments from a mapping"}
+
+
+@pytest.mark.parametrize("newline", ["", "\n"])
+def test_a_call_without_arguments_and_a_file_without_a_last_newline(script, tmp_path, newline):
+    script.write_text(f"model = DDP(){newline}")
+    write_patch(script, ("no-buffer-broadcast",), {}, tmp_path / "fix.patch")
+    subprocess.run(["git", "apply", "fix.patch"], cwd=tmp_path, check=True)
+    assert script.read_text() == f"model = DDP(broadcast_buffers=False){newline}"
+
+
+def test_no_python_is_a_sentence(script, tmp_path):
+    script.write_text("def (:\n")
+    with pytest.raises(UsageError, match="no Python that can be parsed"):
+        write_patch(script, ("allow-tf32",), {}, tmp_path / "fix.patch")
+
+
+def test_without_libcst_a_sentence(script, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "libcst", None)
+    with pytest.raises(UsageError, match=r"pip install 'diagnose\[patch\]'"):
+        write_patch(script, ("allow-tf32",), {}, tmp_path / "fix.patch")
+
+
+def test_every_edit_is_a_prescription_that_prove_can_apply_but_for_one():
+    from diagnose.trials.patches import BY_HAND, PATCHES
+
+    assert set(EDITS) - set(PATCHES) == {"defer-sync"} <= set(BY_HAND)
+
+
+def test_every_patch_but_the_control_is_a_prescription_of_some_rule():
+    from pathlib import Path
+
+    from diagnose.trials.patches import BY_HAND, PATCHES
+
+    root = Path(__file__).parents[2]
+    sources = [*(root / "analyzers").glob("*.py"), *(root / "diagnose").glob("*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources) + "fused-optimizer foreach-optimizer"
+    unknown = [name for name in (*PATCHES, *BY_HAND) if name not in text]
+    assert unknown == ["autocast-fp16", "cudnn-benchmark", "sham"]  # asked for by name only

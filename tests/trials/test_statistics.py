@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+
+from diagnose.model.statistics import noise_of, speed_up
+
+RNG = np.random.default_rng(7)
+
+
+def steps(mean, spread, num=40):
+    return RNG.normal(mean, spread, num).tolist()
+
+
+def test_half_the_time_is_twice_as_fast():
+    faster = speed_up([[10.0] * 20], [[5.0] * 20], noise=0.0)
+    assert faster == (2.0, 2.0, 2.0)
+
+
+def test_the_interval_holds_the_truth_and_shrinks_with_the_spread():
+    wide = speed_up([steps(10, 2), steps(10, 2)], [steps(8, 2), steps(8, 2)], noise=0.0)
+    narrow = speed_up([steps(10, 0.1), steps(10, 0.1)], [steps(8, 0.1), steps(8, 0.1)], noise=0.0)
+    assert wide.low < 1.25 < wide.high
+    assert narrow.low < 1.25 < narrow.high
+    assert narrow.high - narrow.low < wide.high - wide.low
+
+
+def test_the_machines_noise_moves_both_ends_outwards():
+    faster = speed_up([[10.0] * 20] * 2, [[9.0] * 20] * 2, noise=0.2)
+    assert faster.ratio == pytest.approx(10 / 9)
+    assert faster.low == pytest.approx(10 / 9 / 1.2)
+    assert faster.low < 1.0  # a gain smaller than the noise is not claimed
+    assert faster.high == pytest.approx(10 / 9 * 1.2)
+
+
+def test_the_noise_counts_less_the_more_runs_there_are():
+    low, lower = (speed_up([[10.0] * 20] * runs, [[9.0] * 20] * runs, noise=0.2).low for runs in (8, 2))
+    assert low == pytest.approx(10 / 9 / 1.1)
+    assert lower == pytest.approx(10 / 9 / 1.2)
+
+
+def test_slow_spells_of_the_machine_that_fall_on_both_variants_leave_the_ratio():
+    fast, slow = [10.0] * 20, [15.0] * 20
+    changed = [[step / 2 for step in run] for run in (slow, fast, slow)]
+    assert speed_up([fast, fast, slow], changed, noise=0.0).ratio == pytest.approx(2.0)
+
+
+def test_runs_that_differ_widen_the_interval_more_than_their_steps_do():
+    even = speed_up([[10.0] * 20, [10.0] * 20], [[8.0] * 20, [8.0] * 20], noise=0.0)
+    uneven = speed_up([[9.0] * 20, [11.0] * 20], [[7.0] * 20, [9.0] * 20], noise=0.0)
+    assert even.low == even.high
+    assert uneven.low < 1.1
+    assert uneven.high > 1.4
+
+
+def test_no_gain_is_seen_between_equal_runs():
+    claims = 0
+    for _ in range(20):
+        runs = [steps(10, 1) for _ in range(4)]
+        faster = speed_up(runs[:2], runs[2:], noise_of(runs))
+        claims += faster.low > 1.0 or faster.high < 1.0
+    assert claims == 0
+
+
+def test_noise_is_the_largest_distance_from_the_middle():
+    assert noise_of([[10.0] * 3, [11.0] * 3, [10.0] * 3]) == pytest.approx(0.1)
+    assert noise_of([[10.0] * 3]) == 0.0
+    assert noise_of([]) == 0.0

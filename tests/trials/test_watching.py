@@ -1,0 +1,67 @@
+import random
+import sys
+
+import pytest
+import torch
+
+from diagnose.trials.timing import StepTimer
+from diagnose.trials.watching import Numbers, PeakMemory, seed_everything
+
+
+@pytest.fixture
+def numbers():
+    heard = Numbers()
+    heard.arm()
+    yield heard
+    heard.disarm()
+
+
+def test_every_scalar_loss_is_heard_and_the_gradient_before_a_step(numbers):
+    weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    (weight * weight).sum().backward()
+    optimizer.step()
+    torch.autograd.backward([weight.sum()])
+    weight.backward(torch.ones(2))  # no scalar
+    assert numbers.losses == (25.0, -7.0)
+    assert numbers.grad_norms == (10.0,)
+
+
+def test_listening_ends_without_a_trace():
+    before = torch.autograd.backward
+    heard = Numbers()
+    heard.arm()
+    assert torch.autograd.backward is not before
+    heard.disarm()
+    assert torch.autograd.backward is before
+
+
+def test_generators_start_from_the_seed():
+    seed_everything(5, lambda name, then: then() if name in sys.modules else None)
+    first = (random.random(), torch.rand(1).item())
+    seed_everything(5, lambda name, then: then() if name in sys.modules else None)
+    assert (random.random(), torch.rand(1).item()) == first
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of the resident set is read from /proc")
+def test_the_peak_is_of_the_time_since_the_start():
+    memory = PeakMemory()
+    block = bytearray(b"1") * 200_000_000
+    del block
+    memory.start()
+    low = memory.read()
+    block = bytearray(b"1") * 100_000_000
+    assert memory.read() > low + 80_000_000
+    del block
+
+
+def test_steps_are_timed_after_the_warm_up_only():
+    begun = []
+    timer = StepTimer(3, 4, alone=False, timing_begins=lambda: begun.append(timer.num_warm_up))
+    for i in range(7):
+        assert timer.done is False
+        timer.boundary()
+        assert bool(begun) is (i >= 2)
+    assert timer.done
+    assert begun == [3]
+    assert len(timer.step_ns()) == 4
