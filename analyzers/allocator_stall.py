@@ -23,10 +23,18 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import Idle, calls_inside, idle_finding, removable
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations
 
-RULE = "allocator-stall"
+META = RuleMeta(
+    id="allocator-stall",
+    kind="idle",
+    order=60,
+    legend=Legend("the allocator asked the driver for memory", "#a5673f"),
+    changes=("expandable-segments",),
+    one_off=True,
+)
 MIN_SHARE_OF_GAP = 0.3
 
 
@@ -43,7 +51,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of driver allocations with the calls that took it."""
     title = "The allocator asks the driver for memory in steady steps"
-    return idle_finding(t, Idle(RULE, title, evidence=calls_inside))
+    return idle_finding(t, Idle(META.id, title, evidence=calls_inside))
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

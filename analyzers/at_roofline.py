@@ -23,11 +23,16 @@ import numpy as np
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import total
-from diagnose.pipeline.verdict import SIGNIFICANT_IDLE
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.queue import SIGNIFICANT_IDLE
 from diagnose.tables.roofline import device_peak, groups
 
-RULE = "at-roofline"
+META = RuleMeta(
+    id="at-roofline",
+    kind="kernel",
+    order=130,
+)
 MIN_COVERED = 0.6  # of the busy time: most of what the device does must be known to say so
 NEAR = 0.6  # of the peak: what good libraries reach in large 16-bit products
 
@@ -44,7 +49,7 @@ def find(t: Tables) -> list[Finding]:
         return []
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title=f"The heavy kernels run at {near:.0%} of what the device can do: little to gain there",
             lost_ns=time * (1 - near) / t.steps.num,
             count=len(tasks),

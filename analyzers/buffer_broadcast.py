@@ -20,10 +20,17 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import removable
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.intervals import total
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.collectives import buffer_broadcasts, exposed_broadcasts
 
-RULE = "buffer-broadcast"
+META = RuleMeta(
+    id="buffer-broadcast",
+    kind="kernel",
+    order=10,
+    changes=("no-buffer-broadcast",),
+    computes=False,
+)
 MIN_SHARE = 0.002
 
 
@@ -34,10 +41,10 @@ def find(t: Tables) -> list[Finding]:
     if not len(rows) or alone / t.steps.num < MIN_SHARE * t.steps.step_ns:
         return []
     length = (t.tasks.end - t.tasks.start)[rows]
-    t.blame(RULE, rows)
+    t.blame(META.id, rows)
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title="DistributedDataParallel broadcasts buffers in every forward",
             lost_ns=alone / t.steps.num,
             count=len(rows),

@@ -21,10 +21,18 @@ from diagnose.analyzers.common.loading import loading_evidence, loading_facts, l
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 
-RULE = "data-stall"
+META = RuleMeta(
+    id="data-stall",
+    kind="idle",
+    order=70,
+    host_order=40,
+    legend=Legend("the step waited for its next batch", "#f2811d"),
+    changes=("load-in-workers", "more-workers", "concurrent-samples"),
+)
 MIN_SHARE_OF_GAP = 0.5
 MIN_NS = 1_000_000  # a millisecond of loading is a stall whatever else the gap holds
 
@@ -51,7 +59,7 @@ def find(t: Tables) -> list[Finding]:
         else "The step waits for the DataLoader's workers"
     )
     return idle_finding(
-        t, Idle(RULE, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
+        t, Idle(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
     )
 
 

@@ -19,10 +19,17 @@ from __future__ import annotations
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, intersect
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.nvml_readings import other_processes
 
-RULE = "device-contention"
+META = RuleMeta(
+    id="device-contention",
+    kind="idle",
+    order=180,
+    legend=Legend("a queued task found no room on the device", "#3fbf8f"),
+    changes=("own-device",),
+)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -34,7 +41,7 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time that another process may have taken."""
     text = f"{len(other_processes(t))} other process(es) were seen on the device while the steps ran."
     title = "Another process shares the device"
-    return idle_finding(t, Idle(RULE, title, confidence="medium", evidence=lambda _t, _o: [text]))
+    return idle_finding(t, Idle(META.id, title, confidence="medium", evidence=lambda _t, _o: [text]))
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

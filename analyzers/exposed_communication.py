@@ -30,11 +30,20 @@ from diagnose.analyzers.common.locate import doing
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Ints, Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
 from diagnose.tables.names import HOST_BACKEND, REDUCTION, matching
 
-RULE = "exposed-communication"
+META = RuleMeta(
+    id="exposed-communication",
+    kind="idle",
+    order=150,
+    host_order=60,
+    legend=Legend("waiting for a collective", "#12b5a6"),
+    changes=("overlap-exchange", "overlap-gradients", "compress-gradients", "bucket-gradients"),
+    computes=False,
+)
 _EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
 TITLE = "Collectives are not hidden under computation"
 MIN_SHARE = 0.002  # of the step; less is not worth a line
@@ -65,7 +74,7 @@ def _find_on_host(t: Tables) -> list[Finding]:
     if t.capture.info is not None and not facts["ddp"]:  # the capture would have seen one being made
         reductions = sum(1 for row in rows.tolist() if REDUCTION.search(t.name(row)))
         facts = {**facts, "reductions_by_hand": reductions / t.steps.num}
-    return idle_finding(t, Idle(RULE, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=facts))
+    return idle_finding(t, Idle(META.id, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=facts))
 
 
 def find(t: Tables) -> list[Finding]:
@@ -74,7 +83,7 @@ def find(t: Tables) -> list[Finding]:
         return _find_on_host(t)
     others = union(exposed_broadcasts(t), exposed_small(t))  # those have rules of their own
     exposed = total(subtract(t.occupancy.exposed_communication, others))
-    idle = idle_finding(t, Idle(RULE, TITLE))
+    idle = idle_finding(t, Idle(META.id, TITLE))
     lost_ns = exposed / t.steps.num + (idle[0].lost_ns if idle else 0.0)
     if lost_ns < MIN_SHARE * t.steps.step_ns:
         return []
@@ -82,7 +91,7 @@ def find(t: Tables) -> list[Finding]:
     mine[small_collectives(t)] = False
     rows, length = t.tasks.row[mine], (t.tasks.end - t.tasks.start)[mine]
     busy = max(int(length.sum()), 1)
-    base = idle[0] if idle else Finding(RULE, TITLE, lost_ns)
+    base = idle[0] if idle else Finding(META.id, TITLE, lost_ns)
     evidence = (
         f"{len(rows) / t.steps.num:.1f} collectives a step, median {_median_ms(length):.3f} ms; "
         f"{exposed / busy:.0%} of their time is exposed: {exposed / t.steps.num / 1e6:.2f} ms of each step.",

@@ -25,9 +25,17 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import Intervals, intersect, total, union
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 
-RULE = "exposed-copy"
+META = RuleMeta(
+    id="exposed-copy",
+    kind="idle",
+    order=90,
+    legend=Legend("a copy held the next task back", "#c99a1e"),
+    changes=("defer-readback", "prefetch-to-device"),
+    computes=False,
+)
 _PAGEABLE = re.compile("Pageable", re.IGNORECASE)
 _TO_HOST = re.compile("DtoH|DeviceToHost")
 MIN_SHARE = 0.002  # of the step; less is not worth a line
@@ -49,11 +57,11 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name copies that nothing hides, with their kind and rate."""
     lost_ns = total(t.occupancy.exposed_copy) / t.steps.num
-    idle = idle_finding(t, Idle(RULE, "Copies between host and device are not hidden"))
+    idle = idle_finding(t, Idle(META.id, "Copies between host and device are not hidden"))
     lost_ns += idle[0].lost_ns if idle else 0.0
     if lost_ns < MIN_SHARE * t.steps.step_ns:
         return []
-    base = idle[0] if idle else Finding(RULE, "Copies between host and device are not hidden", lost_ns)
+    base = idle[0] if idle else Finding(META.id, "Copies between host and device are not hidden", lost_ns)
     rows = t.tasks.row[t.tasks.is_copy]
     names = [t.name(row) for row in rows.tolist()]
     pageable = sum(1 for name in names if _PAGEABLE.search(name))

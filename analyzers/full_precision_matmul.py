@@ -26,10 +26,16 @@ from diagnose.analyzers.common.idle_findings import removable
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, intersect, total, union
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import matching
 
-RULE = "full-precision-matmul"
+META = RuleMeta(
+    id="full-precision-matmul",
+    kind="kernel",
+    order=30,
+    changes=("allow-tf32", "autocast"),
+)
 MIN_SHARE = 0.1
 SPEED_UP = 2.0
 _FULL = re.compile(
@@ -74,13 +80,13 @@ def find(t: Tables) -> list[Finding]:
     time = total(intersect(union((events.start[rows], events.end[rows])), t.occupancy.busy))
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
-    t.blame(RULE, np.flatnonzero(among(t.tasks.row, rows)))
+    t.blame(META.id, np.flatnonzero(among(t.tasks.row, rows)))
     names, inverse = np.unique(events.name[rows], return_inverse=True)
     sums = np.bincount(inverse, (events.end - events.start)[rows].astype(np.float64))
     top = [t.trace.names[int(names[i])] for i in np.argsort(-sums)[:3]]
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title="Matrix products run in float32, without tensor cores",
             lost_ns=time / t.steps.num * (1 - 1 / SPEED_UP),
             count=len(rows),

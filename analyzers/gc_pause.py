@@ -23,9 +23,17 @@ from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removabl
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 
-RULE = "gc-pause"
+META = RuleMeta(
+    id="gc-pause",
+    kind="idle",
+    order=50,
+    host_order=30,
+    legend=Legend("Python's garbage collector ran", "#d6569b"),
+    changes=("schedule-gc",),
+)
 # Of the pauses, what goes at least: of a hundred steps one still collects, but only what was made since the freeze.
 LEAST = 0.95
 
@@ -46,7 +54,7 @@ def _noted(t: Tables) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of garbage collections."""
-    return idle_finding(t, Idle(RULE, "Python's garbage collector stops the training thread"))
+    return idle_finding(t, Idle(META.id, "Python's garbage collector stops the training thread"))
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

@@ -21,11 +21,19 @@ from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removabl
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, longer_than, subtract, union
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import HOST_COLLECTIVE
 from diagnose.tables.rendezvous import collectives_of_calls
 
-RULE = "host-collective"
+META = RuleMeta(
+    id="host-collective",
+    kind="idle",
+    order=80,
+    host_order=50,
+    legend=Legend("the host waited for other processes", "#0f9aa8"),
+    changes=("no-host-collective",),
+)
 MIN_NS = 50_000  # shorter ones only queue work on the device
 
 
@@ -44,7 +52,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of collectives that the host waits for."""
-    return idle_finding(t, Idle(RULE, "The training thread waits for other ranks on the host", probe="middle"))
+    return idle_finding(t, Idle(META.id, "The training thread waits for other ranks on the host", probe="middle"))
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

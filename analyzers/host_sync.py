@@ -26,11 +26,18 @@ import numpy.typing as npt
 from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding, removable
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import python_stretches
 from diagnose.tables.syncs import blocking_calls
 
-RULE = "host-sync"
+META = RuleMeta(
+    id="host-sync",
+    kind="idle",
+    order=100,
+    legend=Legend("the host waited for the device to drain", "#e5484d"),
+    changes=("defer-sync",),
+)
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 MOSTLY_PYTHON = 0.5  # a gap that one stretch of Python fills to this share is that stretch's
 
@@ -61,7 +68,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time after blocking calls with the operators that made them."""
     return idle_finding(
-        t, Idle(RULE, "The host waits for the device, which then runs dry", probe="start", evidence=_calls)
+        t, Idle(META.id, "The host waits for the device, which then runs dry", probe="start", evidence=_calls)
     )
 
 

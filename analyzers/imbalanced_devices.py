@@ -22,10 +22,16 @@ from diagnose.analyzers.common.idle_findings import removable
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct, intersect, span, total, union
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
 
-RULE = "imbalanced-devices"
+META = RuleMeta(
+    id="imbalanced-devices",
+    kind="state",
+    order=20,
+    changes=("one-process-a-device",),
+)
 EVEN = 0.8
 MIN_BUSY = 0.1  # of the window; a device that does next to nothing limits nobody
 
@@ -49,7 +55,7 @@ def find(t: Tables) -> list[Finding]:
     told = ", ".join(f"GPU {device} {ns / t.steps.num / 1e6:.2f}" for device, ns in sorted(busy.items()))
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title="The devices of this process are not equally busy",
             lost_ns=(most - mean) / t.steps.num,
             count=len(busy),

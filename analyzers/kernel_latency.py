@@ -20,10 +20,17 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import Intervals, intersect
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.gaps import LATENCY_NS
 
-RULE = "kernel-latency"
+META = RuleMeta(
+    id="kernel-latency",
+    kind="idle",
+    order=170,
+    legend=Legend("the usual pause between two queued tasks", "#a48ee6"),
+    changes=("fuse-kernels",),
+)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -35,7 +42,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time between queued kernels."""
-    return idle_finding(t, Idle(RULE, "Pauses between queued kernels add up"))
+    return idle_finding(t, Idle(META.id, "Pauses between queued kernels add up"))
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

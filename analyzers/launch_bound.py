@@ -20,12 +20,20 @@ from __future__ import annotations
 from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding, removable
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import TINY_NS, overhead, tiny_share
 from diagnose.tables.host_gaps import python_stretches
 from diagnose.tables.lost import launches_without_task
 
-RULE = "launch-bound"
+META = RuleMeta(
+    id="launch-bound",
+    kind="idle",
+    order=140,
+    host_order=100,
+    legend=Legend("operators were issued slower than they ran", "#6366f1"),
+    changes=("compile-model", "compile-graphs"),
+)
 # Of what small operators cost without a device, what compiling takes away, at least and at most: guards, the optimizer
 # and what lies outside the model stay, so that a step becomes 1.1 to 2.2 times as fast.
 COMPILED_ON_CPU = (0.1, 0.6)
@@ -49,9 +57,9 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time of launching."""
     if t.device_id < 0:
         title = "Operators are so small that calling them takes the step's time"
-        return idle_finding(t, Idle(RULE, title, probe="middle", evidence=_calling))
+        return idle_finding(t, Idle(META.id, title, probe="middle", evidence=_calling))
     title = "The host launches kernels more slowly than the device finishes them"
-    return idle_finding(t, Idle(RULE, title, evidence=_launching, facts={"has_device": True}))
+    return idle_finding(t, Idle(META.id, title, evidence=_launching, facts={"has_device": True}))
 
 
 def _calling(t: Tables, _o: Occurrences) -> list[str]:

@@ -30,11 +30,17 @@ from diagnose.analyzers.common.kernel_findings import Waste, costliest, named, w
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
+from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import given
 
-RULE = "layout-copy"
+META = RuleMeta(
+    id="layout-copy",
+    kind="kernel",
+    order=60,
+    changes=("channels-last", "no-contiguous"),
+)
 MIN_SHARE = 0.05  # of the busy time
 _CONVERTS = re.compile(
     r"nchwToNhwc|nhwcToNchw|foldedNhwc|NhwcToFolded|batched_transpose|transpose_readWrite|convertTensor_kernel"
@@ -56,7 +62,7 @@ def find(t: Tables) -> list[Finding]:
     length = t.tasks.end - t.tasks.start
     is_conversion = bool(length[converts].sum() > length[reorders].sum())
     title = "Images are converted between memory layouts" if is_conversion else "Tensors are copied into another order"
-    waste = Waste(RULE, title, MIN_SHARE, evidence=costliest(t, tasks), facts={"is_conversion": is_conversion})
+    waste = Waste(META.id, title, MIN_SHARE, evidence=costliest(t, tasks), facts={"is_conversion": is_conversion})
     return waste_finding(t, waste, tasks)
 
 

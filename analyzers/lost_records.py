@@ -22,11 +22,18 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.lost import lost_share, unanswered
 from diagnose.tables.syncs import blocking_calls
 
-RULE = "lost-records"
+META = RuleMeta(
+    id="lost-records",
+    kind="trust",
+    order=20,
+    legend=Legend("tasks are missing from the trace", "#5f6b7a"),
+    changes=("capture-complete-records",),
+)
 MIN_LOST = 0.001
 RETURN_NS = 50_000  # a blocking call returns this soon after the device has drained
 
@@ -52,7 +59,7 @@ def find(t: Tables) -> list[Finding]:
     return idle_finding(
         t,
         Idle(
-            RULE,
+            META.id,
             "The file lacks device work: part of the idle is not real",
             confidence="medium",
             evidence=lambda _t, _o: [text],
@@ -64,7 +71,7 @@ def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
     """Say how to capture a complete file."""
     return [
         Prescription(
-            rule=RULE,
+            rule=META.id,
             id="capture-complete-records",
             title="Capture again with complete records",
             before="",

@@ -20,9 +20,15 @@ from diagnose.analyzers.common.idle_findings import removable
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.records import AllocatorRecord
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
-RULE = "memory-fragmentation"
+META = RuleMeta(
+    id="memory-fragmentation",
+    kind="state",
+    order=60,
+    changes=("expandable-segments",),
+)
 MUCH = 0.6  # of the device; below this it does no harm
 UNUSED = 1 / 3
 
@@ -37,7 +43,7 @@ def find(t: Tables) -> list[Finding]:
         return []
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title=f"{unused / 1e9:.1f} GB of memory are reserved and never used in these steps",
             lost_ns=0.0,
             count=1,

@@ -20,9 +20,15 @@ from __future__ import annotations
 from diagnose.analyzers.common.idle_findings import removable
 from diagnose.analyzers.common.memory import ACTIVATIONS, INPUT, WORKSPACE, memory_of
 from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
-RULE = "memory-headroom"
+META = RuleMeta(
+    id="memory-headroom",
+    kind="state",
+    order=70,
+    changes=("larger-batch",),
+)
 WANTED = 0.1  # of the step that launching costs
 HALF = 0.5
 USABLE = 0.9  # of the device: some is the driver's and the context's
@@ -43,7 +49,7 @@ def find(t: Tables) -> list[Finding]:
     much = f"{times:.0f}" if times < MOST_TIMES else f"over {MOST_TIMES}"
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title=f"Memory has room for a batch {much} times as large",
             lost_ns=0.0,
             count=1,

@@ -21,9 +21,15 @@ from __future__ import annotations
 from diagnose.analyzers.common.idle_findings import removable
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
-RULE = "memory-pressure"
+META = RuleMeta(
+    id="memory-pressure",
+    kind="state",
+    order=50,
+    changes=("expandable-segments", "checkpoint-blocks"),
+)
 FULL = 0.97  # of the device: the driver and the context take the rest
 
 
@@ -39,7 +45,7 @@ def find(t: Tables) -> list[Finding]:
     held = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in list(memory.by_category.items())[:4])
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title=f"Memory is full: {retries} allocations had to empty the cache first"
             if retries
             else "Memory is full but for a few per cent",

@@ -26,9 +26,15 @@ from diagnose.analyzers.common.idle_findings import removable
 from diagnose.analyzers.common.kernel_findings import Waste, costliest, named, waste_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
-RULE = "memset-traffic"
+META = RuleMeta(
+    id="memset-traffic",
+    kind="kernel",
+    order=70,
+    changes=("no-fills",),
+)
 MIN_SHARE = 0.05  # of the busy time
 _FILLS = re.compile(r"FillFunctor|fillBuffer|multi_tensor_apply_kernel.*Zero")
 
@@ -37,7 +43,7 @@ def find(t: Tables) -> list[Finding]:
     """Name the time of fills."""
     fills = (t.trace.events.kind[t.tasks.row] == Kind.MEMSET) | named(t, _FILLS)
     tasks = np.flatnonzero(t.unblamed() & fills)
-    waste = Waste(RULE, "The device spends its time filling memory", MIN_SHARE, evidence=costliest(t, tasks))
+    waste = Waste(META.id, "The device spends its time filling memory", MIN_SHARE, evidence=costliest(t, tasks))
     return waste_finding(t, waste, tasks)
 
 

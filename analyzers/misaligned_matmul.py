@@ -23,11 +23,17 @@ from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.idle_findings import removable
 from diagnose.analyzers.common.kernel_findings import Waste, waste_finding
 from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
 from diagnose.tables.roofline import Group, device_peak, groups
 
-RULE = "misaligned-matmul"
+META = RuleMeta(
+    id="misaligned-matmul",
+    kind="kernel",
+    order=100,
+    changes=("pad-size",),
+)
 MIN_SHARE = 0.05  # of the busy time
 SLOW = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %
 REACHED = 0.6  # of the peak, by products of sizes that fit
@@ -52,7 +58,7 @@ def find(t: Tables) -> list[Finding]:
         for g, odd in found[:3]
     ]
     waste = Waste(
-        RULE,
+        META.id,
         "Matrix products have sizes that miss the tiles",
         MIN_SHARE,
         kept_ns=sum(g.bound_ns for g, _ in found) / REACHED,

@@ -20,10 +20,18 @@ from __future__ import annotations
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, intersect
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import python_stretches, waits
 
-RULE = "off-cpu"
+META = RuleMeta(
+    id="off-cpu",
+    kind="idle",
+    order=110,
+    host_order=70,
+    legend=Legend("the launching thread was not running", "#75808f"),
+    changes=("wait-elsewhere",),
+)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -37,7 +45,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time in which the training thread did not run."""
-    return idle_finding(t, Idle(RULE, "The training thread waits off the CPU between operators", probe="middle"))
+    return idle_finding(t, Idle(META.id, "The training thread waits off the CPU between operators", probe="middle"))
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

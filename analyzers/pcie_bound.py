@@ -23,10 +23,16 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import removable
 from diagnose.analyzers.common.kernel_findings import busy_part, named
 from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import device_peak
 
-RULE = "pcie-bound"
+META = RuleMeta(
+    id="pcie-bound",
+    kind="state",
+    order=10,
+    changes=("send-less",),
+)
 NEAR = 0.6  # of the link's rate; pinned copies reach 80 to 90 %, pageable ones a third
 _HOST = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost", re.IGNORECASE)
 
@@ -48,7 +54,7 @@ def find(t: Tables) -> list[Finding]:
         return []
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title="Copies fill the link to the host for longer than the rest of the step takes",
             lost_ns=(took - rest) / t.steps.num,
             count=len(tasks),

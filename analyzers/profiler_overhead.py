@@ -19,10 +19,16 @@ from diagnose.analyzers.common.idle_findings import Idle, idle_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, intersect
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
 
-RULE = "profiler-overhead"
+META = RuleMeta(
+    id="profiler-overhead",
+    kind="trust",
+    order=10,
+    legend=Legend("the profiler's own work", "#717c8a"),
+)
 MIN_SHARE_OF_GAP = 0.3  # below this the gap has another cause that the record merely overlaps
 
 
@@ -37,7 +43,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time that is the profiler's own."""
-    return idle_finding(t, Idle(RULE, "The profiler itself delays the step; this time is not there without it"))
+    return idle_finding(t, Idle(META.id, "The profiler itself delays the step; this time is not there without it"))
 
 
 def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:

@@ -20,10 +20,18 @@ from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removabl
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import least_stretch, python_stretches, ready_share
 
-RULE = "python-stall"
+META = RuleMeta(
+    id="python-stall",
+    kind="idle",
+    order=120,
+    host_order=80,
+    legend=Legend("Python code ran between operators", "#2fa36b"),
+    changes=("python-off-the-loop",),
+)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -46,7 +54,7 @@ def find(t: Tables) -> list[Finding]:
         f"{total(stretches) / t.steps.num / 1e6:.2f} ms a step."
     )
     title = "Python between operators holds the step up"
-    return idle_finding(t, Idle(RULE, title, probe="middle", evidence=lambda _t, _o: [text]))
+    return idle_finding(t, Idle(META.id, title, probe="middle", evidence=lambda _t, _o: [text]))
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

@@ -23,10 +23,19 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import Intervals, intersect
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import code_loads, compile_frames, recurs
 
-RULE = "recompilation"
+META = RuleMeta(
+    id="recompilation",
+    kind="idle",
+    order=40,
+    host_order=20,
+    legend=Legend("code was compiled or loaded inside a step", "#9b59d0"),
+    changes=("stop-recompiling",),
+    one_off=True,
+)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -37,7 +46,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of compilations."""
-    return idle_finding(t, Idle(RULE, "Code is compiled or loaded again in steady steps", probe="middle"))
+    return idle_finding(t, Idle(META.id, "Code is compiled or loaded again in steady steps", probe="middle"))
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

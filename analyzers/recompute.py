@@ -28,11 +28,17 @@ from diagnose.analyzers.common.kernel_findings import Waste, costliest, waste_fi
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, union
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host import intervals_of
 from diagnose.tables.names import matching
 
-RULE = "recompute"
+META = RuleMeta(
+    id="recompute",
+    kind="kernel",
+    order=50,
+    changes=("checkpoint-less",),
+)
 MIN_SHARE = 0.05  # of the busy time
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
 # Operators that a forward calls and no formula of a gradient does.
@@ -45,7 +51,7 @@ _FORWARD = re.compile(
 def find(t: Tables) -> list[Finding]:
     """Name the time of the second forward."""
     tasks = np.flatnonzero(t.unblamed() & _recomputed(t))
-    waste = Waste(RULE, "The backward runs the forward a second time", MIN_SHARE, evidence=costliest(t, tasks))
+    waste = Waste(META.id, "The backward runs the forward a second time", MIN_SHARE, evidence=costliest(t, tasks))
     return waste_finding(t, waste, tasks)
 
 

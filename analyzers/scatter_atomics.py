@@ -26,10 +26,16 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import removable
 from diagnose.analyzers.common.kernel_findings import Waste, costliest, named, waste_finding
 from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import groups
 
-RULE = "scatter-atomics"
+META = RuleMeta(
+    id="scatter-atomics",
+    kind="kernel",
+    order=80,
+    changes=("embedding-lookup",),
+)
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 SLOW = 0.5  # of the bandwidth; streaming kernels reach 70 to 95 %
 REACHED = 0.5  # of the bandwidth, by a sorted sum: sorting reads and writes the indices several times
@@ -52,7 +58,7 @@ def find(t: Tables) -> list[Finding]:
     kept = sum(g.bound_ns for g in slow) / REACHED
     told = [f"{g.op} {g.shapes}: {g.achieved()}." for g in slow[:2]]
     waste = Waste(
-        RULE,
+        META.id,
         "Additions at indices wait for each other",
         MIN_SHARE,
         kept_ns=kept,

@@ -17,10 +17,16 @@ from __future__ import annotations
 
 from diagnose.analyzers.common.idle_findings import removable
 from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.nvml_readings import other_processes
 
-RULE = "shared-device"
+META = RuleMeta(
+    id="shared-device",
+    kind="state",
+    order=40,
+    changes=("own-device",),
+)
 
 
 def find(t: Tables) -> list[Finding]:
@@ -32,7 +38,7 @@ def find(t: Tables) -> list[Finding]:
     memory = f", with {held / 1e9:.1f} GB of its memory" if held else ""
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title="Other processes use the same device",
             lost_ns=0.0,
             count=len(others),

@@ -34,10 +34,16 @@ from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import place
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.intervals import total
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import Group, device_peak, groups
 
-RULE = "slow-kernel"
+META = RuleMeta(
+    id="slow-kernel",
+    kind="kernel",
+    order=120,
+    changes=("other-attention", "autotune-kernels"),
+)
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 SLOW = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %, streaming kernels 70 to 95 %
 REACHED = {"compute": 0.6, "memory": 0.8}  # by a good kernel
@@ -59,10 +65,10 @@ def find(t: Tables) -> list[Finding]:
         return []
     needed = sum(group.bound_ns / REACHED[group.limit] for group in slow) / sum(group.time_ns for group in slow)
     length = (t.tasks.end - t.tasks.start)[tasks]
-    t.blame(RULE, tasks)
+    t.blame(META.id, tasks)
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title=f"Heavy kernels run at {sum(g.bound_ns for g in slow) / sum(g.time_ns for g in slow):.0%} of what "
             "the device can do",
             lost_ns=time * (1 - needed) / t.steps.num,

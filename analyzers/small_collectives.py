@@ -24,10 +24,17 @@ from diagnose.analyzers.common.gradients import in_buckets
 from diagnose.analyzers.common.kernel_findings import costliest
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import total
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_small, small_collectives
 
-RULE = "small-collectives"
+META = RuleMeta(
+    id="small-collectives",
+    kind="kernel",
+    order=20,
+    changes=("bucket-gradients",),
+    computes=False,
+)
 MIN_SHARE = 0.01  # of the step
 
 
@@ -38,10 +45,10 @@ def find(t: Tables) -> list[Finding]:
     if not len(tasks) or alone < MIN_SHARE * t.steps.num * t.steps.step_ns:
         return []
     length = (t.tasks.end - t.tasks.start)[tasks]
-    t.blame(RULE, tasks)
+    t.blame(META.id, tasks)
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title="Many collectives are too small to fill the link",
             lost_ns=alone / t.steps.num,
             count=len(tasks),

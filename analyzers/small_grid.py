@@ -25,10 +25,16 @@ from diagnose.analyzers.common.idle_findings import removable
 from diagnose.analyzers.common.kernel_findings import Waste, waste_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import covered, distinct, union
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import MIN_NS, device_of
 
-RULE = "small-grid"
+META = RuleMeta(
+    id="small-grid",
+    kind="kernel",
+    order=110,
+    changes=("fill-the-device",),
+)
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 PART = 0.5  # of the multiprocessors; products of good libraries may leave a few of them out
 ALONE = 0.5  # of a kernel's time that other streams may fill at most
@@ -52,7 +58,7 @@ def find(t: Tables) -> list[Finding]:
         f"{length[i] / 1e6:.3f} ms."
         for i in longest
     ]
-    waste = Waste(RULE, "Long kernels use a part of the device", MIN_SHARE, kept, told, confidence="medium")
+    waste = Waste(META.id, "Long kernels use a part of the device", MIN_SHARE, kept, told, confidence="medium")
     return waste_finding(t, waste, tasks)
 
 

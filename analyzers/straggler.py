@@ -23,10 +23,16 @@ from collections.abc import Sequence
 
 from diagnose.analyzers.common.idle_findings import removable
 from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.skew import Skew
 
-RULE = "straggler"
+META = RuleMeta(
+    id="straggler",
+    kind="rank",
+    order=10,
+    changes=("even-out-ranks",),
+)
 MIN_SHARE = 0.05  # of the step
 MAX_TOLD = 8
 
@@ -48,7 +54,7 @@ def find_in_all(ranks: Sequence[Tables], skew: Skew) -> list[Finding]:
     more = f", and {len(waits) - MAX_TOLD} more" if len(waits) > MAX_TOLD else ""
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title=f"Rank {number} comes late: {wait} for it" if is_one else "Ranks take turns in coming late",
             lost_ns=skew.lost_ns,
             count=skew.num_collectives,

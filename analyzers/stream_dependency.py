@@ -18,9 +18,16 @@ from __future__ import annotations
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import Intervals, intersect
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 
-RULE = "stream-dependency"
+META = RuleMeta(
+    id="stream-dependency",
+    kind="idle",
+    order=160,
+    legend=Legend("a task waited for another stream", "#4ba3e3"),
+    changes=("wait-later",),
+)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -30,7 +37,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time between dependent streams."""
-    return idle_finding(t, Idle(RULE, "Queued work waits for another stream", confidence="medium"))
+    return idle_finding(t, Idle(META.id, "Queued work waits for another stream", confidence="medium"))
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

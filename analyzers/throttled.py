@@ -20,10 +20,16 @@ from __future__ import annotations
 
 from diagnose.analyzers.common.idle_findings import removable
 from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.nvml_readings import clocks_of, gpu_rows, slowed_by
 
-RULE = "throttled"
+META = RuleMeta(
+    id="throttled",
+    kind="state",
+    order=30,
+    changes=("lift-the-limit",),
+)
 MIN_READINGS = 0.2
 MIN_DROP = 0.1  # of the clock; boards differ by a few per cent among themselves
 
@@ -40,7 +46,7 @@ def find(t: Tables) -> list[Finding]:
         share = float(clocks.slowed.mean())
         return [
             Finding(
-                rule=RULE,
+                rule=META.id,
                 title=f"The device runs at {1 - drop:.0%} of its clock",
                 lost_ns=t.queue.busy_share * t.steps.step_ns * share * drop,
                 count=int(clocks.slowed.sum()),

@@ -19,9 +19,15 @@ from __future__ import annotations
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import Intervals, intersect
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 
-RULE = "unexplained-device"
+META = RuleMeta(
+    id="unexplained-device",
+    kind="idle",
+    order=190,
+    legend=Legend("the task was queued; the trace does not say what held it", "#b3bac4"),
+)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -32,7 +38,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Say how much idle before queued work has no visible cause."""
     return idle_finding(
-        t, Idle(RULE, "Queued work does not start, for a reason the trace does not show", confidence="low")
+        t, Idle(META.id, "Queued work does not start, for a reason the trace does not show", confidence="low")
     )
 
 

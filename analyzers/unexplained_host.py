@@ -17,15 +17,22 @@ from __future__ import annotations
 
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding
 from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 
-RULE = "unexplained-host"
+META = RuleMeta(
+    id="unexplained-host",
+    kind="idle",
+    order=1000,
+    legend=Legend("the host was late; the trace does not say why", "#98a1ae"),
+    fallback=True,
+)
 
 
 def find(t: Tables) -> list[Finding]:
     """Say how much idle has no visible cause on the host."""
     title = "The host launches nothing, for a reason the trace does not show"
-    return idle_finding(t, Idle(RULE, title, probe="middle", confidence="low"))
+    return idle_finding(t, Idle(META.id, title, probe="middle", confidence="low"))
 
 
 def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:

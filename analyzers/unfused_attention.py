@@ -28,9 +28,15 @@ from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import places
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import total
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
-RULE = "unfused-attention"
+META = RuleMeta(
+    id="unfused-attention",
+    kind="kernel",
+    order=40,
+    changes=("fused-attention",),
+)
 MIN_SHARE = 0.05  # of the busy time
 
 
@@ -43,14 +49,14 @@ def find(t: Tables) -> list[Finding]:
     time = busy_part(t, between)
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
-    t.blame(RULE, between)
+    t.blame(META.id, between)
     products = busy_part(t, np.concatenate([attention.products for attention in found]))
     events = t.trace.events
     rows = np.array([attention.softmax for attention in found], np.intp)
     where = [replace(w, stack=()) for w in places(t, events.thread[rows], events.start[rows])]
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title="Attention runs as separate kernels around a softmax",
             lost_ns=time / t.steps.num,
             count=len(found),

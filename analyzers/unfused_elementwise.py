@@ -29,9 +29,15 @@ from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import places
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.intervals import total
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
-RULE = "unfused-elementwise"
+META = RuleMeta(
+    id="unfused-elementwise",
+    kind="kernel",
+    order=90,
+    changes=("compile-model",),
+)
 MIN_SHARE = 0.15  # of the busy time: less comes back only in part when a model is compiled
 
 
@@ -44,11 +50,11 @@ def find(t: Tables) -> list[Finding]:
     time = busy_part(t, tasks)
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
-    t.blame(RULE, tasks)
+    t.blame(META.id, tasks)
     one_pass = sum(chain.longest_ns for chain in found) / max(sum(chain.time_ns for chain in found), 1)
     return [
         Finding(
-            rule=RULE,
+            rule=META.id,
             title="Pointwise operators run one by one",
             lost_ns=time * (1 - one_pass) / t.steps.num,
             count=len(found),

@@ -21,10 +21,18 @@ from diagnose.analyzers.common.idle_findings import Idle, idle_finding
 from diagnose.analyzers.common.optimizers import is_loop, optimizer_facts, optimizer_prescriptions
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, intersect
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.optimizer_spans import updates
 
-RULE = "unfused-optimizer"
+META = RuleMeta(
+    id="unfused-optimizer",
+    kind="idle",
+    order=130,
+    host_order=90,
+    legend=Legend("the optimizer updated parameters one by one", "#c2477f"),
+    changes=("fused-optimizer", "foreach-optimizer"),
+)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -45,7 +53,7 @@ def find(t: Tables) -> list[Finding]:
     what = "launches" if t.device_id >= 0 else "operators"
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
     title = f"{facts['name']} updates parameters one by one"
-    return idle_finding(t, Idle(RULE, title, evidence=lambda _t, _o: [text], facts=facts))
+    return idle_finding(t, Idle(META.id, title, evidence=lambda _t, _o: [text], facts=facts))
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

@@ -21,10 +21,19 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import Idle, calls_inside, idle_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import Intervals, intersect
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames, recurs
 
-RULE = "warm-up"
+META = RuleMeta(
+    id="warm-up",
+    kind="trust",
+    order=30,
+    host_order=10,
+    legend=Legend("first-time work, no steady state", "#848e9c"),
+    changes=("capture-steady-steps",),
+    one_off=True,
+)
 # Allocations without a step mark count as warm-up only beside code loads of at least this share of their time.
 COLD_BESIDE = 0.1
 
@@ -47,7 +56,7 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time of a cold start with the calls that took it."""
     return idle_finding(
         t,
-        Idle(RULE, "The recording is of a cold start: capture again once steps are steady", evidence=calls_inside),
+        Idle(META.id, "The recording is of a cold start: capture again once steps are steady", evidence=calls_inside),
     )
 
 
@@ -55,7 +64,7 @@ def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
     """Say how to capture steady steps."""
     return [
         Prescription(
-            rule=RULE,
+            rule=META.id,
             id="capture-steady-steps",
             title="Capture again after the warm-up",
             before="",

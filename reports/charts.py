@@ -13,8 +13,9 @@ from typing import TypeAlias, TypedDict
 
 from diagnose.model.charts import Gap, Memory, Picture, Roofline, Span
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.rules import Legend
 from diagnose.reports.kernel_names import shorten
-from diagnose.reports.rule_labels import CATEGORIES, colour
+from diagnose.reports.rule_labels import CATEGORIES
 from diagnose.reports.trial_charts import trial_data
 from diagnose.text.plain_text import middle, one_line
 
@@ -42,7 +43,7 @@ def chart_data(d: Diagnosis) -> Data:
     """Return the data of all charts; a chart without anything to draw is None. Times are ms."""
     drawn = d.picture is not None and d.picture.step_ns > 0 and (d.picture.spans or d.picture.gaps or d.picture.depth)
     return {
-        "timeline": _timeline(d.picture) if drawn and d.picture else None,
+        "timeline": _timeline(d.picture, d.legends) if drawn and d.picture else None,
         "steps": _steps(d),
         "roofline": _roofline(d.roofline) if d.roofline is not None and d.roofline.points else None,
         "trials": trial_data(d),
@@ -88,7 +89,7 @@ def _series(times: Sequence[int]) -> Data | None:
     return {"y": _ms(times), "median": median(times) / 1e6} if times else None
 
 
-def _timeline(picture: Picture) -> Data:
+def _timeline(picture: Picture, legends: Mapping[str, Legend]) -> Data:
     lanes, rows = _lanes(picture.spans)
     if picture.gaps and not any(lane["device"] for lane in lanes):
         lanes, rows = _below(lanes), [row + 1 for row in rows]
@@ -105,7 +106,7 @@ def _timeline(picture: Picture) -> Data:
             {"category": _label(category), "colour": CATEGORIES.get(category, CATEGORIES["operator"]), "items": items}
             for category, items in sorted(drawn.items(), key=lambda item: _order(item[0]))
         ],
-        "gaps": _gaps(picture.gaps, names),
+        "gaps": _gaps(picture.gaps, names, legends),
         "names": names.texts,
         "depth": {"x": _ms(x for x, _ in picture.depth), "y": [depth for _, depth in picture.depth]},
     }
@@ -127,7 +128,7 @@ class _Pool:
         return self._rows[name]
 
 
-def _gaps(gaps: Sequence[Gap], names: _Pool) -> list[Data]:
+def _gaps(gaps: Sequence[Gap], names: _Pool, legends: Mapping[str, Legend]) -> list[Data]:
     """Return the gaps by cause, the cause with the most idle time first."""
     found: dict[str, list[Gap]] = {}
     for gap in gaps:
@@ -136,7 +137,7 @@ def _gaps(gaps: Sequence[Gap], names: _Pool) -> list[Data]:
     return [
         {
             "cause": _label(cause),
-            "colour": colour(cause),
+            "colour": legends.get(cause, Legend()).colour,
             "items": [(*_interval(gap), names.row(gap.detail)) for gap in found[cause]],
         }
         for cause in ranked

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from importlib import resources
@@ -19,10 +20,11 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from diagnose.model.diagnosis import Diagnosis, Prescription
+from diagnose.model.rules import Legend
 from diagnose.reports import format as words
 from diagnose.reports.charts import chart_data
 from diagnose.reports.kernel_names import shorten
-from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, VERDICTS, colour, meaning
+from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, VERDICTS
 from diagnose.reports.text_charts import cause_shares
 from diagnose.reports.trial_charts import trial_name, verdict
 from diagnose.text.plain_text import clean, middle
@@ -38,7 +40,7 @@ def render(d: Diagnosis) -> str:
     from plotly.offline import get_plotlyjs
 
     scripts = [_script(get_plotlyjs()), _script(_resource("report.js"))]
-    template = _environment().get_template("page.html")
+    template = _environment(d.legends).get_template("page.html")
     data = chart_data(d)
     page = template.render(
         d=d,
@@ -57,7 +59,7 @@ def render(d: Diagnosis) -> str:
     return page + "\n"
 
 
-def _environment() -> Environment:
+def _environment(legends: Mapping[str, Legend]) -> Environment:
     environment = Environment(
         loader=FunctionLoader(_resource),
         autoescape=True,
@@ -78,8 +80,8 @@ def _environment() -> Environment:
         "breakable": _breakable,
         "bytes": words.size,
         "middle": lambda text, limit: middle(clean(text), limit),
-        "colour": colour,
-        "meaning": meaning,
+        "colour": lambda cause: legends.get(cause, Legend()).colour,
+        "label": lambda cause: legends.get(cause, Legend()).label,
         "trial_name": trial_name,
         "trial_verdict": verdict,
         "tone": lambda category: PATH.get(category, CATEGORIES["operator"]),
@@ -111,11 +113,15 @@ def _hash(script: str) -> str:
 
 
 def _parts(d: Diagnosis) -> list[tuple[str, str, str, float]]:
-    """Return the parts of the step as (name, colour, meaning, share), without those that have no share."""
+    """Return the parts of the step as (name, colour, label, share), without those that have no share."""
     if d.partition is None:
         return []
     shares = asdict(d.partition)
-    return [(name.replace("_", " "), *look, shares[name]) for name, look in PARTS.items() if shares[name] > 0]
+    return [
+        (name.replace("_", " "), look.colour, look.label, shares[name])
+        for name, look in PARTS.items()
+        if shares[name] > 0
+    ]
 
 
 def _causes(d: Diagnosis) -> list[tuple[str, float]]:

@@ -57,7 +57,7 @@ def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield text_picture.partition(d.partition, width)
         if d.idle_by_cause:
             yield _title("Idle by cause")
-            yield text_picture.causes(d.idle_by_cause, d.step_ns, width)
+            yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns, width)
     else:
         yield from _host(d, width)
     yield from text_findings.findings(d, width)
@@ -88,7 +88,7 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         over = f"{d.steps} steps; the row is step {d.picture.step}, {duration(d.picture.step_ns)}"
         yield _title("Where the host's time goes", over)
         yield text_picture.host(d.picture, shares, width)
-        yield text_picture.causes(shares, d.step_ns, width)
+        yield text_picture.causes(shares, d.legends, d.step_ns, width)
     if d.operators:
         yield _title("Host operators by self time")
         yield text_findings.operators(d.operators, d.step_ns, width)

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from diagnose.model.charts import Picture
 from diagnose.model.diagnosis import Partition, Queue
+from diagnose.model.rules import Legend
 from diagnose.reports.format import duration, percent, summed
-from diagnose.reports.rule_labels import meaning
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
 from diagnose.text.plain_text import one_line
 
@@ -99,10 +99,10 @@ def partition(partition: Partition, width: int) -> RenderableType:
     return Padding(Group(line, legend), (0, 0, 0, 2))
 
 
-def causes(idle_by_cause: Mapping[str, float], step_ns: float, width: int) -> RenderableType:
+def causes(shares: Mapping[str, float], legends: Mapping[str, Legend], step_ns: float, width: int) -> RenderableType:
     """Return one line a cause: its letter in the picture, its share of the step, and a bar."""
-    keys = _keys(idle_by_cause)
-    rows = summed(dict(idle_by_cause), _MAX_CAUSES)
+    keys = _keys(shares)
+    rows = summed(dict(shares), _MAX_CAUSES)
     top = max((share for _, share in rows), default=0.0)
     grid = Table.grid(padding=(0, 2))
     for justify in ("left", "left", "right", "right"):
@@ -111,7 +111,7 @@ def causes(idle_by_cause: Mapping[str, float], step_ns: float, width: int) -> Re
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for cause, share in rows:
         letter, style = keys.get(cause, (" ", "dim"))
-        words = Text(meaning(cause) if width >= _WIDTH_FOR_WORDS else "", style="dim")
+        words = Text(legends.get(cause, Legend()).label if width >= _WIDTH_FOR_WORDS else "", style="dim")
         picture = Text(bar(share / top, _BAR).ljust(_BAR), style=style)
         grid.add_row(
             Text(f"  {letter}", style), Text(one_line(cause)), percent(share), duration(share * step_ns), picture, words

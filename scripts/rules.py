@@ -17,12 +17,12 @@ GROUPS: tuple[tuple[str, str, Sequence[Analyzer]], ...] = (
         "What leaves the device idle",
         "Every idle nanosecond has one of these causes. They are asked in this order; without a device those that fit "
         "divide the training thread's time instead.",
-        (*analyzers.IDLE_RULES, analyzers.REST),
+        (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE),
     ),
     (
         "What a busy device wastes",
         "Each piece of busy time counts for one rule, the first that names it.",
-        analyzers.BUSY_RULES,
+        analyzers.KERNEL_RULES,
     ),
     (
         "What the machine and its memory are like",
@@ -55,8 +55,8 @@ def _page() -> Iterator[str]:
     for title, words, rules in GROUPS:
         yield f"## {title}\n\n{words}\n"
         for rule in rules:
-            first, sections = _parts(sys.modules[f"diagnose.analyzers.{rule.RULE.replace('-', '_')}"].__doc__ or "")
-            yield f"### {rule.RULE}\n\n{first}\n"
+            first, sections = _parts(sys.modules[f"diagnose.analyzers.{rule.META.id.replace('-', '_')}"].__doc__ or "")
+            yield f"### {rule.META.id}\n\n{first}\n"
             yield from (f"- **{heading}**: {text}" for heading, text in sections)
             yield ""
 

@@ -11,6 +11,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from diagnose.model.events import Note
+from diagnose.model.rules import Legend
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Memory, Picture, Roofline
@@ -222,6 +223,7 @@ class Diagnosis:
     waterfall: Waterfall | None = None
     roofline: Roofline | None = None  # None for an unknown device, or without shapes
     memory: Memory | None = None  # None without memory events
+    legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
 
     @property

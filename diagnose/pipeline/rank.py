@@ -19,7 +19,7 @@ from diagnose.model.records import as_facts
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.overhead import overhead_share, recording_ns, without_recording
 from diagnose.pipeline.trust import is_scanty, trust_notes
-from diagnose.pipeline.verdict import headline, in_scope, verdict
+from diagnose.pipeline.verdict import headline, matches_verdict, verdict
 from diagnose.replay.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.tables import Claim, Tables
 from diagnose.tables.roofline import roofline
@@ -44,12 +44,21 @@ def tables_of(capture: Capture, trace: Trace, notes: list[Note] | None = None) -
     notes = [] if notes is None else notes
     has_device = Tables(capture, trace).device_id >= 0
     rules = analyzers.IDLE_RULES if has_device else analyzers.HOST_RULES
-    rest = analyzers.REST.RULE if has_device else analyzers.WORK
+    rest = analyzers.FALLBACK_RULE.META.id if has_device else analyzers.WORK
     claims = [
-        (rule.RULE, _careful(rule.RULE, rule.claim if has_device else getattr(rule, "claim_host", rule.claim), notes))
-        for rule in rules
+        (rule.META.id, _careful(rule.META.id, rule.claim if has_device else _host_claim(rule), notes)) for rule in rules
     ]
     return Tables(capture, trace, claims=(*claims, (rest, lambda _t, left: left)))
+
+
+def _host_claim(rule: analyzers.IdleAnalyzer) -> Claim:
+    """Return how a rule claims the training thread's time where there is no device."""
+    claim: Claim = getattr(rule, "claim_host", rule.claim)
+    return claim
+
+
+def _is_state(finding: Finding) -> bool:
+    return analyzers.META[finding.rule].kind == "state"
 
 
 class Found(NamedTuple):
@@ -71,11 +80,10 @@ def found_in(capture: Capture) -> Found:
     if capture.attribution is not None:
         with noting("places", notes):
             found = _with_places(found, tables_of(capture, capture.attribution, notes), notes)
-    states = {rule.RULE for rule in analyzers.STATE_RULES}
     least = WORTH_NAMING * t.steps.step_ns
     with noting("profiler-overhead", notes):
         found = without_recording(t, found)
-    found = [f for f in found if f.lost_ns >= least or (f.rule in states and not f.lost_ns)]
+    found = [f for f in found if f.lost_ns >= least or (_is_state(f) and not f.lost_ns)]
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
     found.sort(key=lambda f: -f.lost_ns)
@@ -90,7 +98,6 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     idle = shares if t.device_id >= 0 else {}
     queue = t.queue if t.device_id >= 0 else None
     answer = verdict(queue, idle)
-    idle_ids = {rule.RULE for rule in (*analyzers.IDLE_RULES, analyzers.REST)}
     replayed, falls, path = Replayed(prescribed), None, None
     with noting("replay", notes):
         replayed = replay_savings(t, found, prescribed)
@@ -98,7 +105,7 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         falls, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
     found = [replace(f, path_share=replayed.on_path.get(f.rule)) for f in found]
     answers = [f for f in found if f.lost_ns >= WORTH_ANSWERING * step_ns]
-    largest = next((f for f in answers if in_scope(answer, f, is_idle_rule=f.rule in idle_ids)), None)
+    largest = next((f for f in answers if matches_verdict(answer, analyzers.META[f.rule])), None)
     found.sort(key=lambda f: f is not largest)
 
     def part(name: str, make: Callable[[Tables], _Part]) -> _Part | None:
@@ -128,6 +135,7 @@ def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         profiler_overhead=part("profiler-overhead", overhead_share),
         recording_ns=part("profiler-overhead", recording_ns) or 0.0,
         host_by_cause={} if queue else shares,
+        legends=analyzers.LEGENDS,
         trust=tuple(notes),  # last: the parts above add to it
     )
 
@@ -141,14 +149,14 @@ def _drawn(t: Tables) -> Picture:
 def _rules(t: Tables) -> tuple[Analyzer, ...]:
     if t.device_id < 0:
         return analyzers.HOST_RULES
-    return (*analyzers.IDLE_RULES, analyzers.REST, *analyzers.BUSY_RULES, *analyzers.STATE_RULES)
+    return (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE, *analyzers.KERNEL_RULES, *analyzers.STATE_RULES)
 
 
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
     """Ask every rule; one that fails becomes a note, and the others go on."""
     for rule in _rules(t):
         found: list[Finding] = []
-        with noting(rule.RULE, notes):
+        with noting(rule.META.id, notes):
             found = rule.find(t)
         yield from found
 
@@ -196,16 +204,7 @@ def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, 
 
 def _prescriptions(found: list[Finding], step_ns: float, notes: list[Note]) -> tuple[Prescription, ...]:
     """Collect the changes, those that save most first; one that several findings ask for is listed once."""
-    rules = {
-        rule.RULE: rule
-        for rule in (
-            *analyzers.IDLE_RULES,
-            *analyzers.HOST_RULES,
-            *analyzers.BUSY_RULES,
-            *analyzers.STATE_RULES,
-            analyzers.REST,
-        )
-    }
+    rules = {rule.META.id: rule for rule in analyzers.RULES}
     listed: dict[str, Prescription] = {}
     for finding in found:
         given: list[Prescription] = []

@@ -1,6 +1,6 @@
 """The first answer: is the queue sparse, full, or dense with gaps; and the sentence that says so.
 
-All thresholds of the verdict stand here. They were calibrated on 37 real GPU traces (V100 to B200, MI250, MI300X):
+Its thresholds were calibrated on 37 real GPU traces (V100 to B200, MI250, MI300X):
 traces that are limited by launching show 83 to 100 % late tasks, all others at most 21 % unless the recording is cold.
 """
 
@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from diagnose.analyzers import META
 from diagnose.model.diagnosis import Finding, Queue, Verdict
+from diagnose.model.rules import RuleMeta
+from diagnose.tables.queue import SIGNIFICANT_IDLE
 
-__all__ = ["COLD_RULES", "headline", "in_scope", "verdict"]
+__all__ = ["headline", "matches_verdict", "verdict"]
 
-# Up to this share of the step idle is not what holds it back: traces read as full by people had 11 to 13 % at most,
-# those read as having gaps 23 % at least.
-SIGNIFICANT_IDLE = 0.17
 # The queue is sparse where the device idles most of the time and most tasks start as soon as they are launched.
 SPARSE_IDLE = 0.5
 SPARSE_LATE = 0.5
-COLD_RULES = ("warm-up", "recompilation", "allocator-stall")
 NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
-# Findings of a busy device that are time without computing; every other finding of a busy rule is about kernels.
-# What the machine and its memory are like explains, but is not what the step waits for.
-STATES = frozenset({"throttled", "shared-device", "memory-pressure", "memory-fragmentation", "memory-headroom"})
-NOT_COMPUTING = frozenset({"exposed-communication", "exposed-copy", "buffer-broadcast", "small-collectives"})
 
 
 def verdict(queue: Queue | None, idle_by_cause: Mapping[str, float]) -> Verdict:
@@ -35,19 +30,19 @@ def verdict(queue: Queue | None, idle_by_cause: Mapping[str, float]) -> Verdict:
     if queue.idle_share <= SPARSE_IDLE:
         return "gaps"
     # While code is loaded and memory taken for the first time the host is the limit, however deep the queue was before.
-    cold = sum(idle_by_cause.get(rule, 0.0) for rule in COLD_RULES)
+    cold = sum(share for rule, share in idle_by_cause.items() if rule in META and META[rule].one_off)
     if queue.late_share >= SPARSE_LATE or cold >= queue.idle_share / 2:
         return "cpu-bound"
     return "gaps"
 
 
-def in_scope(found: Verdict, finding: Finding, *, is_idle_rule: bool) -> bool:
-    """Tell whether a finding lies where the verdict points: kernels on a full device, idle time elsewhere."""
-    if finding.rule in STATES:
+def matches_verdict(found: Verdict, rule: RuleMeta) -> bool:
+    """Return whether a rule looks where the verdict points: at kernels on a full device, at idle time elsewhere."""
+    if rule.kind == "state":
         return False
-    if found == "no-gpu" or finding.rule in NOT_COMPUTING:
+    if found == "no-gpu" or not rule.computes:
         return True
-    return is_idle_rule != (found == "kernel-bound")
+    return (rule.kind in ("trust", "idle")) != (found == "kernel-bound")
 
 
 def headline(found: Verdict, queue: Queue | None, step_ns: float, largest: Finding | None) -> str:

@@ -15,14 +15,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 from diagnose import analyzers
 from diagnose.model.diagnosis import Finding
 
-RULES = {
-    rule.RULE: rule
-    for rules in (
-        analyzers.IDLE_RULES, analyzers.HOST_RULES, analyzers.BUSY_RULES, analyzers.STATE_RULES, analyzers.RANK_RULES,
-        (analyzers.REST,),
-    )
-    for rule in rules
-}  # fmt: skip
+RULES = {rule.META.id: rule for rule in analyzers.RULES}
 # What a finding says of the trace; every form that a prescription takes must be among these.
 FACTS = {
     "data-stall": (

@@ -13,14 +13,6 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(path for path in (ROOT / "analyzers").glob("*.py") if path.name != "__init__.py")
 SECTIONS = ("What it looks for", "Why it costs", "What to do", "How sure")
 FORBIDDEN = ("diagnose.analyzers", "diagnose.kernels", "diagnose.reports", "diagnose.trace_reader", "torch", "plotly")
-REGISTRIES = (
-    analyzers.IDLE_RULES,
-    analyzers.HOST_RULES,
-    analyzers.BUSY_RULES,
-    analyzers.STATE_RULES,
-    analyzers.RANK_RULES,
-    (analyzers.REST,),
-)
 
 
 def faults(path: Path) -> list[str]:
@@ -37,14 +29,14 @@ def section_faults(page: str) -> list[str]:
 
 
 def name_faults(tree: ast.Module, path: Path) -> list[str]:
-    rules = [
-        node.value.value
+    ids = [
+        keyword.value.value
         for node in tree.body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Constant)
-        and [t.id for t in node.targets if isinstance(t, ast.Name)] == ["RULE"]
+        if isinstance(node, ast.Assign) and [t.id for t in node.targets if isinstance(t, ast.Name)] == ["META"]
+        for keyword in getattr(node.value, "keywords", ())
+        if keyword.arg == "id" and isinstance(keyword.value, ast.Constant)
     ]
-    return [] if rules == [path.stem.replace("_", "-")] else [f"RULE is {rules}"]
+    return [] if ids == [path.stem.replace("_", "-")] else [f"the id in META is {ids}"]
 
 
 def import_faults(tree: ast.Module) -> list[str]:
@@ -56,6 +48,7 @@ def import_faults(tree: ast.Module) -> list[str]:
         if isinstance(node, ast.ImportFrom)
         for a in node.names
     ]
+    names = [n for n in names if not n.startswith("diagnose.analyzers.common.")]
     return [f"imports {n}" for n in names if n.startswith(".") or any(f"{n}.".startswith(f"{f}.") for f in FORBIDDEN)]
 
 
@@ -64,26 +57,46 @@ def test_the_file_is_whole(path):
     assert faults(path) == []
 
 
+def test_every_file_is_a_rule_with_what_its_kind_needs():
+    assert [rule.META.id.replace("-", "_") for rule in sorted(analyzers.RULES, key=lambda rule: rule.META.id)] == [
+        path.stem for path in FILES
+    ]
+    for rule in analyzers.RULES:
+        claims = rule.META.kind in ("trust", "idle") and not rule.META.fallback
+        assert hasattr(rule, "claim") == claims, rule.META.id
+        assert hasattr(rule, "find_in_all") == (rule.META.kind == "rank"), rule.META.id
+        if hasattr(rule, "claim_host"):
+            assert rule.META.host_order is not None, rule.META.id
+
+
+def test_rules_of_a_kind_have_different_orders_and_trust_comes_first():
+    for registry in (analyzers.IDLE_RULES, analyzers.KERNEL_RULES, analyzers.STATE_RULES, analyzers.RANK_RULES):
+        orders = [rule.META.order for rule in registry]
+        assert orders == sorted(set(orders))
+    orders = [rule.META.host_order for rule in analyzers.HOST_RULES]
+    assert orders == sorted(set(orders))
+    kinds = [rule.META.kind for rule in analyzers.IDLE_RULES]
+    assert kinds == sorted(kinds, reverse=True)
+    assert analyzers.FALLBACK_RULE.META.id == "unexplained-host"
+
+
+def test_every_cause_of_idle_time_has_a_legend_and_a_colour_of_its_own():
+    causes = {rule.META.id for rule in (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE)} | {analyzers.WORK}
+    assert causes <= set(analyzers.LEGENDS)
+    colours = [legend.colour for legend in analyzers.LEGENDS.values()]
+    assert len(colours) == len(set(colours))
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_rule_is_registered_with_what_its_place_needs(path):
-    module = import_module(f"diagnose.analyzers.{path.stem}")
-    homes = [registry for registry in REGISTRIES if module in registry]
-    assert homes, "add it to a registry in analyzers/__init__.py"
-    assert callable(module.find)
-    assert callable(module.prescribe)
-    if module in analyzers.IDLE_RULES or module in analyzers.HOST_RULES:
-        assert callable(module.claim)
-    if hasattr(module, "claim_host"):
-        assert module in analyzers.HOST_RULES
-
-
-def test_no_rule_is_asked_twice_and_trust_comes_first():
-    for registry in REGISTRIES:
-        ids = [rule.RULE for rule in registry]
-        assert len(ids) == len(set(ids))
-    ids = [rule.RULE for rule in analyzers.IDLE_RULES]
-    assert set(ids[: len(analyzers.TRUST_RULES)]) == analyzers.TRUST_RULES
-    assert set(ids).isdisjoint(rule.RULE for rule in analyzers.BUSY_RULES)
+def test_a_rule_prescribes_only_changes_that_its_meta_names(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    ids = {
+        node.value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and node.arg == "id" and isinstance(node.value, ast.Constant)
+    }
+    rule = import_module(f"diagnose.analyzers.{path.stem}").META
+    assert ids - {rule.id} <= set(rule.changes)
 
 
 def test_every_registered_rule_has_a_test_file():
@@ -93,7 +106,11 @@ def test_every_registered_rule_has_a_test_file():
     assert "unexplained" in files
 
 
-GOOD = '"""A sentence.\n\n' + "\n\n".join(f"{section}\n    x" for section in SECTIONS) + '\n"""\nRULE = "some-rule"\n'
+GOOD = (
+    '"""A sentence.\n\n'
+    + "\n\n".join(f"{section}\n    x" for section in SECTIONS)
+    + '\n"""\nMETA = RuleMeta(id="some-rule")\n'
+)
 
 
 def test_the_check_itself_can_pass_and_fail(tmp_path):
@@ -123,7 +140,7 @@ def test_the_check_itself_can_pass_and_fail(tmp_path):
     assert said(f"{GOOD}from diagnose.tables import Tables\n") == 0
 
 
-SOURCES = [*FILES, ROOT / "diagnose" / "loading.py", ROOT / "diagnose" / "optimizers.py"]
+SOURCES = [*FILES, *(ROOT / "analyzers" / "common").glob("*.py")]
 
 
 def _texts(path: Path) -> list[str]:

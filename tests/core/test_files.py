@@ -185,4 +185,4 @@ def test_a_place_is_reserved_once(tmp_path):
 
 def test_paths_are_printed_on_one_line():
     assert printable("a\tb\u2028ü\udcff") == r"a   b\u2028ü\udcff"
-    assert len(printable("x" * 1000)) == 161
+    assert len(printable("x" * 1000)) == 160

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from diagnose.analyzers import META
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.intervals import total, union
-from diagnose.pipeline.verdict import STATES
 from diagnose.tables import Tables
 
 KERNELS = ("gemm", "volta_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum", "multi_tensor_apply_kernel")
@@ -99,7 +99,7 @@ def assert_tables_hold(t: Tables) -> None:
 
 def assert_diagnosis_holds(d: Diagnosis) -> None:
     for finding in d.findings:
-        is_state = finding.rule in STATES and finding.lost_ns == 0
+        is_state = META[finding.rule].kind == "state" and finding.lost_ns == 0
         assert is_state or 0.01 * d.step_ns <= finding.lost_ns <= d.step_ns * (1 + 1e-9), finding.rule
         assert finding.count > 0
         assert finding.evidence

@@ -2,8 +2,9 @@
 
 import pytest
 
+from diagnose.analyzers import META
 from diagnose.model.diagnosis import Finding, Queue
-from diagnose.pipeline.verdict import headline, in_scope, verdict
+from diagnose.pipeline.verdict import headline, matches_verdict, verdict
 
 
 def queue(idle, late=0.0):
@@ -37,21 +38,23 @@ def test_without_a_queue_there_is_no_gpu():
 
 
 @pytest.mark.parametrize(
-    ("found", "rule", "is_idle_rule", "expected"),
+    ("found", "rule", "expected"),
     [
-        ("kernel-bound", "full-precision-matmul", False, True),
-        ("kernel-bound", "launch-bound", True, False),
-        ("gaps", "full-precision-matmul", False, False),
-        ("gaps", "launch-bound", True, True),
-        ("cpu-bound", "host-sync", True, True),
-        ("kernel-bound", "exposed-communication", True, True),
-        ("kernel-bound", "exposed-copy", True, True),
-        ("gaps", "buffer-broadcast", False, True),
-        ("no-gpu", "python-stall", True, True),
+        ("kernel-bound", "full-precision-matmul", True),
+        ("kernel-bound", "launch-bound", False),
+        ("gaps", "full-precision-matmul", False),
+        ("gaps", "launch-bound", True),
+        ("cpu-bound", "host-sync", True),
+        ("kernel-bound", "exposed-communication", True),
+        ("kernel-bound", "exposed-copy", True),
+        ("gaps", "buffer-broadcast", True),
+        ("no-gpu", "python-stall", True),
+        ("kernel-bound", "throttled", False),
+        ("no-gpu", "memory-pressure", False),
     ],
 )
-def test_what_lies_where_the_verdict_points(found, rule, is_idle_rule, expected):
-    assert in_scope(found, Finding(rule, "…", 1.0), is_idle_rule=is_idle_rule) == expected
+def test_what_lies_where_the_verdict_points(found, rule, expected):
+    assert matches_verdict(found, META[rule]) == expected
 
 
 SYNC = Finding("host-sync", "The host waits", 400_000.0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.analyzers import LEGENDS
 from diagnose.model.charts import Gap, Memory, Picture, Roofline, RooflinePoint, Span
 from diagnose.model.diagnosis import (Diagnosis, Example, Finding, HostOperator, Partition, Prescription, Queue, RankSummary, Source, Trial, Where)  # fmt: skip
 from diagnose.model.forecast import CriticalPath, Forecast, PathPiece, Waterfall
@@ -300,7 +301,8 @@ def bare() -> Diagnosis:
 
 
 FORMS: Mapping[str, Diagnosis] = {
-    make.__name__: make() for make in (gaps, healthy, cpu_bound, no_gpu, ranks, trials, device, hostile, bare)
+    make.__name__: replace(make(), legends=LEGENDS)
+    for make in (gaps, healthy, cpu_bound, no_gpu, ranks, trials, device, hostile, bare)
 }
 
 

@@ -185,7 +185,7 @@ def test_a_name_is_stored_once():
 def chart_data_of(picture: Picture) -> dict:
     from types import SimpleNamespace
 
-    nothing = {"step_times_ns": (), "roofline": None, "memory": None, "trials": ()}
+    nothing = {"step_times_ns": (), "roofline": None, "memory": None, "trials": (), "legends": {}}
     d = SimpleNamespace(picture=picture, source=SimpleNamespace(unprofiled_step_ns=()), **nothing)
     return chart_data(d)["timeline"]
 

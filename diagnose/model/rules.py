@@ -1,0 +1,38 @@
+"""What a rule is, apart from its code: the one record from which registries, legends, scopes and pages are derived."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+__all__ = ["Legend", "RuleKind", "RuleMeta"]
+
+RuleKind: TypeAlias = Literal["trust", "idle", "kernel", "state", "rank"]
+"""What a rule looks at: the recording's own faults, idle time, kernels, the machine and its memory, several ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """How a cause is drawn and explained in reports."""
+
+    label: str = ""  # a few words, as a legend has them
+    colour: str = "#8b93a1"  # reads on white and on black
+
+
+@dataclass(frozen=True, slots=True)
+class RuleMeta:
+    """One rule: ``META`` of a file in ``analyzers/``.
+
+    Rules that claim time are applied by ascending ``order`` (on a recording without a device: ``host_order``), and the
+    first that claims a nanosecond keeps it. A rule without an order claims no time there.
+    """
+
+    id: str
+    kind: RuleKind
+    order: int = 0  # within its kind; trust and idle rules share one order
+    host_order: int | None = None  # None: not applied where there is no device
+    legend: Legend = Legend()
+    changes: tuple[str, ...] = ()  # ids of the changes that it can prescribe
+    one_off: bool = False  # its idle comes once, not in every step: it makes a recording cold
+    computes: bool = True  # of kernel rules: False where the tasks move data instead of computing
+    fallback: bool = False  # takes the idle time that no other rule claims

@@ -1,0 +1,129 @@
+"""The floors of the house: which package may import which, lazy imports included (docs/architecture.md)."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LINKED = ("analyzers", "kernels", "reports")
+GROUND = {"errors", "progress", "model"}
+# What each package, or module at the top, may import of the others; a new one has to be entered.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "progress": set(),
+    "model": {"errors"},
+    "perf_model": {"model"},
+    "trace_reader": GROUND,
+    "capture": GROUND,
+    "tables": {*GROUND, "perf_model"},
+    "kernels": set(),
+    "analyzers": {*GROUND, "perf_model", "tables"},
+    "replay": {*GROUND, "perf_model", "tables"},
+    "reports": GROUND,
+    "pipeline": {*GROUND, "trace_reader", "tables", "analyzers", "replay"},
+    "compare": {*GROUND, "trace_reader", "pipeline", "reports"},
+    "monitor": {*GROUND, "tables", "reports"},
+    "trials": {*GROUND, "capture", "kernels", "pipeline", "reports"},
+    "api": {*GROUND, "capture", "pipeline", "reports", "trials"},
+    "cli": {*GROUND, "trace_reader", "capture", "pipeline", "reports", "compare", "monitor", "trials", "api"},
+    "__main__": {"cli"},
+    "__init__": {"api", "capture", "errors", "model", "trials"},
+}
+WITHOUT_TORCH = (
+    "model",
+    "perf_model",
+    "trace_reader",
+    "tables",
+    "analyzers",
+    "replay",
+    "pipeline",
+    "reports",
+    "compare",
+)
+FRAMES = ("pandas", "polars")
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    """Yield each module of the package: its dotted name below ``diagnose``, and its tree."""
+    for folder in ("diagnose", *LINKED):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not any(parent.is_symlink() for parent in path.parents):
+                parts = path.relative_to(ROOT).with_suffix("").parts
+                name = ".".join(parts[1:] if folder == "diagnose" else parts)
+                yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """Return the dotted names that a module imports anywhere, also inside functions and for types only."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def arrows(name: str, tree: ast.Module) -> set[tuple[str, str]]:
+    """Return (package, package) for each import of another package of ours."""
+    own = name.split(".", maxsplit=1)[0]
+    others = {other.split(".")[1] for other in imported(tree) if other.startswith("diagnose.")}
+    return {(own, other) for other in others - {own, "__version__"}}
+
+
+def outside(names: set[str], *packages: str) -> set[str]:
+    return {name for name in names if name.split(".")[0] in packages}
+
+
+MODULES = dict(sources())
+
+
+def test_every_arrow_is_allowed_and_every_package_is_known():
+    assert {name.split(".")[0] for name in MODULES} == set(ALLOWED)
+    wrong = {
+        f"{name} imports {other}"
+        for name, tree in MODULES.items()
+        for own, other in arrows(name, tree)
+        if other not in ALLOWED[own]
+    }
+    assert wrong == set()
+
+
+def test_the_allowed_arrows_form_no_circle():
+    left = dict(ALLOWED)
+    while left:
+        lowest = {name for name, below in left.items() if not below & set(left)}
+        assert lowest, f"a circle among {sorted(left)}"
+        left = {name: below for name, below in left.items() if name not in lowest}
+
+
+def test_rules_import_no_other_rule():
+    rules = {name for name in MODULES if name.count(".") == 1 and name.startswith("analyzers.")} - {
+        "analyzers.__init__"
+    }
+    wrong = {
+        f"{name} imports {other}"
+        for name in MODULES
+        if name.startswith("analyzers.") and name != "analyzers.__init__"
+        for other in imported(MODULES[name])
+        if ".".join(other.split(".")[1:3]) in rules
+    }
+    assert wrong == set()
+
+
+def test_the_examination_needs_neither_torch_nor_frames():
+    wrong = {
+        f"{name} imports {other}"
+        for name, tree in MODULES.items()
+        if name.split(".")[0] in WITHOUT_TORCH
+        for other in outside(imported(tree), "torch", *FRAMES)
+    }
+    assert wrong == set()
+
+
+def test_the_check_itself_can_fail():
+    tree = ast.parse(
+        "from diagnose import tables\nimport torch.nn\n\ndef f():\n    from diagnose.analyzers import META\n"
+    )
+    assert arrows("model.events", tree) == {("model", "tables"), ("model", "analyzers")}
+    assert outside(imported(tree), "torch") == {"torch.nn"}
