@@ -1,7 +1,7 @@
 """One bottleneck, one file: what it looks for is the file's docstring, its id is the file's name.
 
-``find(t)`` returns findings, ``prescribe(finding, step_ns)`` what to change, ``META`` is everything else that is known
-of the rule. Rules that account for idle time also have ``claim(t, left)``, which returns the idle time that they
+``META`` is what is known of a rule apart from its code, ``find(t)`` (of kernel rules ``find(t, free)``) returns
+findings, ``prescribe(finding, step_ns)`` what to change. Rules that account for idle time also have ``claim(t, left)``, which returns the idle time that they
 explain; they are applied in the order of their META, and the first that claims a nanosecond keeps it. Where there is no
 device, rules with a ``host_order`` divide the training thread's time in the same way; a rule that sees something else
 there has ``claim_host`` as well.
@@ -20,7 +20,7 @@ from typing import Protocol, cast
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 from diagnose.tables.skew import Skew
 
 __all__ = [
@@ -36,20 +36,26 @@ __all__ = [
     "WORK",
     "Analyzer",
     "IdleAnalyzer",
+    "KernelAnalyzer",
     "RankAnalyzer",
+    "Rule",
 ]
 
 
-class Analyzer(Protocol):
+class Rule(Protocol):
     """What every rule's file offers."""
 
     META: RuleMeta
 
-    def find(self, t: Tables, /) -> list[Finding]:
-        """Return what holds the step back, if this rule sees it."""
-
     def prescribe(self, finding: Finding, step_ns: float, /) -> list[Prescription]:
         """Return the changes that cure a finding of this rule."""
+
+
+class Analyzer(Rule, Protocol):
+    """A rule that looks at the whole trace."""
+
+    def find(self, t: Tables, /) -> list[Finding]:
+        """Return what holds the step back, if this rule sees it."""
 
 
 class IdleAnalyzer(Analyzer, Protocol):
@@ -59,38 +65,45 @@ class IdleAnalyzer(Analyzer, Protocol):
         """Return the parts of the idle time ``left`` that this rule explains."""
 
 
-class RankAnalyzer(Analyzer, Protocol):
+class KernelAnalyzer(Rule, Protocol):
+    """A rule that accounts for device tasks."""
+
+    def find(self, t: Tables, free: Mask, /) -> list[Finding]:
+        """Return findings whose ``tasks`` are among the ``free`` ones, those that no rule before accounts for."""
+
+
+class RankAnalyzer(Rule, Protocol):
     """A rule that compares the ranks of one run."""
 
     def find_in_all(self, ranks: Sequence[Tables], skew: Skew, /) -> list[Finding]:
         """Return what holds all ranks back."""
 
 
-def _rules() -> tuple[Analyzer, ...]:
+def _rules() -> tuple[Rule, ...]:
     """Import the files of this folder that are rules, in the order in which they are applied."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
-    rules = (cast("Analyzer", import_module(f"{__name__}.{name}")) for name in names)
+    rules = (cast("Rule", import_module(f"{__name__}.{name}")) for name in names)
     return tuple(sorted(rules, key=attrgetter("META.order")))
 
 
-def _of_kind(*kinds: str) -> Iterable[Analyzer]:
+def _of_kind(*kinds: str) -> Iterable[Rule]:
     return (rule for rule in RULES if rule.META.kind in kinds)
 
 
 WORK = "operators"
 """What is left of the training thread's time where there is no device: operators that compute."""
 
-RULES: tuple[Analyzer, ...] = _rules()
+RULES: tuple[Rule, ...] = _rules()
 META: Mapping[str, RuleMeta] = {rule.META.id: rule.META for rule in RULES}
-FALLBACK_RULE: Analyzer = next(rule for rule in RULES if rule.META.fallback)
+FALLBACK_RULE = cast("Analyzer", next(rule for rule in RULES if rule.META.fallback))
 IDLE_RULES = tuple(cast("IdleAnalyzer", rule) for rule in _of_kind("trust", "idle") if rule is not FALLBACK_RULE)
 HOST_RULES = tuple(
     cast("IdleAnalyzer", rule)
     for rule in sorted(RULES, key=lambda rule: rule.META.host_order or 0)
     if rule.META.host_order is not None
 )
-KERNEL_RULES = tuple(_of_kind("kernel"))
-STATE_RULES = tuple(_of_kind("state"))
+KERNEL_RULES = tuple(cast("KernelAnalyzer", rule) for rule in _of_kind("kernel"))
+STATE_RULES = tuple(cast("Analyzer", rule) for rule in _of_kind("state"))
 RANK_RULES = tuple(cast("RankAnalyzer", rule) for rule in _of_kind("rank"))
 LEGENDS: Mapping[str, Legend] = {
     WORK: Legend("the host computed inside operators", "#5b7fa6"),

@@ -24,7 +24,7 @@ from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 from diagnose.tables.queue import SIGNIFICANT_IDLE
 from diagnose.tables.roofline import device_peak, groups
 
@@ -37,7 +37,7 @@ MIN_COVERED = 0.6  # of the busy time: most of what the device does must be know
 NEAR = 0.6  # of the peak: what good libraries reach in large 16-bit products
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, _free: Mask) -> list[Finding]:
     """Say that the kernels are good where they are."""
     peak, known = device_peak(t), [group for group in groups(t) if not group.full_precision]
     if peak is None or not known or t.queue.idle_share > SIGNIFICANT_IDLE:

@@ -21,7 +21,7 @@ from diagnose.analyzers.common.idle_findings import removable
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 from diagnose.tables.collectives import buffer_broadcasts, exposed_broadcasts
 
 META = RuleMeta(
@@ -34,14 +34,13 @@ META = RuleMeta(
 MIN_SHARE = 0.002
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the exposed time of broadcasts that DDP's forward launches."""
     rows = buffer_broadcasts(t)
     alone = total(exposed_broadcasts(t))
     if not len(rows) or alone / t.steps.num < MIN_SHARE * t.steps.step_ns:
         return []
     length = (t.tasks.end - t.tasks.start)[rows]
-    t.blame(META.id, rows)
     return [
         Finding(
             rule=META.id,
@@ -50,6 +49,7 @@ def find(t: Tables) -> list[Finding]:
             count=len(rows),
             total_ns=alone,
             median_ns=int(np.median(length)),
+            tasks=rows,
             evidence=(f"{len(rows) / t.steps.num:.1f} broadcasts a step inside DistributedDataParallel.forward.",),
             where=(Where(op="DistributedDataParallel.forward"),),
         )

@@ -27,7 +27,7 @@ from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, intersect, total, union
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 from diagnose.tables.names import matching
 
 META = RuleMeta(
@@ -70,7 +70,7 @@ def _kernel_names(t: Tables) -> list[str]:
     return [t.trace.names[n] for n in distinct(t.trace.events.name[t.tasks.row]).tolist()]
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time of float32 products that tensor cores could do."""
     generation = _generation(t)
     rows = _rows(t)
@@ -80,7 +80,6 @@ def find(t: Tables) -> list[Finding]:
     time = total(intersect(union((events.start[rows], events.end[rows])), t.occupancy.busy))
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
-    t.blame(META.id, np.flatnonzero(among(t.tasks.row, rows)))
     names, inverse = np.unique(events.name[rows], return_inverse=True)
     sums = np.bincount(inverse, (events.end - events.start)[rows].astype(np.float64))
     top = [t.trace.names[int(names[i])] for i in np.argsort(-sums)[:3]]
@@ -92,6 +91,7 @@ def find(t: Tables) -> list[Finding]:
             count=len(rows),
             total_ns=time,
             median_ns=int(np.median((events.end - events.start)[rows])),
+            tasks=np.flatnonzero(among(t.tasks.row, rows)),
             evidence=(
                 f"{len(rows) / t.steps.num:.0f} float32 products a step take {time / t.steps.num / 1e6:.2f} ms, "
                 f"{time / max(total(t.occupancy.busy), 1):.0%} of the busy time.",

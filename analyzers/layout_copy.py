@@ -26,13 +26,13 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.idle_findings import removable
-from diagnose.analyzers.common.kernel_findings import Waste, costliest, named, waste_finding
+from diagnose.analyzers.common.kernel_findings import Waste, costliest, waste_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 from diagnose.tables.op_launches import given
 
 META = RuleMeta(
@@ -52,11 +52,11 @@ _CASTS = re.compile(r"LoadWithCast|StoreWithCast")
 _COPY_OPS = frozenset({"aten::copy_", "aten::contiguous", "aten::clone", "aten::reshape"})
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of kernels that only reorder."""
-    free = t.unblamed() & (t.trace.events.kind[t.tasks.row] == Kind.KERNEL)
-    converts = free & named(t, _CONVERTS)
-    reorders = free & ~converts & named(t, _COPIES) & ~named(t, _CASTS)
+    free = free & (t.trace.events.kind[t.tasks.row] == Kind.KERNEL)
+    converts = free & t.tasks_matching(_CONVERTS)
+    reorders = free & ~converts & t.tasks_matching(_COPIES) & ~t.tasks_matching(_CASTS)
     reorders[np.flatnonzero(reorders)] = _same_type(t, np.flatnonzero(reorders))
     tasks = np.flatnonzero(converts | reorders)
     length = t.tasks.end - t.tasks.start

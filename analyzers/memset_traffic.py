@@ -23,11 +23,11 @@ import re
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import removable
-from diagnose.analyzers.common.kernel_findings import Waste, costliest, named, waste_finding
+from diagnose.analyzers.common.kernel_findings import Waste, costliest, waste_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 
 META = RuleMeta(
     id="memset-traffic",
@@ -39,10 +39,10 @@ MIN_SHARE = 0.05  # of the busy time
 _FILLS = re.compile(r"FillFunctor|fillBuffer|multi_tensor_apply_kernel.*Zero")
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of fills."""
-    fills = (t.trace.events.kind[t.tasks.row] == Kind.MEMSET) | named(t, _FILLS)
-    tasks = np.flatnonzero(t.unblamed() & fills)
+    fills = (t.trace.events.kind[t.tasks.row] == Kind.MEMSET) | t.tasks_matching(_FILLS)
+    tasks = np.flatnonzero(free & fills)
     waste = Waste(META.id, "The device spends its time filling memory", MIN_SHARE, evidence=costliest(t, tasks))
     return waste_finding(t, waste, tasks)
 

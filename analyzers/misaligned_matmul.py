@@ -25,7 +25,7 @@ from diagnose.analyzers.common.kernel_findings import Waste, waste_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 from diagnose.tables.roofline import Group, device_peak, groups
 
 META = RuleMeta(
@@ -42,13 +42,13 @@ SMALLEST = 32  # sizes below this are vectors' work, which tiles do not help
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::linear"})
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of products above what padded ones need."""
     peak = device_peak(t)
     found = [(g, odd) for g in groups(t) if (odd := _odd_size(g)) and g.share < SLOW]
     if peak is None or not found:
         return []
-    free = t.unblamed()
+    free = free.copy()
     for attention in written_out_attention(t):  # its sequence has the length it has; the fused operator takes any
         free[attention.products] = False
     found = [(g, odd) for g, odd in found if free[g.tasks].all()]

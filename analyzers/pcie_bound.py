@@ -21,7 +21,7 @@ import re
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import removable
-from diagnose.analyzers.common.kernel_findings import busy_part, named
+from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
@@ -40,7 +40,7 @@ _HOST = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost", re.IGNORECASE)
 def find(t: Tables) -> list[Finding]:
     """Name the time by which the copies are longer than the rest of the step."""
     peak = device_peak(t)
-    tasks = np.flatnonzero(t.tasks.is_copy & named(t, _HOST)) if peak and peak.pcie else np.zeros(0, np.intp)
+    tasks = np.flatnonzero(t.tasks.is_copy & t.tasks_matching(_HOST)) if peak and peak.pcie else np.zeros(0, np.intp)
     events = t.trace.events
     tasks = tasks[events.size[t.tasks.row[tasks]] > 0]
     if peak is None or not len(tasks):

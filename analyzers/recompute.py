@@ -29,7 +29,7 @@ from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, union
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 from diagnose.tables.host import intervals_of
 from diagnose.tables.names import matching
 
@@ -48,9 +48,9 @@ _FORWARD = re.compile(
 )
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of the second forward."""
-    tasks = np.flatnonzero(t.unblamed() & _recomputed(t))
+    tasks = np.flatnonzero(free & _recomputed(t))
     waste = Waste(META.id, "The backward runs the forward a second time", MIN_SHARE, evidence=costliest(t, tasks))
     return waste_finding(t, waste, tasks)
 

@@ -24,10 +24,10 @@ import re
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import removable
-from diagnose.analyzers.common.kernel_findings import Waste, costliest, named, waste_finding
+from diagnose.analyzers.common.kernel_findings import Waste, costliest, waste_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 from diagnose.tables.roofline import groups
 
 META = RuleMeta(
@@ -48,13 +48,13 @@ _KERNELS = re.compile(
 )
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of scattered additions above what their bytes need."""
     slow = [g for g in groups(t) if _OPS.match(g.op) and g.limit == "memory" and g.share < SLOW]
     if not slow:
         return []
     tasks = np.concatenate([g.tasks for g in slow])
-    tasks = tasks[(t.unblamed() & named(t, _KERNELS))[tasks]]
+    tasks = tasks[(free & t.tasks_matching(_KERNELS))[tasks]]
     kept = sum(g.bound_ns for g in slow) / REACHED
     told = [f"{g.op} {g.shapes}: {g.achieved()}." for g in slow[:2]]
     waste = Waste(

@@ -35,7 +35,7 @@ from diagnose.analyzers.common.locate import place
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 from diagnose.tables.roofline import Group, device_peak, groups
 
 META = RuleMeta(
@@ -50,10 +50,10 @@ REACHED = {"compute": 0.6, "memory": 0.8}  # by a good kernel
 MAX_SHOWN = 3
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of heavy kernels above what good ones need."""
     peak = device_peak(t)
-    taken = _of_other_rules(t)
+    taken = _of_other_rules(t, free)
     slow = [
         group for group in groups(t) if group.share < SLOW and not group.full_precision and not taken[group.tasks].any()
     ]
@@ -65,7 +65,6 @@ def find(t: Tables) -> list[Finding]:
         return []
     needed = sum(group.bound_ns / REACHED[group.limit] for group in slow) / sum(group.time_ns for group in slow)
     length = (t.tasks.end - t.tasks.start)[tasks]
-    t.blame(META.id, tasks)
     return [
         Finding(
             rule=META.id,
@@ -75,6 +74,7 @@ def find(t: Tables) -> list[Finding]:
             count=len(tasks),
             total_ns=time,
             median_ns=int(np.median(length)),
+            tasks=tasks,
             evidence=(
                 f"They take {time / t.steps.num / 1e6:.2f} ms of each step, {time / total(t.occupancy.busy):.0%} of "
                 f"the busy time; rates are held against the {peak.source} ({peak.name}).",
@@ -91,9 +91,9 @@ def find(t: Tables) -> list[Finding]:
     ]
 
 
-def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:
+def _of_other_rules(t: Tables, free: Mask) -> npt.NDArray[np.bool_]:
     """Tell which tasks are counted elsewhere: by rules asked before, in written-out attention, in pointwise runs."""
-    taken = ~t.unblamed()
+    taken = ~free
     for attention in written_out_attention(t):
         taken[attention.products] = taken[attention.between] = True
     for chain in chains(t):

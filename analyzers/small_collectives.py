@@ -25,7 +25,7 @@ from diagnose.analyzers.common.kernel_findings import costliest
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 from diagnose.tables.collectives import exposed_small, small_collectives
 
 META = RuleMeta(
@@ -38,14 +38,13 @@ META = RuleMeta(
 MIN_SHARE = 0.01  # of the step
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time of collectives that are too small."""
     tasks = small_collectives(t)
     alone = total(exposed_small(t))
     if not len(tasks) or alone < MIN_SHARE * t.steps.num * t.steps.step_ns:
         return []
     length = (t.tasks.end - t.tasks.start)[tasks]
-    t.blame(META.id, tasks)
     return [
         Finding(
             rule=META.id,
@@ -54,6 +53,7 @@ def find(t: Tables) -> list[Finding]:
             count=len(tasks),
             total_ns=alone,
             median_ns=int(np.median(length)),
+            tasks=tasks,
             evidence=(
                 f"{len(tasks) / t.steps.num:.0f} collectives of {np.median(length) / 1e3:.0f} µs at the median a step; "
                 f"nothing hides {alone / t.steps.num / 1e6:.2f} ms of them.",

@@ -26,7 +26,7 @@ from diagnose.analyzers.common.kernel_findings import Waste, waste_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import covered, distinct, union
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 from diagnose.tables.roofline import MIN_NS, device_of
 
 META = RuleMeta(
@@ -40,14 +40,14 @@ PART = 0.5  # of the multiprocessors; products of good libraries may leave a few
 ALONE = 0.5  # of a kernel's time that other streams may fill at most
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time in which most of the device waits for a few blocks."""
     device = device_of(t)
     num_sms = device.num_sms if device else 0
     grid = t.trace.events.grid[t.tasks.row]
     length = t.tasks.end - t.tasks.start
     is_small = (grid > 0) & (grid < PART * num_sms) & (length >= MIN_NS) & ~t.tasks.is_collective & ~t.tasks.is_copy
-    tasks = np.flatnonzero(is_small & t.unblamed()) if is_small.any() else np.zeros(0, np.intp)
+    tasks = np.flatnonzero(is_small & free) if is_small.any() else np.zeros(0, np.intp)
     if not len(tasks):
         return []
     tasks = tasks[_runs_alone(t, tasks)]

@@ -29,7 +29,7 @@ from diagnose.analyzers.common.locate import places
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 
 META = RuleMeta(
     id="unfused-attention",
@@ -40,7 +40,7 @@ META = RuleMeta(
 MIN_SHARE = 0.05  # of the busy time
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time between the products of written-out attention."""
     found = written_out_attention(t)
     if not found:
@@ -49,7 +49,6 @@ def find(t: Tables) -> list[Finding]:
     time = busy_part(t, between)
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
-    t.blame(META.id, between)
     products = busy_part(t, np.concatenate([attention.products for attention in found]))
     events = t.trace.events
     rows = np.array([attention.softmax for attention in found], np.intp)
@@ -62,6 +61,7 @@ def find(t: Tables) -> list[Finding]:
             count=len(found),
             total_ns=time,
             median_ns=int(np.median((t.tasks.end - t.tasks.start)[between])),
+            tasks=between,
             evidence=(
                 f"{len(found) / t.steps.num:.0f} times a step a softmax stands between two batched products; what "
                 f"runs between takes {time / t.steps.num / 1e6:.2f} ms, "

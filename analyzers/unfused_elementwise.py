@@ -30,7 +30,7 @@ from diagnose.analyzers.common.locate import places
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Mask, Tables
 
 META = RuleMeta(
     id="unfused-elementwise",
@@ -41,7 +41,7 @@ META = RuleMeta(
 MIN_SHARE = 0.15  # of the busy time: less comes back only in part when a model is compiled
 
 
-def find(t: Tables) -> list[Finding]:
+def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time of runs of pointwise kernels above one pass each."""
     found = chains(t)
     if not found:
@@ -50,7 +50,6 @@ def find(t: Tables) -> list[Finding]:
     time = busy_part(t, tasks)
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
-    t.blame(META.id, tasks)
     one_pass = sum(chain.longest_ns for chain in found) / max(sum(chain.time_ns for chain in found), 1)
     return [
         Finding(
@@ -60,6 +59,7 @@ def find(t: Tables) -> list[Finding]:
             count=len(found),
             total_ns=time,
             median_ns=int(np.median((t.tasks.end - t.tasks.start)[tasks])),
+            tasks=tasks,
             evidence=(
                 f"{len(tasks) / t.steps.num:.0f} pointwise kernels a step stand in {len(found) / t.steps.num:.0f} runs "
                 f"over tensors of one size and take {time / t.steps.num / 1e6:.2f} ms, "

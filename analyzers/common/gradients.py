@@ -8,10 +8,10 @@ from diagnose.analyzers.common.idle_findings import removable
 from diagnose.model.diagnosis import Facts, Finding, Prescription
 from diagnose.model.records import as_facts
 from diagnose.tables import Tables
+from diagnose.tables.collectives import DEFAULT_BUCKET_MB
 
-__all__ = ["DEFAULT_BUCKET_MB", "ddp_facts", "gradient_prescriptions", "in_buckets"]
+__all__ = ["ddp_facts", "gradient_prescriptions", "in_buckets"]
 
-DEFAULT_BUCKET_MB = 25  # of DistributedDataParallel
 SHOWN = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")  # arguments that bear on the exchange
 MANY = 8  # reductions a step that the script calls itself: from here on buckets are what it lacks
 LARGE_BUCKET_MB = 2 * DEFAULT_BUCKET_MB  # beyond this little is left of the backward when the first bucket is full

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,15 +10,13 @@ import numpy.typing as npt
 
 from diagnose.analyzers.common.locate import places
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
-from diagnose.model.intervals import distinct, intersect, total, union
+from diagnose.model.intervals import intersect, total, union
 from diagnose.tables import Tables
 
-__all__ = ["NAME_PART", "Waste", "busy_part", "costliest", "named", "waste_finding"]
+__all__ = ["Waste", "busy_part", "costliest", "waste_finding"]
 
 Rows = npt.NDArray[np.intp]
-Mask = npt.NDArray[np.bool_]
 
-NAME_PART = 600  # what a kernel does stands at the begin of its name; template arguments may be thousands of letters
 MAX_LOOKED_UP = 20  # launches, the longest tasks first, whose places are looked up
 MAX_PLACES = 3
 
@@ -42,16 +39,6 @@ def busy_part(t: Tables, tasks: Rows) -> int:
     return total(intersect(union((t.tasks.start[tasks], t.tasks.end[tasks])), t.occupancy.busy))
 
 
-def named(t: Tables, pattern: re.Pattern[str]) -> Mask:
-    """Tell which tasks have a name that the pattern finds; each distinct name is looked at once."""
-    ids = t.trace.events.name[t.tasks.row]
-    found = np.zeros(len(t.trace.names) + 1, bool)
-    for n in distinct(ids).tolist() if len(ids) else []:
-        found[n] = pattern.search(t.trace.names[n][:NAME_PART]) is not None
-    mask: Mask = found[ids]
-    return mask
-
-
 def waste_finding(t: Tables, waste: Waste, tasks: Rows) -> list[Finding]:
     """Return the finding of these tasks, or nothing where they take too little; they are the rule's from then on."""
     time, busy = busy_part(t, tasks), total(t.occupancy.busy)
@@ -59,7 +46,6 @@ def waste_finding(t: Tables, waste: Waste, tasks: Rows) -> list[Finding]:
     if not len(tasks) or not busy or time < waste.min_share * busy:
         return []
     kept = min(waste.kept_ns / max(int(length.sum()), 1), 1.0)
-    t.blame(waste.rule, tasks)
     return [
         Finding(
             rule=waste.rule,
@@ -68,6 +54,7 @@ def waste_finding(t: Tables, waste: Waste, tasks: Rows) -> list[Finding]:
             count=len(tasks),
             total_ns=time,
             median_ns=int(np.median(length)),
+            tasks=tasks,
             evidence=(
                 f"{len(tasks) / t.steps.num:.0f} kernels a step take {time / t.steps.num / 1e6:.2f} ms of it, "
                 f"{time / busy:.0%} of the busy time.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import sys
@@ -20,7 +19,7 @@ from diagnose.model.files import cannot_write, check_file, printable
 from diagnose.model.reservation import Reservation
 from diagnose.progress import Progress
 from diagnose.text.plain_text import one_line
-from diagnose.trials.budget import Budget
+from diagnose.trials.budget import Budget, parse_budget
 from diagnose.trials.candidates import check_ids
 from diagnose.trials.copy_plan import CopyPlan, plan_copy
 from diagnose.trials.ending import EndedBySignal, ended_by_signals
@@ -30,9 +29,7 @@ from diagnose.trials.recording import record
 from diagnose.trials.run_folder import remove_leftovers, run_folder
 from diagnose.trials.runs import Command, Runner
 
-__all__ = ["ProveRequest", "command_of", "parse_budget", "prove_and_answer"]
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+__all__ = ["ProveRequest", "command_of", "prove_and_answer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +125,6 @@ def _proven(
         after = _after(runner, proof.best, runner.folder / "after", budget.left, request.progress)
         diagnosis = replace(diagnosis, after=after)
     return diagnosis, proof.best
-
-
-def parse_budget(text: str, *, name: str = "--budget") -> float:
-    """Return seconds from 90, 90s, 10m or 1h; ``name`` is what the option is called.
-
-    Raises:
-        UsageError: it is none of these, or not above zero.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if seconds <= 0:
-        raise UsageError(f"{name} {text} is no time; give 90s, 10m or 1h.")
-    return seconds
 
 
 def command_of(request: ProveRequest) -> tuple[Command, Path | None]:

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from diagnose.model.events import Note
 from diagnose.model.rules import Legend
 
@@ -37,6 +40,10 @@ __all__ = [
 Verdict: TypeAlias = Literal["cpu-bound", "kernel-bound", "gaps", "no-gpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 Facts: TypeAlias = Mapping[str, object]
+Rows: TypeAlias = npt.NDArray[np.intp]
+
+NO_TASKS: Rows = np.empty(0, np.intp)
+NO_TASKS.flags.writeable = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,9 @@ class Finding:
     where: tuple[Where, ...] = ()  # the places, the costliest first
     confidence: Confidence = "high"
     facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
+    tasks: Rows = field(
+        default=NO_TASKS, compare=False, repr=False
+    )  # device tasks (rows of Tasks) that it accounts for
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+import numpy as np
+
 from diagnose import analyzers
-from diagnose.analyzers import Analyzer
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture
@@ -146,19 +148,30 @@ def _drawn(t: Tables) -> Picture:
     return picture(t)
 
 
-def _rules(t: Tables) -> tuple[Analyzer, ...]:
-    if t.device_id < 0:
-        return analyzers.HOST_RULES
-    return (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE, *analyzers.KERNEL_RULES, *analyzers.STATE_RULES)
-
-
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
-    """Ask every rule; one that fails becomes a note, and the others go on."""
-    for rule in _rules(t):
-        found: list[Finding] = []
-        with noting(rule.META.id, notes):
-            found = rule.find(t)
-        yield from found
+    """Apply every rule; one that fails becomes a note, and the others go on.
+
+    Kernel rules are applied in their order, each to the tasks that none before it accounts for.
+    """
+    has_device = t.device_id >= 0
+    for rule in (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if has_device else analyzers.HOST_RULES:
+        yield from _found(rule.META.id, partial(rule.find, t), notes)
+    if not has_device:
+        return
+    free = np.ones(len(t.tasks.row), bool)
+    for kernel_rule in analyzers.KERNEL_RULES:
+        for finding in _found(kernel_rule.META.id, partial(kernel_rule.find, t, free), notes):
+            free = free.copy()  # a rule may have kept what it was given
+            free[finding.tasks] = False
+            yield finding
+    for rule in analyzers.STATE_RULES:
+        yield from _found(rule.META.id, partial(rule.find, t), notes)
+
+
+def _found(rule: str, find: Callable[[], list[Finding]], notes: list[Note]) -> list[Finding]:
+    with noting(rule, notes):
+        return find()
+    return []
 
 
 def _careful(rule: str, claim: Claim, notes: list[Note]) -> Claim:

@@ -53,7 +53,7 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
         skew = skew_of(tables)
     found: list[Finding] = []
     for rule in RANK_RULES:
-        with noting(rule.RULE, notes):
+        with noting(rule.META.id, notes):
             found += rule.find_in_all(tables, skew) if skew else []
     late = skew.late if skew and found else None
     waits = skew.waits_ns.tolist() if skew else [None] * len(each)
@@ -78,7 +78,7 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note]) -> Dia
     ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.lost_ns))
     prescribed: list[Prescription] = []
     for rule in RANK_RULES:
-        with noting(rule.RULE, notes):
+        with noting(rule.META.id, notes):
             prescribed += [p for f in found for p in rule.prescribe(f, answer.step_ns)]
     return replace(
         answer,

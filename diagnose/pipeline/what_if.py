@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -193,11 +193,10 @@ def _steps(t: Tables, capture: Capture, asked: Asked) -> Iterator[_Step]:
 
 def _applied(t: Tables, capture: Capture, ids: tuple[str, ...]) -> Iterator[_Step]:
     """Yield the change of each prescription; its part of the cause is what its bounds say of the finding's cost."""
-    found = found_in(capture)
+    # Found in the very window that is replayed: tasks of one window mean nothing in the other.
+    found = found_in(capture if t.trace is capture.trace else replace(capture, trace=t.trace, attribution=None))
     known = {p.id: p for p in found.prescribed}
     findings = {f.rule: f for f in found.findings}
-    for rule in findings:
-        t.blame(rule, found.tables.blamed(rule))
     for name in ids:
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from diagnose.analyzers.common.gradients import DEFAULT_BUCKET_MB
-from diagnose.analyzers.common.kernel_findings import named
 from diagnose.model.diagnosis import Finding
 from diagnose.perf_model.gpu_specs import Precision
 from diagnose.replay.buckets import START_UP_NS, with_buckets
@@ -21,6 +19,7 @@ from diagnose.replay.effects import Effect, of_tasks
 from diagnose.replay.host_models import captured_as_graphs, merged_updates
 from diagnose.replay.remove_cause import removal
 from diagnose.tables import Tables
+from diagnose.tables.collectives import DEFAULT_BUCKET_MB
 from diagnose.tables.roofline import device_peak, groups
 
 __all__ = ["Effect", "effect_of"]
@@ -69,7 +68,7 @@ def _next_precision(t: Tables, finding: Finding, identity: str) -> Effect | None
             for g in full
         ]
         spared.append(np.concatenate([length[g.tasks] * s for g, s in zip(full, share, strict=True)]))
-    known = length[tasks].sum() / max(length[t.blamed(finding.rule)].sum(), 1.0)
+    known = length[tasks].sum() / max(length[finding.tasks].sum(), 1.0)
     told = (
         f"{min(known, 1):.0%} of the float32 products, whose shapes are known, reach {REACHED[0]:.0%} to "
         f"{REACHED[1]:.0%} of the device's {'TF32' if precision == 'tf32' else '16-bit'} rate."
@@ -89,7 +88,7 @@ def _sixteen_bits(t: Tables, finding: Finding, _identity: str) -> Effect | None:
 
 
 def _on_a_side_stream(t: Tables, finding: Finding, _identity: str) -> Effect | None:
-    tasks = np.flatnonzero(t.tasks.is_copy & named(t, _FROM_HOST))
+    tasks = np.flatnonzero(t.tasks.is_copy & t.tasks_matching(_FROM_HOST))
     if not len(tasks):
         return None
     length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, among, covered
 from diagnose.replay.graph import Graph, Times
 from diagnose.tables import Tables
@@ -84,21 +85,22 @@ def shares(t: Tables, graph: Graph, path: CriticalPath) -> Mapping[str, float]:
     return found | {"latency": float(delay.sum()) / length}
 
 
-def on_path(t: Tables, graph: Graph, path: CriticalPath, rule: str) -> float:
-    """Return the share of the path that a rule's causes cover: its idle stretches on the host, its tasks on the device.
+def on_path(t: Tables, graph: Graph, path: CriticalPath, finding: Finding) -> float:
+    """Return the share of the path that a finding covers: its idle time on the host, its tasks on the device.
 
     ``t`` holds the causes; the graph may be of a part of its window.
     """
+    rule = finding.rule
     rows = t.causes.of(rule)
     node, delay = path.divided()
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
     task = graph.is_task[path.node]
     mine = np.where(task, 0, covered(pieces, graph.start[path.node], graph.end[path.node])).astype(np.float64)
-    tasks = t.blamed(rule)
+    tasks = finding.tasks
     if rule in ("exposed-communication", "exposed-copy"):
         tasks = np.flatnonzero(t.tasks.is_collective if rule == "exposed-communication" else t.tasks.is_copy)
-    blamed = task & among(graph.row[path.node], t.tasks.row[tasks])
-    mine[blamed] = node[blamed]
+    named = task & among(graph.row[path.node], t.tasks.row[tasks])
+    mine[named] = node[named]
     begun = graph.start[path.node].astype(np.float64)
     waited = np.where(task, covered(pieces, (begun - path.delay_ns).astype(np.int64), graph.start[path.node]), 0)
     # A call that waits is measured with its wait, which on the path is another node's time.

@@ -98,12 +98,11 @@ def _of_exposed(t: Tables, rule: str, pieces: Intervals, fraction: float) -> Cha
 
 
 def _of_kernels(t: Tables, finding: Finding, fraction: float) -> Change | None:
-    blamed = t.blamed(finding.rule)
-    length = (t.tasks.end - t.tasks.start)[blamed].astype(np.float64)
+    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
     if not length.sum():
         return None
     share = min(1.0, fraction * finding.lost_ns * t.steps.num / float(length.sum()))
-    rows, less = _sorted(t.tasks.row[blamed], share * length)
+    rows, less = _sorted(t.tasks.row[finding.tasks], share * length)
     return partial(shorten_tasks, rows=rows, less=less)
 
 

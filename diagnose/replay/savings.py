@@ -56,7 +56,7 @@ def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Pre
     error = abs(simulate(typical_delays(graph)).window_ns / base.window_ns - 1)
     chain = critical_path(graph, base)
     path = shares(part, graph, chain)
-    lying = {f.rule: on_path(t, graph, chain, f.rule) for f in found}
+    lying = {f.rule: on_path(t, graph, chain, f) for f in found}
     if error > RELIABLE:
         why = (
             f"Replayed with usual delays the step comes out {error:.0%} off: the trace does not show what its tasks "

@@ -2,16 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 
-from diagnose.tables import Tables
+from diagnose.model.events import Kind
+from diagnose.tables import Rows, Tables
 from diagnose.tables.device import Tasks
+from diagnose.tables.host import Layers
+from diagnose.tables.names import Pattern
+from diagnose.tables.steps import Steps
 
-__all__ = ["MOST_TASKS", "excerpt"]
+__all__ = ["MOST_TASKS", "StepSubset", "excerpt"]
 
 MOST_TASKS = 8_000  # a replay of these takes 5 ms; one long step may have more
 MOST_STEPS = 5  # more say the same
-_OF_THE_WHOLE = ("device_id", "driving", "main", "threads", "work_layers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSubset(Tables):
+    """Tables of some consecutive steps: what does not depend on the window is that of the whole."""
+
+    whole: Tables
+    chosen_steps: Steps
+    chosen_tasks: Tasks
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The chosen steps and the window they span."""
+        return self.chosen_steps
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """The device tasks that the chosen steps launched."""
+        return self.chosen_tasks
+
+    @cached_property
+    def device_id(self) -> int:
+        """The id of the busiest device."""
+        return self.whole.device_id
+
+    @cached_property
+    def driving(self) -> tuple[int, ...]:
+        """Threads that launch the device's tasks."""
+        return self.whole.driving
+
+    @cached_property
+    def main(self) -> int:
+        """The thread of the training loop."""
+        return self.whole.main
+
+    @cached_property
+    def work_layers(self) -> dict[int, Layers]:
+        """Operators, annotations and runtime calls by nesting, for each thread that matters."""
+        return self.whole.work_layers
+
+    def host_rows(self, *kinds: Kind) -> Rows:
+        """Return the rows of the given kinds on the threads that matter."""
+        return self.whole.host_rows(*kinds)
+
+    def calls(self, pattern: Pattern, *kinds: Kind) -> Rows:
+        """Return the rows on the threads that matter whose name the pattern finds."""
+        return self.whole.calls(pattern, *kinds)
 
 
 def excerpt(t: Tables, most_tasks: int = MOST_TASKS) -> Tables:
@@ -46,21 +99,11 @@ def _of_steps(t: Tables, first: int, last: int) -> Tables:
         is_collective=tasks.is_collective[mine],
         is_copy=tasks.is_copy[mine],
     )
-    part = Tables(t.capture, t.trace, t.claims)
-    for name in _OF_THE_WHOLE:
-        vars(part)[name] = getattr(t, name)
-    vars(part)["tasks"] = kept
-    vars(part)["steps"] = t.steps._replace(
+    steps = t.steps._replace(
         start=t.steps.start[first:last],
         end=t.steps.end[first:last],
         number=t.steps.number[first:last],
         window_start=window_start,
         window_end=max(finish, int(kept.end.max())),
     )
-    vars(part)["_made"] = {key: rows for key, rows in t._made.items() if _holds_everywhere(key)}
-    return part
-
-
-def _holds_everywhere(key: object) -> bool:
-    """Tell whether a shared table does not depend on the window."""
-    return isinstance(key, tuple) and key[0] in ("host_rows", "calls")
+    return StepSubset(t.capture, t.trace, t.claims, whole=t, chosen_steps=steps, chosen_tasks=kept)

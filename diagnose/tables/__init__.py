@@ -13,7 +13,7 @@ import numpy.typing as npt
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import Intervals, span
+from diagnose.model.intervals import Intervals, distinct, span
 from diagnose.tables import device, host, names
 from diagnose.tables.causes import Causes, assign
 from diagnose.tables.gaps import Gaps, find_gaps, one_gap
@@ -21,11 +21,12 @@ from diagnose.tables.host import Layers
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.steps import Steps, find_steps
 
-__all__ = ["Claim", "Tables"]
+__all__ = ["Claim", "Mask", "Rows", "Tables"]
 
 Claim: TypeAlias = "Callable[[Tables, Intervals], Intervals]"
 
 Rows = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
 T = TypeVar("T")
 
 
@@ -129,21 +130,14 @@ class Tables:
             self._made[key] = make()
         return cast("T", self._made[key])
 
-    def blame(self, rule: str, tasks: Rows) -> None:
-        """Note which tasks (indices into ``tasks``) hold what a rule counts as lost."""
-        self._made["blamed", rule] = tasks
-
-    def blamed(self, rule: str) -> Rows:
-        """Return the tasks that a rule has named, none where it named none."""
-        return cast("Rows", self._made.get(("blamed", rule), np.zeros(0, np.intp)))
-
-    def unblamed(self) -> npt.NDArray[np.bool_]:
-        """Tell which tasks no rule has named so far: rules are asked in turn, and each piece of time counts once."""
-        free = np.ones(len(self.tasks.row), bool)
-        for key, tasks in self._made.items():
-            if isinstance(key, tuple) and key[0] == "blamed":
-                free[cast("Rows", tasks)] = False
-        return free
+    def tasks_matching(self, pattern: names.Pattern) -> Mask:
+        """Return which tasks have a name that the pattern finds; each distinct name is searched once."""
+        ids = self.trace.events.name[self.tasks.row]
+        found = np.zeros(len(self.trace.names) + 1, bool)
+        for name in distinct(ids).tolist() if len(ids) else []:
+            found[name] = pattern.search(self.trace.names[name][: names.NAME_PART]) is not None
+        mask: Mask = found[ids]
+        return mask
 
     def in_window(self, rows: Rows) -> Rows:
         """Return the rows whose events begin in the window."""

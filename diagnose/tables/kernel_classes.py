@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.events import Events, Kind, Trace
-from diagnose.tables.names import COLLECTIVE
+from diagnose.tables.names import COLLECTIVE, NAME_PART
 
 __all__ = ["CLASSES", "OTHER", "classify", "kernel_classes"]
 
@@ -116,7 +116,6 @@ _BY_OP: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("softmax", re.compile(r"softmax")),
     ("embedding", re.compile(r"embedding")),
 )
-NAME_PART = 600  # what a kernel does stands at the begin of its name; template arguments may be thousands of letters
 CLASSES = tuple(dict.fromkeys(name for name, _ in _BY_NAME))
 
 

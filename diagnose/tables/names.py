@@ -21,6 +21,7 @@ __all__ = [
     "LAUNCH",
     "LOADER_NEXT",
     "MODULE_LOAD",
+    "NAME_PART",
     "OPTIMIZER_STEP",
     "REDUCTION",
     "STEP_MARK",
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 Pattern: TypeAlias = "re.Pattern[str]"
+
+NAME_PART = 600  # characters: what a kernel does stands at the start of its name; templates may take thousands
 
 STEP_MARK = re.compile(r"^ProfilerStep#\d+$")
 LOADER_NEXT = re.compile(

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = ["Budget"]
+from diagnose.errors import UsageError
+
+__all__ = ["Budget", "parse_budget"]
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 _NO_TIME_AFTER = (
     "No time of the budget was left to record the steps with the changes; give it more to see what binds them."
 )
+
+
+def parse_budget(text: str, *, name: str = "--budget") -> float:
+    """Return seconds from 90, 90s, 10m or 1h; ``name`` is what the option is called.
+
+    Raises:
+        UsageError: it is none of these, or not above zero.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if seconds <= 0:
+        raise UsageError(f"Invalid {name} '{text}': use 90s, 10m or 1h.")
+    return seconds
 
 
 class Budget:

@@ -99,7 +99,7 @@ def _checked(asked: Sequence[str], budget: str | float) -> float:
         UsageError: see `prove`.
     """
     from diagnose.capture.process.ranks import rank_and_size
-    from diagnose.cli.prove import parse_budget
+    from diagnose.trials.budget import parse_budget
     from diagnose.trials.candidates import check_ids
 
     check_ids(asked, own_process=False)

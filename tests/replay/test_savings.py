@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from diagnose.model.diagnosis import Finding, Prescription
@@ -13,8 +14,8 @@ from diagnose.replay.simulate import simulate
 from diagnose.replay.step_subset import excerpt
 
 
-def finding(rule, lost_us):
-    return Finding(rule, rule, lost_us * 1000)
+def finding(rule, lost_us, tasks=()):
+    return Finding(rule, rule, lost_us * 1000, tasks=np.array(tasks, np.intp))
 
 
 def prescription(rule, least_us, most_us, name=""):
@@ -43,9 +44,7 @@ def hidden(recording):
     for i in range(5):
         r.op("aten::mm", 100 * i, 100 * i + (95 if i < 4 else 5))
         r.kernel("volta_sgemm", 100 * i + 10, 100 * i + 50, launched=(100 * i, 100 * i + 5))
-    t = r.tables()
-    t.blame("slow-kernel", list(range(5)))
-    return t
+    return r.tables()
 
 
 def test_half_of_a_stall_saves_half_of_it(stalled):
@@ -61,7 +60,7 @@ def test_half_of_a_stall_saves_half_of_it(stalled):
 
 def test_faster_kernels_save_nothing_where_the_host_binds(hidden):
     # Half of each kernel's 40 goes; only the last one ends the step: 450 - 20.
-    found = [finding("slow-kernel", 100)]
+    found = [finding("slow-kernel", 100, range(5))]
     (after,) = replay_savings(hidden, found, [prescription("slow-kernel", 0, 100)]).prescriptions
     assert after.saves_ns == pytest.approx((0, 20_000))
 
@@ -80,8 +79,7 @@ def test_a_saving_is_at_most_what_the_cause_costs(stalled):
 
 
 def test_savings_fall_one_after_the_other_and_are_not_added(stalled):
-    stalled.blame("slow-kernel", [0, 1])
-    found = [finding("python-stall", 290), finding("slow-kernel", 85)]
+    found = [finding("python-stall", 290), finding("slow-kernel", 85, [0, 1])]
     prescribed = [prescription("python-stall", 290, 290), prescription("slow-kernel", 85, 85)]
     replayed = replay_savings(stalled, found, prescribed)
     falls = waterfall(stalled, found, replayed)
