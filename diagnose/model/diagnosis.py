@@ -87,7 +87,7 @@ class Finding:
     confidence: Confidence = "high"
     facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
     tasks: Rows = field(
-        default=NO_TASKS, compare=False, repr=False
+        default_factory=lambda: NO_TASKS, compare=False, repr=False
     )  # device tasks (rows of Tasks) that it accounts for
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
 
