@@ -27,6 +27,7 @@ if shutil.which("nvidia-smi") is None:  # Triton decides when it is first import
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ["DIAGNOSE_DEBUG"] = "1"  # a fault of a rule fails the test that meets it; see the fixture `noted`
 
+from diagnose.analyzers import META
 from diagnose.errors import DEBUG
 from diagnose.model.capture import Capture, CaptureInfo, Samples
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
@@ -223,7 +224,9 @@ class Recording:
 
     def find(self, rule: str) -> Finding | None:
         """Return what a rule finds, however small."""
-        found = analyzer(rule).find(self.tables())
+        t = self.tables()
+        of_kernels = META[rule].kind == "kernel"
+        found = analyzer(rule).find(t, np.ones(len(t.tasks.row), bool)) if of_kernels else analyzer(rule).find(t)
         assert len(found) <= 1
         return found[0] if found else None
 
