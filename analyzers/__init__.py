@@ -1,10 +1,10 @@
 """One bottleneck, one file: what it looks for is the file's docstring, its id is the file's name.
 
 ``META`` is what is known of a rule apart from its code, ``find(t)`` (of kernel rules ``find(t, free)``) returns
-findings, ``prescribe(finding, step_ns)`` what to change. Rules that account for idle time also have ``claim(t, left)``, which returns the idle time that they
-explain; they are applied in the order of their META, and the first that claims a nanosecond keeps it. Where there is no
-device, rules with a ``host_order`` divide the training thread's time in the same way; a rule that sees something else
-there has ``claim_host`` as well.
+findings, ``prescribe(finding, step_ns)`` what to change. Rules that account for idle time also have ``claim(t, left)``,
+which returns the idle time that they explain; they are applied in the order of their META, and the first that claims a
+nanosecond keeps it. Where there is no device, rules with a ``host_order`` divide the training thread's time in the same
+way; a rule that sees something else there has ``claim_host`` as well.
 
 A file of this folder is a rule by having a META: nothing else has to be registered.
 """

@@ -11,17 +11,36 @@ Names are imported when first used: importing ``diagnose`` imports neither numpy
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from diagnose.api import Tracing, analyze, analyze_trace, trace
+    from diagnose.api import (
+        Diagnosis,
+        Finding,
+        Note,
+        Partition,
+        Prescription,
+        Queue,
+        RankSummary,
+        Tracing,
+        Trial,
+        Where,
+        analyze,
+        analyze_trace,
+        prove,
+        trace,
+    )
     from diagnose.capture.step_marker import step
-    from diagnose.errors import CaptureError, DiagnoseError, InputError, NotATraceError, OutputError, UsageError
-    from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
-    from diagnose.trials.step_function import prove
+    from diagnose.errors import (
+        CaptureError,
+        DiagnoseError,
+        InputError,
+        NotATraceError,
+        OriginalsChangedError,
+        OutputError,
+        UsageError,
+    )
 
 __version__ = "0.1.0"
 
@@ -32,10 +51,17 @@ __all__ = [
     "Finding",
     "InputError",
     "NotATraceError",
+    "Note",
+    "OriginalsChangedError",
     "OutputError",
+    "Partition",
     "Prescription",
+    "Queue",
+    "RankSummary",
     "Tracing",
+    "Trial",
     "UsageError",
+    "Where",
     "__version__",
     "analyze",
     "analyze_trace",
@@ -44,45 +70,21 @@ __all__ = [
     "trace",
 ]
 
-_HOMES = {
-    "diagnose.api": ("Tracing", "analyze", "analyze_trace", "trace"),
-    "diagnose.errors": (
-        "CaptureError",
-        "DiagnoseError",
-        "InputError",
-        "NotATraceError",
-        "OutputError",
-        "UsageError",
-    ),
-    "diagnose.model.diagnosis": ("Diagnosis", "Finding", "Prescription"),
-    "diagnose.capture.step_marker": ("step",),
-    "diagnose.trials.step_function": ("prove",),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+def _home(name: str) -> str:
+    """Return the module that a public name is imported from."""
+    if name == "step":
+        return "diagnose.capture.step_marker"
+    return "diagnose.errors" if name.endswith("Error") else "diagnose.api"
 
 
 def __getattr__(name: str) -> object:
     """Import a public name on first use."""
-    if name not in _HOME_OF:
+    if name not in __all__:
         raise AttributeError(f"module 'diagnose' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    return getattr(import_module(_home(name)), name)
 
 
 def __dir__() -> list[str]:
-    """List the public names, imported or not."""
-    return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Keeps ``diagnose.trace`` the function: importing the submodule of that name would replace it."""
-
-    @property
-    def trace(self) -> object:
-        return __getattr__("trace")
-
-    @trace.setter
-    def trace(self, module: ModuleType) -> None:
-        """Drop what the import system sets; ``from diagnose.trace import …`` does not need it."""
-
-
-sys.modules[__name__].__class__ = _Package
+    """List the public names, imported or not, and nothing else."""
+    return list(__all__)

@@ -8,22 +8,47 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from diagnose.capture.options import CaptureOptions
+from diagnose.capture.options import MAX_MB, CaptureOptions
 from diagnose.errors import DiagnoseError
+from diagnose.model.diagnosis import (
+    Diagnosis,
+    Finding,
+    Partition,
+    Prescription,
+    Queue,
+    RankSummary,
+    Renderers,
+    Trial,
+    Where,
+    bind_renderers,
+)
+from diagnose.model.events import Note
 from diagnose.progress import Progress
+from diagnose.trials.step_function import prove
 
-if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Diagnosis
-
-__all__ = ["Tracing", "analyze", "analyze_trace", "trace"]
+__all__ = [
+    "Diagnosis",
+    "Finding",
+    "Note",
+    "Partition",
+    "Prescription",
+    "Queue",
+    "RankSummary",
+    "Tracing",
+    "Trial",
+    "Where",
+    "analyze",
+    "analyze_trace",
+    "prove",
+    "trace",
+]
 
 AnyPath: TypeAlias = "str | PathLike[str]"
 
 STEPS = 10  # as the command has it
 MAX_SECONDS = 300.0
-MAX_MB = 200.0
 
 
 def analyze(  # noqa: PLR0913  # each is an option of its own
@@ -197,3 +222,24 @@ def _folder(keep: AnyPath | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="diagnose-") as temporary:
         yield Path(temporary) / "capture"
+
+
+def _html(diagnosis: Diagnosis) -> str:
+    from diagnose.reports import html
+
+    return html.render(diagnosis)
+
+
+def _json(diagnosis: Diagnosis) -> str:
+    from diagnose.reports import json
+
+    return json.render(diagnosis)
+
+
+def _text(diagnosis: Diagnosis) -> str:
+    from diagnose.reports.text import terminal_text
+
+    return terminal_text(diagnosis)
+
+
+bind_renderers(Renderers(_html, _json, _text))

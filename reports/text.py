@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Iterator
 from io import StringIO
 
@@ -16,15 +19,16 @@ from diagnose.reports.format import duration, path_tail, percent, plural, ranks
 from diagnose.reports.text_charts import cause_shares
 from diagnose.text.plain_text import one_line
 
-__all__ = ["render"]
+__all__ = ["WIDTH", "render", "terminal_text"]
 
+WIDTH = 100  # columns that the report is laid out for
 _MIN_WIDTH = 60  # narrower than this the columns of numbers no longer fit
 _MAX_NOTES = 8
 _MAX_RANKS = 16
 _VERDICT_STYLES = {"cpu-bound": "bold red", "gaps": "bold yellow", "kernel-bound": "bold green", "no-gpu": "bold cyan"}
 
 
-def render(d: Diagnosis, *, width: int = 100, colour: bool = False) -> str:
+def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False) -> str:
     """Return the report as lines of at most ``width`` columns (at least 60), with ANSI colours where asked for."""
     out = StringIO()
     console = Console(
@@ -44,6 +48,14 @@ def render(d: Diagnosis, *, width: int = 100, colour: bool = False) -> str:
     for part in _parts(d, console.width):
         console.print(part, overflow="fold")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def terminal_text(d: Diagnosis) -> str:
+    """Return the report as standard output wants it: its width, and colours only on a terminal."""
+    terminal = sys.stdout.isatty()
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if terminal else WIDTH
+    colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return render(d, width=width, colour=colour).rstrip("\n")
 
 
 def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:

@@ -39,13 +39,14 @@ def test_the_public_names_are_there_and_importing_them_is_cheap():
         _ = diagnose.analyse
 
 
-def test_trace_stays_the_function_after_the_module_of_that_name_is_imported():
+def test_the_package_shows_its_public_names_and_nothing_else():
     import diagnose.model.events
+    import diagnose.trials.runs
 
+    assert dir(diagnose) == sorted(diagnose.__all__)
+    assert all(getattr(diagnose, name) is not None for name in diagnose.__all__)
     assert callable(diagnose.trace)
-    from diagnose.model.events import Trace
-
-    assert Trace.__module__ == "diagnose.trace"
+    assert callable(diagnose.prove)
 
 
 def test_a_diagnosis_prints_and_writes_itself(tmp_path, capsys):

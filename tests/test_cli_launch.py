@@ -72,7 +72,8 @@ def test_a_signal_to_the_command_reaches_the_script(monkeypatch, tmp_path):
 def test_the_script_dies_with_a_command_that_is_killed(tmp_path):
     pid_file = tmp_path / "pid"
     child = (
-        "import os, time, pathlib; from diagnose.capture.process.child import _die_with_parent; _die_with_parent(os.getppid());"
+        "import os, time, pathlib; from diagnose.capture.process.child import _die_with_parent;"
+        "_die_with_parent(os.getppid());"
         f"pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(30)"
     )
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from diagnose.progress import Progress
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
 
-__all__ = ["Request", "answer", "examine_paths", "prepare", "terminal_text"]
+__all__ = ["Request", "answer", "examine_paths", "prepare"]
 
 READER_GONE = 141  # as a shell shows SIGPIPE: `diagnose analyze … | head` is no fault
 
@@ -92,21 +91,13 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
         webbrowser.open(next(file for file in files if _is_page(file)).absolute().as_uri())
 
 
-def terminal_text(diagnosis: Diagnosis) -> str:
-    """Return the text report as standard output wants it: its width, and colours only on a terminal."""
-    from diagnose.reports import text
-
-    terminal = sys.stdout.isatty()
-    width = min(output.WIDTH, shutil.get_terminal_size((output.WIDTH, 0)).columns) if terminal else output.WIDTH
-    colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return text.render(diagnosis, width=width, colour=colour).rstrip("\n")
-
-
 def _printed(diagnosis: Diagnosis, *, as_json: bool) -> str:
     if as_json:
         from diagnose.reports import json
 
         return json.render(diagnosis)
+    from diagnose.reports.text import terminal_text
+
     return terminal_text(diagnosis)
 
 

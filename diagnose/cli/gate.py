@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnose.cli.output import check_distinct
 from diagnose.compare.compare import compare
 from diagnose.compare.format import as_json, as_text
 from diagnose.compare.gate import FAILED, Judgement, judge, junit, parse_tolerance, sarif
 from diagnose.compare.sides import Side, open_side
 from diagnose.errors import InputError, UsageError
-from diagnose.model.files import check_file, printable, write_file
+from diagnose.model.files import check_distinct, check_file, printable, write_file
 from diagnose.progress import Progress
 
 __all__ = ["GateRequest", "compare_and_answer", "gate_and_answer"]

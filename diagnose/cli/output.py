@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.errors import OutputError, UsageError
-from diagnose.model.files import check_file, printable, write_file
+from diagnose.model.files import check_distinct, check_file, printable, write_file
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
 
-__all__ = ["FORMATS", "WIDTH", "check_distinct", "plan", "render", "write"]
+__all__ = ["FORMATS", "plan", "render", "write"]
 
 FORMATS = (".html", ".json", ".txt")
-WIDTH = 100  # columns that the text report is laid out for
 
 
 def plan(html: str | None, output: str | None, *, force: bool, inputs: Iterable[str | Path] = ()) -> tuple[Path, ...]:
@@ -39,21 +37,6 @@ def plan(html: str | None, output: str | None, *, force: bool, inputs: Iterable[
     return paths
 
 
-def check_distinct(options: Mapping[str, str | None], inputs: Iterable[str | Path] = ()) -> None:
-    """Make sure that no two options name one file to write, and none a file that is read.
-
-    Raises:
-        UsageError: two of them do.
-    """
-    named = [(option, Path(name)) for option, name in options.items() if name and name != "-"]
-    for i, (option, path) in enumerate(named):
-        for other, earlier in named[:i]:
-            if _same(path, earlier):
-                raise UsageError(f"{other} and {option} both name {printable(path)}; leave one of them out.")
-        if any(_same(path, Path(read)) for read in inputs):
-            raise UsageError(f"{option} names {printable(path)}, which is read; give it another name.")
-
-
 def render(diagnosis: Diagnosis, path: Path) -> str:
     """Return the report in the format that the suffix of ``path`` asks for."""
     match _format(path):
@@ -68,7 +51,7 @@ def render(diagnosis: Diagnosis, path: Path) -> str:
         case _:
             from diagnose.reports import text
 
-            return text.render(diagnosis, width=WIDTH)
+            return text.render(diagnosis)
 
 
 def write(diagnosis: Diagnosis, paths: Sequence[Path], *, force: bool) -> None:
@@ -88,14 +71,6 @@ def _failure(diagnosis: Diagnosis, path: Path, *, force: bool) -> OutputError | 
     except OutputError as error:
         return error
     return None
-
-
-def _same(path: Path, other: Path) -> bool:
-    """Return whether two names are of one file; a device may take several outputs."""
-    try:
-        return path.samefile(other) and path.is_file()
-    except OSError:  # one is not there yet
-        return os.path.realpath(path) == os.path.realpath(other)
 
 
 def _format(path: Path) -> str:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from diagnose.cli.answer import Request, answer, examine_paths, prepare
-from diagnose.cli.output import check_distinct
 from diagnose.errors import CaptureError, OriginalsChangedError, UsageError
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.files import cannot_write, check_file, printable
+from diagnose.model.files import cannot_write, check_distinct, check_file, printable
 from diagnose.model.reservation import Reservation
 from diagnose.progress import Progress
 from diagnose.text.plain_text import one_line

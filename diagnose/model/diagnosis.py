@@ -5,15 +5,18 @@ Times are nanoseconds (reports show milliseconds); shares are fractions of the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from os import PathLike
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.errors import DiagnoseError
 from diagnose.model.events import Note
+from diagnose.model.files import write_file
 from diagnose.model.rules import Legend
 
 if TYPE_CHECKING:
@@ -31,10 +34,12 @@ __all__ = [
     "Prescription",
     "Queue",
     "RankSummary",
+    "Renderers",
     "Source",
     "Trial",
     "Verdict",
     "Where",
+    "bind_renderers",
 ]
 
 Verdict: TypeAlias = Literal["cpu-bound", "kernel-bound", "gaps", "no-gpu"]
@@ -247,30 +252,42 @@ class Diagnosis:
         Raises:
             OutputError: the file exists already and ``force`` is off, or it cannot be written.
         """
-        from diagnose.reports import html
-
-        text = html.render(self)
+        text = _renderers().html(self)
         if path is not None:
-            from diagnose.model.files import write_file
-
             write_file(path, text, force=force)
         return text
 
     def to_json(self) -> str:
         """Return the JSON diagnosis of schema version 1."""
-        from diagnose.reports import json
-
-        return json.render(self)
+        return _renderers().json(self)
 
     def print(self) -> None:
         """Print the text report to standard output."""
-        from diagnose.cli.answer import terminal_text
-
-        print(terminal_text(self))
+        print(_renderers().text(self))
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook: in a frame, so that neither page styles the other."""
-        from html import escape
-
         frame = '<iframe srcdoc="{}" style="width: 100%; height: 800px; border: 0"></iframe>'
         return frame.format(escape(self.to_html()))
+
+
+class Renderers(NamedTuple):
+    """What turns a diagnosis into text: this type knows no report, so the Python face binds them."""
+
+    html: Callable[[Diagnosis], str]
+    json: Callable[[Diagnosis], str]
+    text: Callable[[Diagnosis], str]
+
+
+_bound: list[Renderers] = []
+
+
+def bind_renderers(renderers: Renderers) -> None:
+    """Set what ``to_html``, ``to_json`` and ``print`` of every diagnosis use."""
+    _bound[:] = [renderers]
+
+
+def _renderers() -> Renderers:
+    if not _bound:
+        raise DiagnoseError("No report is bound to diagnoses; get them through the package diagnose itself.")
+    return _bound[0]

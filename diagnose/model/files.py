@@ -11,10 +11,11 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
-from diagnose.errors import OutputError
+from diagnose.errors import OutputError, UsageError
 from diagnose.text.plain_text import middle, one_line
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "SPACE",
     "NewFile",
     "cannot_write",
+    "check_distinct",
     "check_file",
     "is_stream",
     "move_new",
@@ -229,3 +231,26 @@ def _mode(path: Path) -> int | None:
 def _set_mode(path: Path, mode: int) -> None:
     with contextlib.suppress(PermissionError):  # FAT has no modes
         path.chmod(mode)
+
+
+def check_distinct(options: Mapping[str, str | None], inputs: Iterable[str | Path] = ()) -> None:
+    """Make sure that no two options name one file to write, and none a file that is read.
+
+    Raises:
+        UsageError: two of them do.
+    """
+    named = [(option, Path(name)) for option, name in options.items() if name and name != "-"]
+    for i, (option, path) in enumerate(named):
+        for other, earlier in named[:i]:
+            if _same(path, earlier):
+                raise UsageError(f"{other} and {option} both name {printable(path)}; leave one of them out.")
+        if any(_same(path, Path(read)) for read in inputs):
+            raise UsageError(f"{option} names {printable(path)}, which is read; give it another name.")
+
+
+def _same(path: Path, other: Path) -> bool:
+    """Return whether two names are of one file; a device may take several outputs."""
+    try:
+        return path.samefile(other) and path.is_file()
+    except OSError:  # one is not there yet
+        return os.path.realpath(path) == os.path.realpath(other)

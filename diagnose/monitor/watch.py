@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from diagnose.cli.output import check_distinct
 from diagnose.errors import OutputError, UsageError
-from diagnose.model.files import NewFile, cannot_write, check_file, is_stream, write_file
+from diagnose.model.files import NewFile, cannot_write, check_distinct, check_file, is_stream, write_file
 from diagnose.monitor.board import connect
 from diagnose.monitor.record import CSV_COLUMNS, Record, to_json
 from diagnose.text.plain_text import one_line

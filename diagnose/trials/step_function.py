@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["prove"]
 
+RECORDED_STEPS = 10  # as `diagnose.analyze` has it
 BEGINS_DIFFERENTLY = (
     "Unchanged, it began with another loss each time: either the factory does not make everything anew, "
     "or it draws from a generator of its own."
@@ -112,10 +115,11 @@ def _checked(asked: Sequence[str], budget: str | float) -> float:
 
 
 def _recorded(runs: InProcess, ids: tuple[str, ...]) -> Diagnosis:
-    from diagnose.api import analyze
+    from diagnose.capture import capture_steps
+    from diagnose.pipeline.run import analyze_paths
 
-    with runs.patched(ids):
-        return analyze(runs.step_fn())
+    with tempfile.TemporaryDirectory(prefix="diagnose-") as folder, runs.patched(ids):
+        return analyze_paths([capture_steps(runs.step_fn(), steps=RECORDED_STEPS, output=Path(folder, "capture"))])
 
 
 def _after(runs: InProcess, best: tuple[str, ...], progress: Progress) -> Diagnosis | None:

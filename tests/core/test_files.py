@@ -8,10 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from diagnose.cli.output import check_distinct
 from diagnose.errors import OutputError, UsageError
 from diagnose.model import files
-from diagnose.model.files import check_file, printable, write_file
+from diagnose.model.files import check_distinct, check_file, printable, write_file
 from diagnose.model.reservation import Reservation
 
 resource = pytest.importorskip("resource")

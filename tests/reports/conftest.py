@@ -7,7 +7,8 @@ import pytest
 
 from diagnose.analyzers import LEGENDS
 from diagnose.model.charts import Gap, Memory, Picture, Roofline, RooflinePoint, Span
-from diagnose.model.diagnosis import (Diagnosis, Example, Finding, HostOperator, Partition, Prescription, Queue, RankSummary, Source, Trial, Where)  # fmt: skip
+from diagnose.model.diagnosis import Diagnosis, Example, Finding, HostOperator, Partition, Prescription, Queue
+from diagnose.model.diagnosis import RankSummary, Source, Trial, Where
 from diagnose.model.forecast import CriticalPath, Forecast, PathPiece, Waterfall
 from diagnose.model.events import Note
 
