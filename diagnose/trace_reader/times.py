@@ -20,6 +20,7 @@ UNKNOWN_NS = -(2**63)  # in the place of a start that is missing, no number, or 
 # Clocks count from a machine's start or from 1970. A sum of any two of these fits into int64.
 _EARLIEST_NS, _LATEST_NS = -(2**60), 2**62  # 36 years before zero, 2116
 _LONGEST_US = 2.0**50  # 35 years
+_SHORTEST_US = 5e-324  # the smallest number above zero
 
 
 def floats_hold(starts_us: Sequence[float], durations_us: Sequence[float]) -> bool:
@@ -35,12 +36,18 @@ def floats_hold(starts_us: Sequence[float], durations_us: Sequence[float]) -> bo
 
 def starts_ns(us: _Floats) -> Ints:
     """Convert times; the fraction is rounded on its own, where it is still exact. Unusable ones are UNKNOWN_NS."""
-    usable = (us > _EARLIEST_NS / 1000) & (us < _LATEST_NS / 1000)  # neither holds for what is no number
-    if usable.all():
+    earliest, latest = _EARLIEST_NS / 1000, _LATEST_NS / 1000
+    if _within(us, earliest, latest):
         return _rounded(us)
+    usable = (us > earliest) & (us < latest)
     starts = np.full(len(us), UNKNOWN_NS, np.int64)
     starts[usable] = _rounded(us[usable])
     return starts
+
+
+def _within(us: _Floats, low: float, high: float) -> bool:
+    """Say whether all values lie between the two; what is no number lies nowhere."""
+    return bool(np.minimum.reduce(us, initial=high) > low and np.maximum.reduce(us, initial=low) < high)
 
 
 def _rounded(us: _Floats) -> Ints:
@@ -62,10 +69,12 @@ def instants_ns(ns: Sequence[int]) -> Ints:
 
 def durations_ns(us: _Floats) -> tuple[Ints, int]:
     """Convert durations; those that are negative or no number count as zero, and are the number beside them."""
-    unusable = ~((us >= 0.0) & (us < np.inf))
-    if count := int(np.count_nonzero(unusable)):
-        us = np.where(unusable, 0.0, us)
-    return np.rint(np.minimum(us, _LONGEST_US) * 1000.0).astype(np.int64), count
+    count = 0
+    if not _within(us, -_SHORTEST_US, _LONGEST_US):
+        unusable = ~((us >= 0.0) & (us < np.inf))
+        count = int(np.count_nonzero(unusable))
+        us = np.minimum(np.where(unusable, 0.0, us), _LONGEST_US)
+    return np.rint(us * 1000.0).astype(np.int64), count
 
 
 def exact_ns(times: Sequence[Raw]) -> list[int]:
