@@ -27,6 +27,7 @@ if shutil.which("nvidia-smi") is None:  # Triton decides when it is first import
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ["DIAGNOSE_DEBUG"] = "1"  # a fault of a rule fails the test that meets it; see the fixture `noted`
 
+import diagnose.api  # noqa: F401  # binds the reports to diagnoses
 from diagnose.analyzers import META
 from diagnose.errors import DEBUG
 from diagnose.model.capture import Capture, CaptureInfo, Samples
@@ -71,6 +72,7 @@ class Recording:
         self.world_size = 1
         self.epoch_ns = EPOCH_NS
         self.sampled: list[tuple[float, tuple[str, int, str], int]] = []
+        self.lines: dict[tuple[str, int], str] = {}  # source text by file and line
         self.info: CaptureInfo | None = None
 
     # The host
@@ -212,7 +214,7 @@ class Recording:
         )
 
     def capture(self, attribution: Recording | None = None) -> Capture:
-        return Capture(self.trace, attribution.trace if attribution else None, self.info, self.samples)
+        return Capture(self.trace, attribution.trace if attribution else None, self.info, self.samples, self.lines)
 
     def tables(self) -> Tables:
         capture = self.capture()

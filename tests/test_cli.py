@@ -33,11 +33,11 @@ HEALTHY = Diagnosis(
 def examined(monkeypatch, tmp_path):
     """Let every path be read and be found healthy; return what was asked to be read."""
     asked = []
-    reading, pipeline = ModuleType("diagnose.trace_reader"), ModuleType("diagnose.pipeline")
+    reading, pipeline = ModuleType("diagnose.trace_reader"), ModuleType("diagnose.pipeline.run")
     reading.open_captures = lambda paths: asked.extend(paths) or ["capture"]
     pipeline.examine = lambda captures, **_: HEALTHY
     monkeypatch.setitem(sys.modules, "diagnose.trace_reader", reading)
-    monkeypatch.setitem(sys.modules, "diagnose.pipeline", pipeline)
+    monkeypatch.setitem(sys.modules, "diagnose.pipeline.run", pipeline)
     monkeypatch.chdir(tmp_path)
     return asked
 
@@ -115,7 +115,7 @@ def test_a_full_disk_anywhere_else_is_a_sentence_too(examined, monkeypatch, caps
     def full(captures, **_):
         raise OSError(28, "No space left on device", "/tmp/diagnose-1/a")
 
-    monkeypatch.setattr(sys.modules["diagnose.pipeline"], "examine", full)
+    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", full)
     assert cli.run(["analyze", "a.json", "--quiet"]) == 6
     assert capsys.readouterr().err == (
         "diagnose: error: /tmp/diagnose-1/a cannot be written: No space left on device. "
@@ -135,7 +135,7 @@ def test_every_error_is_one_sentence_with_its_exit_code(examined, monkeypatch, c
     def fail(captures, **_):
         raise error
 
-    monkeypatch.setattr(sys.modules["diagnose.pipeline"], "examine", fail)
+    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", fail)
     assert cli.run(["analyze", "a.json", "--json", "--quiet"]) == code
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -144,7 +144,7 @@ def test_every_error_is_one_sentence_with_its_exit_code(examined, monkeypatch, c
 
 @pytest.mark.usefixtures("noted")
 def test_a_fault_of_our_own_says_how_to_report_it(examined, monkeypatch, capsys):
-    monkeypatch.setattr(sys.modules["diagnose.pipeline"], "examine", lambda captures, **_: {}["missing"])
+    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", lambda captures, **_: {}["missing"])
     assert cli.run(["analyze", "a.json", "--quiet"]) == 70
     shown = capsys.readouterr().err
     assert shown.startswith("diagnose: error: a fault in diagnose itself: KeyError: 'missing'.")
@@ -158,7 +158,7 @@ def test_an_interrupt_is_no_traceback(examined, monkeypatch, capsys):
     def interrupt(captures, **_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["diagnose.pipeline"], "examine", interrupt)
+    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", interrupt)
     assert cli.run(["analyze", "a.json", "--quiet"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 
@@ -173,7 +173,7 @@ def test_wrong_usage_exits_with_2(capsys):
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys; from diagnose import cli; cli.run(['--help']);"
+        "import sys; from diagnose.cli import main; main.run(['--help']);"
         "print(sorted({'torch', 'numpy', 'rich', 'plotly', 'msgspec', 'jinja2'} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -262,7 +262,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except Exception as error:  # the promise is a sentence, whatever went wrong
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
-            _complain(_disk_is_full(error), error)
+            full = _disk_is_full(error)
+            _complain(str(full), full)
             return OutputError.exit_code
         return _unforeseen(error)
 
@@ -302,13 +303,13 @@ def _unforeseen(error: Exception) -> int:
     return INTERNAL_ERROR
 
 
-def _disk_is_full(error: OSError) -> str:
-    """Return the sentence; drop what standard output still holds if that is what cannot be written."""
+def _disk_is_full(error: OSError) -> OutputError:
+    """Return the error to show; drop what standard output still holds if that is what cannot be written."""
     try:
         sys.stdout.flush()
     except OSError:  # the interpreter would fail once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return str(cannot_write(error.filename or "standard output or a temporary file", error))
+    return cannot_write(error.filename or "standard output or a temporary file", error)
 
 
 def _own_fault(error: Exception) -> str:

@@ -64,11 +64,11 @@ def test_so_does_a_part_of_the_answer(late, monkeypatch):
     assert failed == ["trust", "operators", "roofline", "memory", "profiler-overhead"]
 
 
-@pytest.mark.parametrize("broken_part", ["diagnose.pipeline.skew_of", "diagnose.analyzers.straggler.find_in_all"])
+@pytest.mark.parametrize("broken_part", ["diagnose.pipeline.run.skew_of", "diagnose.analyzers.straggler.find_in_all"])
 @pytest.mark.usefixtures("noted")
 def test_so_does_the_comparison_of_ranks(late, monkeypatch, broken_part):
     monkeypatch.setattr(broken_part, broken)
-    monkeypatch.setattr("diagnose.pipeline.skew_of", broken if "skew" in broken_part else lambda tables: TWO_RANKS)
+    monkeypatch.setattr("diagnose.pipeline.run.skew_of", broken if "skew" in broken_part else lambda tables: TWO_RANKS)
     answer = examine([late.capture(), late.capture()])
     assert len(answer.ranks) == 2
     assert [note.text for note in answer.trust if "by chance" in note.text] != []

@@ -16,7 +16,7 @@ from diagnose.trials.run_folder import LOCK, MARKER, PREFIX, remove_leftovers, r
 PATIENCE_S = 60
 HOLDS = """
 import os, subprocess, sys
-from diagnose.proof.run_folder import run_folder
+from diagnose.trials.run_folder import run_folder
 with run_folder() as folder:
     left = subprocess.Popen(["sleep", "300"], env={"DIAGNOSE_TRIAL": f"{folder}/run-001", "PATH": os.environ["PATH"]})
     print(folder, left.pid, flush=True)
