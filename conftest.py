@@ -21,7 +21,15 @@ import pytest
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.reports import json as json_report
 
-ALONE = ("capture", "e2e", "fixtures", "proof", "kernels/test_loader_tuning.py", "kernels/test_concurrent_samples.py")
+ALONE = (
+    "capture",
+    "e2e",
+    "faults",
+    "fixtures",
+    "trials",
+    "kernels/test_loader_tuning.py",
+    "kernels/test_concurrent_samples.py",
+)
 TESTS = Path(__file__).parent / "tests"
 
 

@@ -137,7 +137,8 @@ def test_a_report_is_written_only_where_nothing_is(diagnose, tmp_path):
 def test_analysing_imports_no_torch(tmp_path):
     (tmp_path / "trace.json").write_text(kineto())
     code = (
-        "import sys; from diagnose.cli import main; code = main.run(['analyze', 'trace.json', '--html', 'r.html', '--json']);"
+        "import sys; from diagnose.cli import main;"
+        "code = main.run(['analyze', 'trace.json', '--html', 'r.html', '--json']);"
         "sys.exit(code or 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path)
