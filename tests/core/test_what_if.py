@@ -162,7 +162,7 @@ def test_a_change_and_a_line_are_replayed_on_the_window_that_has_lines(recording
     lines.kernel("b", 120, 150, launched=(110, 115))
     monkeypatch.setattr(what_if, "open_captures", lambda _paths: [timing.capture(lines)])
     answer = ask("trace.json", Asked(apply=("allow-tf32",), no_sync=(("train.py", 7),)))
-    # The product takes 30 to 60 of its 60 less, and without the wait b is launched at 58: at the earliest it ends at 88.
+    # The product takes 30 to 60 of its 60 less; without the wait b is launched at 58, and ends at 88 at the earliest.
     assert [f.title for f in answer.forecasts] == ["now", "allow-tf32", "no wait for the device at train.py:7"]
     assert answer.now_ns == pytest.approx(150_000)
     assert 88_000 <= answer.then_ns <= 110_000
