@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, calls_inside, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, calls_inside, idle_finding, prescription
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -57,7 +57,7 @@ def find(t: Tables) -> list[Finding]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Let segments grow."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="expandable-segments",

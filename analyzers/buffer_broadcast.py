@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
@@ -59,7 +59,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Switch the broadcast off."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="no-buffer-broadcast",

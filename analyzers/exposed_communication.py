@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.gradients import ddp_facts, gradient_prescriptions
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
 from diagnose.analyzers.common.locate import doing
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Ints, Kind
@@ -142,7 +142,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
 
 
 def _overlap_exchange(finding: Finding, step_ns: float) -> Prescription:
-    return removable(
+    return prescription(
         finding,
         step_ns,
         id="overlap-exchange",

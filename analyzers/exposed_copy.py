@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -98,7 +98,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     facts = finding.facts
     if facts["to_host"] == facts["num"]:
         return [
-            removable(
+            prescription(
                 finding,
                 step_ns,
                 id="defer-readback",
@@ -112,7 +112,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             )
         ]
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="prefetch-to-device",

@@ -22,7 +22,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, intersect, total, union
@@ -117,7 +117,7 @@ def _where(t: Tables, rows: npt.NDArray[np.intp]) -> tuple[Where, ...]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Allow TF32 where there is any, else autocast."""
     tf32 = int(str(finding.facts["generation"])) >= AMPERE
-    autocast = removable(
+    autocast = prescription(
         finding,
         step_ns,
         id="autocast",
@@ -135,7 +135,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     )
     if not tf32:
         return [autocast]
-    precision = removable(
+    precision = prescription(
         finding,
         step_ns,
         id="allow-tf32",

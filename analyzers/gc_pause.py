@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
@@ -60,7 +60,7 @@ def find(t: Tables) -> list[Finding]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Freeze long-lived objects and collect on a schedule."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="schedule-gc",

@@ -17,7 +17,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, longer_than, subtract, union
@@ -58,7 +58,7 @@ def find(t: Tables) -> list[Finding]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Take the wait out of the loop."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="no-host-collective",

@@ -23,7 +23,7 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding, prescription
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -96,7 +96,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     before = place.code if place and place.code else "running_loss += loss.item()"
     at = f"   # {place.file}:{place.line}" if place else ""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="defer-sync",

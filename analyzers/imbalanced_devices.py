@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct, intersect, span, total, union
@@ -68,7 +68,7 @@ def find(t: Tables) -> list[Finding]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Use one process for each device."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="one-process-a-device",

@@ -17,7 +17,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding, prescription
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract
 from diagnose.model.rules import Legend, RuleMeta
@@ -79,7 +79,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Compile, with graphs where shapes are fixed and there is a device."""
     if not finding.facts.get("has_device"):
         return [
-            removable(
+            prescription(
                 finding,
                 step_ns,
                 id="compile-model",
@@ -94,7 +94,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             )
         ]
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="compile-graphs",

@@ -25,8 +25,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import removable
-from diagnose.analyzers.common.kernel_findings import Waste, costliest, waste_finding
+from diagnose.analyzers.common.idle_findings import prescription
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
@@ -62,8 +62,8 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     length = t.tasks.end - t.tasks.start
     is_conversion = bool(length[converts].sum() > length[reorders].sum())
     title = "Images are converted between memory layouts" if is_conversion else "Tensors are copied into another order"
-    waste = Waste(META.id, title, MIN_SHARE, evidence=costliest(t, tasks), facts={"is_conversion": is_conversion})
-    return waste_finding(t, waste, tasks)
+    rule = KernelRule(META.id, title, MIN_SHARE, evidence=top_kernels(t, tasks), facts={"is_conversion": is_conversion})
+    return kernel_finding(t, rule, tasks)
 
 
 def _same_type(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
@@ -86,7 +86,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Keep one layout, or leave the copy out."""
     if finding.facts["is_conversion"]:
         return [
-            removable(
+            prescription(
                 finding,
                 step_ns,
                 id="channels-last",
@@ -100,7 +100,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             )
         ]
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="no-contiguous",

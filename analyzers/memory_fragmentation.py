@@ -16,7 +16,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.records import AllocatorRecord
@@ -72,7 +72,7 @@ def _pieces(t: Tables) -> list[str]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Fragment less."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="expandable-segments",

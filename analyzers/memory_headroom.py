@@ -17,7 +17,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.memory import ACTIVATIONS, INPUT, WORKSPACE, memory_of
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.rules import RuleMeta
@@ -65,7 +65,7 @@ def find(t: Tables) -> list[Finding]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Raise the batch size."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="larger-batch",

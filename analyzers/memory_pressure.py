@@ -18,7 +18,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.rules import RuleMeta
@@ -63,7 +63,7 @@ def find(t: Tables) -> list[Finding]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Need less at the peak."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="expandable-segments",
@@ -75,7 +75,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             needs="a driver and a platform with virtual memory management; else checkpointing or a smaller batch",
             remedy="diagnose.kernels.allocator",
         ),
-        removable(
+        prescription(
             finding,
             step_ns,
             id="checkpoint-blocks",

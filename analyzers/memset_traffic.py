@@ -22,8 +22,8 @@ import re
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import removable
-from diagnose.analyzers.common.kernel_findings import Waste, costliest, waste_finding
+from diagnose.analyzers.common.idle_findings import prescription
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.rules import RuleMeta
@@ -43,14 +43,14 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of fills."""
     fills = (t.trace.events.kind[t.tasks.row] == Kind.MEMSET) | t.tasks_matching(_FILLS)
     tasks = np.flatnonzero(free & fills)
-    waste = Waste(META.id, "The device spends its time filling memory", MIN_SHARE, evidence=costliest(t, tasks))
-    return waste_finding(t, waste, tasks)
+    rule = KernelRule(META.id, "The device spends its time filling memory", MIN_SHARE, evidence=top_kernels(t, tasks))
+    return kernel_finding(t, rule, tasks)
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Fill less."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="no-fills",

@@ -20,8 +20,8 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.analyzers.common.idle_findings import removable
-from diagnose.analyzers.common.kernel_findings import Waste, waste_finding
+from diagnose.analyzers.common.idle_findings import prescription
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
@@ -57,7 +57,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         f"{g.op} {g.shapes}: {odd} is no multiple of {MULTIPLE[g.precision]}; {g.achieved()} of {g.peak(peak)}."
         for g, odd in found[:3]
     ]
-    waste = Waste(
+    rule = KernelRule(
         META.id,
         "Matrix products have sizes that miss the tiles",
         MIN_SHARE,
@@ -66,7 +66,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         confidence="medium",
         facts={"size": found[0][1] if found else 0},
     )
-    return waste_finding(t, waste, tasks)
+    return kernel_finding(t, rule, tasks)
 
 
 def _odd_size(group: Group) -> int:
@@ -84,7 +84,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     size = int(str(finding.facts["size"]))
     padded = -(-size // 64) * 64
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="pad-size",

@@ -17,7 +17,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -52,7 +52,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Move the wait out of the training thread."""
     place = next((w for w in finding.where if w.file), None)
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="wait-elsewhere",

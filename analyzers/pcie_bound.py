@@ -20,7 +20,7 @@ import re
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.rules import RuleMeta
@@ -72,7 +72,7 @@ def find(t: Tables) -> list[Finding]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Send less."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="send-less",

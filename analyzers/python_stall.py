@@ -16,7 +16,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total
@@ -62,7 +62,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     place = next((w for w in finding.where if w.file), None)
     at = f" at {place.file}:{place.line}" if place else ""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="python-off-the-loop",

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, removable
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -52,7 +52,7 @@ def find(t: Tables) -> list[Finding]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Make the changing size dynamic."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="stop-recompiling",

@@ -23,8 +23,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import removable
-from diagnose.analyzers.common.kernel_findings import Waste, costliest, waste_finding
+from diagnose.analyzers.common.idle_findings import prescription
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, union
@@ -51,8 +51,8 @@ _FORWARD = re.compile(
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of the second forward."""
     tasks = np.flatnonzero(free & _recomputed(t))
-    waste = Waste(META.id, "The backward runs the forward a second time", MIN_SHARE, evidence=costliest(t, tasks))
-    return waste_finding(t, waste, tasks)
+    rule = KernelRule(META.id, "The backward runs the forward a second time", MIN_SHARE, evidence=top_kernels(t, tasks))
+    return kernel_finding(t, rule, tasks)
 
 
 def _recomputed(t: Tables) -> npt.NDArray[np.bool_]:
@@ -86,7 +86,7 @@ def _second_runs(backward: Intervals, forward: Intervals) -> Intervals:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Recompute less."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="checkpoint-less",

@@ -23,8 +23,8 @@ import re
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import removable
-from diagnose.analyzers.common.kernel_findings import Waste, costliest, waste_finding
+from diagnose.analyzers.common.idle_findings import prescription
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
@@ -57,21 +57,21 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     tasks = tasks[(free & t.tasks_matching(_KERNELS))[tasks]]
     kept = sum(g.bound_ns for g in slow) / REACHED
     told = [f"{g.op} {g.shapes}: {g.achieved()}." for g in slow[:2]]
-    waste = Waste(
+    rule = KernelRule(
         META.id,
         "Additions at indices wait for each other",
         MIN_SHARE,
         kept_ns=kept,
-        evidence=[*told, *costliest(t, tasks, most=2)],
+        evidence=[*told, *top_kernels(t, tasks, most=2)],
         confidence="medium",
     )
-    return waste_finding(t, waste, tasks)
+    return kernel_finding(t, rule, tasks)
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Use operators whose backward is made for repeated indices."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="embedding-lookup",

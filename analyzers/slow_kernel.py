@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.chains import chains
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import place
 from diagnose.model.diagnosis import Finding, Prescription, Where
@@ -110,7 +110,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Try another attention backend, or let a search pick the kernels."""
     if finding.facts["attention"]:
         return [
-            removable(
+            prescription(
                 finding,
                 step_ns,
                 id="other-attention",
@@ -125,7 +125,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             )
         ]
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="autotune-kernels",

@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.gradients import in_buckets
-from diagnose.analyzers.common.kernel_findings import costliest
+from diagnose.analyzers.common.kernel_findings import top_kernels
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
@@ -57,7 +57,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             evidence=(
                 f"{len(tasks) / t.steps.num:.0f} collectives of {np.median(length) / 1e3:.0f} µs at the median a step; "
                 f"nothing hides {alone / t.steps.num / 1e6:.2f} ms of them.",
-                *costliest(t, tasks),
+                *top_kernels(t, tasks),
             ),
         )
     ]

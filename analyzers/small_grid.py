@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import removable
-from diagnose.analyzers.common.kernel_findings import Waste, waste_finding
+from diagnose.analyzers.common.idle_findings import prescription
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import covered, distinct, union
 from diagnose.model.rules import RuleMeta
@@ -58,8 +58,8 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         f"{length[i] / 1e6:.3f} ms."
         for i in longest
     ]
-    waste = Waste(META.id, "Long kernels use a part of the device", MIN_SHARE, kept, told, confidence="medium")
-    return waste_finding(t, waste, tasks)
+    rule = KernelRule(META.id, "Long kernels use a part of the device", MIN_SHARE, kept, told, confidence="medium")
+    return kernel_finding(t, rule, tasks)
 
 
 def _runs_alone(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
@@ -78,7 +78,7 @@ def _runs_alone(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Give each kernel more to do."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="fill-the-device",

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
@@ -72,7 +72,7 @@ def find_in_all(ranks: Sequence[Tables], skew: Skew) -> list[Finding]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Share the work out."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="even-out-ranks",

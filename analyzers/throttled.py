@@ -18,7 +18,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
@@ -63,7 +63,7 @@ def find(t: Tables) -> list[Finding]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Look at power and cooling."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="lift-the-limit",

@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import places
 from diagnose.model.diagnosis import Finding, Prescription
@@ -77,7 +77,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Use the fused operator."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="fused-attention",

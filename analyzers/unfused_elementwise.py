@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.chains import Chain, chains
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import places
 from diagnose.model.diagnosis import Finding, Prescription, Where
@@ -92,7 +92,7 @@ def _where(t: Tables, found: list[Chain]) -> tuple[Where, ...]:
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
     """Compile the model."""
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id="compile-model",

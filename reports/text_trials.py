@@ -20,7 +20,7 @@ _LABELS = {"single": "", "combination": "together: ", "without": "together, with
 
 
 def trials(d: Diagnosis) -> Iterator[RenderableType]:
-    """Yield a line for each trial, with what was foretold and how its losses went."""
+    """Yield a line for each trial, with what was predicted and how its losses went."""
     for trial in d.trials:
         yield Padding(_failed(trial) if trial.failure else _line(trial), (0, 0, 0, 2))
         if trial.note:
@@ -57,8 +57,8 @@ def _times(trial: Trial) -> Iterator[str]:
     if not trial.baseline_ms or not trial.step_ms:
         return
     before, after = median(trial.baseline_ms), median(trial.step_ms)
-    foretold = f" (foretold {duration(trial.predicted_ms * 1e6)})" if trial.predicted_ms is not None else ""
-    yield f"  step {duration(before * 1e6)} to {duration(after * 1e6)}{foretold}"
+    predicted = f" (predicted {duration(trial.predicted_ms * 1e6)})" if trial.predicted_ms is not None else ""
+    yield f"  step {duration(before * 1e6)} to {duration(after * 1e6)}{predicted}"
     if trial.peak_bytes is not None and trial.peak_bytes[0] > 0:
         change = trial.peak_bytes[1] / trial.peak_bytes[0] - 1
         if abs(change) >= 0.02:  # less is the allocator's own rounding

@@ -1,4 +1,4 @@
-"""What the charts of the trials draw: each measured step with its interval beside the one foretold, and the losses."""
+"""What the charts of the trials draw: each measured step with its interval beside the one predicted, and the losses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def trial_data(d: Diagnosis) -> Data | None:
         "baseline": baseline,
         "noise": noise if math.isfinite(noise) else 0.0,
         "groups": [_group(measured, tone) for tone in TONES if any(verdict(t) == tone for t in measured)],
-        "foretold": [[i, t.predicted_ms] for i, t in enumerate(measured) if _is_number(t.predicted_ms)],
+        "predicted": [[i, t.predicted_ms] for i, t in enumerate(measured) if _is_number(t.predicted_ms)],
         "losses": _losses(measured),
     }
 

@@ -1,10 +1,10 @@
 """Runs every bundled pair of training scripts through the whole tool and writes docs/evaluation.md.
 
-For each pair: is the planted rule the dominant finding; what does the diagnosis foretell for the step; what does prove
+For each pair: is the planted rule the dominant finding; what does the diagnosis predict for the step; what does prove
 measure for the change that can be applied from outside; what does the repaired script take; is anything found in it.
 Exits 1 below the bars: planted rule dominant in 95 % of the pairs that can show on the device, no speed-up claimed for
 a change that changes nothing, the same losses bit by bit under changes that promise it, and a mean error of the
-foretold step of at most 15 % (on a GPU 10 %). Exits 3 where ``--minutes`` were over before the last pair; with
+predicted step of at most 15 % (on a GPU 10 %). Exits 3 where ``--minutes`` were over before the last pair; with
 ``--keep`` the next run goes on from there.
 """
 
@@ -57,7 +57,7 @@ class Row:
     expected: tuple[str, ...]
     dominant: str | None
     now: float | None  # measured, unprofiled
-    foretold: float | None  # after the prescription for the planted rule
+    predicted: float | None  # after the prescription for the planted rule
     proven: tuple[str, float, float, float, str] | None  # id, speed-up, low, high, numerics
     sham: tuple[float, float, float, str] | None  # speed-up, low, high, numerics
     repaired: float | None
@@ -75,9 +75,9 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """Return how far the foretold step is off the one with the change, else off the repaired."""
+        """Return how far the predicted step is off the one with the change, else off the repaired."""
         truth = self.after or self.repaired
-        return None if self.foretold is None or not truth else self.foretold / truth - 1
+        return None if self.predicted is None or not truth else self.predicted / truth - 1
 
 
 def main() -> int:
@@ -135,14 +135,14 @@ def _row(fixture: Pair, budget: str, device: str) -> Row:
     tried = next((p for p in mine if p["id"] in trials), None)
     chosen = trials[tried["id"]] if tried else None
     baseline = next((t["baseline_ms"] for t in ([chosen] if chosen else trials.values())), None)
-    foretold = chosen["predicted_ms"] if chosen else _foretold(planted, mine[0], baseline) if mine else None
+    predicted = chosen["predicted_ms"] if chosen else _predicted(planted, mine[0], baseline) if mine else None
     sham = trials.get("sham")
     return Row(
         name=fixture.name,
         expected=expected,
         dominant=planted["dominant"],
         now=baseline,
-        foretold=foretold,
+        predicted=predicted,
         proven=None if chosen is None else (chosen["id"], chosen["speed_up"], *chosen["interval"], chosen["numerics"]),
         sham=None if sham is None else (sham["speed_up"], *sham["interval"], sham["numerics"]),
         repaired=baseline / faster if baseline and faster else None,
@@ -150,8 +150,8 @@ def _row(fixture: Pair, budget: str, device: str) -> Row:
     )
 
 
-def _foretold(planted: dict[str, Any], prescription: dict[str, Any], baseline: float | None) -> float | None:
-    """Return the step after a change that only the author can make, ms, as `diagnose prove` foretells the others."""
+def _predicted(planted: dict[str, Any], prescription: dict[str, Any], baseline: float | None) -> float | None:
+    """Return the step after a change that only the author can make, ms, as `diagnose prove` predicts the others."""
     if baseline is None or prescription["predicted_step_ms"] is None:
         return None
     return baseline * left_of_step(prescription["saves_ms"], planted["step_ms"] - planted["recording_ms"])
@@ -258,7 +258,7 @@ def _line(row: Row) -> str:
         ", ".join(row.expected) or "none",
         f"{row.dominant or 'none'}{'' if row.right else ' (wrong)'}",
         _ms(row.now),
-        _ms(row.foretold),
+        _ms(row.predicted),
         proven,
         _ms(row.after),
         _ms(row.repaired),
@@ -289,24 +289,24 @@ Made by `scripts/evaluate {made}` on {_machine(device)}. Each script of
 unprofiled medians.
 
 - **found**: the dominant finding of the planted script, against the rule that its header names.
-- **foretold**: the step after the first prescription for that rule, by replay: its saving is taken from the recorded
+- **predicted**: the step after the first prescription for that rule, by replay: its saving is taken from the recorded
   step less what recording cost, and scaled to the unprofiled one.
 - **proven**: what `diagnose prove` measured for the change, where it can be applied from outside.
 - **step then**, **repaired**: the step over how many times as fast the changed and the repaired script are in runs that
   take turns, so that slow spells of a shared machine fall on both sides.
-- **error**: the foretold step against the proven one, else against the repaired script's.
+- **error**: the predicted step against the proven one, else against the repaired script's.
 - **control**: the speed-up that prove reports for a change that changes nothing; its interval must hold 1.
 - **found when repaired**: findings above {FALSE_SHARE:.0%} of the step in the repaired script, which shows its next
   bottleneck.
 
 Planted rule dominant: {sum(row.right for row in rows)} of {len(rows)} (bar {RULE_BAR:.0%}).
-Error of the foretold step where the very change was proven: {error} (bar {ERROR_BAR[device]:.0%}).
+Error of the predicted step where the very change was proven: {error} (bar {ERROR_BAR[device]:.0%}).
 Where it has to be made by hand, against the repaired script, which may do more or less than prescribed: {by_hand}.
 Noise: the control, which is 1 but for the machine, was off by {noise}.
 Speed-ups claimed for the control: {len(_false_claims(rows))} (bar 0).
 Changes that promise the same numbers and kept the losses bit by bit: {kept} of {promised} (bar: all).
 
-| pair | planted | found | step | foretold | proven | step then | repaired | error | control | found when repaired |
+| pair | planted | found | step | predicted | proven | step then | repaired | error | control | found when repaired |
 |---|---|---|---|---|---|---|---|---|---|---|
 {chr(10).join(_line(row) for row in rows)}
 {"" if device == "gpu" else NOT_YET}"""

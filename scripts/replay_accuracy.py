@@ -39,7 +39,7 @@ from what it waits for. Three questions, from the weakest to the strongest:
 
 Not modelled: other ranks (a collective takes as long as it took), a launch that blocks because the queue is full,
 kernels slowing each other down, DataLoader workers (loading is host work of the training thread).
-Host work keeps its measured length, so no question here tests how well that of a changed script is foretold.
+Host work keeps its measured length, so no question here tests how well that of a changed script is predicted.
 
 Where usual delays miss by more than 3 %, single delays of 1 to 108 ms are not explained by the graph: in
 edge_trimmed_base nine of ten tasks have no launch record; in tl_rn_actckpt_ddp_mi300x twelve such delays sum to 60 ms,
@@ -105,7 +105,7 @@ def replayed(path: Path) -> Row | None:
     import numpy as np
 
     from diagnose.errors import DiagnoseError
-    from diagnose.pipeline.rank import tables_of
+    from diagnose.pipeline.rank import build_tables
     from diagnose.replay import build, simulate, typical_delays
     from diagnose.trace_reader import open_captures
 
@@ -113,7 +113,7 @@ def replayed(path: Path) -> Row | None:
         capture = open_captures([path])[0]
     except DiagnoseError:
         return None
-    t = tables_of(capture, capture.trace)
+    t = build_tables(capture, capture.trace)
     if t.device_id < 0 or not t.steps.marked:
         return None
     graph = build(t)

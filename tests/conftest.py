@@ -33,7 +33,7 @@ from diagnose.errors import DEBUG
 from diagnose.model.capture import Capture, CaptureInfo, Samples
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.events import Device, Events, Kind, Thread, Trace
-from diagnose.pipeline.rank import examine_rank, tables_of
+from diagnose.pipeline.rank import analyze_rank, build_tables
 from diagnose.tables import Tables
 
 COLUMNS = (
@@ -218,7 +218,7 @@ class Recording:
 
     def tables(self) -> Tables:
         capture = self.capture()
-        return tables_of(capture, capture.trace)
+        return build_tables(capture, capture.trace)
 
     def booked(self) -> dict[str, int]:
         """Return idle ns by rule."""
@@ -243,7 +243,7 @@ class Recording:
         return found
 
     def diagnosis(self, attribution: Recording | None = None) -> Diagnosis:
-        answer = examine_rank(self.capture(attribution))
+        answer = analyze_rank(self.capture(attribution))
         answer.to_json()  # checked against the schema, as every JSON that a test makes
         return answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.model.diagnosis import Facts, Finding, Prescription
 from diagnose.model.records import as_facts
 from diagnose.tables import Tables
@@ -41,7 +41,7 @@ def gradient_prescriptions(finding: Finding, step_ns: float) -> list[Prescriptio
 def in_buckets(finding: Finding, step_ns: float, *, least: float = 0.3) -> Prescription:
     """Prescribe DistributedDataParallel in the place of reductions that the script calls itself."""
     device = "device_ids=[local_rank], " if finding.facts.get("has_device", True) else ""
-    return removable(
+    return prescription(
         finding,
         step_ns,
         id="bucket-gradients",
@@ -65,7 +65,7 @@ def _call(arguments: Mapping[str, object], *, has_device: bool) -> str:
 def _smaller_buckets(finding: Finding, step_ns: float, known: Mapping[str, object]) -> Prescription:
     on_device = bool(finding.facts.get("has_device"))
     better = {**known, "bucket_cap_mb": DEFAULT_BUCKET_MB, "gradient_as_bucket_view": True}
-    return removable(
+    return prescription(
         finding,
         step_ns,
         id="overlap-gradients",
@@ -85,7 +85,7 @@ def _smaller_buckets(finding: Finding, step_ns: float, known: Mapping[str, objec
 def _sixteen_bits(finding: Finding, step_ns: float, known: Mapping[str, object]) -> Prescription:
     on_device = bool(finding.facts.get("has_device"))
     call = _call(known, has_device=on_device)
-    return removable(
+    return prescription(
         finding,
         step_ns,
         id="compress-gradients",

@@ -15,7 +15,7 @@ from diagnose.model.events import Ints
 from diagnose.model.intervals import Intervals, union
 from diagnose.tables import Tables
 
-__all__ = ["Occurrences", "idle_finding", "occurrences", "removable"]
+__all__ = ["Occurrences", "idle_finding", "occurrences", "prescription"]
 
 # Places are looked up for so many of the largest occurrences: their sum stands for the rest.
 MAX_LOOKED_UP = 200
@@ -129,7 +129,7 @@ def idle_finding(t: Tables, idle: Idle) -> list[Finding]:
 
 
 def _places(t: Tables, o: Occurrences, probe: Probe) -> tuple[Where, ...]:
-    """Return the places of the occurrences, the costliest first; lines of the sampler stand before all others."""
+    """Return the places of the occurrences, the top_kernels first; lines of the sampler stand before all others."""
     cost: dict[Where, int] = {}
     largest = np.argsort(-o.lost, kind="stable")[:MAX_LOOKED_UP]
     found = places(t, probe.thread[largest], probe.time[largest])
@@ -186,28 +186,33 @@ def calls_inside(t: Tables, o: Occurrences) -> list[str]:
     ]
 
 
-def removable(  # what every rule says of its change
+def prescription(  # noqa: PLR0913  # each is a field of its own
     finding: Finding,
     step_ns: float,
     *,
+    id: str,  # the field's name
+    title: str,
+    after: str,
+    safety: str,
     least: float,
     most: float = 1.0,
+    before: str = "",
+    needs: str = "",
+    remedy: str = "",
     arguments: Facts | None = None,
-    **shape: str,
 ) -> Prescription:
-    """Return a prescription that gives back between ``least`` and ``most`` of what the finding costs."""
+    """Return a prescription that gives back between ``least`` and ``most``, shares of what the finding costs."""
     saves = (finding.lost_ns * least, finding.lost_ns * most)
-    texts = {"before": "", "needs": "", "remedy": "", **shape}
     return Prescription(
         rule=finding.rule,
+        id=id,
+        title=title,
+        before=before,
+        after=after,
         saves_ns=saves,
         predicted_step_ns=step_ns - sum(saves) / 2,
-        id=texts["id"],
-        title=texts["title"],
-        before=texts["before"],
-        after=texts["after"],
-        safety=texts["safety"],
-        needs=texts["needs"],
-        remedy=texts["remedy"],
+        safety=safety,
+        needs=needs,
+        remedy=remedy,
         arguments=arguments or {},
     )

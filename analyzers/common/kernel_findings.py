@@ -13,7 +13,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.intervals import intersect, total, union
 from diagnose.tables import Tables
 
-__all__ = ["Waste", "busy_part", "costliest", "waste_finding"]
+__all__ = ["KernelRule", "busy_part", "kernel_finding", "top_kernels"]
 
 Rows = npt.NDArray[np.intp]
 
@@ -22,8 +22,8 @@ MAX_PLACES = 3
 
 
 @dataclass(frozen=True)
-class Waste:
-    """How a rule of a busy device describes itself: what ``waste_finding`` cannot know."""
+class KernelRule:
+    """How a rule of a busy device describes itself: what ``kernel_finding`` cannot know."""
 
     rule: str
     title: str
@@ -39,7 +39,7 @@ def busy_part(t: Tables, tasks: Rows) -> int:
     return total(intersect(union((t.tasks.start[tasks], t.tasks.end[tasks])), t.occupancy.busy))
 
 
-def waste_finding(t: Tables, waste: Waste, tasks: Rows) -> list[Finding]:
+def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
     """Return the finding of these tasks, or nothing where they take too little; they are the rule's from then on."""
     time, busy = busy_part(t, tasks), total(t.occupancy.busy)
     length = (t.tasks.end - t.tasks.start)[tasks]
@@ -75,7 +75,7 @@ def _where(t: Tables, tasks: Rows) -> tuple[Where, ...]:
     return tuple(dict.fromkeys(replace(w, stack=()) for w in found))[:MAX_PLACES]
 
 
-def costliest(t: Tables, tasks: Rows, *, most: int = 3) -> list[str]:
+def top_kernels(t: Tables, tasks: Rows, *, most: int = 3) -> list[str]:
     """Say which kernels take the tasks' time, those of one name together."""
     ids = t.trace.events.name[t.tasks.row[tasks]]
     names, inverse = np.unique(ids, return_inverse=True)

@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.model.diagnosis import Facts, Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.records import LoaderRecord, as_facts
@@ -96,7 +96,7 @@ def _workers(finding: Finding, step_ns: float) -> Prescription:
         takes = "little CPU, since loading waits," if waits else f"{workers} CPU cores,"
         hands = workers if waits else max(1, min(workers, cpus))
         left_ns = max(load_ns / hands - rest_ns, 0.0)
-        return removable(
+        return prescription(
             finding,
             step_ns,
             id="load-in-workers",
@@ -113,7 +113,7 @@ def _workers(finding: Finding, step_ns: float) -> Prescription:
     more = min(2 * num, 32) if isinstance(num, int) and num > 0 else None
     least, most = _hidden_by_more(facts, num, more, step_ns, rest_ns) if more and isinstance(num, int) else (0.0, 0.9)
     more_workers = {"num_workers": more or "2 * loader.num_workers", "persistent_workers": True, "prefetch_factor": 4}
-    return removable(
+    return prescription(
         finding,
         step_ns,
         id="more-workers",
@@ -151,7 +151,7 @@ def _samples_together(finding: Finding, step_ns: float) -> Prescription | None:
     name = str(facts.get("dataset") or "dataset")
     workers = facts.get("num_workers")
     given = {"num_workers": workers if workers is not None else "num_workers"} if not single else {}
-    return removable(
+    return prescription(
         finding,
         step_ns,
         id="concurrent-samples",

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import removable
+from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.model.diagnosis import Facts, Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.intervals import covered
@@ -70,7 +70,7 @@ def optimizer_prescriptions(finding: Finding, step_ns: float) -> list[Prescripti
     flag = "fused" if name in FUSED else "foreach"
     least, most = (SPARED if finding.facts.get("has_device") else SPARED_ON_CPU)[flag]
     return [
-        removable(
+        prescription(
             finding,
             step_ns,
             id=f"{flag}-optimizer",

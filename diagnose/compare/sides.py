@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.pipeline.rank import tables_of
+from diagnose.pipeline.rank import build_tables
 from diagnose.pipeline.run import examine
 from diagnose.reports.json_reading import from_json, is_report
 from diagnose.trace_reader import open_captures
@@ -49,8 +49,8 @@ def open_side(path: str | Path) -> Side:
         return _with_step(Side(str(path), report))
     captures = open_captures([path])
     diagnosis = examine(captures, draw=False)
-    slowest = max(captures, key=lambda c: tables_of(c, c.trace).steps.step_ns) if len(captures) > 1 else captures[0]
-    t = tables_of(slowest, slowest.trace)
+    slowest = max(captures, key=lambda c: build_tables(c, c.trace).steps.step_ns) if len(captures) > 1 else captures[0]
+    t = build_tables(slowest, slowest.trace)
     if t.device_id < 0:
         return _with_step(Side(str(path), diagnosis))
     names, inverse = np.unique(t.trace.events.name[t.tasks.row], return_inverse=True)

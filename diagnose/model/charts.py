@@ -77,7 +77,7 @@ class Roofline:
     device: str
     tflops: Mapping[str, float]  # peak by precision
     gb_per_s: float  # peak
-    points: tuple[RooflinePoint, ...] = ()  # the costliest first
+    points: tuple[RooflinePoint, ...] = ()  # the top_kernels first
 
 
 @dataclass(frozen=True, slots=True)

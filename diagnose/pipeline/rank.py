@@ -29,7 +29,7 @@ from diagnose.tables.roofline import roofline
 if TYPE_CHECKING:
     from diagnose.model.charts import Picture
 
-__all__ = ["Found", "examine_rank", "found_in", "noting", "tables_of"]
+__all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "noting"]
 
 _Part = TypeVar("_Part")
 
@@ -38,7 +38,7 @@ _Part = TypeVar("_Part")
 WORTH_NAMING, WORTH_ANSWERING = 0.01, 0.02
 
 
-def tables_of(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
+def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
     """Return the tables of a trace, with the idle rules that fit it: the device's, or the host's own.
 
     A rule whose claim fails claims nothing, and is said in ``notes``.
@@ -63,25 +63,25 @@ def _is_state(finding: Finding) -> bool:
     return analyzers.META[finding.rule].kind == "state"
 
 
-class Found(NamedTuple):
+class RankFindings(NamedTuple):
     """What the rules found in one rank, and what they prescribe."""
 
     tables: Tables
-    findings: list[Finding]  # worth naming, the costliest first
+    findings: list[Finding]  # worth naming, the top_kernels first
     prescribed: tuple[Prescription, ...]
     notes: list[Note]
 
 
-def found_in(capture: Capture) -> Found:
+def find_in_rank(capture: Capture) -> RankFindings:
     """Let every rule speak on one rank's timing trace; names and lines come from its attribution trace, if any."""
     notes: list[Note] = []
-    t = tables_of(capture, capture.trace, notes)
+    t = build_tables(capture, capture.trace, notes)
     with noting("trust", notes):
         notes += trust_notes(t)
     found = list(_findings(t, notes))
     if capture.attribution is not None:
         with noting("places", notes):
-            found = _with_places(found, tables_of(capture, capture.attribution, notes), notes)
+            found = _with_places(found, build_tables(capture, capture.attribution, notes), notes)
     least = WORTH_NAMING * t.steps.step_ns
     with noting("profiler-overhead", notes):
         found = without_recording(t, found)
@@ -89,12 +89,12 @@ def found_in(capture: Capture) -> Found:
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
     found.sort(key=lambda f: -f.lost_ns)
-    return Found(t, found, _prescriptions(found, t.steps.step_ns, notes), notes)
+    return RankFindings(t, found, _prescriptions(found, t.steps.step_ns, notes), notes)
 
 
-def examine_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
+def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     """Diagnose one rank; ``draw`` makes what only charts and the text report show."""
-    t, found, prescribed, notes = found_in(capture)
+    t, found, prescribed, notes = find_in_rank(capture)
     step_ns = t.steps.step_ns
     shares = _shares(t)
     idle = shares if t.device_id >= 0 else {}

@@ -11,7 +11,7 @@ from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary
 from diagnose.model.events import Note
-from diagnose.pipeline.rank import examine_rank, noting, tables_of
+from diagnose.pipeline.rank import analyze_rank, build_tables, noting
 from diagnose.pipeline.verdict import headline
 from diagnose.tables.skew import Skew, skew_of
 
@@ -42,11 +42,11 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     """
     if not captures:
         raise InputError("There is nothing to analyse: no trace was given. Name a trace file or a capture folder.")
-    each = [examine_rank(capture, draw=draw) for capture in captures]
+    each = [analyze_rank(capture, draw=draw) for capture in captures]
     if len(each) == 1:
         return each[0]
     slowest = max(range(len(each)), key=lambda i: each[i].step_ns)
-    tables = [tables_of(capture, capture.trace) for capture in captures]
+    tables = [build_tables(capture, capture.trace) for capture in captures]
     notes: list[Note] = []
     skew: Skew | None = None
     with noting("ranks", notes):

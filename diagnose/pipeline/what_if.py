@@ -12,7 +12,7 @@ from pathlib import Path
 from diagnose.errors import InputError, UsageError
 from diagnose.model.capture import Capture
 from diagnose.model.forecast import Forecast
-from diagnose.pipeline.rank import found_in, tables_of
+from diagnose.pipeline.rank import build_tables, find_in_rank
 from diagnose.pipeline.what_if_changes import with_workers, without_syncs_at
 from diagnose.replay import Change, critical_path, graph_of, predict, scale_kernels, shares, simulate
 from diagnose.replay.buckets import with_buckets
@@ -161,7 +161,7 @@ def ask(path: str | Path, asked: Asked) -> Answer:
 def _tables(capture: Capture, asked: Asked) -> Tables:
     """Return the tables of the timing trace, or of the one with lines where a line was asked about."""
     named = capture.attribution if asked.no_sync and capture.attribution is not None else capture.trace
-    return tables_of(capture, named)
+    return build_tables(capture, named)
 
 
 def _steps(t: Tables, capture: Capture, asked: Asked) -> Iterator[_Step]:
@@ -194,7 +194,7 @@ def _steps(t: Tables, capture: Capture, asked: Asked) -> Iterator[_Step]:
 def _applied(t: Tables, capture: Capture, ids: tuple[str, ...]) -> Iterator[_Step]:
     """Yield the change of each prescription; its part of the cause is what its bounds say of the finding's cost."""
     # Found in the very window that is replayed: tasks of one window mean nothing in the other.
-    found = found_in(capture if t.trace is capture.trace else replace(capture, trace=t.trace, attribution=None))
+    found = find_in_rank(capture if t.trace is capture.trace else replace(capture, trace=t.trace, attribution=None))
     known = {p.id: p for p in found.prescribed}
     findings = {f.rule: f for f in found.findings}
     for name in ids:

@@ -13,7 +13,7 @@ from diagnose.replay.models import Effect, effect_of
 from diagnose.replay.path import critical_path, on_path, shares
 from diagnose.replay.period import owners, period_ns
 from diagnose.replay.simulate import simulate
-from diagnose.replay.step_subset import excerpt
+from diagnose.replay.step_subset import step_subset
 from diagnose.replay.transforms import typical_delays
 from diagnose.tables import Tables
 
@@ -119,10 +119,10 @@ def path_of(t: Tables, replayed: Replayed, *, draw: bool = True) -> CriticalPath
 
 def _graph(t: Tables) -> tuple[Tables, Graph]:
     def make() -> tuple[Tables, Graph]:
-        part = excerpt(t)
+        part = step_subset(t)
         return part, build(part)
 
-    return t.once("replayed excerpt", make)
+    return t.once("replayed steps", make)
 
 
 def _step_ns(t: Tables, graph: Graph) -> float:

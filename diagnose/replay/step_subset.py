@@ -14,7 +14,7 @@ from diagnose.tables.host import Layers
 from diagnose.tables.names import Pattern
 from diagnose.tables.steps import Steps
 
-__all__ = ["MOST_TASKS", "StepSubset", "excerpt"]
+__all__ = ["MOST_TASKS", "StepSubset", "step_subset"]
 
 MOST_TASKS = 8_000  # a replay of these takes 5 ms; one long step may have more
 MOST_STEPS = 5  # more say the same
@@ -67,7 +67,7 @@ class StepSubset(Tables):
         return self.whole.calls(pattern, *kinds)
 
 
-def excerpt(t: Tables, most_tasks: int = MOST_TASKS) -> Tables:
+def step_subset(t: Tables, most_tasks: int = MOST_TASKS) -> Tables:
     """Return tables of consecutive steps with at most so many tasks, all of them where they are few; never none.
 
     The steps are those around the typical one. Work that was queued before them is left out: the window

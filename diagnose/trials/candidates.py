@@ -17,7 +17,7 @@ _AT_START = "sets environment variables, which torch reads when it starts"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A patch to be tried, with what the diagnosis foretells of it."""
+    """A patch to be tried, with what the diagnosis predicts of it."""
 
     id: str
     title: str

@@ -148,11 +148,11 @@
       customdata: group.items.map((item) => [t.names[item[0]], time(item[1] - item[2]), time(item[1] + item[3]), item[4].toFixed(2), time(item[1])]),
       hovertemplate: "<b>%{customdata[0]}</b><br>measured %{customdata[4]} (%{customdata[1]} to %{customdata[2]}), %{customdata[3]} ×<extra></extra>",
     }));
-    const foretold = {
-      type: "scatter", mode: "markers", name: "foretold", x: t.foretold.map((item) => item[1]), y: t.foretold.map((item) => row(item[0])),
+    const predicted = {
+      type: "scatter", mode: "markers", name: "predicted", x: t.predicted.map((item) => item[1]), y: t.predicted.map((item) => row(item[0])),
       marker: { size: 12, symbol: "diamond-open", color: TEXT, line: { width: 1.6 } },
-      customdata: t.foretold.map((item) => [t.names[item[0]], time(item[1])]),
-      hovertemplate: "<b>%{customdata[0]}</b><br>foretold %{customdata[1]}<extra></extra>",
+      customdata: t.predicted.map((item) => [t.names[item[0]], time(item[1])]),
+      hovertemplate: "<b>%{customdata[0]}</b><br>predicted %{customdata[1]}<extra></extra>",
     };
     const edge = t.baseline * t.noise, vertical = { yref: "paper", y0: 0, y1: 1, layer: "below" };
     const layout = small(t.names.length * 30 + 96, { title: { text: "step, ms" } }, {
@@ -169,7 +169,7 @@
       margin: { l: wide ? 56 : 20, r: 24, t: 52, b: 42 },
     });
     layout.legend = { orientation: "h", x: 0, xref: "paper", y: 1, yref: "container", yanchor: "top" };
-    Plotly.newPlot("trials", (t.foretold.length ? [foretold] : []).concat(measured), layout, Object.assign({}, config, { displayModeBar: false }));
+    Plotly.newPlot("trials", (t.predicted.length ? [predicted] : []).concat(measured), layout, Object.assign({}, config, { displayModeBar: false }));
   }
 
   function drawLosses(l) {

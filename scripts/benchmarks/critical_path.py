@@ -13,7 +13,7 @@ from pathlib import Path
 
 from diagnose.errors import DiagnoseError
 from diagnose.model.capture import Capture
-from diagnose.pipeline.rank import tables_of
+from diagnose.pipeline.rank import build_tables
 from diagnose.replay import critical_path, graph_of, shares, simulate
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK
@@ -81,7 +81,7 @@ def _row(path: Path, hta: Path) -> tuple[str, float, float | None, str] | None:
         capture = Capture(read_trace(path))
     except DiagnoseError:
         return None
-    t = tables_of(capture, capture.trace)
+    t = build_tables(capture, capture.trace)
     if t.device_id < 0 or not any(STEP_MARK.match(name) for name in t.trace.names):
         return None
     theirs, why = _theirs(path, hta)

@@ -9,7 +9,7 @@ import threading
 import time
 
 from diagnose.capture.record.sampler import Sampler
-from diagnose.pipeline.rank import tables_of
+from diagnose.pipeline.rank import build_tables
 from diagnose.replay import build, scale_kernels, simulate
 from diagnose.trace_reader.folders import open_captures
 
@@ -50,7 +50,7 @@ def sampler_costs() -> tuple[float, float]:
 def what_if(path: str) -> tuple[int, float]:
     """Return the nodes of a trace's graph and the median seconds of one change and its replay."""
     capture = open_captures([path])[0]
-    t = tables_of(capture, capture.trace)
+    t = build_tables(capture, capture.trace)
     graph = build(t)
     took = []
     for _ in range(ROUNDS):

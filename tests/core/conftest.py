@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.pipeline.rank import examine_rank, tables_of
+from diagnose.pipeline.rank import analyze_rank, build_tables
 from diagnose.tables import Tables
 from diagnose.trace_reader import read_trace
 
@@ -26,11 +26,11 @@ class Corpus:
 
     @cached_property
     def tables(self) -> dict[str, Tables]:
-        return {name: tables_of(c, c.trace) for name, c in self.captures.items()}
+        return {name: build_tables(c, c.trace) for name, c in self.captures.items()}
 
     @cached_property
     def diagnoses(self) -> dict[str, Diagnosis]:
-        return {name: examine_rank(c) for name, c in self.captures.items()}
+        return {name: analyze_rank(c) for name, c in self.captures.items()}
 
 
 @pytest.fixture(scope="session")

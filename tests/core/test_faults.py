@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from diagnose.analyzers import gc_pause, python_stall
-from diagnose.analyzers.common.kernel_findings import Waste, waste_finding
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.pipeline.run import examine
 from diagnose.tables.skew import Skew
 
@@ -94,4 +94,4 @@ def test_kernels_without_length_are_no_waste(recording):
     r.step(1, 0, 1000)
     r.kernel("elementwise_kernel_add", 500, 500, launched=(480, 485))
     t = r.tables()
-    assert waste_finding(t, Waste("unfused-elementwise", "Small kernels", 0.1), np.arange(len(t.tasks.row))) == []
+    assert kernel_finding(t, KernelRule("unfused-elementwise", "Small kernels", 0.1), np.arange(len(t.tasks.row))) == []

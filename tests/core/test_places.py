@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.analyzers.common.locate import doing, is_user_file, place, sampled_lines
 from diagnose.model.intervals import span
-from diagnose.pipeline.rank import tables_of
+from diagnose.pipeline.rank import build_tables
 
 
 @pytest.mark.parametrize(
@@ -100,5 +100,5 @@ def test_only_lines_that_the_capture_holds_are_quoted(r, tmp_path):
     r.sample(100, (str(file), 1, "f"))
     r.sample(101, (str(file), 2, "f"))
     capture = replace(r.capture(), lines={(str(file), 2): "as recorded"})
-    found = sampled_lines(tables_of(capture, capture.trace), span(100_000, 200_000))
+    found = sampled_lines(build_tables(capture, capture.trace), span(100_000, 200_000))
     assert [(where.line, where.code) for where, _ in found] == [(1, None), (2, "as recorded")]

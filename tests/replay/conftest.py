@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.model.capture import Capture
-from diagnose.pipeline.rank import tables_of
+from diagnose.pipeline.rank import build_tables
 from diagnose.replay import graph_of
 from diagnose.trace_reader import read_trace
 
@@ -22,7 +22,7 @@ def recorded_graph():
     @lru_cache
     def load(name):
         capture = Capture(read_trace(TRACES / f"{name}.json.gz"))
-        t = tables_of(capture, capture.trace)
+        t = build_tables(capture, capture.trace)
         return t, graph_of(t)
 
     return load

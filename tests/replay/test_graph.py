@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
 from diagnose.model.intervals import span
-from diagnose.pipeline.rank import tables_of
+from diagnose.pipeline.rank import build_tables
 from diagnose.replay import Edge, build, drop_waits, scale_host, scale_kernels, simulate, typical_delays
 
 
@@ -158,7 +158,7 @@ def test_a_recorded_event_is_waited_for(recording):
     events = r.trace.events
     awaits = np.where(events.kind == Kind.SYNC, record.values["correlation"], -1)
     trace = replace(r.trace, events=replace(events, awaits=awaits))
-    t = tables_of(Capture(trace), trace)
+    t = build_tables(Capture(trace), trace)
     graph = build(t)
     assert (graph.kind == Edge.EVENT).sum() == 1
     assert not (graph.kind == Edge.INFERRED).any()
@@ -223,7 +223,7 @@ def test_a_hundred_thousand_nodes_are_replayed(recording):
 
 
 def test_a_held_out_step_takes_its_delays_from_the_steps_before(recording):
-    # Launch delays of 5 and 5 µs in the first step and 25 µs in the second: that one is foretold to end 20 µs earlier.
+    # Launch delays of 5 and 5 µs in the first step and 25 µs in the second: that one is predicted to end 20 µs earlier.
     r = recording()
     r.step(1, 0, 50)
     r.step(2, 50, 80)

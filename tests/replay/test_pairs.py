@@ -1,4 +1,4 @@
-"""Before and after of the same workload, recorded by others: what the replay of the first foretells of the second."""
+"""Before and after of the same workload, recorded by others: what the replay of the first predicts of the second."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.pipeline.rank import examine_rank, found_in, tables_of
+from diagnose.pipeline.rank import analyze_rank, build_tables, find_in_rank
 from diagnose.pipeline.what_if import Asked, ask
 from diagnose.replay.build import build
 from diagnose.replay.period import owners, period_ns
 from diagnose.replay.remove_cause import removal
 from diagnose.replay.simulate import simulate
-from diagnose.replay.step_subset import excerpt
+from diagnose.replay.step_subset import step_subset
 from diagnose.trace_reader import open_captures
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
@@ -32,10 +32,10 @@ def found(name):
 )
 def test_four_workers_are_foretold_to_a_tenth(before, after):
     """The later run's mean holds two steps half as long again as the others, so its median stands for it."""
-    foretold = ask(found(before), Asked(workers=4)).then_ns
+    predicted = ask(found(before), Asked(workers=4)).then_ns
     (capture,) = open_captures([found(after)])
-    steps = tables_of(capture, capture.trace).steps
-    assert foretold == pytest.approx(float(np.median(steps.end - steps.start)), rel=0.10)
+    steps = build_tables(capture, capture.trace).steps
+    assert predicted == pytest.approx(float(np.median(steps.end - steps.start)), rel=0.10)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_four_workers_are_foretold_to_a_tenth(before, after):
     [("kineto_rn50_nw0_a", "kineto_rn50_nw4_a"), ("kineto_rn50_profapi_nw0", "kineto_rn50_profapi_nw4")],
 )
 def test_of_a_pair_the_slower_one_is_told_what_the_faster_one_has(before, after):
-    slow, fast = (examine_rank(open_captures([found(name)])[0]) for name in (before, after))
+    slow, fast = (analyze_rank(open_captures([found(name)])[0]) for name in (before, after))
     assert slow.prescriptions[0].id == "load-in-workers"
     assert slow.prescriptions[0].predicted_step_ns < slow.step_ns
     assert "load-in-workers" not in {p.id for p in fast.prescriptions}
@@ -53,10 +53,10 @@ def test_of_a_pair_the_slower_one_is_told_what_the_faster_one_has(before, after)
     "name", ["kineto_rn50_nw0_a", "luatil_gpt_compile", "tl_owlv2_h100", "hta_ddp_unbucketed_v100"]
 )
 def test_a_few_steps_say_what_all_steps_say(name):
-    """Savings replayed on an excerpt against the same on the whole window, in shares of the step."""
+    """Savings replayed on a subset of the steps against the same on the whole window, in shares of the step."""
     (capture,) = open_captures([found(name)])
-    t, findings, _, _ = found_in(capture)
-    part = excerpt(t)
+    t, findings, _, _ = find_in_rank(capture)
+    part = step_subset(t)
     graphs = [(graph, owners(of, graph)) for of, graph in ((t, build(t)), (part, build(part)))]
     for finding in findings:
         change = removal(t, finding, 1.0)

@@ -11,7 +11,7 @@ from diagnose.replay.period import owners, period_ns
 from diagnose.replay.remove_cause import removal
 from diagnose.replay.savings import path_of, replay_savings, waterfall
 from diagnose.replay.simulate import simulate
-from diagnose.replay.step_subset import excerpt
+from diagnose.replay.step_subset import step_subset
 
 
 def finding(rule, lost_us, tasks=()):
@@ -142,16 +142,16 @@ def test_a_few_steps_stand_for_all(recording):
         r.op("aten::mm", 100 * i, 100 * i + 20)
         r.kernel("a", 100 * i + 20, 100 * i + 60, launched=(100 * i + 10, 100 * i + 12))
     t = r.tables()
-    part = excerpt(t, most_tasks=4)
+    part = step_subset(t, most_tasks=4)
     assert part.steps.num == 4
     assert len(part.tasks.row) == 4
     assert part.steps.step_ns == pytest.approx(t.steps.step_ns, rel=0.02)
-    assert excerpt(t).steps.num == 5  # more steps say the same
-    assert excerpt(t, most_tasks=0).steps.num == 1
+    assert step_subset(t).steps.num == 5  # more steps say the same
+    assert step_subset(t, most_tasks=0).steps.num == 1
 
 
 def test_few_steps_are_taken_whole(stalled):
-    assert excerpt(stalled) is stalled
+    assert step_subset(stalled) is stalled
 
 
 def test_a_step_is_the_time_from_end_to_end(recording):
@@ -173,6 +173,6 @@ def test_work_queued_before_the_chosen_steps_is_left_out(recording):
         r.step(i + 1, 100 * i, 100 * i + 100)
         r.kernel("a", 100 * i + 130, 100 * i + 230, launched=(100 * i + 10, 100 * i + 12))
     t = r.tables()
-    part = excerpt(t, most_tasks=2)
+    part = step_subset(t, most_tasks=2)
     assert part.steps.num == 2
     assert part.steps.step_ns == pytest.approx(100_000)

@@ -102,7 +102,7 @@ def test_trials_and_their_losses_are_drawn(show, forms):
     browser = show(forms["trials"])
     assert browser.get_log("browser") == []
     assert count(browser, "#trials .scatterlayer .errorbar path.xerror") == 3  # the failed one was not measured
-    assert count(browser, "#trials .scatterlayer .points path") == 3 + 1  # and one was foretold
+    assert count(browser, "#trials .scatterlayer .points path") == 3 + 1  # and one was predicted
     assert count(browser, "#losses .scatterlayer .js-line") == 1 + 2  # without a change, and two trials
     assert "unchanged 20.00 ms" in browser.find_element("id", "trials").get_attribute("textContent")
 

@@ -115,7 +115,7 @@ def test_a_healthy_trace_is_told_so(forms):
 def test_small_findings_alone_are_called_small(forms):
     d = forms["gaps"]
     page = Page(render(replace(d, dominant=None, findings=d.findings[-1:])))
-    assert "Little to gain The costliest finding takes 200 µs of each step (1.0 %)." in page.text
+    assert "Little to gain The top_kernels finding takes 200 µs of each step (1.0 %)." in page.text
 
 
 def test_without_a_gpu_the_page_is_about_the_host(forms):

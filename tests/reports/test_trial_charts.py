@@ -29,7 +29,7 @@ def test_a_step_stands_within_its_interval_and_beside_the_one_foretold(drawn):
     gain, loss = data["groups"]
     assert gain["items"] == [(0, 10.0, 2.0, 2.5, 2.0)]  # from 8.0 to 12.5 ms
     assert loss["items"][0][:2] == (1, 25.0)
-    assert data["foretold"] == [[0, 12.0]]
+    assert data["predicted"] == [[0, 12.0]]
 
 
 def test_only_a_gain_with_the_same_losses_is_one():

@@ -11,7 +11,7 @@ import pytest
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.model.events import step_number
-from diagnose.pipeline.run import examine_rank
+from diagnose.pipeline.run import analyze_rank
 from diagnose.tables.steps import find_steps
 from diagnose.trace_reader.plausibility import check_trace
 
@@ -92,7 +92,7 @@ def test_host_events_without_a_thread_are_on_one(read_events, ids):
     trace = read_events(event(ts=0.0, **ids), event(ts=10.0, **ids))
     assert trace.events.thread.tolist() == [0, 0]
     assert texts(trace) == ["Without a thread in the file, and taken to be on one: 2 events of the host."]
-    assert examine_rank(Capture(trace)).verdict == "no-gpu"
+    assert analyze_rank(Capture(trace)).verdict == "no-gpu"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is run, and what is foretold of it."""
+"""What is run, and what is predicted of it."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Sharded models against one process, on two ranks, and the memory that was foretold."""
+"""Sharded models against one process, on two ranks, and the memory that was predicted."""
 
 import copy
 
