@@ -113,7 +113,7 @@ def test_what_cannot_be_proven_is_one_sentence(diagnose, script):
     [
         (("--apply", "defer-sync", "train.py"), "by hand"),
         (("--apply", "no-such-thing", "train.py"), "There is no change no-such-thing"),
-        (("--budget", "soon", "train.py"), "--budget soon is no time"),
+        (("--budget", "soon", "train.py"), "Invalid --budget 'soon': use 90s, 10m or 1h."),
         (("nowhere.py",), "no script or capture"),
     ],
 )
