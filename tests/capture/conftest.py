@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from diagnose.model.capture import CaptureInfo
+
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
 MARK = "DIAGNOSE_TEST_FOLDER"  # in the environment of every process that a test starts
@@ -30,7 +32,7 @@ class Ran:
     @property
     def info(self):
         path = self.folder / "capture.json"
-        return SimpleNamespace(**json.loads(path.read_text())) if path.exists() else None
+        return CaptureInfo.from_json(path.read_bytes(), source=str(path)) if path.exists() else None
 
     def events(self, window):
         with gzip.open(self.folder / f"rank0.{window}.pt.trace.json.gz") as packed:

@@ -33,7 +33,7 @@ def test_a_whole_trace_is_packed(tmp_path):
     path = tmp_path / "rank0.light.pt.trace.json.gz"
     assert window(Profiler(WHOLE)).export(path) == len(WHOLE) / 1e6
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
-    assert gzip.decompress(path.read_bytes()).decode() == WHOLE
+    assert gzip.decompress(path.read_bytes()).decode() == WHOLE.replace("/tmp/", "")  # folders are nobody's business
     assert path.stat().st_mode & 0o777 == 0o600
 
 

@@ -77,7 +77,12 @@ class SourceLines:
 
 
 def write_lines(path: Path, content: dict[str, object]) -> None:
-    """Write the lines into a file that only its owner can read."""
-    path.touch(mode=0o600)
-    with open_packed(path) as packed:
+    """Write the lines into a file that only its owner can read, in the place of an earlier one.
+
+    Raises:
+        OSError: it cannot be written; an earlier one is still there.
+    """
+    fresh = path.with_name(f".{path.name}.new")
+    with open_packed(fresh) as packed:
         packed.write(json.dumps(content).encode())
+    fresh.replace(path)
