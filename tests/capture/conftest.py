@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
 MARK = "DIAGNOSE_TEST_FOLDER"  # in the environment of every process that a test starts
 SECRETS = ("--api-key=planted-1", "--token", "planted-2")  # no file of a capture may hold one
-TIMEOUT = 120  # seconds: far above what a run takes, so that a hang fails
+TIMEOUT = 300  # seconds: far above what a run takes, so that a hang fails
 
 
 @dataclass
