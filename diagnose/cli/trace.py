@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -18,7 +17,7 @@ from diagnose.capture.process.child import Order
 from diagnose.capture.record.folder import Places, unfinished
 from diagnose.cli.answer import Request, answer, examine_paths, prepare
 from diagnose.cli.ranks import Ranks, current, named_after, wait_for_others
-from diagnose.errors import CaptureError, OutputError, UsageError
+from diagnose.errors import CaptureError, InputError, OutputError, UsageError
 from diagnose.model.events import Note
 from diagnose.model.files import cannot_write, printable
 
@@ -158,12 +157,14 @@ def _from_here(folder: Path) -> Path:
 def _holds_steps(folder: Path, ranks: Ranks, *, since: float) -> bool:
     """Return whether this process's own capture lies in ``folder`` with at least one window, and not an earlier one."""
     path = folder / ("capture.json" if ranks.world_size == 1 else f"capture.rank{ranks.rank}.json")
+    from diagnose.model.capture import CaptureInfo  # numpy, which a wrong option need not wait for
+
     try:
-        info = json.loads(path.read_text(encoding="utf-8"))
+        info = CaptureInfo.from_json(path.read_bytes(), source=printable(path))
         fresh = path.stat().st_mtime >= since - CLOCK_GRAIN_S
-    except (OSError, ValueError):
+    except (OSError, InputError):
         return False
-    return fresh and bool(info.get("light_file") or info.get("attribution_file"))
+    return fresh and bool(info.light_file or info.attribution_file)
 
 
 def _how(ended: launch.Ended) -> str:

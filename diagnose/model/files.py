@@ -45,6 +45,8 @@ REMEDIES = {
     errno.ENOSPC: SPACE,
     errno.EDQUOT: SPACE,
     errno.EFBIG: "Raise the limit on the size of files (ulimit -f) or choose another place.",
+    errno.EMFILE: "Raise the limit on open files (ulimit -n).",
+    errno.ENFILE: "The system has too many open files; close some programs.",
     errno.EIO: "The disk has failed to write; choose another one.",
     errno.ENAMETOOLONG: "Give a shorter name.",
     errno.ENOENT: "Create its folder first.",

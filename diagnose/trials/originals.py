@@ -1,7 +1,8 @@
 """Notices when the user's own files change while trials run: sizes, times and inodes, contents of small files.
 
 What is looked at: the working folder, the script's folder, and what links of the working folder lead to, each up to a
-number of entries. What is not: repositories of git, folders of editors and tools, and everything else on the machine.
+number of entries. What is not: environments with installed packages, repositories of git, folders of editors and tools,
+and everything else on the machine.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class Originals:
     _hashed: int = 0
 
     def __post_init__(self) -> None:
+        self.linked = [path for path in self.linked if not is_environment(path)]  # installed packages: too many files
         self._missing = {str(path) for path in self.linked if not path.exists()}
         for path, found in self._files():
             self._before[path] = self._described(path, found)

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from diagnose.model.capture import CaptureInfo
+
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
 MARK = "DIAGNOSE_TEST_FOLDER"  # in the environment of every process that a test starts
 SECRETS = ("--api-key=planted-1", "--token", "planted-2")  # no file of a capture may hold one
-TIMEOUT = 120  # seconds: far above what a run takes, so that a hang fails
+TIMEOUT = 300  # seconds: far above what a run takes, so that a hang fails
 
 
 @dataclass
@@ -30,7 +32,7 @@ class Ran:
     @property
     def info(self):
         path = self.folder / "capture.json"
-        return SimpleNamespace(**json.loads(path.read_text())) if path.exists() else None
+        return CaptureInfo.from_json(path.read_bytes(), source=str(path)) if path.exists() else None
 
     def events(self, window):
         with gzip.open(self.folder / f"rank0.{window}.pt.trace.json.gz") as packed:

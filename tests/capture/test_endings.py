@@ -122,6 +122,7 @@ def test_a_disk_that_fills_up_keeps_the_light_window(capturing):
     assert sorted(path.name for path in run.folder.iterdir()) == [
         "capture.json",
         "rank0.light.pt.trace.json.gz",
+        "rank0.lines.json.gz",
         "rank0.samples.json.gz",
     ]
     assert list(run.folder.parent.glob("capture*")) == [run.folder]

@@ -46,7 +46,7 @@ def trial(diagnosis, name):
 def test_workers_are_proven_on_the_slow_dataset_and_a_control_is_not(diagnose, tmp_path):
     script, patch = FIXTURES / "slow_dataset.py", tmp_path / "fix.patch"
     arguments = ("--write-patch", patch, script, "--steps", "100000", "--device", "cpu")
-    diagnosis = proven(diagnose, "--apply", "load-in-workers,sham", "--budget", "3m", *arguments)
+    diagnosis = proven(diagnose, "--apply", "load-in-workers,sham", "--budget", "20m", *arguments)
     workers, sham = trial(diagnosis, "load-in-workers"), trial(diagnosis, "sham")
     assert diagnosis["dominant"] == "data-stall"
     assert workers["speed_up"] > 1.1  # how certain that is depends on what else the machine does
@@ -73,7 +73,7 @@ def awkward(tmp_path_factory):
     )
     after = "Path('log.txt').write_text('step'); Path(f'ckpt{step}.pt').touch()"
     (folder / "train.py").write_text(train(before=before, after=after))
-    command = (sys.executable, "-m", "diagnose", "prove", "--yes", "--json", "--budget", "2m", "--apply")
+    command = (sys.executable, "-m", "diagnose", "prove", "--yes", "--json", "--budget", "20m", "--apply")
     done = subprocess.run(
         [*command, "compile-model,sham", "train.py"], cwd=folder, check=False, capture_output=True, text=True
     )
@@ -113,7 +113,7 @@ def test_what_cannot_be_proven_is_one_sentence(diagnose, script):
     [
         (("--apply", "defer-sync", "train.py"), "by hand"),
         (("--apply", "no-such-thing", "train.py"), "There is no change no-such-thing"),
-        (("--budget", "soon", "train.py"), "--budget soon is no time"),
+        (("--budget", "soon", "train.py"), "Invalid --budget 'soon': use 90s, 10m or 1h."),
         (("nowhere.py",), "no script or capture"),
     ],
 )
@@ -133,7 +133,7 @@ def test_nothing_runs_unasked(diagnose, script):
 def test_two_ranks_are_started_the_same_way_for_every_run(diagnose):
     launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2"
     arguments = (FIXTURES / "ddp_one_bucket.py", "--steps", "400", "--device", "cpu")
-    diagnosis = proven(diagnose, "--launcher", launcher, "--apply", "bucket-gradients", "--budget", "3m", *arguments)
+    diagnosis = proven(diagnose, "--launcher", launcher, "--apply", "bucket-gradients", "--budget", "20m", *arguments)
     changed = trial(diagnosis, "bucket-gradients")
     assert changed["failure"] == ""
     assert "bucket_cap_mb" in changed["note"]

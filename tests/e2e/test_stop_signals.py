@@ -90,7 +90,7 @@ def running(tmp_path):
 def test_a_signal_to_the_group_ends_script_workers_and_detached_processes(traced, tmp_path, number):
     process = traced(LOADING, "--skip", "100000")
     os.killpg(process.pid, number)
-    _, shown = process.communicate(timeout=60)
+    _, shown = process.communicate(timeout=300)
     assert process.returncode == 128 + number, shown
     assert "Traceback" not in shown
     assert running(tmp_path) == []
@@ -98,5 +98,5 @@ def test_a_signal_to_the_group_ends_script_workers_and_detached_processes(traced
 
 def test_what_a_script_that_ends_by_itself_leaves_running_is_left(traced, tmp_path):
     process = traced(ENDING)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert len(running(tmp_path)) == 1

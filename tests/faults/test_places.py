@@ -65,10 +65,11 @@ def test_outputs_of_a_gate_that_do_not_fit(faulty, mounted):
     assert (ended.code, len(ended.sentences)) == (6, 1), ended.stderr
 
 
-def test_standard_output_on_a_full_disk_is_no_success(faulty):
+@pytest.mark.parametrize("form", [["--json"], []])
+def test_standard_output_on_a_full_disk_is_no_success(faulty, form):
     (faulty.folder / "t.json").write_text(small_trace())
     with Path("/dev/full").open("w") as full:
-        ended = faulty("analyze", "--quiet", "--json", "t.json", stdout=full)
+        ended = faulty("analyze", "--quiet", *form, "t.json", stdout=full)
     assert ended.code == 6, ended.stderr
     assert (len(ended.sentences), "Traceback" in ended.stderr) == (1, False), ended.stderr
 
@@ -87,6 +88,16 @@ def test_a_capture_on_a_full_disk(faulty, mounted):
     assert not (place / "capture").exists() or (place / "capture" / "capture.json").is_file()
     (place / "full").unlink()
     assert [name for name in files_in(place) if "partial" in name] == [], "nothing half written takes the space"
+
+
+def test_runs_that_are_kept_on_a_full_disk(faulty, mounted):
+    faulty.script("import torch")
+    place = mounted("size=64k")
+    fill(place, leave=0)
+    ended = faulty("prove", "--yes", "--quiet", "--keep", place / "kept", "train.py")
+    assert ended.code in (5, 6), ended.stderr
+    assert (len(ended.sentences), "Traceback" in ended.stderr) == (ONE_SENTENCE, False), ended.stderr
+    assert "No space left on device" in ended.sentences[0]
 
 
 def test_a_read_only_place_is_refused_before_the_script_runs(faulty, mounted):

@@ -19,6 +19,7 @@ CASES = {
     "terminated twice": (signal.SIGTERM, 2, True, 143),
     "killed": (signal.SIGKILL, 1, False, -9),
 }
+FEW_STEPS = ("--skip", "2", "--steps", "4")
 LAST_STEP = 40  # four steps in each window are recorded by then
 
 
@@ -28,7 +29,7 @@ def signalled(faulty, name):
     step = random.Random(name).randrange(LAST_STEP)
     faulty.script(faulty.loop(within=f"if step == {step}: open('reached', 'w').close()"))
     os.mkfifo(faulty.folder / "reached")
-    where = ("--json", "--quiet", "--keep-going", "--capture", "capture", "--skip", "2", "--steps", "4")
+    where = ("--json", "--quiet", "--keep-going", "--capture", "capture", *FEW_STEPS)
     process = faulty.start("trace", *where, "train.py")
     (faulty.folder / "reached").open().close()  # waits for the script
     for _ in range(times):
@@ -71,3 +72,49 @@ def test_what_lies_in_the_place_of_the_capture_is_whole(endings, name):
 def test_nothing_half_written_stays(endings, name):
     assert endings[name].partials == []
     assert not [path for path in endings[name].folder.iterdir() if path.name.startswith(".")]
+
+
+BLOCKED = """\
+from diagnose.capture.record.folder import CaptureFolder
+publish = CaptureFolder.publish
+def blocked(self):
+    open("writing").close()  # until the test has opened it, too
+    open("go_on").close()
+    return publish(self)
+CaptureFolder.publish = blocked
+"""
+
+
+def test_a_second_signal_while_the_capture_is_written_is_put_off(faulty):
+    faulty.script(faulty.loop(BLOCKED, within="if step == 60: open('reached', 'w').close()"))
+    for name in ("reached", "writing", "go_on"):
+        os.mkfifo(faulty.folder / name)
+    process = faulty.start("trace", "--json", "--quiet", "--keep-going", "--capture", "capture", *FEW_STEPS, "train.py")
+    (faulty.folder / "reached").open().close()
+    os.killpg(process.pid, signal.SIGTERM)
+    (faulty.folder / "writing").open("w").close()
+    os.killpg(process.pid, signal.SIGTERM)
+    (faulty.folder / "go_on").open("w").close()
+    ended = faulty.ended(process)
+    assert (ended.code, ended.left, ended.partials) == (143, [], []), ended.stderr
+    assert ended.info is not None
+    assert ended.info["ended"] == "killed"
+    assert json.loads(ended.stdout)["steps"] >= 1
+
+
+LOADING = """\
+import torch
+for number, _ in enumerate(torch.utils.data.DataLoader(range(1_000_000), num_workers=2)):
+    if number == 3:
+        open("reached", "w").close()
+"""
+
+
+def test_the_loader_s_workers_end_with_a_command_that_is_killed(faulty):
+    faulty.script(LOADING)
+    os.mkfifo(faulty.folder / "reached")
+    process = faulty.start("trace", "--quiet", "--skip", "100000", "train.py")
+    (faulty.folder / "reached").open().close()
+    process.kill()
+    ended = faulty.ended(process)
+    assert (ended.code, ended.left) == (-9, [])

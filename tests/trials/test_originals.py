@@ -57,6 +57,16 @@ def test_what_links_lead_to_is_watched_up_to_a_number_of_entries_and_that_is_tol
     assert Originals([], [folder]).unverified == [str(folder)]
 
 
+@pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta"])
+def test_an_environment_that_a_link_leads_to_is_not_looked_at(folder, monkeypatch, mark):
+    (folder / mark).touch()
+    monkeypatch.setattr(originals, "MAX_LINKED_ENTRIES", 1)
+    watched = Originals([], [folder])
+    assert watched.unverified == []
+    (folder / "data" / "x").write_text("")
+    assert watched.look() == Changes({})
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are found by /proc")
 def test_a_log_that_another_process_still_writes_is_no_reason_to_stop(folder):
     with (folder / "prove.log").open("w") as log:

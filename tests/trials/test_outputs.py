@@ -2,21 +2,21 @@
 
 import pytest
 
-from diagnose.cli.prove import ProveRequest, _check_patch, _folder
+from diagnose.cli.prove import ProveRequest, _check_patch, _kept
 from diagnose.errors import OutputError, UsageError
 from diagnose.trials.source_edits import write_patch
 
 
 def test_a_folder_is_kept_by_one_run(tmp_path):
-    with _folder(str(tmp_path / "runs")) as folder:
+    with _kept(str(tmp_path / "runs")) as folder:
         with pytest.raises(UsageError, match="Another run keeps its output"):
-            _folder(str(tmp_path / "runs")).__enter__()
-        (folder.path / "run-001").mkdir()
+            _kept(str(tmp_path / "runs")).__enter__()
+        (folder / "run-001").mkdir()
     with pytest.raises(UsageError, match="is not empty"):
-        _folder(str(tmp_path / "runs")).__enter__()
+        _kept(str(tmp_path / "runs")).__enter__()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OutputError, match="Not a directory"):
-        _folder(str(tmp_path / "file")).__enter__()
+        _kept(str(tmp_path / "file")).__enter__()
 
 
 def test_the_patch_is_never_written_over_the_script(tmp_path):

@@ -73,10 +73,10 @@ def test_yes_alone_does_not_agree_to_it_and_it_is_shown_without_what_steers_a_te
     folder = capture(command=["train.py", "\x1b[2J\u202egone\nsecond line"])
     with pytest.raises(UsageError, match="add --trust-command") as caught:
         prove_and_answer(ProveRequest(script=str(folder), yes=True))
-    assert "python train.py '[2Jgone second line'" in str(caught.value)
+    assert r"python train.py '\x1b[2J\u202egone second line'" in str(caught.value)
     shown = capsys.readouterr().err
     assert "\x1b" not in shown
-    assert "python train.py '[2Jgone second line' again and again" in shown
+    assert r"python train.py '\x1b[2J\u202egone second line' again and again" in shown
 
 
 def test_asked_on_a_terminal_no_is_the_default(capture, monkeypatch, capsys):

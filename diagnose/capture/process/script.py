@@ -70,6 +70,7 @@ def run_script(argv: Sequence[str], *, module: bool, signals: StopSignals | None
             _release_frames(stop)
             return Outcome("stopped", 0)
         except BaseException as error:  # whatever the script raises is shown and passed on
+            signals.defer()  # once more, for a handler that raised before this could be done
             return _failed(error, signals)
     return Outcome("finished", 0)
 

@@ -10,14 +10,16 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 __all__ = ["Killed", "StopSignals"]
 
 UNWINDING = (signal.SIGTERM, signal.SIGHUP)
 DEFERRED = (*UNWINDING, signal.SIGINT)
+
+Handler: TypeAlias = Callable[[int, "FrameType | None"], None]
 
 
 class Killed(BaseException):  # not an error of the script
@@ -53,16 +55,36 @@ class StopSignals:
         """From here on only remember signals; the DataLoader's own handler would report workers that were ended."""
         if not self._ours or os.getpid() != self._owner:
             return
-        for number in DEFERRED:
-            before = signal.getsignal(number)
-            if before not in (signal.SIG_IGN, None):
-                self._before[number] = signal.signal(number, self._remember)
+        while True:
+            try:
+                self._silence_children()
+                for number in DEFERRED:
+                    if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                        self._replace(number, self._remember)
+            except Killed:
+                self.deferred = self.stopped_by
+            except KeyboardInterrupt:
+                self.deferred = signal.SIGINT
+            except Exception:  # a handler that was still in its place has raised
+                continue
+            else:
+                return
+
+    def _replace(self, number: int, handler: Handler) -> None:
+        before = signal.getsignal(number)
+        if before != handler:
+            self._before.setdefault(number, before)
+            signal.signal(number, handler)
+
+    def _silence_children(self) -> None:
+        """Let no handler of SIGCHLD raise: torch's does for each worker that a signal has ended."""
         if callable(signal.getsignal(signal.SIGCHLD)):
-            self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._replace(signal.SIGCHLD, _do_nothing)
 
     def _unwind(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the signature of a handler
         if os.getpid() == self._owner:
             self.stopped_by = number
+            self._silence_children()  # the iterators that unwinding removes end their workers
             raise Killed
         self._die(number)
 
@@ -76,3 +98,7 @@ class StopSignals:
         """End a forked child as the signal always did."""
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Stand for a handler; SIG_DFL would make the interpreter report a signal that has arrived already."""

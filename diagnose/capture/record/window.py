@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import re
+import resource
 import shutil
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -12,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from diagnose.capture.process.process import silent_stderr
 from diagnose.capture.record.gzip_io import open_packed
 from diagnose.errors import OutputError
-from diagnose.model.files import SPACE
+from diagnose.model.files import SPACE, reason
 from diagnose.text.masking import mask_values
 
 __all__ = ["Window", "WindowKind"]
@@ -104,14 +107,15 @@ class Window:
         """
         raw, packed = path.with_name(path.name + ".raw"), path.with_name(path.name + ".part")
         try:
-            self._profiler.export_chrome_trace(str(raw))
+            with contextlib.suppress(FileNotFoundError):  # what torch could not write it cannot rename either
+                self._profiler.export_chrome_trace(str(raw))
             if not _is_complete(raw):
-                raise OutputError(_incomplete(path.parent))
+                raise OutputError(_incomplete(raw))
             size = raw.stat().st_size / 1e6
             _compress(raw, packed, self._unfinished)
             packed.replace(path)
         finally:
-            for left in (raw, packed, raw.with_name(raw.name + TORCH_TEMPORARY)):
+            for left in (raw, packed, _temporary(raw)):
                 left.unlink(missing_ok=True)
         return size
 
@@ -149,13 +153,29 @@ def _is_complete(raw: Path) -> bool:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             tail = file.read().rstrip()
     except FileNotFoundError:
+        os.close(os.open(raw.parent, os.O_RDONLY))  # raises where no file can be opened any more: that is the reason
         return False
     return tail.endswith(b"}") and LAST_KEY in tail
 
 
-def _incomplete(folder: Path) -> str:
-    free = shutil.disk_usage(folder).free / 1e6
+def _incomplete(raw: Path) -> str:
+    """Return why torch did not write all of ``raw``, as far as that can still be seen."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and max(map(_size, (raw, _temporary(raw)))) >= limit:
+        return f"torch.profiler did not write all of it: {reason(OSError(errno.EFBIG, os.strerror(errno.EFBIG)))}"
+    free = shutil.disk_usage(raw.parent).free / 1e6
     return f"torch.profiler did not write all of it, with {free:.0f} MB free there. {SPACE}"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _temporary(raw: Path) -> Path:
+    return raw.with_name(raw.name + TORCH_TEMPORARY)
 
 
 def _compress(source: Path, target: Path, unfinished: str) -> None:

@@ -7,6 +7,7 @@ called back while a model is being compiled carries ``_torchdynamo_disable``, so
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
@@ -89,7 +90,10 @@ def shut_workers(iterators: Iterable[object]) -> None:
     for iterator in list(iterators):
         shut = getattr(iterator, "_shutdown_workers", None)
         if shut is not None:
-            shut()
+            with contextlib.suppress(
+                Exception
+            ):  # workers that were killed; what was captured is published all the same
+                shut()
 
 
 def watch_ddp(made: Hear) -> Undo:
