@@ -84,7 +84,7 @@ def _check_files(request: GateRequest) -> None:
 
 
 def _first(baseline: Path, side: Side, progress: Progress) -> int:
-    write_file(baseline, side.diagnosis.to_json() + "\n", force=True)
+    write_file(baseline, _report(side), force=True)
     progress.say(f"wrote the baseline {printable(baseline)}")
     return 0
 
@@ -95,8 +95,14 @@ def _write(request: GateRequest, judgement: Judgement, after: Side, progress: Pr
             write_file(path, text, force=request.force)
             progress.say(f"wrote {printable(path)}")
     if request.update:
-        write_file(request.baseline, after.diagnosis.to_json() + "\n", force=True)
+        write_file(request.baseline, _report(after), force=True)
         progress.say(f"wrote the baseline {printable(request.baseline)}")
+
+
+def _report(side: Side) -> str:
+    from diagnose.reports import json  # only where a baseline is written
+
+    return json.render(side.diagnosis) + "\n"
 
 
 def _text(judgement: Judgement) -> str:

@@ -14,6 +14,10 @@ from diagnose.trace_reader.schema import Event, ExactEvent
 
 __all__ = ["Ending", "read_events"]
 
+# Reading such events takes twenty times as long as sound ones: a file of nothing else would take minutes, for nothing.
+MAX_UNREADABLE = 100_000  # events; a recorded trace has one or two, where its end was lost
+MAX_TOO_DEEP_BYTES = 8 << 20  # text with nesting that no profiler writes
+
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 _EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent], strict=False)
@@ -26,7 +30,7 @@ class Ending:
     complete: bool  # its closing bracket was there
     text: bytes  # what stands behind it, as far as it was read
     num_skipped: int  # events that could not be parsed
-    overlong: bool = False  # reading stopped at an event longer than any that a profiler writes
+    fault: str = ""  # why reading stopped before the end of the file
 
 
 class _Reader:
@@ -35,7 +39,15 @@ class _Reader:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._exact = False
+        self._too_deep_bytes = 0
         self.num_skipped = 0
+
+    @property
+    def fault(self) -> str:
+        """Return why no more of the file is worth reading, "" while it is."""
+        if self.num_skipped > MAX_UNREADABLE:
+            return f"more than {MAX_UNREADABLE:,} events in it cannot be parsed"
+        return "too many events in it are nested too deeply" if self._too_deep_bytes > MAX_TOO_DEEP_BYTES else ""
 
     def take(self, block: memoryview | bytes, *, is_last: bool) -> Salvage:
         """Append the events of a JSON list, which may end before the block does or not end at all.
@@ -79,6 +91,7 @@ class _Reader:
         try:
             found = salvage(text, is_last=is_last)
         except RecursionError:
+            self._too_deep_bytes += len(text)
             found = salvage(flatten(text), is_last=is_last)
         self._rows.add(found.events)
         self.num_skipped += found.num_skipped
@@ -93,6 +106,7 @@ def read_events(window: Window, rows: Rows) -> Ending:
 
 
 def _read_blocks(window: Window, reader: _Reader) -> Ending:
+    too_long = f"an event in it is longer than {LONGEST_EVENT >> 20} MB"
     overlong = False
     while True:
         edge = window.last_edge()
@@ -102,10 +116,13 @@ def _read_blocks(window: Window, reader: _Reader) -> Ending:
             if found.ended and found.rest:
                 return Ending(True, found.rest[:-1] + b"," + window.after(edge), reader.num_skipped)
             if len(found.rest) > LONGEST_EVENT:
-                return Ending(False, b"", reader.num_skipped, overlong=True)
+                return Ending(False, b"", reader.num_skipped, too_long)
+            if reader.fault:
+                return Ending(False, b"", reader.num_skipped, reader.fault)
             window.drop(edge, b"" if found.ended else found.rest[:-1] + b",")
         overlong = not edge and len(window) > LONGEST_EVENT
         if overlong or not window.fill():
             break
     found = reader.take(window.everything(), is_last=True)
-    return Ending(found.ended, found.rest if found.ended else b"", reader.num_skipped, overlong and not found.ended)
+    fault = too_long if overlong and not found.ended else ""
+    return Ending(found.ended, found.rest if found.ended else b"", reader.num_skipped, fault)

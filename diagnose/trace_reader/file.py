@@ -11,7 +11,7 @@ from dataclasses import replace
 from diagnose.errors import InputError
 from diagnose.model.events import Trace
 from diagnose.trace_reader import origin
-from diagnose.trace_reader.blocks import LONGEST_EVENT, Window
+from diagnose.trace_reader.blocks import Window
 from diagnose.trace_reader.envelope import LONGEST_TAIL, Envelope, Keys, read_head, read_keys
 from diagnose.trace_reader.events import Ending, read_events
 from diagnose.trace_reader.remarks import notes, repeated_note, without_events, without_times
@@ -49,8 +49,8 @@ def _read(path: str | os.PathLike[str], name: str) -> Trace:
         ending = read_events(window, rows)
         around = _read_keys(head, ending, window)
     if not rows.count:
-        raise without_events(name, rows, around)
-    fault = f"an event in it is longer than {LONGEST_EVENT >> 20} MB" if ending.overlong else source.fault
+        raise without_events(name, rows, ending, around)
+    fault = ending.fault or source.fault
     trust = notes(rows, ending, fault, around)
     table = finish(rows)
     if table is None:

@@ -43,8 +43,10 @@ def repeated_note(count: int) -> tuple[Note, ...]:
     return (Note(f"Counted once, but twice in the file: {_events(count)}."),) if count else ()
 
 
-def without_events(name: str, rows: Rows, around: Envelope) -> InputError:
+def without_events(name: str, rows: Rows, ending: Ending, around: Envelope) -> InputError:
     """Return the error for a file in which no event could be used."""
+    if ending.fault:
+        return InputError(f"{name} holds no event that can be used: {ending.fault}. Copy or record the trace again.")
     if around.is_cut and rows.categories <= LEFT_OUT:
         return InputError(f"{name} ends before its first event. Copy or record the trace again.")
     if not rows.num_events:

@@ -32,7 +32,7 @@ class _Worker:
 
     def __init__(self, command: Sequence[str], limit_s: float, scratch: str) -> None:
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "DIAGNOSE_DEBUG"},  # as for a user
             "TMPDIR": scratch,
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",

@@ -58,7 +58,7 @@ def test_a_crash_is_found_with_its_origin(monkeypatch):
     assert origin.endswith(":ZeroDivisionError: planted")
 
 
-def test_a_crash_within_a_rule_is_found_with_its_origin(monkeypatch):
+def test_a_crash_within_a_rule_is_found_with_its_origin(monkeypatch, noted):
     monkeypatch.setattr(examine, "Note", examine.Note)  # undoes what watch_rules does
     watch_rules()
     monkeypatch.setattr(data_stall, "find", crash)

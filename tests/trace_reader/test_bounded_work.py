@@ -9,6 +9,7 @@ import pytest
 from diagnose.errors import InputError
 from diagnose.trace_reader import blocks, events, lenient
 from diagnose.trace_reader.blocks import Window
+from diagnose.trace_reader.file import read_trace
 from diagnose.trace_reader.lenient import flatten, salvage
 
 GOOD = b'{"ph":"X","cat":"cpu_op","name":"good","pid":1,"tid":1,"ts":1,"dur":2}'
@@ -59,7 +60,7 @@ def test_a_piece_without_an_event_is_read_to_a_limit_only(start, piece, touched,
     window.replace(GOOD + b"," + start)
     rows = events.Rows()
     ending = events.read_events(window, rows)
-    assert (rows.count, ending.complete, ending.overlong) == (1, False, True)
+    assert (rows.count, ending.complete, ending.fault) == (1, False, "an event in it is longer than 1 MB")
     assert source.raw_bytes <= 4 * MB
     assert touched["searched"] <= 4 * source.raw_bytes
     assert touched["decoded"] <= 4 * source.raw_bytes
@@ -159,3 +160,30 @@ def test_nothing_before_the_first_event(read_text):
 
 def test_the_longest_event_is_longer_than_any_recorded():
     assert blocks.LONGEST_EVENT >= 4 * MB
+
+
+@pytest.mark.parametrize(
+    ("piece", "fault"),
+    [
+        (b'{"ph":"X","ts":},' + GOOD, "more than 100 events in it cannot be parsed"),
+        (b'{"ph":"X","args":{"a":%s}}' % DEEP.encode(), "too many events in it are nested too deeply"),
+    ],
+)
+def test_reading_stops_where_too_much_is_unreadable(piece, fault, monkeypatch):
+    monkeypatch.setattr(events, "MAX_UNREADABLE", 100)
+    monkeypatch.setattr(events, "MAX_TOO_DEEP_BYTES", MB)
+    window = Window(source := Endless(piece + b",", 100 * MB))
+    window.replace(GOOD + b",")
+    rows = events.Rows()
+    ending = events.read_events(window, rows)
+    assert rows.count > 0
+    assert (ending.complete, ending.fault) == (False, fault)
+    assert source.raw_bytes <= 4 * MB
+
+
+def test_a_file_without_a_readable_event_names_the_cause(tmp_path, monkeypatch):
+    monkeypatch.setattr(events, "MAX_UNREADABLE", 1000)
+    file = tmp_path / "t.json"
+    file.write_bytes(b'{"traceEvents":[' + b'{"ph":"X","ts":},{"ph":"M"},' * 60_000 + GOOD + b"]}")
+    with pytest.raises(InputError, match="no event that can be used: more than 1,000 events in it cannot be parsed"):
+        read_trace(file)
