@@ -159,7 +159,7 @@ def test_captures_are_their_owner_s_alone(tmp_path):
         for num_ranks in (1, 2):
             folder = CaptureFolder(tmp_path / str(num_ranks), rank=0, num_ranks=num_ranks, force=False)
             folder.write_info(CaptureInfo())
-            folder.write_samples("rank0.samples.json.gz", {"time_ns": []})
+            folder.write_rows("rank0.samples.json.gz", {"time_ns": []})
             place = folder.publish()
             assert stat.S_IMODE(place.stat().st_mode) == 0o700
             assert {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()} == {0o600}
@@ -187,12 +187,12 @@ def test_a_description_fits_on_a_full_disk(tmp_path, monkeypatch):
 @pytest.mark.parametrize("num_bytes", [0, 1, 10, 30])
 def test_samples_that_find_no_room_leave_the_earlier_ones(tmp_path, num_bytes):
     folder = made(tmp_path / "capture", files=())
-    folder.write_samples("rank0.samples.json.gz", {"time_ns": [1]})
+    folder.write_rows("rank0.samples.json.gz", {"time_ns": [1]})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            folder.write_samples("rank0.samples.json.gz", {"time_ns": list(range(1000))})
+            folder.write_rows("rank0.samples.json.gz", {"time_ns": list(range(1000))})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert names(folder.partial) == [".spare", "capture.json", "rank0.samples.json.gz"]

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from diagnose.capture.record.source_lines import MAX_LINES, MAX_WIDTH, SourceLines, write_lines
+from diagnose.capture.record.folder import CaptureFolder
+from diagnose.capture.record.source_lines import MAX_LINES, MAX_WIDTH, SourceLines
 from diagnose.trace_reader.documents import read_lines
 
 TEXT = "import time\n\n    api_key = 'abc'; train()\nlast()"
@@ -34,9 +35,10 @@ def test_the_lines_asked_for_and_no_others(tmp_path):
 
 def test_they_are_read_back_and_private(tmp_path):
     an_hour_old(tmp_path / "train.py")
-    path = tmp_path / "rank0.lines.json.gz"
+    folder = CaptureFolder(tmp_path / "capture", rank=0, num_ranks=1, force=False)
     for _ in range(2):  # a capture is written after each window
-        write_lines(path, SourceLines(tmp_path).stored([("train.py", 4)]))
+        folder.write_rows("rank0.lines.json.gz", SourceLines(tmp_path).stored([("train.py", 4)]))
+    path = folder.publish() / "rank0.lines.json.gz"
     assert read_lines(path) == {("train.py", 4): "last()"}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 

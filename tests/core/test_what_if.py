@@ -5,8 +5,11 @@ import json
 import pytest
 
 from diagnose.errors import InputError, UsageError
+from diagnose.model.events import Device
 from diagnose.pipeline import what_if
 from diagnose.pipeline.what_if import Asked, ask, parse_place, parse_scale
+
+A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
 
 
 @pytest.fixture
@@ -143,3 +146,23 @@ def test_a_pattern_may_hold_an_equals_sign():
 
 def test_a_kernel_pattern_may_say_so():
     assert parse_scale("kernel~gemm=0.5") == ("gemm", 0.5)
+
+
+def test_a_change_and_a_line_are_replayed_on_the_window_that_has_lines(recording, monkeypatch):
+    # Both windows have float32 products; the timing window has more of them than the one with lines has tasks.
+    timing, lines = recording(devices=[A100]), recording(devices=[A100])
+    timing.step(1, 0, 20)
+    for i in range(5):
+        timing.kernel("ampere_sgemm_128x64_nn", 100 * i, 100 * i + 100, launched=(2 * i, 2 * i + 1))
+    lines.step(1, 0, 150)
+    lines.frame("train.py(7): step", 0, 150)
+    lines.kernel("ampere_sgemm_128x64_nn", 20, 80, launched=(10, 15))
+    lines.op("aten::item", 28, 83)
+    lines.runtime("cudaStreamSynchronize", 30, 82)
+    lines.kernel("b", 120, 150, launched=(110, 115))
+    monkeypatch.setattr(what_if, "open_captures", lambda _paths: [timing.capture(lines)])
+    answer = ask("trace.json", Asked(apply=("allow-tf32",), no_sync=(("train.py", 7),)))
+    # The product takes 30 to 60 of its 60 less; without the wait b is launched at 58, and ends at 88 at the earliest.
+    assert [f.title for f in answer.forecasts] == ["now", "allow-tf32", "no wait for the device at train.py:7"]
+    assert answer.now_ns == pytest.approx(150_000)
+    assert 88_000 <= answer.then_ns <= 110_000

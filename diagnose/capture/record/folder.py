@@ -172,8 +172,8 @@ class CaptureFolder:
         """Return whether a description has been written."""
         return (self._home / self._name).is_file()
 
-    def write_samples(self, name: str, rows: dict[str, object]) -> None:
-        """Write the sampler's rows, in the place of earlier ones.
+    def write_rows(self, name: str, rows: dict[str, object]) -> None:
+        """Write what the sampler saw, or the source lines, in the place of an earlier file.
 
         Raises:
             OSError: they cannot be written; earlier ones are still there.

@@ -23,7 +23,7 @@ from diagnose.capture.record.other_profilers import ForeignProfilers
 from diagnose.capture.record.plan import LEAST_STEPS, Plan
 from diagnose.capture.record.sampler import Sampler
 from diagnose.capture.record.script_config import ScriptFacts, describe_gpus, precision_flags
-from diagnose.capture.record.source_lines import SourceLines, write_lines
+from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.steps.listener import Listener, in_backward
 from diagnose.errors import OutputError
 from diagnose.model.files import printable, reason
@@ -270,9 +270,9 @@ class Session:
     def _write_samples(self, sampler: Sampler) -> None:
         samples, lines = f"rank{self.rank}.samples.json.gz", f"rank{self.rank}.lines.json.gz"
         try:
-            self.folder.write_samples(samples, {**sampler.rows(), "gc": self._gc_watch.runs})
+            self.folder.write_rows(samples, {**sampler.rows(), "gc": self._gc_watch.runs})
             self.samples_file = samples
-            write_lines(self.folder.partial / lines, self._lines.stored(sampler.lines))
+            self.folder.write_rows(lines, self._lines.stored(sampler.lines))
             self.lines_file = lines
         except OSError as error:
             self.notes.append(f"The sampler's rows could not be written: {reason(error)}")

@@ -7,7 +7,6 @@ saw and no others, credentials masked, and of each file a checksum that identifi
 from __future__ import annotations
 
 import hashlib
-import json
 import linecache
 import stat
 import time
@@ -17,10 +16,9 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple
 
-from diagnose.capture.record.gzip_io import open_packed
 from diagnose.text.masking import mask_code
 
-__all__ = ["SourceLines", "write_lines"]
+__all__ = ["SourceLines"]
 
 MAX_LINES = 2_000  # half a minute of samples that never hit the same line twice
 MAX_WIDTH = 400  # characters of a line; generated code has far longer ones
@@ -74,10 +72,3 @@ class SourceLines:
         data = path.read_bytes()
         changed_at = datetime.fromtimestamp(state.st_mtime, timezone.utc).isoformat(timespec="seconds")
         return _File(decode_source(data).split("\n"), hashlib.sha256(data).hexdigest(), changed_at)
-
-
-def write_lines(path: Path, content: dict[str, object]) -> None:
-    """Write the lines into a file that only its owner can read."""
-    path.touch(mode=0o600)
-    with open_packed(path) as packed:
-        packed.write(json.dumps(content).encode())
