@@ -61,7 +61,7 @@ def test_what_was_planted_dominates_its_recorded_capture(diagnose, name):
 
 
 def test_recorded_captures_are_small():
-    assert len(RECORDED) >= 5
+    assert RECORDED
     sizes = [path.stat().st_size for path in CAPTURES.rglob("*") if path.is_file()]
     assert sum(sizes) < MAX_CAPTURES_BYTES
 
