@@ -1,4 +1,7 @@
-"""What holds for every test: which of them run alone, and that every JSON that one makes keeps the contract.
+"""What holds for every test: which run, which of them alone, and that every JSON that one makes keeps the contract.
+
+Tests marked ``full`` or ``timing`` run only where ``-m`` names their mark, or where a test is asked for by its name;
+``--pick N`` runs N of the tests that are left, drawn with ``--pick-seed``.
 
 In two processes at once (``scripts/test -n 2``) those that take times, or start training, run alone: a test that may
 share the machine holds a lock together with others; one that may not waits until it holds it alone.
@@ -9,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +35,32 @@ ALONE = (
     "kernels/test_concurrent_samples.py",
 )
 TESTS = Path(__file__).parent / "tests"
+NOT_EVERYDAY = ("full", "timing")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that draw a part of the tests."""
+    parser.addoption("--pick", type=int, metavar="N", help="run N of the selected tests, drawn at random")
+    parser.addoption("--pick-seed", default="0", metavar="TEXT", help="what the draw of --pick depends on (default: 0)")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not of every day, then all but the tests that ``--pick`` draws."""
+    asked: str = config.getoption("markexpr")
+    named = any("::" in argument for argument in config.args)
+    kept = items[:]
+    for mark in NOT_EVERYDAY:
+        if mark not in asked and not named:
+            kept = [item for item in kept if item.get_closest_marker(mark) is None]
+    num: int | None = config.getoption("--pick")
+    if num is not None and num < len(kept):
+        drawn = random.Random(config.getoption("--pick-seed")).sample(range(len(kept)), num)
+        kept = [kept[place] for place in sorted(drawn)]
+    if len(kept) < len(items):
+        ids = {id(item) for item in kept}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in ids])
+        items[:] = kept
 
 
 @pytest.hookimpl(wrapper=True)

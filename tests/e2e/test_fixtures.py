@@ -1,4 +1,9 @@
-"""Every bundled training script through the real command: what was planted is what is found, on the CPU."""
+"""Every bundled training script through the real command: what was planted is what is found, on the CPU.
+
+Every day recorded captures are analysed (``scripts/record_fixtures``) and a few scripts traced live, whose plants
+are too large for anything else to hide. All of them, planted and repaired, are traced under the mark ``full`` and judged
+together: another process can take the core away in the midst of any one of them.
+"""
 
 import importlib.util
 import json
@@ -7,14 +12,17 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
+CAPTURES = ROOT / "fixtures" / "captures"
+MAX_CAPTURES_BYTES = 3_000_000
 BOUNDS = ("--skip", "40", "--steps", "8")  # a script that never settles still ends within the minute
+SHORT = ("--skip", "8", "--steps", "3")
 SHORTER = {"recompiling": ("--skip", "8", "--steps", "8")}  # it never settles, and each of its steps compiles
 SMALL_SHARE = 0.02  # of a step: below this a finding is not worth a reader's time
-ATTEMPTS = 3  # other processes on the machine take the core away in the midst of Python; no script is at fault then
 REPAIRED_SHARE = 0.10  # a repaired script waits for its next bottleneck, and the machine has noise of its own
+RIGHT_SHARE = 0.85  # of all scripts together, each traced once
+# Their plants take most of a step, and what takes the core away lengthens the rest as much: half of that is left.
+LIVE = {"slow_dataset": 0.10, "gc_every_step": 0.10, "loop_optimizer": 0.10, "barrier_every_step": 0.02}
 
 
 def _catalogue():
@@ -22,60 +30,78 @@ def _catalogue():
     module = importlib.util.module_from_spec(spec)
     sys.modules["catalogue"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
-    return module.fixtures()
+    return {fixture.name: fixture for fixture in module.fixtures()}
 
 
-def _cases(which):
-    claims = [(fixture, getattr(fixture, which)["cpu"]) for fixture in _catalogue()]
-    return [pytest.param(fixture, rules, id=fixture.name) for fixture, rules in claims if rules is not None]
+FIXTURES = _catalogue()
+RECORDED = sorted(path.name for path in CAPTURES.iterdir())
 
 
-def _trace(diagnose, fixture, *arguments):
-    """Return the diagnosis, or what was said of a script that a signal ended."""
-    bounds = SHORTER.get(fixture.name, BOUNDS)
+def _trace(diagnose, fixture, bounds, *arguments):
+    """Return the diagnosis, or what was printed of a script that a signal ended."""
     traced = ["trace", "--json", "--quiet", *bounds, fixture.path, "--device", "cpu", "--steps", "400", *arguments]
     if fixture.ranks == 1:
         done = diagnose(*traced)
     else:
         torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
         done = diagnose(*traced, launcher=(*torchrun, f"--nproc-per-node={fixture.ranks}", "-m", "diagnose"))
-    if "was ended by SIG" in done.stderr:  # a crash of the profiler under load: one attempt, and it is told
+    if "was ended by SIG" in done.stderr:  # a crash of the profiler under load counts as a wrong answer
         return done.stderr
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def _large(diagnosis, least=SMALL_SHARE):
-    return [(f["rule"], f["lost_share"], f["title"]) for f in diagnosis["findings"] if f["lost_share"] > least]
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_was_planted_dominates_its_recorded_capture(diagnose, name):
+    done = diagnose("analyze", CAPTURES / name, "--json", "--quiet")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["verdict"] == "no-gpu"
+    assert answer["dominant"] in FIXTURES[name].expect["cpu"]
 
 
-def _all_wrong(diagnose, fixture, complaint, *arguments):
-    """Trace until nothing is to be complained of, a few times; return what was wrong in each attempt."""
-    wrong = []
-    for _ in range(ATTEMPTS):
-        answer = _trace(diagnose, fixture, *arguments)
-        wrong.append([answer] if isinstance(answer, str) else complaint(answer))
-        if not wrong[-1]:
-            return []
-    return wrong
+def test_recorded_captures_are_small():
+    assert RECORDED
+    sizes = [path.stat().st_size for path in CAPTURES.rglob("*") if path.is_file()]
+    assert sum(sizes) < MAX_CAPTURES_BYTES
 
 
-@pytest.mark.parametrize(("fixture", "rules"), _cases("expect"))
-def test_what_was_planted_is_found(diagnose, fixture, rules):
-    def complaint(diagnosis):
-        assert diagnosis["verdict"] == "no-gpu"
-        if diagnosis["dominant"] in rules:
-            return []
-        return _large(diagnosis) or ([("nothing found", rules)] if rules else [])
-
-    assert _all_wrong(diagnose, fixture, complaint) == []
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIVE)
+def test_a_large_plant_is_among_the_findings(diagnose, name):
+    answer = _trace(diagnose, FIXTURES[name], SHORT)
+    assert isinstance(answer, dict), answer
+    shares = {finding["rule"]: finding["lost_share"] for finding in answer["findings"]}
+    assert max(shares.get(rule, 0) for rule in FIXTURES[name].expect["cpu"]) > LIVE[name], shares
 
 
-@pytest.mark.parametrize(("fixture", "rules"), _cases("fixed"))
-def test_the_repaired_script_is_found_healthy(diagnose, fixture, rules):
+def _large(answer, least):
+    return [(f["rule"], f["lost_share"], f["title"]) for f in answer["findings"] if f["lost_share"] > least]
+
+
+def _planted_wrong(fixture, answer):
+    """Return what a diagnosis has instead of the plant."""
+    if answer["dominant"] in fixture.expect["cpu"]:
+        return []
+    return _large(answer, SMALL_SHARE) or ([("nothing found",)] if fixture.expect["cpu"] else [])
+
+
+def _repaired_wrong(fixture, answer):
+    """Return what a diagnosis finds in a script that is repaired."""
     least = SMALL_SHARE if fixture.name == "healthy" else REPAIRED_SHARE
+    return [found for found in _large(answer, least) if found[0] not in fixture.fixed["cpu"]]
 
-    def complaint(diagnosis):
-        return [found for found in _large(diagnosis, least) if found[0] not in rules]
 
-    assert _all_wrong(diagnose, fixture, complaint, "--fixed") == []
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("which", "wrong_of", "arguments"), [("expect", _planted_wrong, ()), ("fixed", _repaired_wrong, ("--fixed",))]
+)
+def test_nearly_every_script_is_diagnosed_right(diagnose, which, wrong_of, arguments):
+    claimed = [fixture for fixture in FIXTURES.values() if getattr(fixture, which)["cpu"] is not None]
+    wrong = {}
+    for fixture in claimed:
+        answer = _trace(diagnose, fixture, SHORTER.get(fixture.name, BOUNDS), *arguments)
+        if found := [answer] if isinstance(answer, str) else wrong_of(fixture, answer):
+            wrong[fixture.name] = found
+    assert len(wrong) <= (1 - RIGHT_SHARE) * len(claimed), wrong

@@ -43,6 +43,8 @@ def trial(diagnosis, name):
     return next(t for t in diagnosis["trials"] if t["id"] == name)
 
 
+@pytest.mark.full
+@pytest.mark.timing
 def test_workers_are_proven_on_the_slow_dataset_and_a_control_is_not(diagnose, tmp_path):
     script, patch = FIXTURES / "slow_dataset.py", tmp_path / "fix.patch"
     arguments = ("--write-patch", patch, script, "--steps", "100000", "--device", "cpu")

@@ -140,6 +140,7 @@ def test_cheap_loading_and_streams_are_left_alone():
     assert tune_loader(stream).loader is stream
 
 
+@pytest.mark.timing
 def test_whole_batches_are_gathered_at_once():
     dataset = TensorDataset(torch.randn(4096, 4), torch.arange(4096))
     loader = DataLoader(dataset, batch_size=1024, shuffle=True)

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("triton", reason="triton, which needs Linux, is not installed")
 
+pytestmark = pytest.mark.full
+
 FOLDER = Path(__file__).parent
 PROGRAMS = FOLDER.parents[2] / "kernels" / "ops" / "programs"
 

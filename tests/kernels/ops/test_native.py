@@ -153,6 +153,7 @@ def test_a_compilers_first_error_is_shown(tmp_path, monkeypatch):
     assert not list((tmp_path / "cache").glob("*.so"))
 
 
+@pytest.mark.full
 @pytest.mark.skipif(NVCC is None, reason="nvcc, the CUDA compiler, is not installed")
 def test_the_cuda_sources_compile_and_the_library_loads_without_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(native, "_nvcc", lambda: NVCC)

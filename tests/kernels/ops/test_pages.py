@@ -18,12 +18,21 @@ def page(path):
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
-def test_page_has_its_sections_in_order(path):
-    places = [re.search(rf"^{re.escape(section)}$", page(path), re.MULTILINE) for section in SECTIONS]
-    assert all(places), [s for s, p in zip(SECTIONS, places, strict=True) if not p]
-    assert [p.start() for p in places] == sorted(p.start() for p in places)
-    assert re.search(r"`[a-z]+(-[a-z]+)+`", page(path)[places[0].end() : places[1].start()]), "no rule is named"
+def faults(path):
+    """Return what is wrong with the form of a page."""
+    text = page(path)
+    places = [re.search(rf"^{re.escape(section)}$", text, re.MULTILINE) for section in SECTIONS]
+    if missing := [s for s, p in zip(SECTIONS, places, strict=True) if not p]:
+        return [f"lacks {missing}"]
+    starts = [p.start() for p in places]
+    wrong = [] if starts == sorted(starts) else ["its sections are in another order"]
+    if not re.search(r"`[a-z]+(-[a-z]+)+`", text[places[0].end() : places[1].start()]):
+        wrong.append("no rule is named")
+    return wrong
+
+
+def test_pages_have_their_sections_in_order():
+    assert {path.stem: wrong for path in PAGES if (wrong := faults(path))} == {}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
