@@ -61,11 +61,11 @@ class StopSignals:
                 for number in DEFERRED:
                     if signal.getsignal(number) not in (signal.SIG_IGN, None):
                         self._replace(number, self._remember)
-            except Killed:
+            except Killed:  # noqa: PERF203  # tried until no handler raises
                 self.deferred = self.stopped_by
             except KeyboardInterrupt:
                 self.deferred = signal.SIGINT
-            except Exception:  # noqa: BLE001, S112  # a handler that was still in its place has raised
+            except Exception:  # a handler that was still in its place has raised
                 continue
             else:
                 return
