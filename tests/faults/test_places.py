@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 STEP_US = 1000.0
 ONE_SENTENCE = 1
+SMALL = ("--skip", "2", "--steps", "4")
 
 
 def small_trace():
@@ -127,24 +129,20 @@ def test_runs_that_do_not_fit_where_they_are_kept(faulty, mounted):
 
 
 def test_two_captures_into_one_folder(faulty):
-    """Both are on their way when the first one arrives: one capture lies there, whole, the other one is not lost."""
-    gates = [faulty.folder / f"gate{number}" for number in range(2)]
-    for gate in gates:
-        os.mkfifo(gate)
-    faulty.script(faulty.loop(before="open(sys.argv[1]).read()"))
-    where = ("trace", "--json", "--quiet", "--skip", "2", "--steps", "4", "--capture", "capture", "train.py")
-    processes = [faulty.start(*where, gate) for gate in gates]
-    opened = [gate.open("w") for gate in gates]  # each waits for its script
-    for file in opened:
-        file.close()
-    both = faulty.all_ended(*processes)
-    codes = sorted(ended.code for ended in both)
-    assert codes == [0, 6], [ended.stderr for ended in both]
-    lost = next(ended for ended in both if ended.code == 6)
-    assert len(lost.sentences) == ONE_SENTENCE
-    again = faulty("analyze", "--quiet", "--json", "capture")
-    assert json.loads(again.stdout)["steps"] >= 1
-    assert both[0].left == []
+    """The second one is refused before its script runs, and the first one arrives whole."""
+    os.mkfifo(faulty.folder / "gate")
+    faulty.script(faulty.loop(before="open('gate').read()"))
+    where = ("trace", "--json", "--quiet", *SMALL, "--capture", "capture", "train.py")
+    first = faulty.start(*where)
+    with (faulty.folder / "gate").open("w"):  # waits for the script
+        second = subprocess.run(
+            [sys.executable, "-m", "diagnose", *where], cwd=faulty.folder, check=False, capture_output=True, text=True
+        )
+    assert second.returncode == 6, second.stderr
+    assert second.stderr.count("\n") == ONE_SENTENCE
+    ended = faulty.ended(first)
+    assert (ended.code, ended.left) == (0, []), ended.stderr
+    assert json.loads(ended.stdout)["steps"] >= 1
 
 
 def test_a_folder_that_is_taken_stays_as_it_is(faulty):

@@ -215,7 +215,7 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(monkeypatch):
         proven(never, "expandable-segments")
     with pytest.raises(UsageError, match="There is no change faster"):
         proven(never, "faster")
-    with pytest.raises(UsageError, match="Invalid budget .soon.: use 90s, 10m or 1h"):
+    with pytest.raises(UsageError, match=r"Invalid budget .soon.: use 90s, 10m or 1h"):
         proven(never, budget="soon")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="single process"):

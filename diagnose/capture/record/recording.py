@@ -129,7 +129,9 @@ class Recorder:
             self._around.sampling(kind == "light")
             while len(times) < num_steps and (self._together or not (self._disturbed or self._cut)):
                 times.append((yield))
-                if not self._together and (late() or self._next_is_too_much(size, len(times) + warm_up)):
+                if self._together or len(times) == num_steps:
+                    continue
+                if late() or self._next_is_too_much(size, len(times) + warm_up):
                     break
         finally:
             self._around.sampling(False)

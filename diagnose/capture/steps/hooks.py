@@ -90,9 +90,7 @@ def shut_workers(iterators: Iterable[object]) -> None:
     for iterator in list(iterators):
         shut = getattr(iterator, "_shutdown_workers", None)
         if shut is not None:
-            with contextlib.suppress(
-                Exception
-            ):  # workers that were killed; what was captured is published all the same
+            with contextlib.suppress(Exception):  # workers were killed; the capture is published all the same
                 shut()
 
 
