@@ -29,8 +29,6 @@ WINDOWS = {
     "feature_service": ("--skip", "10", "--steps", "4"),
     "gc_every_step": ("--skip", "10", "--steps", "2"),
     "slow_dataset": ("--skip", "10", "--steps", "1", "--max-mb", "4"),
-    "loop_optimizer": ("--skip", "10", "--steps", "1", "--max-mb", "4"),
-    "barrier_every_step": ("--skip", "10", "--steps", "1", "--max-mb", "4"),
 }
 FOLDERS = re.compile(
     r"(?<![\w./<])/(?!tmp/diagnose-fixtures)(?:home|root|work|usr|opt|srv|mnt|Users|private|var|tmp)/[^\"\s]*"

@@ -1,8 +1,8 @@
 """Every bundled training script through the real command: what was planted is what is found, on the CPU.
 
 Every day recorded captures are analysed (``scripts/record_fixtures``) and a few scripts traced live, whose plants
-are too large for anything else to hide. All of them, planted and repaired, are traced under the mark ``full`` and judged
-together: another process can take the core away in the midst of any one of them.
+are too large for anything else to hide. All of them, planted and repaired, are traced under the mark ``full`` and
+judged together: another process can take the core away in the midst of any one of them.
 """
 
 import importlib.util
