@@ -94,7 +94,7 @@ def test_module(capturing):
     (run,) = capturing.run([job])
     assert run.exit_code == 0, run.stderr
     assert f"started __main__ ['--flag'] {capturing.scripts} False" in run.stdout
-    assert run.info.command == ["-m", "package", "--flag"]
+    assert run.info.command == ("-m", "package", "--flag")
     assert run.info.found_steps_by == "optimizer"
 
 
