@@ -21,7 +21,7 @@ SHORTER = {"recompiling": ("--skip", "8", "--steps", "8")}  # it never settles, 
 SMALL_SHARE = 0.02  # of a step: below this a finding is not worth a reader's time
 REPAIRED_SHARE = 0.10  # a repaired script waits for its next bottleneck, and the machine has noise of its own
 RIGHT_SHARE = 0.85  # of all scripts together, each traced once
-# Seen on a busy machine: 0.34, 0.42 and 0.58 of the step for the first three; what takes the core away lengthens the rest.
+# On a busy machine the first three took 0.34, 0.42 and 0.58 of the step: what takes the core away lengthens the rest.
 LIVE = {"slow_dataset": 0.10, "gc_every_step": 0.10, "loop_optimizer": 0.10, "barrier_every_step": 0.02}
 
 
