@@ -48,6 +48,7 @@ def test_a_file_that_changed_since_the_script_began_is_not_quoted(tmp_path):
     file = an_hour_old(tmp_path / "train.py")
     os.utime(file, (time.time() + 3600,) * 2)
     assert texts(lines.stored([("train.py", 4)])) == {}
+    assert lines.changed == ["train.py"]
 
 
 def test_the_encoding_that_a_file_declares(tmp_path):

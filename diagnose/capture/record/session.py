@@ -274,5 +274,7 @@ class Session:
             self.samples_file = samples
             self.folder.write_rows(lines, self._lines.stored(sampler.lines))
             self.lines_file = lines
+            changed = (printable(name) for name in self._lines.changed)
+            self.notes += [f"{name} was changed while it ran, so its lines are not quoted." for name in changed]
         except OSError as error:
             self.notes.append(f"The sampler's rows could not be written: {reason(error)}")

@@ -34,10 +34,14 @@ class _File(NamedTuple):
 
 
 class SourceLines:
-    """Reads source files of this process once each; ``cwd`` is what relative names started from."""
+    """Reads source files of this process once each; ``cwd`` is what relative names started from.
+
+    ``changed`` names those that were written since: what they hold now may not be what runs.
+    """
 
     def __init__(self, cwd: Path) -> None:
         self._cwd = cwd
+        self.changed: list[str] = []
         self._began = time.time()
         self._files: dict[str, _File | None] = {}
 
@@ -67,8 +71,11 @@ class SourceLines:
             cell = linecache.getlines(name) if name in linecache.cache else []  # where notebooks keep their cells
             return _File(cell, "", "") if cell else None
         state = path.stat()
-        if not stat.S_ISREG(state.st_mode) or state.st_size > MAX_FILE_BYTES or state.st_mtime > self._began:
-            return None  # what changed since the script began may not be what runs
+        if not stat.S_ISREG(state.st_mode) or state.st_size > MAX_FILE_BYTES:
+            return None
+        if state.st_mtime > self._began:
+            self.changed.append(name)
+            return None
         data = path.read_bytes()
         changed_at = datetime.fromtimestamp(state.st_mtime, timezone.utc).isoformat(timespec="seconds")
         return _File(decode_source(data).split("\n"), hashlib.sha256(data).hexdigest(), changed_at)
