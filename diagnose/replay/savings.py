@@ -92,7 +92,8 @@ def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterf
         after = [change(g) if change else g for g, change in zip((low, high, middle), changes, strict=True)]
         most = effect.most_ns
         before = (chain[-1].low_ns, chain[-1].high_ns, chain[-1].step_ns)
-        lengths = [max(_step_ns(t, g) * scale, b - most) for g, b in zip(after, before, strict=True)]
+        # Moved tasks may meet others than before; a change that lengthens the step gives nothing, it takes nothing.
+        lengths = [min(max(_step_ns(t, g) * scale, b - most), b) for g, b in zip(after, before, strict=True)]
         if chain[-1].step_ns - lengths[2] < WORTH_ADDING * t.steps.step_ns:
             continue
         low, high, middle = after
