@@ -28,6 +28,7 @@ __all__ = ["Answer", "Asked", "ask", "parse_place", "parse_scale"]
 
 NEW_LINE = "\n"
 RELIABLE = 0.03  # the error up to which a replay is taken to know what the step waits for
+MAX_FACTOR = 1000.0  # no other device is slower by more
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def parse_scale(text: str) -> tuple[str, float]:
     """Read PATTERN=FACTOR, or kernel~PATTERN=FACTOR.
 
     Raises:
-        UsageError: it is not of that form, or the factor is negative.
+        UsageError: it is not of that form, or the factor is negative or beyond any machine.
     """
     pattern, _, factor = text.removeprefix("kernel~").rpartition("=")
     try:
@@ -116,8 +117,10 @@ def parse_scale(text: str) -> tuple[str, float]:
         re.compile(pattern)
     except (ValueError, re.error):
         raise UsageError(f"{text} is not of the form PATTERN=FACTOR, such as 'gemm=0.5'.") from None
-    if not pattern or not 0 <= value < float("inf"):
-        raise UsageError(f"{text} is not of the form PATTERN=FACTOR with a factor of 0 or more, such as 'gemm=0.5'.")
+    if not pattern or not 0 <= value <= MAX_FACTOR:
+        raise UsageError(
+            f"{text} is not of the form PATTERN=FACTOR with a factor from 0 to {MAX_FACTOR:g}, such as 'gemm=0.5'."
+        )
     return pattern, value
 
 

@@ -139,7 +139,7 @@ def keep_kinds(rng: random.Random, document: dict[str, Any]) -> None:
     """Keep one or two categories only."""
     kept = set(rng.sample(CATEGORIES, rng.randint(1, 3)))
     events = _events(document)
-    events[:] = [event for event in events if isinstance(event, dict) and event.get("cat") in kept]
+    events[:] = [event for event in events if isinstance(event, dict) and str(event.get("cat")) in kept]
 
 
 def set_field(rng: random.Random, document: dict[str, Any]) -> None:

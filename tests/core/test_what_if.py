@@ -134,7 +134,7 @@ def test_a_place_that_is_none(text):
         parse_place(text)
 
 
-@pytest.mark.parametrize("text", ["gemm", "=0.5", "gemm=fast", "gemm=-1", "(=1", "gemm=inf", "gemm=nan"])
+@pytest.mark.parametrize("text", ["gemm", "=0.5", "gemm=fast", "gemm=-1", "(=1", "gemm=inf", "gemm=nan", "gemm=1e300"])
 def test_a_scale_that_is_none(text):
     with pytest.raises(UsageError, match="PATTERN=FACTOR"):
         parse_scale(text)
