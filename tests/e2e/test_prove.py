@@ -48,7 +48,7 @@ def trial(diagnosis, name):
 def test_workers_are_proven_on_the_slow_dataset_and_a_control_is_not(diagnose, tmp_path):
     script, patch = FIXTURES / "slow_dataset.py", tmp_path / "fix.patch"
     arguments = ("--write-patch", patch, script, "--steps", "100000", "--device", "cpu")
-    diagnosis = proven(diagnose, "--apply", "load-in-workers,sham", "--budget", "20m", *arguments)
+    diagnosis = proven(diagnose, "--apply", "load-in-workers,sham", "--budget", "3m", *arguments)
     workers, sham = trial(diagnosis, "load-in-workers"), trial(diagnosis, "sham")
     assert diagnosis["dominant"] == "data-stall"
     assert workers["speed_up"] > 1.1  # how certain that is depends on what else the machine does
@@ -75,7 +75,7 @@ def awkward(tmp_path_factory):
     )
     after = "Path('log.txt').write_text('step'); Path(f'ckpt{step}.pt').touch()"
     (folder / "train.py").write_text(train(before=before, after=after))
-    command = (sys.executable, "-m", "diagnose", "prove", "--yes", "--json", "--budget", "20m", "--apply")
+    command = (sys.executable, "-m", "diagnose", "prove", "--yes", "--json", "--budget", "3m", "--apply")
     done = subprocess.run(
         [*command, "compile-model,sham", "train.py"], cwd=folder, check=False, capture_output=True, text=True
     )
@@ -135,7 +135,7 @@ def test_nothing_runs_unasked(diagnose, script):
 def test_two_ranks_are_started_the_same_way_for_every_run(diagnose):
     launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2"
     arguments = (FIXTURES / "ddp_one_bucket.py", "--steps", "400", "--device", "cpu")
-    diagnosis = proven(diagnose, "--launcher", launcher, "--apply", "bucket-gradients", "--budget", "20m", *arguments)
+    diagnosis = proven(diagnose, "--launcher", launcher, "--apply", "bucket-gradients", "--budget", "5m", *arguments)
     changed = trial(diagnosis, "bucket-gradients")
     assert changed["failure"] == ""
     assert "bucket_cap_mb" in changed["note"]
