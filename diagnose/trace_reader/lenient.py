@@ -122,6 +122,9 @@ class _Text:
                 if at + width >= len(self.text) or not _runs_out(error):
                     raise _UnreadableError(at + error.pos, runs_out=_runs_out(error)) from None
                 width *= _WIDER
+            except RecursionError:  # lists or objects in each other, a thousand deep, that were not flattened
+                self._effort -= width
+                raise _UnreadableError(at + 1, runs_out=False) from None
             else:
                 return value, at + length
 

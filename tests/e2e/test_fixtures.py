@@ -93,6 +93,7 @@ def _repaired_wrong(fixture, answer):
 
 
 @pytest.mark.full
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "wrong_of", "arguments"), [("expect", _planted_wrong, ()), ("fixed", _repaired_wrong, ("--fixed",))]
