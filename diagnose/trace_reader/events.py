@@ -92,7 +92,7 @@ class _Reader:
             found = salvage(text, is_last=is_last)
         except RecursionError:
             self._too_deep_bytes += len(text)
-            found = salvage(flatten(text), is_last=is_last)
+            found = salvage(flatten(text), is_last=is_last, flattened=True)
         self._rows.add(found.events)
         self.num_skipped += found.num_skipped
         return found

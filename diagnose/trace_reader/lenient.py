@@ -103,8 +103,9 @@ class _UnreadableError(Exception):
 class _Text:
     """A text to decode values from, with a limit to what may be decoded in vain."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, flattened: bool) -> None:
         self.text = text
+        self._flattened = flattened
         self._effort = _MAX_EFFORT * len(text)
 
     def decode(self, at: int) -> tuple[object, int]:
@@ -122,8 +123,10 @@ class _Text:
                 if at + width >= len(self.text) or not _runs_out(error):
                     raise _UnreadableError(at + error.pos, runs_out=_runs_out(error)) from None
                 width *= _WIDER
-            except RecursionError:  # lists or objects in each other, a thousand deep, that were not flattened
-                self._effort -= width
+            except RecursionError:
+                if not self._flattened:
+                    raise
+                self._effort -= width  # broken strings hide brackets from the flattening
                 raise _UnreadableError(at + 1, runs_out=False) from None
             else:
                 return value, at + length
@@ -142,12 +145,16 @@ class _Text:
         return None
 
 
-def salvage(raw: bytes, *, is_last: bool = True) -> Salvage:
+def salvage(raw: bytes, *, is_last: bool = True, flattened: bool = False) -> Salvage:
     """Take out of a list of events (without its opening bracket) what can be read.
 
-    Where more text follows (not ``is_last``), an event that does not end may end in it, and is the ``rest``.
+    Where more text follows (not ``is_last``), an event that does not end may end in it, and is the ``rest``. What is
+    nested too deeply even in a ``flattened`` text is left out.
+
+    Raises:
+        RecursionError: something is nested too deeply, and the text is not ``flattened``.
     """
-    source = _Text(repair(raw).decode())
+    source = _Text(repair(raw).decode(), flattened=flattened)
     text = source.text
     events: list[ExactEvent] = []
     at = num_skipped = 0
