@@ -29,7 +29,7 @@ def test_a_step_of_many_frames_is_cut_at_the_size(bounded):
     run = bounded["frames"]
     size_mb = uncompressed(run) / 1e6
     assert size_mb < 1.5 * 5
-    assert run.info.attribution_ms == []
+    assert run.info.attribution_ms == ()
     assert any("--max-mb 5 inside step" in note and "a part of one step" in note for note in run.info.notes)
 
 

@@ -18,5 +18,5 @@ def test_no_file_of_a_capture_holds_a_credential_or_names_the_host(captured):
     assert [name for name, text in texts.items() if "planted-" in text] == []
     for trace in (json.loads(texts[name]) for name in traces):
         assert (trace["host_name"], trace["traceName"].count("/")) == ("", 0)
-    assert captured["train"].info.command[-3:] == ["--api-key=***", "--token", "***"]
+    assert captured["train"].info.command[-3:] == ("--api-key=***", "--token", "***")
     assert stat.S_IMODE((folder / "rank0.lines.json.gz").stat().st_mode) == 0o600

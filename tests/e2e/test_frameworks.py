@@ -36,7 +36,7 @@ def test_loading_in_the_training_process_is_found(diagnose, name):
 
 
 def test_moving_the_loading_into_workers_is_tried_and_keeps_the_numbers(diagnose):
-    answer = answered(diagnose(*PROVED, "60s", FOLDER / "accelerate_loop.py", env=ONE_THREAD))
+    answer = answered(diagnose(*PROVED, "150s", FOLDER / "accelerate_loop.py", env=ONE_THREAD))
     (trial,) = answer["trials"]
     assert trial["failure"] == ""
     assert trial["numerics"] == "identical"
