@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -47,7 +47,6 @@ class ProveRequest(Request):
     yes: bool = False
     trust_command: bool = False  # a command that a capture has recorded may run
     write_patch: str | None = None  # where the diff of the script with the changes that helped goes
-    patches: dict[str, dict[str, object]] = field(default_factory=dict)
 
 
 def prove_and_answer(request: ProveRequest) -> int:
