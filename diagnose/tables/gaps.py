@@ -29,7 +29,7 @@ class Gaps(NamedTuple):
 
     start: Ints
     end: Ints
-    called: Ints  # until here nothing was launched for the task after; the launch, if any, begins
+    launch_start: Ints  # until here nothing was launched for the task after; the launch, if any, begins
     turn: Ints  # until here the task after was not queued yet: the host's part; from here on the device's part
     before: npt.NDArray[np.intp]  # row of Tasks that ended last before it, -1 at the window's start
     after: npt.NDArray[np.intp]  # row of Tasks that ends it, -1 at the window's end
@@ -39,7 +39,7 @@ class Gaps(NamedTuple):
 
     def unlaunched(self) -> Intervals:
         """Return the parts in which nothing had been launched yet."""
-        return union((self.start, self.called))
+        return union((self.start, self.launch_start))
 
     def host_part(self, which: npt.NDArray[np.bool_] | None = None) -> Intervals:
         """Return the host's parts, of all gaps or of the chosen ones."""
@@ -63,17 +63,17 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
     launch = np.where(has_after, tasks.launch[after] if num else -1, -1).astype(np.int32)
     known = launch >= 0
     events = trace.events
-    called = np.where(known, events.start[launch], start)
+    launch_start = np.where(known, events.start[launch], start)
     returned = np.where(known, events.end[launch], start)
-    late = (known & (called > start)) | ~has_after
+    late = (known & (launch_start > start)) | ~has_after
     if is_blind(tasks):
         late |= ~known & (end - start >= LATENCY_NS)
         returned = np.where(~known & late, end, returned)
-        called = np.where(~known & late, end, called)
+        launch_start = np.where(~known & late, end, launch_start)
     turn = np.where(late, returned + LATENCY_NS, returned)
     turn = np.where(has_after, np.clip(turn, start, end), end)
-    called = np.where(has_after, np.clip(called, start, turn), end)
-    return Gaps(start, end, called, turn, before, after, launch, late, _crosses(tasks, start, before, after, known))
+    launch_start = np.where(has_after, np.clip(launch_start, start, turn), end)
+    return Gaps(start, end, launch_start, turn, before, after, launch, late, _crosses(tasks, start, before, after, known))
 
 
 def _crosses(

@@ -41,10 +41,10 @@ def test_where_the_hosts_part_ends(recording, launched, turn, late):
 
 
 @pytest.mark.parametrize(
-    ("launched", "called"), [((-20, -15), 300), ((290, 340), 300), ((400, 685), 400), ((705, 710), 700), (None, 300)]
+    ("launched", "launch_start"), [((-20, -15), 300), ((290, 340), 300), ((400, 685), 400), ((705, 710), 700), (None, 300)]
 )
-def test_when_the_launch_was_called_within_the_gap(recording, launched, called):
-    assert between(recording, launched=launched).tables().gaps.called.tolist() == [called * 1000]
+def test_launch_start_within_the_gap(recording, launched, launch_start):
+    assert between(recording, launched=launched).tables().gaps.launch_start.tolist() == [launch_start * 1000]
 
 
 def test_the_parts_of_a_gap_meet(recording):
