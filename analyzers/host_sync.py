@@ -60,7 +60,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     mine = _begun_by_sync(t)
     if not mine.any():
         return EMPTY
-    python = covered(python_stretches(t), gaps.start, gaps.turn)
+    python = covered(python_stretches(t), gaps.start, gaps.queued_at)
     mine &= python < MOSTLY_PYTHON * np.maximum(gaps.end - gaps.start, 1)
     return intersect(left, gaps.host_part(mine))
 

@@ -25,12 +25,12 @@ def is_blind(tasks: Tasks) -> bool:
 
 
 class Gaps(NamedTuple):
-    """One row an idle region, in time order; the host's part comes first and meets the device's part at ``turn``."""
+    """One row an idle region, in time order; the host's part comes first and meets the device's part at ``queued_at``."""
 
     start: Ints
     end: Ints
     launch_start: Ints  # until here nothing was launched for the task after; the launch, if any, begins
-    turn: Ints  # until here the task after was not queued yet: the host's part; from here on the device's part
+    queued_at: Ints  # until here the task after was not queued yet: the host's part; from here on the device's part
     before: npt.NDArray[np.intp]  # row of Tasks that ended last before it, -1 at the window's start
     after: npt.NDArray[np.intp]  # row of Tasks that ends it, -1 at the window's end
     launch: npt.NDArray[np.int32]  # row of Trace.events: the call that queued `after`, -1 where unknown
@@ -44,12 +44,12 @@ class Gaps(NamedTuple):
     def host_part(self, which: npt.NDArray[np.bool_] | None = None) -> Intervals:
         """Return the host's parts, of all gaps or of the chosen ones."""
         keep = slice(None) if which is None else which
-        return union((self.start[keep], self.turn[keep]))
+        return union((self.start[keep], self.queued_at[keep]))
 
     def device_part(self, which: npt.NDArray[np.bool_] | None = None) -> Intervals:
         """Return the device's parts, of all gaps or of the chosen ones."""
         keep = slice(None) if which is None else which
-        return union((self.turn[keep], self.end[keep]))
+        return union((self.queued_at[keep], self.end[keep]))
 
 
 def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
@@ -70,10 +70,10 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
         late |= ~known & (end - start >= LATENCY_NS)
         returned = np.where(~known & late, end, returned)
         launch_start = np.where(~known & late, end, launch_start)
-    turn = np.where(late, returned + LATENCY_NS, returned)
-    turn = np.where(has_after, np.clip(turn, start, end), end)
-    launch_start = np.where(has_after, np.clip(launch_start, start, turn), end)
-    return Gaps(start, end, launch_start, turn, before, after, launch, late, _crosses(tasks, start, before, after, known))
+    queued_at = np.where(late, returned + LATENCY_NS, returned)
+    queued_at = np.where(has_after, np.clip(queued_at, start, end), end)
+    launch_start = np.where(has_after, np.clip(launch_start, start, queued_at), end)
+    return Gaps(start, end, launch_start, queued_at, before, after, launch, late, _crosses(tasks, start, before, after, known))
 
 
 def _crosses(
