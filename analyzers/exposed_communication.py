@@ -55,7 +55,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     gaps, tasks = t.gaps, t.tasks
     if not len(tasks.start):
         return EMPTY
-    return intersect(left, gaps.device_part(gaps.crosses & tasks.is_collective[gaps.before]))
+    return intersect(left, gaps.device_part(gaps.cross_stream & tasks.is_collective[gaps.before]))
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:

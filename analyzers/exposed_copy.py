@@ -50,7 +50,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     staged = to_copy & (gaps.launch >= 0)
     call = gaps.launch[staged]
     begun = np.maximum(gaps.start[staged], events.start[call])
-    waits = gaps.crosses & tasks.is_copy[gaps.before] & ~to_copy
+    waits = gaps.cross_stream & tasks.is_copy[gaps.before] & ~to_copy
     return intersect(left, union((begun, gaps.end[staged]), gaps.device_part(to_copy | waits)))
 
 

@@ -35,7 +35,7 @@ class Gaps(NamedTuple):
     after: npt.NDArray[np.intp]  # row of Tasks that ends it, -1 at the window's end
     launch: npt.NDArray[np.int32]  # row of Trace.events: the call that queued `after`, -1 where unknown
     late: npt.NDArray[np.bool_]  # the launch began after the gap did
-    crosses: npt.NDArray[np.bool_]  # queued task after, and the one before ran on another stream only
+    cross_stream: npt.NDArray[np.bool_]  # queued task after, and the one before ran on another stream only
 
     def unlaunched(self) -> Intervals:
         """Return the parts in which nothing had been launched yet."""
@@ -73,10 +73,10 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
     queued_at = np.where(late, returned + LATENCY_NS, returned)
     queued_at = np.where(has_after, np.clip(queued_at, start, end), end)
     launch_start = np.where(has_after, np.clip(launch_start, start, queued_at), end)
-    return Gaps(start, end, launch_start, queued_at, before, after, launch, late, _crosses(tasks, start, before, after, known))
+    return Gaps(start, end, launch_start, queued_at, before, after, launch, late, _cross_stream(tasks, start, before, after, known))
 
 
-def _crosses(
+def _cross_stream(
     tasks: Tasks, start: Ints, before: npt.NDArray[np.intp], after: npt.NDArray[np.intp], known: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Tell for each gap whether the task after can only have waited for another stream's task."""
@@ -98,8 +98,8 @@ def one_gap(start: int, end: int) -> Gaps:
     """Return the window of a trace without a device as one region that is the host's from end to end."""
     none = np.full(1, -1, np.intp)
     one = np.ones(1, np.int64)
-    launch, late, crosses = none.astype(np.int32), np.ones(1, bool), np.zeros(1, bool)
-    return Gaps(start * one, end * one, end * one, end * one, none, none, launch, late, crosses)
+    launch, late, cross_stream = none.astype(np.int32), np.ones(1, bool), np.zeros(1, bool)
+    return Gaps(start * one, end * one, end * one, end * one, none, none, launch, late, cross_stream)
 
 
 def _last_to_end(tasks: Tasks, time: Ints) -> npt.NDArray[np.intp]:
