@@ -11,7 +11,7 @@ from diagnose.model.events import Ints, Trace
 from diagnose.model.intervals import Intervals, among, distinct, union
 from diagnose.tables.device import Tasks
 
-__all__ = ["LATENCY_NS", "Gaps", "find_gaps", "is_blind", "one_gap"]
+__all__ = ["LATENCY_NS", "Gaps", "find_gaps", "launches_unlinked", "one_gap"]
 
 # Time from the end of a launch call to the start of its task on an empty queue: 2 to 10 µs on every GPU of the traces
 # this was calibrated on. Up to here it belongs to the launch; what is longer waited for something else.
@@ -19,7 +19,7 @@ LATENCY_NS = 10_000
 MIN_LINKED = 0.5
 
 
-def is_blind(tasks: Tasks) -> bool:
+def launches_unlinked(tasks: Tasks) -> bool:
     """Tell whether the file links most tasks to no launch; a longer gap is then taken to be the host's."""
     return bool(len(tasks.launch)) and float((tasks.launch >= 0).mean()) < MIN_LINKED
 
@@ -66,7 +66,7 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
     launch_start = np.where(known, events.start[launch], start)
     returned = np.where(known, events.end[launch], start)
     late = (known & (launch_start > start)) | ~has_after
-    if is_blind(tasks):
+    if launches_unlinked(tasks):
         late |= ~known & (end - start >= LATENCY_NS)
         returned = np.where(~known & late, end, returned)
         launch_start = np.where(~known & late, end, launch_start)
