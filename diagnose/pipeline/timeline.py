@@ -26,7 +26,7 @@ MAX_LAYERS = 3  # of the host's nesting
 
 def picture(t: Tables) -> Picture:
     """Draw the typical step, up to the begin of the next one or the end of the window."""
-    i = t.steps.typical
+    i = t.steps.median_step
     start = int(t.steps.start[i])
     end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
     device, host = _device_bars(t, start, end), _host_bars(t, start, end)

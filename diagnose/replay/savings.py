@@ -113,7 +113,7 @@ def path_of(t: Tables, replayed: Replayed, *, draw: bool = True) -> CriticalPath
     from diagnose.replay.path_report import drawn_path
 
     part, graph = _graph(t)
-    i = t.steps.typical
+    i = t.steps.median_step
     end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
     return drawn_path(part, graph, simulate(graph), (int(t.steps.start[i]), end), replayed.path)
 

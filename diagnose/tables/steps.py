@@ -50,7 +50,7 @@ class Steps(NamedTuple):
         return len(self.start)
 
     @property
-    def typical(self) -> int:
+    def median_step(self) -> int:
         """Return the step that stands for all: of those of median length, to a hundredth, the one in the middle."""
         length = self.end - self.start
         off = np.abs(length - np.median(length))
