@@ -43,14 +43,14 @@ _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
 def memory_of(t: Tables) -> Memory | None:
     """Return the memory of the steady steps, from the attribution window where the light one lacks it."""
-    return t.once("memory", lambda: _memory(t))
+    return t.cached("memory", lambda: _memory(t))
 
 
 def _memory(t: Tables) -> Memory | None:
     blocks = find_allocations(t)
     attribution = t.capture.attribution
     if blocks is None and attribution is not None and attribution is not t.trace:
-        return memory_of(t.once("attribution", lambda: Tables(t.capture, attribution)))
+        return memory_of(t.cached("attribution", lambda: Tables(t.capture, attribution)))
     if blocks is None:
         return None
     from diagnose.model.charts import Memory
@@ -147,7 +147,7 @@ def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
 
 
 def _backward(t: Tables) -> Intervals:
-    return t.once("backward", lambda: t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD)))
+    return t.cached("backward", lambda: t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD)))
 
 
 def _same_call(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:

@@ -123,12 +123,12 @@ def _graph(t: Tables) -> tuple[Tables, Graph]:
         part = step_subset(t)
         return part, build(part)
 
-    return t.once("replayed steps", make)
+    return t.cached("replayed steps", make)
 
 
 def _step_ns(t: Tables, graph: Graph) -> float:
     part, original = _graph(t)
-    owner = t.once("owners of replayed nodes", lambda: owners(part, original))
+    owner = t.cached("owners of replayed nodes", lambda: owners(part, original))
     return period_ns(graph, simulate(graph), owner)
 
 

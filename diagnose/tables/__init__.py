@@ -109,7 +109,7 @@ class Tables:
             rows = names.rows_of(self.trace, *kinds)
             return rows[np.isin(self.trace.events.thread[rows], self.threads)]
 
-        return self.once(("host_rows", kinds), look)
+        return self.cached(("host_rows", kinds), look)
 
     def calls(self, pattern: names.Pattern, *kinds: Kind) -> Rows:
         """Return the rows on the threads that matter whose name the pattern finds."""
@@ -118,17 +118,17 @@ class Tables:
             rows = names.matching(self.trace, kinds or (Kind.RUNTIME,), pattern)
             return rows[np.isin(self.trace.events.thread[rows], self.threads)]
 
-        return self.once(("calls", pattern, kinds), look)
+        return self.cached(("calls", pattern, kinds), look)
 
     @cached_property
-    def _made(self) -> dict[object, object]:
+    def _cache(self) -> dict[object, object]:
         return {}
 
-    def once(self, key: object, make: Callable[[], T]) -> T:
+    def cached(self, key: object, make: Callable[[], T]) -> T:
         """Return what ``make`` gives, made at the first asking for ``key``: tables that several rules share."""
-        if key not in self._made:
-            self._made[key] = make()
-        return cast("T", self._made[key])
+        if key not in self._cache:
+            self._cache[key] = make()
+        return cast("T", self._cache[key])
 
     def tasks_matching(self, pattern: names.Pattern) -> Mask:
         """Return which tasks have a name that the pattern finds; each distinct name is searched once."""

@@ -30,7 +30,7 @@ def least_stretch(t: Tables) -> int:
 
 def python_stretches(t: Tables) -> Intervals:
     """Return the long stretches between operators within the window, loading left out."""
-    return t.once("python_stretches", lambda: longer_than(outside_operators(t), least_stretch(t)))
+    return t.cached("python_stretches", lambda: longer_than(outside_operators(t), least_stretch(t)))
 
 
 def outside_operators(t: Tables) -> Intervals:

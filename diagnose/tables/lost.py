@@ -29,7 +29,7 @@ def launches_without_task(t: Tables) -> npt.NDArray[np.intp]:
         launches = _launches(t)
         return launches[~has_task[launches]]
 
-    return t.once("launches_without_task", look)
+    return t.cached("launches_without_task", look)
 
 
 def lost_share(t: Tables) -> float:

@@ -25,7 +25,7 @@ MOSTLY = 0.5
 def collectives_of_calls(t: Tables) -> npt.NDArray[np.intp]:
     """Return the rows of such collectives, on whatever thread they ran."""
     named = t.capture.attribution or t.trace
-    kinds = t.once("collectives_of_calls", lambda: _kinds(named))
+    kinds = t.cached("collectives_of_calls", lambda: _kinds(named))
     rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), ANY_BACKEND))
     return np.array([row for row in rows.tolist() if t.name(row) in kinds], np.intp)
 

@@ -93,7 +93,7 @@ def has_tensor_cores(t: Tables) -> bool:
 
 def groups(t: Tables) -> list[Group]:
     """Return the operators whose work is known with the kernels' time and bound; empty for an unknown device."""
-    return t.once("roofline", lambda: _groups(t))
+    return t.cached("roofline", lambda: _groups(t))
 
 
 def _groups(t: Tables) -> list[Group]:
