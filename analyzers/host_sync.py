@@ -28,7 +28,7 @@ from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import python_stretches
+from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.syncs import blocking_calls
 
 META = RuleMeta(
@@ -60,7 +60,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     mine = _begun_by_sync(t)
     if not mine.any():
         return EMPTY
-    python = covered(python_stretches(t), gaps.start, gaps.queued_at)
+    python = covered(host_gaps(t), gaps.start, gaps.queued_at)
     mine &= python < MOSTLY_PYTHON * np.maximum(gaps.end - gaps.start, 1)
     return intersect(left, gaps.host_part(mine))
 

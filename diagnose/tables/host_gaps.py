@@ -10,7 +10,7 @@ from diagnose.model.intervals import Intervals, longer_than, span, subtract
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["least_stretch", "outside_operators", "python_stretches", "ready_share", "waiting_share", "waits"]
+__all__ = ["min_host_gap_ns", "outside_operators", "host_gaps", "ready_share", "waiting_share", "waits"]
 
 # Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
 # else. In short steps a tenth of the step is long already.
@@ -23,14 +23,14 @@ WAITS = 0.75
 MIN_WAITING = 0.7  # of the samples in a stretch
 
 
-def least_stretch(t: Tables) -> int:
+def min_host_gap_ns(t: Tables) -> int:
     """Return how long a stretch between operators must be to count, ns."""
     return int(np.clip(SHARE_OF_STEP * t.steps.step_ns, SHORTEST_NS, STRETCH_NS))
 
 
-def python_stretches(t: Tables) -> Intervals:
+def host_gaps(t: Tables) -> Intervals:
     """Return the long stretches between operators within the window, loading left out."""
-    return t.cached("python_stretches", lambda: longer_than(outside_operators(t), least_stretch(t)))
+    return t.cached("host_gaps", lambda: longer_than(outside_operators(t), min_host_gap_ns(t)))
 
 
 def outside_operators(t: Tables) -> Intervals:
