@@ -44,9 +44,9 @@ class StepSubset(Tables):
         return self.whole.device_id
 
     @cached_property
-    def driving(self) -> tuple[int, ...]:
+    def launch_threads(self) -> tuple[int, ...]:
         """Threads that launch the device's tasks."""
-        return self.whole.driving
+        return self.whole.launch_threads
 
     @cached_property
     def main(self) -> int:

@@ -88,19 +88,19 @@ class Tables:
         return assign(self.gaps, idle, [(rule, partial(claim, self)) for rule, claim in asked], rest=rest)
 
     @cached_property
-    def driving(self) -> tuple[int, ...]:
+    def launch_threads(self) -> tuple[int, ...]:
         """Threads that launch the device's tasks."""
-        return host.driving_threads(self.trace, self.tasks.launch) if self.device_id >= 0 else ()
+        return host.launch_threads(self.trace, self.tasks.launch) if self.device_id >= 0 else ()
 
     @cached_property
     def main(self) -> int:
         """The thread of the training loop."""
-        return host.main_thread(self.trace, self.steps.thread, self.driving)
+        return host.main_thread(self.trace, self.steps.thread, self.launch_threads)
 
     @cached_property
     def threads(self) -> tuple[int, ...]:
         """The threads whose doings explain idle: the main one and those that launch."""
-        return tuple(dict.fromkeys((self.main, *self.driving)))
+        return tuple(dict.fromkeys((self.main, *self.launch_threads)))
 
     def host_rows(self, *kinds: Kind) -> Rows:
         """Return the rows of the given kinds on the threads that matter."""
