@@ -22,7 +22,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import min_host_gap_ns, host_gaps, ready_share
+from diagnose.tables.host_gaps import host_gaps, min_host_gap_ns, ready_share
 
 META = RuleMeta(
     id="python-stall",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.locate import places
+from diagnose.analyzers.common.locate import locate
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Ints, Kind
 from diagnose.model.intervals import Intervals, covered
@@ -184,7 +184,7 @@ def _by_place(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> tup
     rows = blocks.row[largest]
     cost: dict[Where, int] = {}
     for where, size in zip(
-        places(t, events.thread[rows], events.start[rows]), blocks.size[largest].tolist(), strict=True
+        locate(t, events.thread[rows], events.start[rows]), blocks.size[largest].tolist(), strict=True
     ):
         bare = replace(where, stack=())
         cost[bare] = cost.get(bare, 0) + size

@@ -7,7 +7,7 @@ import numpy as np
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, span, subtract, total, union
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import outside_operators, host_gaps
+from diagnose.tables.host_gaps import host_gaps, outside_operators
 
 __all__ = ["TINY_NS", "overhead", "tiny_operators", "tiny_share"]
 

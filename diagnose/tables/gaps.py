@@ -25,7 +25,7 @@ def launches_unlinked(tasks: Tasks) -> bool:
 
 
 class Gaps(NamedTuple):
-    """One row an idle region, in time order; the host's part comes first and meets the device's part at ``queued_at``."""
+    """One row an idle region, in time order; the host's part comes first, until ``queued_at``."""
 
     start: Ints
     end: Ints
@@ -73,7 +73,17 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
     queued_at = np.where(late, returned + LATENCY_NS, returned)
     queued_at = np.where(has_after, np.clip(queued_at, start, end), end)
     launch_start = np.where(has_after, np.clip(launch_start, start, queued_at), end)
-    return Gaps(start, end, launch_start, queued_at, before, after, launch, late, _cross_stream(tasks, start, before, after, known))
+    return Gaps(
+        start,
+        end,
+        launch_start,
+        queued_at,
+        before,
+        after,
+        launch,
+        late,
+        _cross_stream(tasks, start, before, after, known),
+    )
 
 
 def _cross_stream(

@@ -11,7 +11,7 @@ from diagnose.model.events import Ints, Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables.names import rows_of
 
-__all__ = ["Layers", "launch_threads", "host_rows", "intervals_of", "layers", "main_thread"]
+__all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "main_thread"]
 
 Rows = npt.NDArray[np.intp]
 

@@ -10,7 +10,7 @@ from diagnose.model.intervals import Intervals, longer_than, span, subtract
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["min_host_gap_ns", "outside_operators", "host_gaps", "ready_share", "waiting_share", "waits"]
+__all__ = ["host_gaps", "min_host_gap_ns", "outside_operators", "ready_share", "waiting_share", "waits"]
 
 # Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
 # else. In short steps a tenth of the step is long already.

@@ -41,7 +41,8 @@ def test_where_the_hosts_part_ends(recording, launched, queued_at, late):
 
 
 @pytest.mark.parametrize(
-    ("launched", "launch_start"), [((-20, -15), 300), ((290, 340), 300), ((400, 685), 400), ((705, 710), 700), (None, 300)]
+    ("launched", "launch_start"),
+    [((-20, -15), 300), ((290, 340), 300), ((400, 685), 400), ((705, 710), 700), (None, 300)],
 )
 def test_launch_start_within_the_gap(recording, launched, launch_start):
     assert between(recording, launched=launched).tables().gaps.launch_start.tolist() == [launch_start * 1000]
