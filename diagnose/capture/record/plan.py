@@ -14,7 +14,7 @@ import time
 from statistics import median
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.record.measurements import Measured, Surroundings
+from diagnose.capture.record.measurements import Measured, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
 from diagnose.capture.record.window import WindowKind
 from diagnose.capture.steps.converged import steady_since
@@ -39,20 +39,20 @@ ATTRIBUTION_GROWTH = 3.5  # MB a step against the light window: 3.1 with all fla
 class Plan:
     """Runs the plan; ``boundary`` is called at every step boundary, on the thread that steps."""
 
-    def __init__(self, options: CaptureOptions, around: Surroundings, measured: Measured) -> None:
+    def __init__(self, options: CaptureOptions, hooks: PlanHooks, measured: Measured) -> None:
         self.done = False
         self.failed = False
         self.num_steps = 0
         self._num_steps = LEAST_STEPS
         self._options = options
-        self._around = around
+        self._hooks = hooks
         self._measured = measured
-        self._together = around.num_ranks > 1
+        self._together = hooks.num_ranks > 1
         self._began_at = time.monotonic()
         self._step_began = time.perf_counter_ns()
         self._latest_ns = 0
         self._steps = self._script()
-        self._recorder = Recorder(around, measured)
+        self._recorder = Recorder(hooks, measured)
         self._over = False  # --max-seconds was reached inside a step
         next(self._steps)
 
@@ -137,19 +137,19 @@ class Plan:
         limit = self._options.skip if self._options.skip is not None else RANKED_SKIP if fixed else DEFAULT_SKIP
         times: list[int] = []
         settling_from = 0
-        compiled = self._around.compiled()
+        compiled = self._hooks.compiled()
         steady: int | None = None
         while len(times) < limit and not (times and (self._late(WAIT_SHARE) or not self._affords(RESERVED_STEPS))):
             times.append((yield))
-            if compiled != self._around.compiled():
-                compiled, settling_from, steady = self._around.compiled(), len(times), None
+            if compiled != self._hooks.compiled():
+                compiled, settling_from, steady = self._hooks.compiled(), len(times), None
             if steady is None:
                 steady = steady_since(times[settling_from:])
-            if steady is not None and not fixed and not self._around.undecided():
+            if steady is not None and not fixed and not self._hooks.undecided():
                 break
             self._tell_waiting(times)
         self._num_steps = self._options.steps or self._fitting_steps(times)
-        self._around.settled()
+        self._hooks.settled()
         start = time.time_ns()
         if steady is None:
             if times and not self._affords(RESERVED_STEPS):
@@ -169,7 +169,7 @@ class Plan:
         times = self._measured.unprofiled
         wanted = (self._options.steps or LEAST_STEPS) - (0 if self._together else len(times))
         if wanted > 0:
-            self._around.say(f"measuring {wanted} steps without the profiler")
+            self._hooks.say(f"measuring {wanted} steps without the profiler")
         for _ in range(max(wanted, 0)):
             if times and not self._affords(RESERVED_STEPS):
                 break
@@ -228,4 +228,4 @@ class Plan:
             yield
 
     def _tell_waiting(self, times: list[int]) -> None:
-        self._around.say(f"waiting for a steady state: step {len(times)}, now {median(times[-8:]) / 1e6:.1f} ms each")
+        self._hooks.say(f"waiting for a steady state: step {len(times)}, now {median(times[-8:]) / 1e6:.1f} ms each")

@@ -17,7 +17,7 @@ from diagnose.capture.record.allocator import allocator_counters
 from diagnose.capture.record.folder import CaptureFolder
 from diagnose.capture.record.gc_watch import GcWatch
 from diagnose.capture.record.interrupt import StepInterrupt
-from diagnose.capture.record.measurements import Measured, Surroundings
+from diagnose.capture.record.measurements import Measured, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.other_profilers import ForeignProfilers
 from diagnose.capture.record.plan import LEAST_STEPS, Plan
@@ -102,7 +102,7 @@ class Session:
         """Start the plan at the first boundary of what is now taken for a step."""
         self.rank, self.num_ranks = rank_and_size()
         self.measured = Measured()
-        around = Surroundings(
+        hooks = PlanHooks(
             folder=self.folder.partial,
             prefix=f"rank{self.rank}",
             num_ranks=self.num_ranks,
@@ -116,7 +116,7 @@ class Session:
             wrote=self._save,
         )
         first = self.plan is None
-        self.plan = Plan(self.options, around, self.measured)
+        self.plan = Plan(self.options, hooks, self.measured)
         if first:
             self._interrupt.start()
 
