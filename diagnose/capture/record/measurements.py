@@ -8,11 +8,11 @@ from pathlib import Path
 
 from diagnose.capture.record.window import WindowKind
 
-__all__ = ["Measured", "PlanHooks"]
+__all__ = ["Measurements", "PlanHooks"]
 
 
 @dataclass
-class Measured:
+class Measurements:
     """What the plan has measured so far; times are ns per step."""
 
     found_after: int | None = None  # steps until steady

@@ -14,7 +14,7 @@ import time
 from statistics import median
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.record.measurements import Measured, PlanHooks
+from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
 from diagnose.capture.record.window import WindowKind
 from diagnose.capture.steps.converged import steady_since
@@ -39,7 +39,7 @@ ATTRIBUTION_GROWTH = 3.5  # MB a step against the light window: 3.1 with all fla
 class Plan:
     """Runs the plan; ``boundary`` is called at every step boundary, on the thread that steps."""
 
-    def __init__(self, options: CaptureOptions, hooks: PlanHooks, measured: Measured) -> None:
+    def __init__(self, options: CaptureOptions, hooks: PlanHooks, measured: Measurements) -> None:
         self.done = False
         self.failed = False
         self.num_steps = 0

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import TypeAlias
 
-from diagnose.capture.record.measurements import Measured, PlanHooks
+from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.trace_size import POLL_S, TraceSize
 from diagnose.capture.record.window import Window, WindowKind
 from diagnose.model.files import reason
@@ -28,7 +28,7 @@ MIN_MB_PER_S = 5.0  # as much as an ordinary training script gives
 class Recorder:
     """Holds the window that is open, if one is; a profiler that the script starts takes precedence."""
 
-    def __init__(self, hooks: PlanHooks, measured: Measured) -> None:
+    def __init__(self, hooks: PlanHooks, measured: Measurements) -> None:
         self._hooks = hooks
         self._measured = measured
         self._together = hooks.num_ranks > 1

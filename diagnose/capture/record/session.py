@@ -17,7 +17,7 @@ from diagnose.capture.record.allocator import allocator_counters
 from diagnose.capture.record.folder import CaptureFolder
 from diagnose.capture.record.gc_watch import GcWatch
 from diagnose.capture.record.interrupt import StepInterrupt
-from diagnose.capture.record.measurements import Measured, PlanHooks
+from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.other_profilers import ForeignProfilers
 from diagnose.capture.record.plan import LEAST_STEPS, Plan
@@ -57,7 +57,7 @@ class Session:
         self.facts = ScriptFacts()
         self.listener = Listener(options.step_on, self.facts, self._boundary)
         self.foreign = ForeignProfilers(self._foreign_started)
-        self.measured = Measured()
+        self.measured = Measurements()
         self.plan: Plan | None = None
         self.notes: list[str] = []
         self.complete = False  # the plan came to its end
@@ -101,7 +101,7 @@ class Session:
     def _begin(self) -> None:
         """Start the plan at the first boundary of what is now taken for a step."""
         self.rank, self.num_ranks = rank_and_size()
-        self.measured = Measured()
+        self.measured = Measurements()
         hooks = PlanHooks(
             folder=self.folder.partial,
             prefix=f"rank{self.rank}",
