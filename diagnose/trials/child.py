@@ -17,7 +17,7 @@ from diagnose.capture.process.children import ForkedChildren
 from diagnose.capture.process.ranks import rank_and_size
 from diagnose.capture.process.run import leave_behind, silence_kineto, trace_script
 from diagnose.capture.process.script import Outcome, StopScript, check_script, run_script
-from diagnose.capture.record.script_config import ScriptFacts
+from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.import_hooks import when_imported
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import DiagnoseError
@@ -90,7 +90,7 @@ def _measure(order: Order, script: Sequence[str], *, module: bool) -> Run:
         if timer.done:
             raise StopScript
 
-    listener = Listener(order.step_on, ScriptFacts(), boundary)  # type: ignore[arg-type]  # checked by the parent
+    listener = Listener(order.step_on, ScriptConfig(), boundary)  # type: ignore[arg-type]  # checked by the parent
     when_imported("torch", numbers.arm)
     when_imported("torch", listener.arm)
     owner, forked = os.getpid(), ForkedChildren()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from diagnose.capture.process.process import busy_share
-from diagnose.capture.record.script_config import ScriptFacts
+from diagnose.capture.record.script_config import ScriptConfig
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -48,9 +48,9 @@ def test_the_loader_s_workers_are_taken_down_while_they_live(child):
     class Iterator:
         _workers = (child("time.sleep(60)"),)
 
-    facts, dataset, iterator = ScriptFacts(), object(), Iterator()
-    facts.loader_opened(SimpleNamespace(num_workers=1), dataset)
-    facts.batch_delivered(dataset, iterator)
-    facts.settle()
-    assert facts.loader["num_workers"] == 1
-    assert 0 <= facts.loader["workers_busy"] < 0.9
+    config, dataset, iterator = ScriptConfig(), object(), Iterator()
+    config.loader_opened(SimpleNamespace(num_workers=1), dataset)
+    config.batch_delivered(dataset, iterator)
+    config.settle()
+    assert config.loader["num_workers"] == 1
+    assert 0 <= config.loader["workers_busy"] < 0.9

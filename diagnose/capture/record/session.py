@@ -22,7 +22,7 @@ from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.other_profilers import ForeignProfilers
 from diagnose.capture.record.plan import LEAST_STEPS, Plan
 from diagnose.capture.record.sampler import Sampler
-from diagnose.capture.record.script_config import ScriptFacts, describe_gpus, precision_flags
+from diagnose.capture.record.script_config import ScriptConfig, describe_gpus, precision_flags
 from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.steps.listener import Listener, in_backward
 from diagnose.errors import OutputError
@@ -54,8 +54,8 @@ class Session:
         self.options, self.command = options, command
         self.rank, self.num_ranks = rank_and_size()
         self.folder = CaptureFolder(options.output, rank=self.rank, num_ranks=self.num_ranks, force=options.force)
-        self.facts = ScriptFacts()
-        self.listener = Listener(options.step_on, self.facts, self._boundary)
+        self.script_config = ScriptConfig()
+        self.listener = Listener(options.step_on, self.script_config, self._boundary)
         self.foreign = ForeignProfilers(self._foreign_started)
         self.measured = Measurements()
         self.plan: Plan | None = None
@@ -130,7 +130,7 @@ class Session:
     def _settled(self) -> None:
         """Fix what a step is, and take down what the script runs with while its objects are alive."""
         self.listener.lock()
-        self.facts.settle()
+        self.script_config.settle()
         self.gpus, self.precision = describe_gpus(), precision_flags()
         self.allocator_before = allocator_counters()
         self.run_id = agree_on_run_id()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from diagnose.capture.options import StepOn
-from diagnose.capture.record.script_config import ScriptFacts
+from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks as sources
 from diagnose.capture.steps.hooks import Undo
 from diagnose.capture.steps.period import StepFinder
@@ -26,13 +26,13 @@ class Listener:
     Its argument tells that the idea of a step has just changed, so what was counted before counts no more.
     """
 
-    def __init__(self, step_on: StepOn, facts: ScriptFacts, on_boundary: Callable[[bool], None]) -> None:
+    def __init__(self, step_on: StepOn, script_config: ScriptConfig, on_boundary: Callable[[bool], None]) -> None:
         self.choice = SourceChoice(step_on)
         self.finder = StepFinder()
         self.num_events = 0
         self.armed = False
         self._step_on = step_on
-        self._facts = facts
+        self._script_config = script_config
         self._on_boundary = on_boundary
         self._owner = os.getpid()
         self._listening = True
@@ -51,8 +51,8 @@ class Listener:
         self.armed = True
         self._undo.append(sources.watch_optimizers(self._optimizer_stepped, self._optimizer_made))
         self._undo.append(sources.watch_loaders(self._batch_delivered, self._loader_opened))
-        self._undo.append(sources.watch_ddp(self._facts.watch_ddp))
-        self._undo.append(sources.watch_autocast(self._facts.autocast_entered))
+        self._undo.append(sources.watch_ddp(self._script_config.watch_ddp))
+        self._undo.append(sources.watch_autocast(self._script_config.autocast_entered))
         if self._step_on in ("auto", "forward"):
             # The hook exists between outermost calls only, so what torch warns of cannot happen.
             warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
@@ -90,19 +90,19 @@ class Listener:
 
     def _optimizer_stepped(self, optimizer: object) -> None:
         if self.active:
-            self._facts.optimizer_stepped(optimizer)
+            self._script_config.optimizer_stepped(optimizer)
             self._hear("optimizer", optimizer)
 
     def _loader_opened(self, loader: object, dataset: object) -> None:
         if self.active:
-            self._facts.loader_opened(loader, dataset)
+            self._script_config.loader_opened(loader, dataset)
 
     def _batch_delivered(self, iterator: object) -> None:
         if not self.active:
             return
         self._iterators.add(iterator)
         dataset = getattr(iterator, "_dataset", None)
-        self._facts.batch_delivered(dataset, iterator)
+        self._script_config.batch_delivered(dataset, iterator)
         if self._step_on == "dataloader" or threading.current_thread() is threading.main_thread():
             self._hear("dataloader", dataset)  # in another thread it is a prefetcher, ahead of the steps
 
