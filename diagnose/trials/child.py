@@ -91,15 +91,15 @@ def _measure(order: Order, script: Sequence[str], *, module: bool) -> Run:
             raise StopScript
 
     listener = Listener(order.step_on, ScriptConfig(), boundary)  # type: ignore[arg-type]  # checked by the parent
-    when_imported("torch", numbers.arm)
-    when_imported("torch", listener.arm)
+    when_imported("torch", numbers.install)
+    when_imported("torch", listener.install)
     owner, forked = os.getpid(), ForkedChildren()
     outcome = run_script(script, module=module)
     if os.getpid() != owner:  # the script forked, and this is the child at the script's end
         os._exit(outcome.exit_code)
-    listener.disarm()
+    listener.remove()
     listener.shut_loaders()
-    numbers.disarm()
+    numbers.remove()
     run = _result(order, outcome, timer, numbers, memory)
     leave_behind(outcome, forked)
     return run

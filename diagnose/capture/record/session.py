@@ -77,11 +77,11 @@ class Session:
         self._monitor: GpuMonitor | None = None
         self._interrupt = StepInterrupt(lambda: self.plan.due_in if self.plan is not None else math.inf, self._in_step)
 
-    def arm(self) -> None:
+    def install(self) -> None:
         """Put hooks into torch once it is imported; a torch that takes none leaves the script alone."""
         try:
             self.foreign.watch()
-            self.listener.arm()
+            self.listener.install()
         except (ImportError, AttributeError) as error:
             self.notes.append(f"This torch could not be hooked into fully ({error}).")
 
@@ -144,7 +144,7 @@ class Session:
         self._end_threads()
         alone = self.plan is not None and self.plan.failed and self.num_ranks > 1  # the other ranks go on
         if self._stop is None or self.options.keep_going or self._stops == MOST_STOPS or alone:
-            self._disarm()
+            self._remove_hooks()
             return
         self._stops += 1
         self._stop()
@@ -169,9 +169,9 @@ class Session:
             if self.plan is not None:
                 self.plan.disturb()
 
-    def _disarm(self) -> None:
+    def _remove_hooks(self) -> None:
         self._interrupt.stop()
-        self.listener.disarm()
+        self.listener.remove()
         self.foreign.forget()
 
     def _end_threads(self) -> None:
@@ -183,7 +183,7 @@ class Session:
 
     def close(self) -> None:
         """End the capture wherever it is; a window that holds a whole step is kept."""
-        self._disarm()
+        self._remove_hooks()
         try:
             if self.plan is not None:
                 self.plan.close()

@@ -30,7 +30,7 @@ class Listener:
         self.choice = SourceChoice(step_on)
         self.finder = StepFinder()
         self.num_events = 0
-        self.armed = False
+        self.installed = False
         self._step_on = step_on
         self._script_config = script_config
         self._on_boundary = on_boundary
@@ -46,9 +46,9 @@ class Listener:
         if step_on in ("auto", "marker"):
             self._undo.append(sources.watch_marks(lambda origin: self._hear("marker", origin)))
 
-    def arm(self) -> None:
+    def install(self) -> None:
         """Put hooks into torch, which has just been imported."""
-        self.armed = True
+        self.installed = True
         self._undo.append(sources.watch_optimizers(self._optimizer_stepped, self._optimizer_made))
         self._undo.append(sources.watch_loaders(self._batch_delivered, self._loader_opened))
         self._undo.append(sources.watch_ddp(self._script_config.watch_ddp))
@@ -59,7 +59,7 @@ class Listener:
             self._forward = sources.watch_forward(lambda module: self._hear("forward", module))
             self._undo.append(self._forward)
 
-    def disarm(self) -> None:
+    def remove(self) -> None:
         """Undo every hook: the script goes on as if nothing had been there."""
         self._listening = False
         while self._undo:
