@@ -1,4 +1,4 @@
-"""Tells from step times when a script has reached its steady state."""
+"""Decides from step times when a script has reached its steady state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEAST_WINDOW = 4  # steps: the smallest group whose median shrugs off one outlie
 LEAST_STEPS = 2 * LEAST_WINDOW
 TOLERANCE = 0.10  # medians of successive windows that differ by less count as equal: twice the step-to-step noise
 #                   of a quiet machine (about 5 %), and far below what compiling or autotuning costs
-NOISE_FACTOR = 1.0  # a difference within the noise of the medians themselves says nothing either
+NOISE_FACTOR = 1.0  # a difference within the noise of the medians themselves is not significant either
 
 
 def steady_since(times: Sequence[float]) -> int | None:
