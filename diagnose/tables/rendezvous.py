@@ -19,7 +19,7 @@ from diagnose.tables.names import HOST_COLLECTIVE, matching
 __all__ = ["collectives_of_calls"]
 
 ANY_BACKEND = re.compile(r"^gloo:")
-MOSTLY = 0.5
+MIN_TIME_SHARE = 0.5
 
 
 def collectives_of_calls(t: Tables) -> npt.NDArray[np.intp]:
@@ -40,5 +40,5 @@ def _kinds(trace: Trace) -> frozenset[str]:
     return frozenset(
         trace.names[name]
         for name in distinct(names).tolist()
-        if inside[names == name].sum() > MOSTLY * length[names == name].sum()
+        if inside[names == name].sum() > MIN_TIME_SHARE * length[names == name].sum()
     )

@@ -9,7 +9,7 @@ __all__ = ["DeviceStreamIds"]
 Key = tuple["int | str", "int | str", "int | str", "int | str"]
 
 _LAST_NUMBER = re.compile(r"-?\d+$", re.ASCII)
-_LONGEST = 40  # characters of "stream 7" that are looked at; Python refuses to convert thousands of digits
+_MAX_LABEL_CHARS = 40  # characters of "stream 7" that are looked at; Python refuses to convert thousands of digits
 _MAX_DEVICE = 32_767  # Events.device is int16
 _MAX_STREAM = 2**31 - 1  # cuda_sync writes 2**32 - 1 for "no stream"
 
@@ -34,7 +34,7 @@ class DeviceStreamIds(dict[Key, tuple[int, int]]):
 def _number(value: int | str) -> int:
     if isinstance(value, int):
         return value
-    found = _LAST_NUMBER.search(value.strip()[-_LONGEST:])
+    found = _LAST_NUMBER.search(value.strip()[-_MAX_LABEL_CHARS:])
     return int(found.group()) if found else -1
 
 

@@ -102,7 +102,7 @@ def test_a_system_that_counts_nothing_says_nothing(monkeypatch):
 
 def test_samples_less_often_where_a_sample_is_dear(monkeypatch):
     often = sampled(spin, period_ms=2.0).summary()
-    monkeypatch.setattr("diagnose.capture.record.sampler.MOST_SHARE", 0.0005)
+    monkeypatch.setattr("diagnose.capture.record.sampler.MAX_CPU_SHARE", 0.0005)
     assert sampled(spin, period_ms=2.0).summary()["num_samples"] < often["num_samples"] / 2
 
 

@@ -19,7 +19,7 @@ Steps: TypeAlias = Generator[None, int, None]
 """Resumed at every step boundary with the duration of the step that is over, ns."""
 
 
-MOST_TRIES = 3  # of a window that is cut although its trace is small
+MAX_ATTEMPTS = 3  # of a window that is cut although its trace is small
 SMALL_SHARE = 0.5  # of the limit: a trace below it was cut because of the script's own memory
 SAFETY = 2.0  # against the mean rate of a window that was cut: events come in bursts
 MIN_MB_PER_S = 5.0  # as much as an ordinary training script gives
@@ -105,7 +105,7 @@ class Recorder:
                 while not self._together and self._hooks.foreign_active():
                     yield
                 again = yield from self._attempt(kind, num_steps, late, warm_up=warm_up)
-                if not again or self._together or (self._cut and (tries >= MOST_TRIES or late())):
+                if not again or self._together or (self._cut and (tries >= MAX_ATTEMPTS or late())):
                     break
         finally:
             if self._cut:

@@ -20,7 +20,7 @@ from diagnose.capture.record.interrupt import StepInterrupt
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.other_profilers import ForeignProfilers
-from diagnose.capture.record.plan import LEAST_STEPS, Plan
+from diagnose.capture.record.plan import MIN_STEPS, Plan
 from diagnose.capture.record.sampler import Sampler
 from diagnose.capture.record.script_config import ScriptConfig, describe_gpus, precision_flags
 from diagnose.capture.record.source_lines import SourceLines
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-MOST_STOPS = 3  # a script that swallows BaseException thrice means it
+MAX_STOPS = 3  # a script that swallows BaseException thrice means it
 SAY_EVERY = 1.0  # seconds between two lines about the same wait
 
 
@@ -143,7 +143,7 @@ class Session:
         self.complete = True
         self._end_threads()
         alone = self.plan is not None and self.plan.failed and self.num_ranks > 1  # the other ranks go on
-        if self._stop is None or self.options.keep_going or self._stops == MOST_STOPS or alone:
+        if self._stop is None or self.options.keep_going or self._stops == MAX_STOPS or alone:
             self._remove_hooks()
             return
         self._stops += 1
@@ -197,7 +197,7 @@ class Session:
             return
         if "attribution" not in self.measured.files:
             self.notes.append("The script ended before the attribution window: stacks, shapes and lines are missing.")
-        if len(light) < (self.options.steps or LEAST_STEPS):
+        if len(light) < (self.options.steps or MIN_STEPS):
             self.notes.append(f"The script ended during the light window: the timing rests on {len(light)} steps.")
 
     @property

@@ -3,8 +3,8 @@
 One step may hold several optimizer steps: two optimizers, a wrapper around another optimizer, one optimizer per
 parameter in the backward pass, five critic updates per generator update. The first event ever belongs to the
 beginning of a step; the step ends with the rarest key that recurs regularly, and among equally rare ones with the
-last in order. Skipped events (a gradient scaler that saw infinities) only lengthen one step. A key that stops occurring,
-such as the optimizer of a trial run before the training, is forgotten.
+last in order. Skipped events (a gradient scaler that saw infinities) only lengthen one step. A key that no longer
+occurs, such as the optimizer of a trial run before the training, is dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["StepFinder"]
 
 REMEMBERED = 8  # distances kept per key
 REGULAR_SHARE = 0.7  # of a key's distances that must be equal: scalers and unused parameters skip now and then
-LONGEST_CYCLE = 16  # occurrences of the commonest key in one step; rarer keys are bookkeeping, not the step
+MAX_CYCLE_EVENTS = 16  # occurrences of the commonest key in one step; rarer keys are bookkeeping, not the step
 NEWCOMER_EVENTS = 32  # so long a key seen once may still turn out to recur
 SILENT_CYCLES = 4  # of its usual distances without a key: it will not come again
 
@@ -84,7 +84,7 @@ class StepFinder:
         regular = {
             key: distance
             for key, distance in recurring.items()
-            if distance <= LONGEST_CYCLE * commonest and _is_regular(self._distances[key])
+            if distance <= MAX_CYCLE_EVENTS * commonest and _is_regular(self._distances[key])
         }
         rarest = max((regular or recurring).values())
         equals = [key for key, distance in (regular or recurring).items() if distance == rarest]
