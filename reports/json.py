@@ -96,6 +96,7 @@ def _source(s: Source) -> dict[str, Json]:
         "unprofiled_step_ms": _each(_ms, s.unprofiled_step_ns),
         "settled_after": s.settled_after,
         "samples": _plain(s.samples),
+        "setup": _plain(s.setup),
     }
 
 

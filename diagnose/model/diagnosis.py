@@ -189,6 +189,7 @@ class Source:
     unprofiled_step_ns: tuple[int, ...] = ()
     settled_after: int | None = None  # steps until step times were steady
     samples: Mapping[str, object] = field(default_factory=dict)  # NVML medians and the like
+    setup: Mapping[str, object] = field(default_factory=dict)  # what step times depend on; unknown entries are missing
 
 
 @dataclass(frozen=True, slots=True)
