@@ -222,6 +222,8 @@ def _trial(t: Trial) -> dict[str, Json]:
         "peak_bytes": None if t.peak_bytes is None else list(t.peak_bytes),
         "losses": [_each(_exact, losses[:MAX_LOSSES]) for losses in t.losses],
         "drift": _exact(t.drift),
+        "worst_drift": _exact(t.worst_drift),
+        "drift_limits": None if t.drift_limits is None else _each(_exact, t.drift_limits),
         "grad_norms": [_each(_exact, norms[:MAX_LOSSES]) for norms in t.grad_norms],
         "grad_drift": _exact(t.grad_drift),
         "skipped_steps": None if t.skipped_steps is None else list(t.skipped_steps),

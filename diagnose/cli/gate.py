@@ -133,7 +133,8 @@ def _update(request: GateRequest, side: Side, progress: Progress) -> None:
 
 
 def _text(result: GateResult) -> str:
-    return "\n  ".join([f"{result.verdict}: {result.text}", *result.changed])
+    text = result.text.removeprefix("Undecided: ").removeprefix("Not comparable. ")
+    return "\n  ".join([f"{result.verdict}: {text}", *result.changed])
 
 
 def _is_script(request: GateRequest) -> bool:

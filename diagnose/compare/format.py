@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
 from diagnose.compare.compare import Change, Comparison
-from diagnose.compare.sides import Side
 from diagnose.reports.format import duration, percent
 from diagnose.reports.kernel_names import shorten
 from diagnose.text.plain_text import one_line
@@ -23,7 +22,7 @@ def sentence(c: Comparison) -> str:
     """State what became of the step; every number is of the measure that was evaluated."""
     outcome, reason, remedy = c.evaluation.outcome, c.evaluation.reason, c.evaluation.remedy
     before, after = map(duration, c.steps_ns)
-    num_runs = f"{len(c.before.runs)} and {_runs(c.after)}"
+    num_runs = f"runs: {len(c.before.runs)} before, {len(c.after.runs)} after"
     interval = f"{c.interval[0]:.3f} to {c.interval[1]:.3f}; " if c.evaluation.shift else ""
     times = (
         f"{before} before, {after} after; the median {c.measured} step is {c.ratio:.3f} × as long "
@@ -113,10 +112,6 @@ def _lines(c: Comparison) -> Iterator[str]:
     if not (c.before.kernels and c.after.kernels) and c.after.diagnosis.partition:
         yield ""
         yield "Kernels are compared where both sides are traces or captures, not reports."
-
-
-def _runs(side: Side) -> str:
-    return f"{len(side.runs)} run{'s' if len(side.runs) != 1 else ''}"
 
 
 def _table(heading: str, changes: Sequence[Change]) -> Iterator[str]:
