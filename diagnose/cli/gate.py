@@ -169,7 +169,8 @@ def _trace(request: GateRequest, capture: Path) -> None:
     from diagnose.errors import CaptureError
 
     script = [*(["-m"] if request.module else []), request.target, *request.args]
-    order = Order(CaptureOptions(output=capture), parent=os.getpid(), failure_file=-1, signal_file=-1)
+    options = CaptureOptions(output=capture, quiet=request.quiet)
+    order = Order(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
     ended = launch.supervise(order, script, stdout_to_stderr=True)
     if not (capture / "capture.json").is_file():
         raise CaptureError(

@@ -12,6 +12,7 @@ from msgspec import Meta
 from diagnose.compare.runs import RunTimes
 from diagnose.model.decoding import decode
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.reports.json import to_dict
 
 __all__ = ["baseline_text", "read_runs"]
 
@@ -32,10 +33,10 @@ class _Baseline(msgspec.Struct):
 
 def baseline_text(diagnosis: Diagnosis, runs: Sequence[RunTimes]) -> str:
     """Return the text of a baseline file: a report that every reader of reports takes, with the runs added."""
-    report = json.loads(diagnosis.to_json())
-    report["runs"] = [
+    times = [
         {"step_times_ms": _ms(run.recorded), "unprofiled_step_ms": _ms(run.unprofiled)} for run in runs[-MAX_RUNS:]
     ]
+    report = {**to_dict(diagnosis), "runs": times}
     return json.dumps(report, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 

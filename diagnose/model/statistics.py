@@ -1,9 +1,12 @@
-"""How much faster, and how sure: ratios of runs' medians with bootstrap intervals, widened by the machine's own noise.
+"""How two sets of runs differ, and how certain that is; a run is one process, and its steps are no runs.
 
-A shared machine has fast and slow spells that outlast a run, so that equal runs fall into two heaps. The median of all
-their steps then jumps from one heap to the other. Instead every run of one variant is set against every run of the
-other, and the middle ratio is taken (the estimator of Hodges and Lehmann for a shift, on logarithms): pairs of equal
-spells agree, and those of unequal ones lie on both sides of them.
+A shared machine has fast and slow spells that outlast a run, so that equal runs are bimodal. The median of all their
+steps then jumps from one mode to the other.
+
+`speed_up` is for runs in turns, as ``prove`` makes them: every run of one variant is set against every run of the
+other, and the middle ratio is taken (the estimator of Hodges and Lehmann for a shift, on logarithms). Pairs of equal
+spells agree, and those of unequal ones lie on both sides of them. `run_shift` is for runs of which one set was recorded
+earlier, as for ``gate`` and ``compare``: all runs of one side may have met the same spell.
 """
 
 from __future__ import annotations

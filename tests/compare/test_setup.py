@@ -9,6 +9,7 @@ import pytest
 
 from diagnose.cli.main import run
 from diagnose.compare.setup import differences, setup_of
+from diagnose.reports.json_reading import from_json
 
 SETUP = {"batch_size": 32, "num_params": 1000, "matmul_precision": "highest", "autocast": "off"}
 
@@ -85,3 +86,22 @@ def test_runs_of_one_side_that_differ_are_named_too(reports, capsys):
     (after,) = reports("c", 20, setup={"batch_size": 8})
     assert run(["compare", "--before", names[0], "--before", names[1], after]) == 0
     assert "The batch size differs: 8 and 16 before, 8 after." in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_a_capture_holds_comes_into_its_report(late):
+    late.told(
+        loader={"batch_size": 32},
+        optimizer={"num_params": 900, "num_tensors": 4, "dtypes": ["torch.float32"], "others": [{"num_params": 100}]},
+        flags={"matmul_precision": "high", "num_threads": 2, "autocast": {"device": "cuda", "dtype": "bfloat16"}},
+    )
+    source = json.loads(late.diagnosis().to_json())["source"]
+    assert source["setup"] == {
+        "batch_size": 32,
+        "num_params": 1000,
+        "num_tensors": 4,
+        "param_dtypes": ["torch.float32"],
+        "matmul_precision": "high",
+        "autocast": "cuda bfloat16",
+        "num_threads": 2,
+    }
+    assert from_json(late.diagnosis().to_json(), source="r.json").source.setup == source["setup"]
