@@ -39,7 +39,7 @@ Ms: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)] | None
 Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)] | None
 Share: TypeAlias = Annotated[float, Meta(ge=-ROUNDING, le=1 + ROUNDING)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
-Setting: TypeAlias = bool | int | float | str | None
+Setting: TypeAlias = bool | Annotated[int, Meta(ge=-(2**62), le=2**62)] | float | str | None
 Rule: TypeAlias = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,100}$")]
 
 

@@ -56,4 +56,4 @@ def _ms(times_ns: Sequence[float]) -> list[float]:
 
 
 def _ns(times_ms: Sequence[float]) -> tuple[float, ...]:
-    return tuple(ms * 1e6 for ms in times_ms if ms > 0)
+    return tuple(ns for ms in times_ms if (ns := float(round(ms * 1e6))) > 0)

@@ -24,6 +24,7 @@ from diagnose.trace_reader import open_captures
 __all__ = ["KernelUse", "Measure", "Side", "join_sides", "measure_of", "open_side", "side_of"]
 
 LARGEST_REPORT_MB = 64.0  # reports are some hundred kB; a larger JSON file is a trace, and not to be read at once
+MIN_STEP_NS = 1.0  # as reports have whole nanoseconds
 MAX_NAMES = 3  # of captures in the name of a side
 
 Measure: TypeAlias = Literal["unprofiled", "recorded"]
@@ -85,7 +86,7 @@ def side_of(
     Raises:
         InputError: its step has no length, as where the file holds no time or all of it passed at once.
     """
-    if not (math.isfinite(diagnosis.step_ns) and diagnosis.step_ns > 0):
+    if not (math.isfinite(diagnosis.step_ns) and diagnosis.step_ns >= MIN_STEP_NS):
         raise InputError(f"{name} holds no step with a length, so there is nothing to compare. Record it again.")
     return Side(name, diagnosis, tuple(runs) or (RunTimes.of(diagnosis),), (setup_of(diagnosis),), kernels or {})
 

@@ -28,6 +28,7 @@ COVERAGE = 0.95
 # Student's t, two-sided 95 %, for 1, 2, … degrees of freedom; beyond the table its expansion around the normal quantile
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 NORMAL_QUANTILE = 1.960
+MAX_LOG_RATIO = 100.0  # keeps damaged times finite; no two steps differ by that
 
 
 class SpeedUp(NamedTuple):
@@ -61,7 +62,7 @@ def run_shift(baseline: Sequence[float], candidate: Sequence[float]) -> RunShift
     freedom = len(before) + len(after) - 2
     squares = float(np.sum((before - before.mean()) ** 2) + np.sum((after - after.mean()) ** 2))
     spread = (squares / freedom) ** 0.5
-    reach = _t_quantile(freedom) * spread * (1 / len(before) + 1 / len(after)) ** 0.5
+    reach = min(_t_quantile(freedom) * spread * (1 / len(before) + 1 / len(after)) ** 0.5, MAX_LOG_RATIO)
     ratio = float(np.median(candidate) / np.median(baseline))
     slower, faster = (candidate, baseline) if ratio >= 1 else (baseline, candidate)
     return RunShift(

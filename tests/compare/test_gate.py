@@ -121,6 +121,14 @@ def test_a_damaged_baseline_is_one_sentence(reports, capsys, runs, field):
     assert shown.count("\n") == 1
 
 
+def test_times_without_bounds_do_not_overflow(reports, capsys):
+    (name,) = reports("a", 20)
+    runs = [{"step_times_ms": [ms]} for ms in (1e-6, 1e12, 1e-300, 5e11)]
+    Path("odd.json").write_text(json.dumps({**json.loads(Path(name).read_text()), "runs": runs}))
+    assert run(["gate", "--json", "odd.json", name]) == 0
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["outcome"] == "undecided"
+
+
 def test_unlike_sides_end_with_exit_code_7(reports, capsys):
     before, after = reports("a", 20, 20.1, 19.9, world_size=1), reports("b", 20, 20.1, 19.9, world_size=2)
     assert run(["gate", "--update", "base.json", *before]) == 0
