@@ -11,7 +11,7 @@ from diagnose.reports.format import duration, percent
 from diagnose.reports.kernel_names import shorten
 from diagnose.text.plain_text import one_line
 
-__all__ = ["as_json", "as_text", "sentence", "what_changed"]
+__all__ = ["as_json", "as_text", "sentence", "step_times", "what_changed"]
 
 MAX_LINES = 8  # of each list
 WIDTH = 100
@@ -20,20 +20,25 @@ NAME_WIDTH = 44  # letters of a kernel's name
 
 def sentence(c: Comparison) -> str:
     """State what became of the step; every number is of the measure that was evaluated."""
-    outcome, reason, remedy = c.evaluation.outcome, c.evaluation.reason, c.evaluation.remedy
-    before, after = map(duration, c.steps_ns)
-    num_runs = f"runs: {len(c.before.runs)} before, {len(c.after.runs)} after"
-    interval = f"{c.interval[0]:.3f} to {c.interval[1]:.3f}; " if c.evaluation.shift else ""
-    times = (
-        f"{before} before, {after} after; the median {c.measured} step is {c.ratio:.3f} × as long "
-        f"({interval}{num_runs})."
-    )
+    outcome = c.evaluation.outcome
     if outcome == "not comparable":
         unlike = " ".join(difference.sentence() for difference in c.differences)
         return f"Not comparable. {unlike} Record both alike, or compare them nevertheless with --allow-differences."
     if outcome == "undecided":
-        return f"Undecided: {times} {reason} {remedy}"
-    return f"The step is {f'the same within {100 * c.tolerance:g} %' if outcome == 'same' else outcome}: {times}"
+        return f"Undecided: {step_times(c)} {c.evaluation.reason} {c.evaluation.remedy}"
+    return (
+        f"The step is {f'the same within {100 * c.tolerance:g} %' if outcome == 'same' else outcome}: {step_times(c)}"
+    )
+
+
+def step_times(c: Comparison) -> str:
+    """State the steps that were evaluated, their ratio, and of how many runs they are."""
+    before, after = map(duration, c.steps_ns)
+    interval = f"{c.interval[0]:.3f} to {c.interval[1]:.3f}; " if c.evaluation.shift else ""
+    return (
+        f"{before} before, {after} after; the median {c.measured} step is {c.ratio:.3f} × as long "
+        f"({interval}runs: {len(c.before.runs)} before, {len(c.after.runs)} after)."
+    )
 
 
 def what_changed(c: Comparison) -> list[str]:

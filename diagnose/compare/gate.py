@@ -11,7 +11,7 @@ from xml.sax.saxutils import quoteattr
 
 from diagnose import __version__
 from diagnose.compare.compare import Comparison
-from diagnose.compare.format import sentence, what_changed
+from diagnose.compare.format import sentence, step_times, what_changed
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Where
 
@@ -50,12 +50,16 @@ def evaluate_gate(comparison: Comparison) -> GateResult:
         verdict = "failed"
     elif evaluation.excludes_slower(tolerance):
         verdict = "passed"
-    first = {
-        "failed": f"The step is more than {100 * tolerance:g} % slower than the baseline. ",
-        "passed": f"The step is no more than {100 * tolerance:g} % slower than the baseline. ",
-    }.get(verdict, "")
+    more = {"failed": "more", "passed": "no more"}.get(verdict)
+    text = (
+        f"The step is {more} than {100 * tolerance:g} % slower than the baseline: {step_times(comparison)}"
+        if more
+        else sentence(comparison)
+    )
+    if verdict != "not comparable":  # there they are the reason
+        text = " ".join([text, *(difference.sentence() for difference in comparison.differences)])
     changed = tuple(what_changed(comparison)) if verdict == "failed" else ()
-    return GateResult(verdict, f"{first}{sentence(comparison)}", changed, comparison)
+    return GateResult(verdict, text, changed, comparison)
 
 
 def parse_tolerance(text: str) -> float:

@@ -72,7 +72,9 @@ def test_several_captures_a_side(reports, capsys):
     before, after = reports("a", 20, 20.1, 19.9), reports("b", 26, 26.1, 25.9)
     named = [word for name in before for word in ("--baseline", name)]
     assert run(["gate", *named, *after]) == 3
-    assert capsys.readouterr().out.startswith("failed: The step is more than 5 % slower than the baseline.")
+    assert capsys.readouterr().out.startswith(
+        "failed: The step is more than 5 % slower than the baseline: 20.0 ms before, 26.0"
+    )
     assert run(["gate", *named, before[0], before[2]]) == 0
     capsys.readouterr()
     assert run(["gate", "--json", *named, *after]) == 3
@@ -135,6 +137,9 @@ def test_unlike_sides_end_with_exit_code_7(reports, capsys):
     assert run(["gate", "base.json", *after]) == 7
     assert "not comparable: The number of processes differs: 1 before, 2" in capsys.readouterr().out
     assert run(["gate", "--allow-differences", "base.json", *after]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("passed: The step is no more than 5 % slower than the baseline: 20.0 ms before, 20.0 ms")
+    assert "The number of processes differs: 1 before, 2 after." in shown
 
 
 def test_reports_are_written_over_with_force_only(reports, capsys):
