@@ -78,7 +78,7 @@ def gates(noise, num_gates, *, regression=1.0, before=3, after=3):
 def test_with_nothing_changed_a_gate_hardly_ever_fails(noise, num_runs):
     failed = [found.outcome == "slower" for found in gates(noise, 1000, before=num_runs[0], after=num_runs[1])]
     in_a_row = np.reshape(failed, (50, 20)).sum(axis=1)
-    assert (in_a_row > 1).sum() <= 2  # of 50 times 20 gates
+    assert (in_a_row > 1).sum() <= 3  # of 50 times 20 gates: three runs on a bimodal machine are the worst
     assert sum(failed) <= 0.015 * 1000
 
 
