@@ -104,11 +104,11 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
                 id="defer-readback",
                 title="Read results back one step later, without waiting",
                 before="value = metric.cpu()",
-                after="from diagnose.kernels.metrics import DeferredMetrics\n\n"
+                after="from diagnose.kernels.deferred_metrics import DeferredMetrics\n\n"
                 "metrics = DeferredMetrics()\nmetrics.push(step, loss=loss)   # arrives one step later",
                 least=0.3,
                 safety="same numbers, one step later",
-                remedy="diagnose.kernels.metrics",
+                remedy="diagnose.kernels.deferred_metrics",
             )
         ]
     return [

@@ -102,13 +102,13 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             id="defer-sync",
             title=f"Stop waiting for the device in the loop{f' ({place.file}:{place.line})' if place else ''}",
             before=before + at,
-            after="from diagnose.kernels.metrics import DeferredMetrics\n\n"
+            after="from diagnose.kernels.deferred_metrics import DeferredMetrics\n\n"
             "metrics = DeferredMetrics()\n"
             "metrics.push(step, loss=loss.detach())      # queues a copy, waits for nothing\n"
             "for past_step, values in metrics.ready():   # one step later\n    ...",
             least=0.2,
             safety="same numbers, one step later",
             needs="no decision in the same step that depends on the value",
-            remedy="diagnose.kernels.metrics",
+            remedy="diagnose.kernels.deferred_metrics",
         )
     ]
