@@ -15,12 +15,12 @@ from diagnose.model.events import Ints, Kind
 from diagnose.tables import Tables
 from diagnose.tables.window_matching import twins
 
-__all__ = ["Given", "given", "operators"]
+__all__ = ["OperatorInputs", "operator_inputs", "operators"]
 
 Rows = npt.NDArray[np.intp]
 
 
-class Given(NamedTuple):
+class OperatorInputs(NamedTuple):
     """The launching operator of each task and its inputs: rows of ``texts``, parallel to the tasks, -1 for unknown."""
 
     texts: Sequence[str]
@@ -45,9 +45,9 @@ def operators(t: Tables) -> Rows:
     return t.cached("launching operators", lambda: _operators(t))
 
 
-def given(t: Tables) -> Given:
+def operator_inputs(t: Tables) -> OperatorInputs:
     """Return what each task's operator was given, as far as it was recorded."""
-    return t.cached("given", lambda: _given(t))
+    return t.cached("operator_inputs", lambda: _operator_inputs(t))
 
 
 def _operators(t: Tables) -> Rows:
@@ -64,7 +64,7 @@ def _operators(t: Tables) -> Rows:
     return found
 
 
-def _given(t: Tables) -> Given:
+def _operator_inputs(t: Tables) -> OperatorInputs:
     own = _recorded(t)
     attribution = t.capture.attribution
     if attribution is None or attribution is t.trace or own.is_known.any():
@@ -72,12 +72,12 @@ def _given(t: Tables) -> Given:
     named = t.cached("attribution", lambda: Tables(t.capture, attribution))
     other, twin = _recorded(named), twins(t, named)
     columns = (np.where(twin >= 0, column[twin], -1) if len(column) else np.full(len(twin), -1) for column in other[1:])
-    return Given(other.texts, *(column.astype(np.int32) for column in columns))
+    return OperatorInputs(other.texts, *(column.astype(np.int32) for column in columns))
 
 
-def _recorded(t: Tables) -> Given:
+def _recorded(t: Tables) -> OperatorInputs:
     events, ops = t.trace.events, operators(t)
     columns = (events.name, events.shapes, events.types, events.values)
     if not len(events):
-        return Given(t.trace.names, *(np.full(len(ops), -1, np.int32) for _ in columns))
-    return Given(t.trace.names, *(np.where(ops >= 0, column[ops], -1).astype(np.int32) for column in columns))
+        return OperatorInputs(t.trace.names, *(np.full(len(ops), -1, np.int32) for _ in columns))
+    return OperatorInputs(t.trace.names, *(np.where(ops >= 0, column[ops], -1).astype(np.int32) for column in columns))

@@ -10,17 +10,17 @@ import numpy.typing as npt
 
 from diagnose.model.events import Device
 from diagnose.model.intervals import distinct
-from diagnose.perf_model.gpu_specs import Peak, Precision, peak_of
+from diagnose.perf_model.gpu_specs import GpuSpec, Precision, spec_of
 from diagnose.perf_model.matmul_cost import is_convolution, output_of_convolution
-from diagnose.perf_model.op_cost import Work, reads_values, work_of
+from diagnose.perf_model.op_cost import OpCost, cost_of, reads_values
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
-from diagnose.tables.op_launches import Given, given, operators
+from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Roofline
 
-__all__ = ["MIN_NS", "Group", "device_of", "device_peak", "groups", "has_tensor_cores", "roofline"]
+__all__ = ["MIN_NS", "Group", "device_of", "gpu_spec", "groups", "has_tensor_cores", "roofline"]
 
 Rows = npt.NDArray[np.intp]
 
@@ -46,7 +46,7 @@ class Group(NamedTuple):
     time_ns: float
     bound_ns: float  # what the device needs at its peak
     limit: Literal["compute", "memory"]
-    work: Work  # of all calls together
+    work: OpCost  # of all calls together
     precision: Precision
     full_precision: bool  # a float32 product although the device has units for 16-bit ones: judged by another rule
 
@@ -61,7 +61,7 @@ class Group(NamedTuple):
             return f"{self.work.flop / self.time_ns / 1e3:.0f} TFLOP/s"
         return f"{self.work.bytes / self.time_ns:.0f} GB/s"
 
-    def peak(self, peak: Peak) -> str:
+    def peak(self, peak: GpuSpec) -> str:
         """Say the device's own rate."""
         return (
             f"{peak.rate(self.precision) / 1e12:.0f} TFLOP/s"
@@ -79,10 +79,10 @@ def device_of(t: Tables) -> Device | None:
     return t.trace.devices[0] if len(kinds) == 1 else None
 
 
-def device_peak(t: Tables) -> Peak | None:
+def gpu_spec(t: Tables) -> GpuSpec | None:
     """Return the limits of the device, None where it is not in the table."""
     device = device_of(t)
-    return peak_of(device) if device else None
+    return spec_of(device) if device else None
 
 
 def has_tensor_cores(t: Tables) -> bool:
@@ -97,10 +97,10 @@ def groups(t: Tables) -> list[Group]:
 
 
 def _groups(t: Tables) -> list[Group]:
-    peak = device_peak(t)
+    peak = gpu_spec(t)
     if peak is None:
         return []
-    told, ops = given(t), operators(t)
+    told, ops = operator_inputs(t), operators(t)
     length = t.tasks.end - t.tasks.start
     asked = np.flatnonzero((ops >= 0) & told.is_known & ~t.tasks.is_collective & ~t.tasks.is_copy)
     if not len(asked):
@@ -114,7 +114,7 @@ def _groups(t: Tables) -> list[Group]:
     return sorted((group for group in found if group), key=lambda group: -group.time_ns)
 
 
-def _code(told: Given, tasks: Rows) -> npt.NDArray[np.int64]:
+def _code(told: OperatorInputs, tasks: Rows) -> npt.NDArray[np.int64]:
     """Return a number for each task that is the same for calls with the same work."""
     size = len(told.texts) + 1
     matters = np.zeros(size, bool)
@@ -127,13 +127,13 @@ def _code(told: Given, tasks: Rows) -> npt.NDArray[np.int64]:
     return code
 
 
-def _group(t: Tables, told: Given, peak: Peak, tasks: Rows) -> Group | None:
+def _group(t: Tables, told: OperatorInputs, peak: GpuSpec, tasks: Rows) -> Group | None:
     columns = (told.name, told.shapes, told.types, told.values)
     op, shapes, types, values = (told.text(int(column[tasks[0]])) for column in columns)
     length = t.tasks.end[tasks] - t.tasks.start[tasks]
     longest = int(tasks[length.argmax()])
     kernel = t.name(int(t.tasks.row[longest]))
-    each = work_of(op, shapes, types, values, kernel) or _by_follower(t, told, int(tasks[0]), op)
+    each = cost_of(op, shapes, types, values, kernel) or _by_follower(t, told, int(tasks[0]), op)
     if each is None:
         return None
     calls = len(distinct(operators(t)[tasks]))
@@ -153,13 +153,13 @@ def _group(t: Tables, told: Given, peak: Peak, tasks: Rows) -> Group | None:
         time_ns=float(length.sum()),
         bound_ns=max(compute_ns, memory_ns) * calls,
         limit="compute" if compute_ns > memory_ns else "memory",
-        work=Work(each.flop * calls, each.bytes * calls, precision),
+        work=OpCost(each.flop * calls, each.bytes * calls, precision),
         precision=precision,
         full_precision=bool(each.flop) and precision == "fp32" and has_tensor_cores(t),
     )
 
 
-def _by_follower(t: Tables, told: Given, task: int, op: str) -> Work | None:
+def _by_follower(t: Tables, told: OperatorInputs, task: int, op: str) -> OpCost | None:
     """Return the work of a convolution whose stride was not recorded, where what runs after it takes its output."""
     if not is_convolution(op):
         return None
@@ -180,7 +180,7 @@ def _next(t: Tables, ops: Rows, task: int) -> list[int]:
 
 def roofline(t: Tables) -> Roofline | None:
     """Return the chart's points, the top_kernels first; None for an unknown device or where no work is known."""
-    peak, found = device_peak(t), groups(t)
+    peak, found = gpu_spec(t), groups(t)
     if peak is None or not found:
         return None
     from diagnose.model.charts import Roofline, RooflinePoint
