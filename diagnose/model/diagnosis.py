@@ -12,9 +12,9 @@ from os import PathLike
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.errors import DiagnoseError
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
 from diagnose.model.rules import Legend
@@ -45,7 +45,6 @@ __all__ = [
 Verdict: TypeAlias = Literal["cpu-bound", "kernel-bound", "gaps", "no-gpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 Facts: TypeAlias = Mapping[str, object]
-Rows: TypeAlias = npt.NDArray[np.intp]
 
 NO_TASKS: Rows = np.empty(0, np.intp)
 NO_TASKS.flags.writeable = False

@@ -8,8 +8,8 @@ from functools import cached_property, partial
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Mask, Rows
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
@@ -25,8 +25,6 @@ __all__ = ["Claim", "Mask", "Rows", "Tables"]
 
 Claim: TypeAlias = "Callable[[Tables, Intervals], Intervals]"
 
-Rows = npt.NDArray[np.intp]
-Mask = npt.NDArray[np.bool_]
 T = TypeVar("T")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
 from diagnose.tables import Tables
@@ -15,7 +15,6 @@ from diagnose.tables.steps import COLD_CALL_NS
 
 __all__ = ["COMPILE", "allocations", "code_loads", "compile_frames", "recurs"]
 
-Rows = npt.NDArray[np.intp]
 
 _COPY_OR_GRAPH = re.compile(r"Memcpy|Memset|GraphLaunch")
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.intervals import Intervals, intersect, subtract, total
 from diagnose.tables.gaps import Gaps
 
@@ -26,10 +26,10 @@ class Causes(NamedTuple):
     start: Ints
     end: Ints
     rule: npt.NDArray[np.int16]  # row of rules
-    gap: npt.NDArray[np.intp]  # row of Gaps that the piece is part of
+    gap: Rows  # row of Gaps that the piece is part of
     rules: tuple[str, ...]
 
-    def of(self, rule: str) -> npt.NDArray[np.intp]:
+    def of(self, rule: str) -> Rows:
         """Return the rows of the pieces that a rule accounts for."""
         if rule not in self.rules:
             return np.empty(0, np.intp)

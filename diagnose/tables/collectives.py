@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, covered, intersect, subtract, union
 from diagnose.tables import Tables
@@ -21,7 +21,7 @@ _FORWARD = re.compile(r"^DistributedDataParallel\.forward")
 _BROADCAST = re.compile(r"broadcast", re.IGNORECASE)
 
 
-def buffer_broadcasts(t: Tables) -> npt.NDArray[np.intp]:
+def buffer_broadcasts(t: Tables) -> Rows:
     """Return the rows of Tasks that are broadcasts launched inside DDP's forward."""
     forward = t.covering(t.calls(_FORWARD, Kind.ANNOTATION, Kind.OP))
     tasks = t.tasks
@@ -31,7 +31,7 @@ def buffer_broadcasts(t: Tables) -> npt.NDArray[np.intp]:
     named = np.array([bool(_BROADCAST.search(t.name(row))) for row in tasks.row[mine].tolist()], bool)
     called = t.trace.events.start[tasks.launch[mine]]
     named &= covered(forward, called, called + 1) > 0
-    found: npt.NDArray[np.intp] = mine[named]
+    found: Rows = mine[named]
     return found
 
 
@@ -43,11 +43,11 @@ def exposed_broadcasts(t: Tables) -> Intervals:
     return intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
 
 
-def small_collectives(t: Tables) -> npt.NDArray[np.intp]:
+def small_collectives(t: Tables) -> Rows:
     """Return the rows of Tasks that are collectives of under ``SMALL_NS``, none where they are few."""
     tasks = t.tasks
     mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < SMALL_NS))
-    found: npt.NDArray[np.intp] = mine[~among(mine, buffer_broadcasts(t))]
+    found: Rows = mine[~among(mine, buffer_broadcasts(t))]
     return found if len(found) > MIN_COLLECTIVES_PER_STEP * t.steps.num else np.empty(0, np.intp)
 
 

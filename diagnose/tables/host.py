@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind, Trace
+from diagnose.model.arrays import Ints, Rows
+from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables.names import rows_of
 
 __all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "main_thread"]
 
-Rows = npt.NDArray[np.intp]
 
 # A thread counts as driving the device where it launched at least this share of its tasks.
 MIN_SHARE = 0.01
@@ -44,7 +44,7 @@ class Layers(NamedTuple):
                 found[i].append(row)
         return found
 
-    def open_in(self, depth: int, time: Ints) -> npt.NDArray[np.intp]:
+    def open_in(self, depth: int, time: Ints) -> Rows:
         """Return, for each time, the row open in layer ``depth``, -1 where none is."""
         found = np.full(len(time), -1, np.intp)
         if depth >= len(self.rows) or not len(time):

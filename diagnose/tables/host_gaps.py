@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind
+from diagnose.model.arrays import Ints, Mask
+from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, longer_than, span, subtract
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
@@ -70,7 +70,7 @@ def waiting_share(t: Tables, pieces: Intervals) -> tuple[Ints, Ints]:
     return seen, waiting
 
 
-def waits(t: Tables, pieces: Intervals) -> npt.NDArray[np.bool_]:
+def waits(t: Tables, pieces: Intervals) -> Mask:
     """Tell which pieces the thread spent waiting, as far as the sampler can tell.
 
     Samples are few: a piece into which none fell is taken for what the others are that come before the same operator.
@@ -80,7 +80,7 @@ def waits(t: Tables, pieces: Intervals) -> npt.NDArray[np.bool_]:
     seen_alike, waiting_alike = (np.bincount(alike, n.astype(np.float64))[alike] for n in (seen, waiting))
     told = seen > 0
     seen, waiting = np.where(told, seen, seen_alike), np.where(told, waiting, waiting_alike)
-    found: npt.NDArray[np.bool_] = (seen > 0) & (waiting >= MIN_PIECE_WAIT_SHARE * seen)
+    found: Mask = (seen > 0) & (waiting >= MIN_PIECE_WAIT_SHARE * seen)
     return found
 
 

@@ -11,6 +11,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Events, Kind, Trace
 from diagnose.tables.names import COLLECTIVE, NAME_PART
 
@@ -131,7 +132,7 @@ def classify(name: str, op: str = "") -> str:
     return OTHER
 
 
-def kernel_classes(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.str_]:
+def kernel_classes(trace: Trace, rows: Rows) -> npt.NDArray[np.str_]:
     """Return the class of each device task; each distinct name is looked at once."""
     events: Events = trace.events
     names, inverse = np.unique(events.name[rows], return_inverse=True)

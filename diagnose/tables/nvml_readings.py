@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Floats, Ints, Mask
 from diagnose.model.records import GpuReadings, ProcessRecord
 from diagnose.tables import Tables
 
@@ -28,14 +28,14 @@ _ANY = sum(SLOWED)
 class Clocks(NamedTuple):
     """Readings of one GPU while it was at work; parallel arrays."""
 
-    mhz: npt.NDArray[np.float64]
-    reasons: npt.NDArray[np.int64]
+    mhz: Floats
+    reasons: Ints
     most_mhz: float  # what the board allows
 
     @property
-    def slowed(self) -> npt.NDArray[np.bool_]:
+    def slowed(self) -> Mask:
         """Tell which readings show a reason of SLOWED."""
-        found: npt.NDArray[np.bool_] = (self.reasons & _ANY) != 0
+        found: Mask = (self.reasons & _ANY) != 0
         return found
 
 

@@ -11,13 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind
+from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.events import Kind
 from diagnose.tables import Tables
 from diagnose.tables.window_matching import twins
 
 __all__ = ["OperatorInputs", "operator_inputs", "operators"]
-
-Rows = npt.NDArray[np.intp]
 
 
 class OperatorInputs(NamedTuple):
@@ -30,9 +29,9 @@ class OperatorInputs(NamedTuple):
     values: npt.NDArray[np.int32]
 
     @property
-    def is_known(self) -> npt.NDArray[np.bool_]:
+    def is_known(self) -> Mask:
         """Tell for which tasks shapes and types are there."""
-        known: npt.NDArray[np.bool_] = (self.shapes >= 0) & (self.types >= 0)
+        known: Mask = (self.shapes >= 0) & (self.types >= 0)
         return known
 
     def text(self, row: int) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Queue
-from diagnose.model.events import Ints, Trace
+from diagnose.model.events import Trace
 from diagnose.model.intervals import distinct, total
 from diagnose.tables.device import Occupancy, Tasks
 from diagnose.tables.gaps import LATENCY_NS, launches_unlinked

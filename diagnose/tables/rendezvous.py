@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import covered, distinct, union
 from diagnose.tables import Tables
@@ -22,7 +22,7 @@ ANY_BACKEND = re.compile(r"^gloo:")
 MIN_TIME_SHARE = 0.5
 
 
-def collectives_of_calls(t: Tables) -> npt.NDArray[np.intp]:
+def collectives_of_calls(t: Tables) -> Rows:
     """Return the rows of such collectives, on whatever thread they ran."""
     named = t.capture.attribution or t.trace
     kinds = t.cached("collectives_of_calls", lambda: _kinds(named))

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Device
 from diagnose.model.intervals import distinct
 from diagnose.perf_model.gpu_specs import GpuSpec, Precision, spec_of
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MIN_NS", "Group", "device_of", "gpu_spec", "groups", "has_tensor_cores", "roofline"]
 
-Rows = npt.NDArray[np.intp]
 
 # Below this the fixed cost of starting and draining a kernel, not its work, sets its time.
 MIN_NS = 20_000
@@ -114,7 +113,7 @@ def _groups(t: Tables) -> list[Group]:
     return sorted((group for group in found if group), key=lambda group: -group.time_ns)
 
 
-def _code(told: OperatorInputs, tasks: Rows) -> npt.NDArray[np.int64]:
+def _code(told: OperatorInputs, tasks: Rows) -> Ints:
     """Return a number for each task that is the same for calls with the same work."""
     size = len(told.texts) + 1
     matters = np.zeros(size, bool)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind
+from diagnose.model.arrays import Floats, Ints
+from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, intersect, union
 from diagnose.tables import Tables
 from diagnose.tables.names import HOST_BACKEND, matching
@@ -27,8 +27,8 @@ class Skew:
     """What the ranks' waits amount to; the first axis of the arrays is the rank's place in the list given."""
 
     num_collectives: int  # a step
-    waits_ns: npt.NDArray[np.float64]  # exposed waiting for other ranks, per step
-    last: npt.NDArray[np.float64]  # of the others' waiting, the share in which this rank was the one that came last
+    waits_ns: Floats  # exposed waiting for other ranks, per step
+    last: Floats  # of the others' waiting, the share in which this rank was the one that came last
 
     @property
     def lost_ns(self) -> float:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.model.events import Ints, Kind, Note, Trace, step_number
+from diagnose.model.arrays import Ints
+from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import distinct
 from diagnose.tables.names import LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
 

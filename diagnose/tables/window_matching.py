@@ -7,14 +7,12 @@ has the very same list, the two are the same work, task by task. Steps without s
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Rows
 from diagnose.model.intervals import distinct
 from diagnose.tables import Tables
 
 __all__ = ["Rows", "twins"]
-
-Rows = npt.NDArray[np.intp]
 
 
 def twins(t: Tables, named: Tables) -> Rows:

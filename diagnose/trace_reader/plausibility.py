@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Mask
+from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import distinct
 from diagnose.trace_reader.fields import printable, shortened
@@ -85,7 +85,7 @@ def _of_unknown(count: int) -> tuple[Note, ...]:
     return (Note(f"Left out, since their time is missing, no number or out of range: {_events(count)}."),) * bool(count)
 
 
-def _of_apart(columns: _Columns, rows: npt.NDArray[np.intp], names: Sequence[str]) -> tuple[Note, ...]:
+def _of_apart(columns: _Columns, rows: Rows, names: Sequence[str]) -> tuple[Note, ...]:
     if not len(rows):
         return ()
     named = Counter(names[n] for n in columns["name"][rows].tolist()).most_common(_NUM_NAMED)
@@ -143,7 +143,7 @@ def _overlap_by_half(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return 2 * common >= min(one[1] - one[0], other[1] - other[0])
 
 
-def without_thread(columns: _Columns) -> npt.NDArray[np.intp]:
+def without_thread(columns: _Columns) -> Rows:
     """Return the rows of host events that are on no thread."""
     return np.flatnonzero((columns["thread"] < 0) & _ON_HOST[columns["kind"]])
 
