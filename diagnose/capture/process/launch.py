@@ -73,7 +73,7 @@ def _signals_to(child: subprocess.Popen[bytes], heard: int) -> Iterator[None]:
     """
     known = 0
 
-    def forward(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a handler
+    def forward(number: int, _frame: FrameType | None) -> None:
         nonlocal known
         time.sleep(GROUP_SIGNAL_S)
         news = os.pread(heard, os.fstat(heard).st_size, known)
