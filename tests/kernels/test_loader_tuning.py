@@ -185,7 +185,7 @@ class Skewed(Slow):
 def test_any_order_is_tried_on_request_alone():
     loader = DataLoader(Skewed(128), batch_size=8)
     arguments = {"seconds": 0.4, "max_workers": 1}
-    step = lambda batch: time.sleep(0.004)  # noqa: E731
+    step = lambda batch: time.sleep(0.004)
     tuning = tune_loader(loader, step, **arguments)
     assert all(t.settings.in_order for t in tuning.trials)
     free = tune_loader(loader, step, any_order=True, **arguments)
