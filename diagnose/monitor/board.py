@@ -41,7 +41,7 @@ class Reading:
 class Board:
     """One GPU; readings of links need the one before, so each object is read in turn."""
 
-    def __init__(self, nvml: Any, index: int) -> None:  # pynvml is untyped
+    def __init__(self, nvml: Any, index: int) -> None:
         self._nvml, self.index = nvml, index
         self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
         self.name = _text(_ask(lambda: nvml.nvmlDeviceGetName(self._handle))) or f"GPU {index}"
@@ -99,7 +99,7 @@ class Board:
         return rates[0], rates[1]
 
 
-def connect(nvml: Any, indices: tuple[int, ...]) -> list[Board]:  # pynvml is untyped
+def connect(nvml: Any, indices: tuple[int, ...]) -> list[Board]:
     """Return the GPUs of these indices, of all where none is named.
 
     Raises:
@@ -112,7 +112,7 @@ def connect(nvml: Any, indices: tuple[int, ...]) -> list[Board]:  # pynvml is un
     return [Board(nvml, index) for index in indices or range(count)]
 
 
-def _counter(field: Any) -> float | None:  # pynvml is untyped
+def _counter(field: Any) -> float | None:
     return float(field.value.ullVal) if field.nvmlReturn == 0 else None
 
 
@@ -120,7 +120,7 @@ def _text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
 
 
-def _ask(question: Callable[[], Any]) -> Any:  # numbers of all kinds
+def _ask(question: Callable[[], Any]) -> Any:
     """Return the answer, None where the board or the driver has none."""
     try:
         return question()

@@ -46,7 +46,7 @@ class MonitorRequest:
         return "-" in (self.csv_file, self.json_file)
 
 
-def watch(request: MonitorRequest, nvml: Any = None) -> int:  # pynvml is untyped
+def watch(request: MonitorRequest, nvml: Any = None) -> int:
     """Watch until the time is over or Ctrl-C comes; return the exit code, which is 0 also where there is no driver.
 
     Raises:
@@ -75,13 +75,13 @@ def watch(request: MonitorRequest, nvml: Any = None) -> int:  # pynvml is untype
         nvml.nvmlShutdown()
 
 
-def _driver() -> Any:  # pynvml is untyped
+def _driver() -> Any:
     import pynvml
 
     return pynvml
 
 
-def _watch(request: MonitorRequest, nvml: Any) -> int:  # pynvml is untyped
+def _watch(request: MonitorRequest, nvml: Any) -> int:
     records = [Record(board) for board in connect(nvml, request.gpus)]
     if not records:
         print("diagnose: the driver has no GPU, so there is nothing to watch.", file=sys.stderr)

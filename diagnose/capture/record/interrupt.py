@@ -60,6 +60,6 @@ class StepInterrupt:
             self._changed.wait(min(wait, MAX_WAIT_S))
             self._changed.clear()
 
-    def _arrived(self, number: int, _frame: FrameType | None) -> None:
+    def _arrived(self, _number: int, _frame: FrameType | None) -> None:
         if not self._over and os.getpid() == self._owner and self._due_in() <= 0:
             self._act()

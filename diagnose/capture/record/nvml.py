@@ -92,7 +92,7 @@ class GpuMonitor:
             rows += 1
 
 
-def _find(nvml: Any, uuid: str) -> Any:  # pynvml is untyped
+def _find(nvml: Any, uuid: str) -> Any:
     """Return the handle of the GPU with this UUID, which torch writes with or without its "GPU-"."""
     last: Exception | None = None
     for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
@@ -104,7 +104,7 @@ def _find(nvml: Any, uuid: str) -> Any:  # pynvml is untyped
     raise LookupError(f"no GPU with the UUID {uuid}: {last}")
 
 
-def _ask(question: Callable[[], Any]) -> Any:  # numbers of all kinds
+def _ask(question: Callable[[], Any]) -> Any:
     """Return the answer, None where the board or the driver has none."""
     try:
         return question()
@@ -112,7 +112,7 @@ def _ask(question: Callable[[], Any]) -> Any:  # numbers of all kinds
         return None
 
 
-def _constants(nvml: Any, handle: Any) -> dict[str, Any]:  # pynvml is untyped
+def _constants(nvml: Any, handle: Any) -> dict[str, Any]:
     name = _ask(lambda: nvml.nvmlDeviceGetName(handle))
     memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     limit = _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
@@ -131,7 +131,7 @@ def _constants(nvml: Any, handle: Any) -> dict[str, Any]:  # pynvml is untyped
     }
 
 
-def _take(nvml: Any, handle: Any, series: dict[str, Any], *, slow: bool) -> None:  # pynvml is untyped
+def _take(nvml: Any, handle: Any, series: dict[str, Any], *, slow: bool) -> None:
     """Append one row; ``slow`` readings have series and times of their own."""
     use = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
     memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
@@ -153,13 +153,13 @@ def _take(nvml: Any, handle: Any, series: dict[str, Any], *, slow: bool) -> None
         _take_slow(nvml, handle, series)
 
 
-def _throttle(nvml: Any, handle: Any) -> Any:  # pynvml is untyped
+def _throttle(nvml: Any, handle: Any) -> Any:
     """Return the bits of THROTTLE_REASONS; the call was renamed in driver 535."""
     new = _ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     return new if new is not None else _ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
-def _take_slow(nvml: Any, handle: Any, series: dict[str, Any]) -> None:  # pynvml is untyped
+def _take_slow(nvml: Any, handle: Any, series: dict[str, Any]) -> None:
     sent = _ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES))
     received = _ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES))
     series.setdefault("pcie_time_ns", []).append(time.time_ns())

@@ -60,13 +60,13 @@ class ScriptConfig:
             described.sort(key=lambda one: -int(one["num_params"]))  # the model's own before small helpers
             self._optimizer = {**described[0], "others": described[1:8], "num_optimizers": len(described)}
 
-    def autocast_entered(self, context: Any) -> None:  # torch is not imported here
+    def autocast_entered(self, context: Any) -> None:
         """Take down the first autocast region that is switched on."""
         if getattr(context, "_enabled", True) and not self.autocast:
             dtype = str(getattr(context, "fast_dtype", "")).removeprefix("torch.")
             self.autocast = {"device": getattr(context, "device", ""), "dtype": dtype}
 
-    def watch_ddp(self, model: Any) -> None:  # torch is not imported here
+    def watch_ddp(self, model: Any) -> None:
         """Take down the arguments of a DistributedDataParallel; called once it is constructed."""
         self._ddp = {name: getattr(model, name, None) for name in DDP_ARGUMENTS}
         cap = getattr(model, "bucket_bytes_cap", None)
@@ -92,7 +92,7 @@ class ScriptConfig:
         return self._ddp
 
 
-def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:  # torch is not imported here
+def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
     described: dict[str, object] = {name: getattr(loader, name, None) for name in LOADER_ARGUMENTS}
     context = getattr(loader, "multiprocessing_context", None)
     described["start_method"] = context.get_start_method() if context is not None else None
@@ -106,7 +106,7 @@ def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:  # torc
     return described
 
 
-def describe_optimizer(optimizer: Any) -> dict[str, Any]:  # torch is not imported here
+def describe_optimizer(optimizer: Any) -> dict[str, Any]:
     """Return class, flags and size of an optimizer."""
     tensors = [p for group in optimizer.param_groups for p in group["params"]]
     group: Mapping[str, object] = optimizer.param_groups[0] if optimizer.param_groups else {}
@@ -124,7 +124,7 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:  # torch is not import
     }
 
 
-def _bytes(value: Any) -> int:  # torch is not imported here
+def _bytes(value: Any) -> int:
     """Return what a tensor holds on this rank, 0 for anything else."""
     part = getattr(value, "_local_tensor", value)  # a distributed tensor is as large as all its shards
     size = getattr(part, "nbytes", 0)

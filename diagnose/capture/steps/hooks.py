@@ -115,7 +115,7 @@ def watch_backward(over: Callable[[], None]) -> Undo:
     original = torch.autograd.backward
 
     @functools.wraps(original)
-    def watched(*args: Any, **kwargs: Any) -> None:  # whatever it takes
+    def watched(*args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
         over()
 
@@ -179,11 +179,11 @@ class watch_forward:  # noqa: N801  # used like its sisters, but it must remembe
         """Report modules that compile themselves in place from outside their compiled call, which absorbs hooks."""
         from torch.nn import Module
 
-        def compiled(module: Any) -> None:  # a Module
+        def compiled(module: Any) -> None:
             call = module._compiled_call_impl
 
             @functools.wraps(call)
-            def outermost(*args: Any, **kwargs: Any) -> Any:  # the module's own
+            def outermost(*args: Any, **kwargs: Any) -> Any:
                 if self._stopped or self._inner is not None:
                     return call(*args, **kwargs)
                 self._begins(module, args)
@@ -208,7 +208,7 @@ def _around(cls: type, name: str, *, before: OnEvent | None = None, after: OnEve
     original = getattr(cls, name)
 
     @functools.wraps(original)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:  # whatever the method takes
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if before is not None:
             before(self)
         result = original(self, *args, **kwargs)

@@ -38,7 +38,7 @@ class _Watcher(MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # the import system's signature
+        path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         """Return the module's own spec with a loader that calls back; None for every other module."""
@@ -66,7 +66,7 @@ class _CallingLoader(Loader):
         self.loader = loader
         self.watcher = watcher
 
-    def __getattr__(self, name: str) -> Any:  # whatever the wrapped loader offers
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
