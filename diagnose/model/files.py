@@ -30,6 +30,7 @@ __all__ = [
     "open_private",
     "printable",
     "reason",
+    "replace_private",
     "write_file",
 ]
 
@@ -57,13 +58,13 @@ class NewFile:
     """A file that is written beside ``path`` and appears there whole, with ``publish``; leaving the block cleans up.
 
     Writing may go on after ``publish``. Errors of the file system come as OSError, FileExistsError where ``path``
-    has come into being.
+    has come into being. A ``private`` file is its owner's alone.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, private: bool = False) -> None:
         self._path = path
         self._temporary: Path | None = path.with_name(f".{secrets.token_hex(8)}.part")
-        descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, PUBLIC)
+        descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE if private else PUBLIC)
         self.file: IO[bytes] = os.fdopen(descriptor, "wb")
         self._mode = stat.S_IMODE(os.fstat(descriptor).st_mode)  # as the umask and the folder's defaults have made it
         _set_mode(self._temporary, self._mode & PRIVATE)
@@ -139,6 +140,17 @@ def write_file(path: str | os.PathLike[str], text: str, *, force: bool) -> None:
         raise _exists_already(path) from error
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def replace_private(path: Path, data: bytes) -> None:
+    """Write a file that its owner alone can read, whole or not at all, in the place of an earlier one.
+
+    Raises:
+        OSError: it cannot be written; an earlier one is still there.
+    """
+    with NewFile(path, private=True) as new:
+        new.file.write(data)
+        new.publish(force=True)
 
 
 def move_new(source: Path, target: Path) -> None:
