@@ -1,4 +1,4 @@
-"""Collectives that rules of their own speak of: broadcasts of buffers in DDP's forward, and many small ones."""
+"""Collectives that have rules of their own: DDP's broadcasts of buffers, many small ones, parts of barriers on the host."""
 
 from __future__ import annotations
 
@@ -7,17 +7,28 @@ import re
 import numpy as np
 
 from diagnose.model.arrays import Rows
-from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, among, covered, intersect, subtract, union
+from diagnose.model.events import Kind, Trace
+from diagnose.model.intervals import EMPTY, Intervals, among, covered, distinct, intersect, subtract, union
 from diagnose.tables import Tables
+from diagnose.tables.names import HOST_COLLECTIVE, matching
 
-__all__ = ["DEFAULT_BUCKET_MB", "buffer_broadcasts", "exposed_broadcasts", "exposed_small", "small_collectives"]
+__all__ = [
+    "DEFAULT_BUCKET_MB",
+    "buffer_broadcasts",
+    "collectives_of_calls",
+    "exposed_broadcasts",
+    "exposed_small",
+    "small_collectives",
+]
 
 DEFAULT_BUCKET_MB = 25  # of DistributedDataParallel
 MIN_COLLECTIVES_PER_STEP = 30  # collectives a step beyond which their number itself costs
 SMALL_NS = 100_000
 
+MIN_TIME_SHARE = 0.5  # of a kind's time inside barriers, from which on its collectives count as parts of them
+
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward")
+_HOST_COLLECTIVE = re.compile(r"^gloo:")
 _BROADCAST = re.compile(r"broadcast", re.IGNORECASE)
 
 
@@ -58,3 +69,29 @@ def exposed_small(t: Tables) -> Intervals:
         return EMPTY
     alone = intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
     return subtract(alone, exposed_broadcasts(t))
+
+
+def collectives_of_calls(t: Tables) -> Rows:
+    """Return the rows of host collectives that are parts of a barrier or an object collective, on any thread.
+
+    The light window shows only that, say, an all-gather ran. The attribution window has the Python frames: a kind of
+    collective that runs mostly inside `barrier` or `all_gather_object` there is taken for such a part here too.
+    """
+    named = t.capture.attribution or t.trace
+    kinds = t.cached("collectives_of_calls", lambda: _kinds(named))
+    rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST_COLLECTIVE))
+    return np.array([row for row in rows.tolist() if t.name(row) in kinds], np.intp)
+
+
+def _kinds(trace: Trace) -> frozenset[str]:
+    events = trace.events
+    calls = matching(trace, (Kind.PYTHON, Kind.OP), HOST_COLLECTIVE)
+    rows = matching(trace, (Kind.ANNOTATION, Kind.OP), _HOST_COLLECTIVE)
+    inside = covered(union((events.start[calls], events.end[calls])), events.start[rows], events.end[rows])
+    length = events.end[rows] - events.start[rows]
+    names = events.name[rows]
+    return frozenset(
+        trace.names[name]
+        for name in distinct(names).tolist()
+        if inside[names == name].sum() > MIN_TIME_SHARE * length[names == name].sum()
+    )
