@@ -71,7 +71,7 @@ def junit(judgement: Judgement) -> str:
 
 
 def sarif(judgement: Judgement) -> str:
-    """Return a SARIF 2.1.0 log: a result for the slower step at the top_kernels place of each finding that grew."""
+    """Return a SARIF 2.1.0 log: a result for the slower step at the most expensive place of each finding that grew."""
     results = [] if judgement.passed else [_result("step-time", judgement.text, None, None), *_of_findings(judgement)]
     rules = sorted({str(result["ruleId"]) for result in results})
     log = {

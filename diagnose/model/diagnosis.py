@@ -87,7 +87,7 @@ class Finding:
     median_ns: int = 0  # of one occurrence
     evidence: tuple[str, ...] = ()  # sentences, each with the number it rests on
     examples: tuple[Example, ...] = ()  # the largest, at most three
-    where: tuple[Where, ...] = ()  # the places, the top_kernels first
+    where: tuple[Where, ...] = ()  # the most expensive first
     confidence: Confidence = "high"
     facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
     tasks: Rows = field(

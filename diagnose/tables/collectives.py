@@ -1,4 +1,4 @@
-"""Collectives that have rules of their own: DDP's broadcasts of buffers, many small ones, parts of barriers on the host."""
+"""Collectives that have rules of their own: DDP's buffer broadcasts, many small ones, host barriers."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ __all__ = ["MIN_NS", "Group", "device_of", "gpu_spec", "groups", "has_tensor_cor
 # Below this the fixed cost of starting and draining a kernel, not its work, sets its time.
 MIN_NS = 20_000
 TENSOR_CORES = 7  # major compute capability from which products of 16-bit numbers have units of their own
-MAX_POINTS = 60  # of the chart: the top_kernels operators; what is left out is too short to be seen there
+MAX_POINTS = 60  # of the chart: the most expensive operators; what is left out is too short to be seen there
 LOOK_AHEAD = 3  # tasks after a convolution among which one takes its output: its bias, a norm, an activation
 _NAMES: dict[Precision, str] = {"fp32": "fp32", "tf32": "tf32", "f16": "16-bit", "fp8": "8-bit"}
 _TF32 = re.compile(r"tf32|xf32|s1688|tensorop_s\d+", re.IGNORECASE)
@@ -178,7 +178,7 @@ def _next(t: Tables, ops: Rows, task: int) -> list[int]:
 
 
 def roofline(t: Tables) -> Roofline | None:
-    """Return the chart's points, the top_kernels first; None for an unknown device or where no work is known."""
+    """Return the chart's points, the most expensive first; None for an unknown device or where no work is known."""
     peak, found = gpu_spec(t), groups(t)
     if peak is None or not found:
         return None
