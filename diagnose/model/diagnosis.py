@@ -52,7 +52,7 @@ NO_TASKS.flags.writeable = False
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place in the user's program; each field None where the trace does not say."""
+    """The place in the user's program; each field None where the trace does not show it."""
 
     file: str | None = None
     line: int | None = None
@@ -136,7 +136,7 @@ class Trial:
     grad_norms: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # of the first optimizer steps
     grad_drift: float | None = None  # their median relative distance
     skipped_steps: tuple[int, int] | None = None  # by a GradScaler: baseline, trial; None where neither has one
-    note: str = ""  # what the reader should know of it, one sentence
+    note: str = ""  # one sentence about it
     failure: str = ""  # why it could not be measured; the times are empty then
 
 
@@ -271,7 +271,7 @@ class Diagnosis:
 
 
 class Renderers(NamedTuple):
-    """What turns a diagnosis into text: this type knows no report, so the Python face binds them."""
+    """The functions that turn a diagnosis into text; diagnose.api binds them, as this type imports no report."""
 
     html: Callable[[Diagnosis], str]
     json: Callable[[Diagnosis], str]

@@ -54,7 +54,7 @@ class Board:
         self._links: tuple[float, float | None, float | None] = (0.0, None, None)
 
     def read(self) -> Reading:
-        """Ask the driver for everything; takes up to 50 ms, most of it for PCIe."""
+        """Read everything from the driver; takes up to 50 ms, most of it for PCIe."""
         nvml, handle = self._nvml, self._handle
         use = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
@@ -88,8 +88,8 @@ class Board:
     def _link_rates(self, now: float) -> tuple[float | None, float | None]:
         """Return what went over NVLink since the last reading, MB/s both ways; None at the first one."""
         before, *counters = self._links
-        told = _ask(lambda: self._nvml.nvmlDeviceGetFieldValues(self._handle, [_NVLINK_SENT, _NVLINK_RECEIVED]))
-        found = [_counter(field) for field in told] if told is not None and len(told) == 2 else [None, None]
+        counters = _ask(lambda: self._nvml.nvmlDeviceGetFieldValues(self._handle, [_NVLINK_SENT, _NVLINK_RECEIVED]))
+        found = [_counter(field) for field in counters] if counters is not None and len(counters) == 2 else [None, None]
         self._links = (now, *found)
         taken = now - before
         rates = [

@@ -76,5 +76,5 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 def to_json(records: Sequence[Record], interval_s: float) -> str:
     """Return the JSON of a whole watch."""
-    told = {"schema_version": 1, "interval_s": interval_s, "metrics": METRICS, "gpus": [r.to_dict() for r in records]}
-    return json.dumps(told, indent=1, allow_nan=False)
+    data = {"schema_version": 1, "interval_s": interval_s, "metrics": METRICS, "gpus": [r.to_dict() for r in records]}
+    return json.dumps(data, indent=1, allow_nan=False)

@@ -31,7 +31,7 @@ WriteRow = Callable[[list[str]], None]
 
 @dataclass(frozen=True)
 class MonitorRequest:
-    """What the command was asked for."""
+    """The options of the command."""
 
     interval: float = 1.0  # s
     seconds: float | None = None  # None: until Ctrl-C
@@ -42,7 +42,7 @@ class MonitorRequest:
 
     @property
     def to_stdout(self) -> bool:
-        """Tell whether standard output belongs to data."""
+        """Return whether standard output belongs to data."""
         return "-" in (self.csv_file, self.json_file)
 
 

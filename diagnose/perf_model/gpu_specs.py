@@ -1,4 +1,4 @@
-"""What a GPU can do at best: dense peak rates by precision, memory bandwidth and links, as its maker's data sheet says.
+"""What a GPU can do at best: dense peak rates by precision, memory bandwidth and links, from data sheets.
 
 Rates are 1e12 operations a second without sparsity; where a sheet gives only the rate with sparsity, half of it. For
 GeForce cards they are those with float32 accumulation, which is what PyTorch's products use. ``fp32`` is the best rate
@@ -196,6 +196,6 @@ def _look_up(name: str, memory_bytes: int, num_sms: int) -> GpuSpec | None:
         if memory_bytes >= least_gib << 30 and re.search(
             rf"(?<![A-Za-z0-9])({words})(?![A-Za-z0-9])", spaced, re.IGNORECASE
         ):
-            # Fewer units than the sheet says are a slice of the device or another card of the same name.
+            # Fewer units than on the sheet are a slice of the device or another card of the same name.
             return peak if num_sms in (0, peak.num_sms) else None
     return None

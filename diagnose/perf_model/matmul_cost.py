@@ -139,7 +139,7 @@ def _with_output(image: Tensor, weight: Tensor, out: Shape) -> OpCost:
 
 
 def is_convolution(op: str) -> bool:
-    """Tell whether an operator is the forward of a convolution that may lack its stride."""
+    """Return whether an operator is the forward of a convolution that may lack its stride."""
     return op in _FORWARD
 
 
@@ -171,10 +171,10 @@ def _transposed(given: Inputs) -> OpCost:
 
 
 def _convolution_backward(given: Inputs) -> OpCost:
-    """Return the work of the gradients that are asked for, each of which costs as much as the forward."""
+    """Return the work of the gradients that are computed, each of which costs as much as the forward."""
     above, image, weight = (given.tensor(i) for i in range(3))
     if given.flag(7) is None or len(given.values) < 11:
-        raise ValueError("neither kind nor gradients are said")
+        raise ValueError("neither kind nor gradients were recorded")
     each = 2.0 * prod(weight.shape[1:]) * (image.size if given.flag(7) else above.size)
     wanted = [text.strip() == "True" for text in given.values[10].strip("[]").split(",")]
     moved = above.bytes * sum(wanted[:2]) + (image.bytes + weight.bytes) * sum(wanted[:2])
@@ -216,7 +216,7 @@ _CAUSAL = ("True", "1", "2")  # a flag, or efficient attention's kind of mask
 
 
 def _attention(given: Inputs, where: _Attention) -> OpCost:
-    """Return the work of attention; where it is not said to be causal, of all pairs, which is the most it can be.
+    """Return the work of attention; without a causal flag, of all pairs, which is the most it can be.
 
     The backward makes the scores again and four more products of the same size: five where the forward has two.
     """

@@ -1,7 +1,7 @@
 """What an operator has to do at least, from its inputs: operations, and bytes to and from memory.
 
 Every input is counted as read once and every output as written once: caches and fusion within the operator can save
-no more than that. Operators whose inputs do not tell the work have none: a convolution without recorded stride, a
+no more than that. Operators whose inputs do not determine the work have none: a convolution without recorded stride, a
 list of tensors of unknown type, an index whose result depends on values.
 """
 
@@ -52,13 +52,13 @@ _COMPILED = ("triton_poi_", "triton_per_", "triton_red_")
 
 
 def is_pointwise(op: str) -> bool:
-    """Tell whether an operator computes each element of its output from the same element of its inputs."""
+    """Return whether an operator computes each element of its output from the same element of its inputs."""
     name = op.removeprefix("aten::").removesuffix("_")
     return op.startswith("aten::") and (name in _POINTWISE or name in _COMPARISONS)
 
 
 def output_size(shapes: str, types: str) -> int:
-    """Return the number of elements of a pointwise operator's output, 0 where its shapes do not tell."""
+    """Return the number of elements of a pointwise operator's output, 0 where its shapes do not determine it."""
     given = inputs(shapes, types)
     tensors = given.tensors if given else []
     shape = _broadcast([tensor.shape for tensor in tensors]) if tensors else None
@@ -66,12 +66,12 @@ def output_size(shapes: str, types: str) -> int:
 
 
 def reads_values(op: str) -> bool:
-    """Tell whether an operator's work follows from its numbers and flags too, not from shapes alone."""
+    """Return whether an operator's work follows from its numbers and flags too, not from shapes alone."""
     return (op in PRODUCTS and ("conv" in op or "attention" in op)) or op in _BY_VALUE or op.startswith("triton_")
 
 
 def cost_of(op: str, shapes: str, types: str, values: str = "", kernel: str = "") -> OpCost | None:
-    """Return the work of an operator from the texts of its inputs, None where they do not tell it.
+    """Return the work of an operator from the texts of its inputs, None where they do not determine it.
 
     ``kernel`` is the name of a kernel of it: lists of tensors are recorded without their type.
     """
@@ -129,7 +129,7 @@ def _foreach(op: str, each: int, given: Inputs) -> OpCost:
     """Return the work over lists of tensors: all are read, and as much as the first one is written."""
     sizes = [sum(map(prod, shapes)) for shapes in given.lists if shapes]
     if not sizes or not each:
-        raise ValueError("the lists or their type are not said")
+        raise ValueError("the lists or their type were not recorded")
     written = 0 if op.startswith(f"{_FOREACH}norm") else sizes[0]
     read = sum(sizes[1:]) if op.startswith((f"{_FOREACH}copy_", f"{_FOREACH}zero_")) else sum(sizes)
     return _moving((read + written) * each)
@@ -139,13 +139,13 @@ def _fused_optimizer(op: str, each: int, given: Inputs) -> OpCost:
     read, written = _FUSED_OPTIMIZERS[op.removeprefix("aten::")]
     sizes = [sum(map(prod, shapes)) for shapes in given.lists[:read] if shapes]
     if not sizes or not each:
-        raise ValueError("the lists or their type are not said")
+        raise ValueError("the lists or their type were not recorded")
     return _moving((sum(sizes) + sizes[0] * min(written, len(sizes) - 1)) * each)
 
 
 def _concatenation(each: int, given: Inputs) -> OpCost:
     if not given.lists[0] or not each:
-        raise ValueError("the list or its type is not said")
+        raise ValueError("the list or its type was not recorded")
     return _moving(2 * sum(map(prod, given.lists[0])) * each)
 
 
@@ -158,7 +158,7 @@ def _compiled(given: Inputs, *, reduces: bool) -> OpCost:
     sizes = {tensor.size for tensor in given.tensors}
     visited = rows * columns if reduces or (columns not in sizes and rows * columns in sizes) else columns
     if visited <= 1:
-        raise ValueError("the numbers of elements are not said")
+        raise ValueError("the numbers of elements were not recorded")
     return _moving(sum(min(tensor.size, visited) * BYTES[tensor.type] for tensor in given.tensors))
 
 

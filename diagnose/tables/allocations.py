@@ -19,7 +19,7 @@ HOST = -1
 
 
 class Allocations(NamedTuple):
-    """The blocks that were taken while the profiler looked on, in the order of their time, and the totals."""
+    """The blocks that were taken while the profiler ran, in the order of their time, and the totals."""
 
     row: Rows  # the event, for its thread and time
     taken: Ints  # ns

@@ -40,8 +40,8 @@ def buffer_broadcasts(t: Tables) -> Rows:
     if not len(mine) or not len(forward.start):
         return np.empty(0, np.intp)
     named = np.array([bool(_BROADCAST.search(t.name(row))) for row in tasks.row[mine].tolist()], bool)
-    called = t.trace.events.start[tasks.launch[mine]]
-    named &= covered(forward, called, called + 1) > 0
+    launched_at = t.trace.events.start[tasks.launch[mine]]
+    named &= covered(forward, launched_at, launched_at + 1) > 0
     found: Rows = mine[named]
     return found
 

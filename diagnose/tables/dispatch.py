@@ -19,7 +19,7 @@ MIN_SHARE = 0.3
 
 
 def tiny_operators(t: Tables) -> Intervals:
-    """Return the stretches of operators of the training thread that were over in less than TINY_NS."""
+    """Return the time of operators of the training thread that took less than TINY_NS."""
     events = t.trace.events
     rows = t.host_rows(Kind.OP)
     small = rows[events.end[rows] - events.start[rows] < TINY_NS]

@@ -21,7 +21,7 @@ MIN_LINKED = 0.5
 
 
 def launches_unlinked(tasks: Tasks) -> bool:
-    """Tell whether the file links most tasks to no launch; a longer gap is then taken to be the host's."""
+    """Return whether the file links most tasks to no launch; a longer gap is then taken to be the host's."""
     return bool(len(tasks.launch)) and float((tasks.launch >= 0).mean()) < MIN_LINKED
 
 
@@ -88,16 +88,16 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
 
 
 def _cross_stream(tasks: Tasks, start: Ints, before: Rows, after: Rows, known: Mask) -> Mask:
-    """Tell for each gap whether the task after can only have waited for another stream's task."""
+    """Return for each gap whether the task after can only have waited for a task on another stream."""
     if not len(tasks.start):
         return np.zeros(len(start), bool)
     between: Mask = known & (before >= 0) & (after >= 0) & (tasks.stream[before] != tasks.stream[after])
     if between.any():  # of several that end together one may be the own stream's
-        asked = np.flatnonzero(between)
+        rows = np.flatnonzero(between)
         streams = distinct(tasks.stream)
         stream = np.searchsorted(streams, tasks.stream)
         ended = tasks.end * len(streams) + stream
-        between[asked] = ~among(start[asked] * len(streams) + stream[after[asked]], ended)
+        between[rows] = ~among(start[rows] * len(streams) + stream[after[rows]], ended)
     return between
 
 

@@ -1,4 +1,4 @@
-"""The host's side: which threads drive the device, and what they were inside of at a given time."""
+"""The host's side: which threads launch on the device, and which events enclose a given time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from diagnose.tables.names import rows_of
 __all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "main_thread"]
 
 
-# A thread counts as driving the device where it launched at least this share of its tasks.
+# A thread counts as launching where it launched at least this share of its tasks.
 MIN_SHARE = 0.01
-MAX_DEPTH = 64  # nesting deeper than this adds nothing that a report could show
+MAX_DEPTH = 64  # a report shows no deeper nesting
 
 
 class Layers(NamedTuple):
@@ -34,13 +34,13 @@ class Layers(NamedTuple):
     def at_each(self, time: Ints) -> list[list[int]]:
         """Return, for each time, the rows of the events open then, outermost first."""
         found: list[list[int]] = [[] for _ in range(len(time))]
-        asked = np.arange(len(time))
+        pending = np.arange(len(time))
         for depth in range(len(self.rows)):
-            rows = self.open_in(depth, time[asked])
-            asked, rows = asked[rows >= 0], rows[rows >= 0]
-            if not len(asked):
+            rows = self.open_in(depth, time[pending])
+            pending, rows = pending[rows >= 0], rows[rows >= 0]
+            if not len(pending):
                 break
-            for i, row in zip(asked.tolist(), rows.tolist(), strict=True):
+            for i, row in zip(pending.tolist(), rows.tolist(), strict=True):
                 found[i].append(row)
         return found
 

@@ -38,7 +38,7 @@ def lost_share(t: Tables) -> float:
 
 
 def time_without_task(t: Tables) -> Intervals:
-    """Return the stretches from a launch without a task to the next launch that has one."""
+    """Return the intervals from a launch without a task to the next launch that has one."""
     lost = launches_without_task(t)
     if not len(lost):
         return EMPTY

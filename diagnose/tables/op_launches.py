@@ -1,6 +1,6 @@
-"""Which operator launched each device task, and what it was given.
+"""Which operator launched each device task, and with which inputs.
 
-Where the trace has no shapes of its own, as a light window, they come from the attribution window: see ``twins``.
+Where the trace has no shapes of its own, as a light window, they come from the attribution window: see ``match_tasks``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.tables import Tables
-from diagnose.tables.window_matching import twins
+from diagnose.tables.window_matching import match_tasks
 
 __all__ = ["OperatorInputs", "operator_inputs", "operators"]
 
@@ -30,7 +30,7 @@ class OperatorInputs(NamedTuple):
 
     @property
     def is_known(self) -> Mask:
-        """Tell for which tasks shapes and types are there."""
+        """Return for which tasks shapes and types are there."""
         known: Mask = (self.shapes >= 0) & (self.types >= 0)
         return known
 
@@ -45,7 +45,7 @@ def operators(t: Tables) -> Rows:
 
 
 def operator_inputs(t: Tables) -> OperatorInputs:
-    """Return what each task's operator was given, as far as it was recorded."""
+    """Return the inputs of each task's operator, as far as they were recorded."""
     return t.cached("operator_inputs", lambda: _operator_inputs(t))
 
 
@@ -69,8 +69,10 @@ def _operator_inputs(t: Tables) -> OperatorInputs:
     if attribution is None or attribution is t.trace or own.is_known.any():
         return own
     named = t.cached("attribution", lambda: Tables(t.capture, attribution))
-    other, twin = _recorded(named), twins(t, named)
-    columns = (np.where(twin >= 0, column[twin], -1) if len(column) else np.full(len(twin), -1) for column in other[1:])
+    other, match = _recorded(named), match_tasks(t, named)
+    columns = (
+        np.where(match >= 0, column[match], -1) if len(column) else np.full(len(match), -1) for column in other[1:]
+    )
     return OperatorInputs(other.texts, *(column.astype(np.int32) for column in columns))
 
 

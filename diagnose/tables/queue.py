@@ -14,7 +14,7 @@ from diagnose.tables.steps import Steps
 
 __all__ = ["SIGNIFICANT_IDLE", "depth_over_time", "queue_numbers"]
 
-# Up to this share of the step idle is not what holds it back: traces read as full by people had 11 to 13 % at most,
+# Up to this share of the step idle is not what limits it: traces read as full by people had 11 to 13 % at most,
 # those read as having gaps 23 % at least.
 SIGNIFICANT_IDLE = 0.17
 

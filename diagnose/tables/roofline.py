@@ -1,4 +1,4 @@
-"""How near each operator's kernels come to what the device can do: the roofline, from shapes and data sheets."""
+"""The roofline: achieved against peak rate of each operator's kernels, from shapes and data sheets."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ class Group(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Return how near the kernels come to the bound, 0 to 1."""
+        """Return the achieved share of the bound, 0 to 1."""
         return min(self.bound_ns / self.time_ns, 1.0)
 
     def achieved(self) -> str:
-        """Say what rate was reached."""
+        """Return the rate that was reached, as text."""
         if self.limit == "compute":
             return f"{self.work.flop / self.time_ns / 1e3:.0f} TFLOP/s"
         return f"{self.work.bytes / self.time_ns:.0f} GB/s"
 
     def peak(self, peak: GpuSpec) -> str:
-        """Say the device's own rate."""
+        """Return the device's own rate, as text."""
         return (
             f"{peak.rate(self.precision) / 1e12:.0f} TFLOP/s"
             if self.limit == "compute"
@@ -85,7 +85,7 @@ def gpu_spec(t: Tables) -> GpuSpec | None:
 
 
 def has_tensor_cores(t: Tables) -> bool:
-    """Tell whether the device has units for 16-bit products, as far as the trace says."""
+    """Return whether the device has units for 16-bit products, as far as the trace shows."""
     device = device_of(t)
     return device is not None and device.compute_capability[0] >= TENSOR_CORES
 
@@ -99,40 +99,40 @@ def _groups(t: Tables) -> list[Group]:
     peak = gpu_spec(t)
     if peak is None:
         return []
-    told, ops = operator_inputs(t), operators(t)
+    op_inputs, ops = operator_inputs(t), operators(t)
     length = t.tasks.end - t.tasks.start
-    asked = np.flatnonzero((ops >= 0) & told.is_known & ~t.tasks.is_collective & ~t.tasks.is_copy)
-    if not len(asked):
+    chosen = np.flatnonzero((ops >= 0) & op_inputs.is_known & ~t.tasks.is_collective & ~t.tasks.is_copy)
+    if not len(chosen):
         return []
-    _, inverse = np.unique(ops[asked], return_inverse=True)
-    asked = asked[np.bincount(inverse, length[asked].astype(np.float64))[inverse] >= MIN_NS]
-    code = _code(told, asked)
+    _, inverse = np.unique(ops[chosen], return_inverse=True)
+    chosen = chosen[np.bincount(inverse, length[chosen].astype(np.float64))[inverse] >= MIN_NS]
+    code = _code(op_inputs, chosen)
     order = np.argsort(code, kind="stable")
-    parts = np.split(asked[order], np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []
-    found = [_group(t, told, peak, part) for part in parts]
+    parts = np.split(chosen[order], np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []
+    found = [_group(t, op_inputs, peak, part) for part in parts]
     return sorted((group for group in found if group), key=lambda group: -group.time_ns)
 
 
-def _code(told: OperatorInputs, tasks: Rows) -> Ints:
+def _code(op_inputs: OperatorInputs, tasks: Rows) -> Ints:
     """Return a number for each task that is the same for calls with the same work."""
-    size = len(told.texts) + 1
+    size = len(op_inputs.texts) + 1
     matters = np.zeros(size, bool)
-    for name in distinct(told.name[tasks]).tolist() if len(tasks) else []:
-        matters[name] = reads_values(told.texts[name])
-    values = np.where(matters[told.name[tasks]], told.values[tasks], -1)
+    for name in distinct(op_inputs.name[tasks]).tolist() if len(tasks) else []:
+        matters[name] = reads_values(op_inputs.texts[name])
+    values = np.where(matters[op_inputs.name[tasks]], op_inputs.values[tasks], -1)
     code = np.zeros(len(tasks), np.int64)
-    for column in (told.name[tasks], told.shapes[tasks], told.types[tasks], values):
+    for column in (op_inputs.name[tasks], op_inputs.shapes[tasks], op_inputs.types[tasks], values):
         code = np.unique(code * size + column + 1, return_inverse=True)[1].astype(np.int64)
     return code
 
 
-def _group(t: Tables, told: OperatorInputs, peak: GpuSpec, tasks: Rows) -> Group | None:
-    columns = (told.name, told.shapes, told.types, told.values)
-    op, shapes, types, values = (told.text(int(column[tasks[0]])) for column in columns)
+def _group(t: Tables, op_inputs: OperatorInputs, peak: GpuSpec, tasks: Rows) -> Group | None:
+    columns = (op_inputs.name, op_inputs.shapes, op_inputs.types, op_inputs.values)
+    op, shapes, types, values = (op_inputs.text(int(column[tasks[0]])) for column in columns)
     length = t.tasks.end[tasks] - t.tasks.start[tasks]
     longest = int(tasks[length.argmax()])
     kernel = t.name(int(t.tasks.row[longest]))
-    each = cost_of(op, shapes, types, values, kernel) or _by_follower(t, told, int(tasks[0]), op)
+    each = cost_of(op, shapes, types, values, kernel) or _by_follower(t, op_inputs, int(tasks[0]), op)
     if each is None:
         return None
     calls = len(distinct(operators(t)[tasks]))
@@ -158,13 +158,13 @@ def _group(t: Tables, told: OperatorInputs, peak: GpuSpec, tasks: Rows) -> Group
     )
 
 
-def _by_follower(t: Tables, told: OperatorInputs, task: int, op: str) -> OpCost | None:
+def _by_follower(t: Tables, op_inputs: OperatorInputs, task: int, op: str) -> OpCost | None:
     """Return the work of a convolution whose stride was not recorded, where what runs after it takes its output."""
     if not is_convolution(op):
         return None
-    mine = inputs(told.text(int(told.shapes[task])), told.text(int(told.types[task])))
+    mine = inputs(op_inputs.text(int(op_inputs.shapes[task])), op_inputs.text(int(op_inputs.types[task])))
     for i in _next(t, operators(t), task) if mine else []:
-        theirs = inputs(told.text(int(told.shapes[i])), told.text(int(told.types[i])))
+        theirs = inputs(op_inputs.text(int(op_inputs.shapes[i])), op_inputs.text(int(op_inputs.types[i])))
         work = output_of_convolution(mine, theirs) if mine and theirs else None
         if work is not None:
             return work

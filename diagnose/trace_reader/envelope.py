@@ -51,11 +51,11 @@ _MAX_WHOLE = 2**62
 
 
 class Envelope(NamedTuple):
-    """What stands around the list of events."""
+    """The keys around the list of events."""
 
     keys: Keys
     is_cut: bool  # the file ends too early
-    is_unread: bool  # something stands behind the list that was not understood
+    is_unread: bool  # something follows the list that was not understood
 
 
 class _Nothing(msgspec.Struct):

@@ -46,7 +46,7 @@ __all__ = [
 
 _Columns = Mapping[str, npt.NDArray[Any]]
 
-# torch.distributed ends a wait after 30 minutes at the latest unless told otherwise; nothing recorded waits longer.
+# torch.distributed ends a wait after 30 minutes unless configured otherwise; nothing recorded waits longer.
 MAX_SILENCE_NS = 30 * 60 * 10**9
 MAX_BYTES = 2**50
 _ON_HOST, _MAY_MARK = np.zeros(len(Kind), np.bool_), np.zeros(len(Kind), np.bool_)

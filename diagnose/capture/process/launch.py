@@ -65,7 +65,7 @@ def _python() -> list[str]:
 
 
 @contextmanager
-def _signals_to(child: subprocess.Popen[bytes], heard: int) -> Iterator[None]:
+def _signals_to(child: subprocess.Popen[bytes], log: int) -> Iterator[None]:
     """Pass signals on to the child that it has not received by itself.
 
     A terminal and a launcher signal the whole process group, others this process alone; a second KeyboardInterrupt
@@ -76,7 +76,7 @@ def _signals_to(child: subprocess.Popen[bytes], heard: int) -> Iterator[None]:
     def forward(number: int, _frame: FrameType | None) -> None:
         nonlocal known
         time.sleep(GROUP_SIGNAL_S)
-        news = os.pread(heard, os.fstat(heard).st_size, known)
+        news = os.pread(log, os.fstat(log).st_size, known)
         known += len(news)
         if number not in news:
             child.send_signal(number)

@@ -36,7 +36,7 @@ PROBE_BYTES = 64_000
 
 
 def heap_mb() -> float | None:
-    """Return how much is allocated by malloc, None where the allocator does not tell."""
+    """Return how much is allocated by malloc, None where the allocator does not count it."""
     reader = _heap_reader()
     return reader() / 1e6 if reader is not None else None
 
@@ -64,7 +64,7 @@ def _heap_reader() -> Callable[[], int] | None:
 
 
 def busy_share(pids: Iterable[int]) -> float | None:
-    """Return which share of their lives so far these processes spent on a CPU; None where the system does not tell."""
+    """Return the share of their lifetime that these processes spent on a CPU; None where it is unknown."""
     used = lived = 0.0
     try:
         now = float(Path("/proc/uptime").read_text().split()[0])

@@ -1,7 +1,7 @@
 """Ends every process of a run, also one that left its process group or whose parent has died.
 
-Each process of a run inherits an environment variable whose value names the run; /proc shows it. A system without
-/proc knows no such processes.
+Each process of a run inherits an environment variable whose value names the run; /proc shows it. Without /proc no such
+process is found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 __all__ = ["end_marked", "kill_marked"]
 
 POLL_S = 0.02
-# They end by themselves once nobody uses them any more, and remove what would otherwise be left in shared memory.
+# They end by themselves once no process uses them any more, and remove what would otherwise be left in shared memory.
 HELPERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 
 

@@ -96,7 +96,7 @@ class Recorder:
     ) -> Steps:
         """Record one window; where the script's own profiler is in the way, try again once it is gone.
 
-        ``late`` is asked after every step whether to close the window early. A window that was cut although its trace
+        ``late`` decides after every step whether to close the window early. A window that was cut although its trace
         turns out to be small is recorded again, now that the rate of its events is known.
         """
         self._limit_mb = limit_mb

@@ -22,7 +22,7 @@ ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 class ScriptConfig:
-    """Collects what the hooks see: DataLoaders, optimizers, DDP."""
+    """Collects the arguments of DataLoaders, optimizers and DDP from the hooks."""
 
     def __init__(self) -> None:
         self._loaders: dict[int, dict[str, object]] = {}
@@ -39,7 +39,7 @@ class ScriptConfig:
             self._loaders[id(dataset)] = _describe_loader(loader, dataset)
 
     def batch_delivered(self, dataset: object, iterator: object) -> None:
-        """Count a batch, to tell the training loader from others."""
+        """Count a batch, to find the training loader among others."""
         self._batches[id(dataset)] += 1
         self._iterators[id(dataset)] = weakref.ref(iterator)
 

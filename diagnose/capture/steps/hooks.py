@@ -84,8 +84,8 @@ def watch_loaders(on_event: OnEvent, opened: Callable[[object, object], None]) -
 def shut_workers(iterators: Iterable[object]) -> None:
     """Shut the workers of DataLoader iterators down.
 
-    Left to the collector of cycles, their queues would be gone before the workers are asked to end, and each worker
-    would be waited for in vain (5 s each, in torch 2.13).
+    Left to the collector of cycles, their queues would be gone before the workers receive the request to end, and
+    each worker would be waited for in vain (5 s each, in torch 2.13).
     """
     for iterator in list(iterators):
         shut = getattr(iterator, "_shutdown_workers", None)
