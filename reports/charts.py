@@ -24,7 +24,7 @@ __all__ = ["Data", "chart_data", "levels"]
 Data: TypeAlias = dict[str, object]
 
 _MAX_LEVELS = 8  # rows of one lane; what nests deeper shares the last one
-_NAME = 70  # characters of a name in a hover label
+_MAX_NAME_CHARS = 70  # characters of a name in a hover label
 _NESTED = re.compile(r" \+\d+$")  # "host 7 +1" is what nests in "host 7"
 _DIGITS = re.compile(r"(\d+)")
 _DEVICE = frozenset({"compute", "communication", "copy"})
@@ -123,7 +123,7 @@ class _Pool:
     def row(self, name: str, category: str = "") -> int:
         if name not in self._rows:
             plain = one_line(name)
-            short = shorten(plain, _NAME) if category in _DEVICE else middle(plain, _NAME)
+            short = shorten(plain, _MAX_NAME_CHARS) if category in _DEVICE else middle(plain, _MAX_NAME_CHARS)
             self._rows[name] = len(self.texts)
             self.texts.append((escape(short, quote=False), plain))
         return self._rows[name]

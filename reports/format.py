@@ -7,7 +7,10 @@ import math
 from diagnose.model.diagnosis import Prescription, Where
 from diagnose.text.plain_text import middle
 
-__all__ = ["duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "size", "summed"]
+__all__ = ["MAX_LOSSES", "duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "size", "summed"]
+
+MAX_LOSSES = 100  # of each side of a trial, in the JSON and in the charts
+MIN_SAVING_NS = 1_000  # of a step: less is not measurable
 
 
 def duration(ns: float | None) -> str:
@@ -59,9 +62,6 @@ def place(where: Where, limit: int = 40) -> str:
     if where.op:
         parts.append(middle(where.op, limit))
     return " · ".join(parts)
-
-
-MIN_SAVING_NS = 1_000  # of a step: less is not measurable
 
 
 def saving(prescription: Prescription) -> str:

@@ -16,8 +16,8 @@ from diagnose.text.plain_text import one_line
 
 __all__ = ["path", "waterfall"]
 
-_BAR = 30
-MIN_SHARE = 0.005  # of the path: less is not listed
+_BAR_CELLS = 30
+MIN_PATH_SHARE = 0.005  # of the path: less is not listed
 
 
 def waterfall(waterfall: Waterfall) -> Iterator[RenderableType]:
@@ -27,9 +27,9 @@ def waterfall(waterfall: Waterfall) -> Iterator[RenderableType]:
     for justify in ("right", "left", "left", "right"):
         grid.add_column(justify=justify, no_wrap=True)
     for forecast in waterfall.forecasts:
-        wide = forecast.high_ns - forecast.low_ns > MIN_SHARE * baseline
+        wide = forecast.high_ns - forecast.low_ns > MIN_PATH_SHARE * baseline
         span = f"{duration(forecast.low_ns)} to {duration(forecast.high_ns)}" if wide else ""
-        picture = bar(forecast.step_ns / baseline if baseline else 0, _BAR).ljust(_BAR)
+        picture = bar(forecast.step_ns / baseline if baseline else 0, _BAR_CELLS).ljust(_BAR_CELLS)
         grid.add_row(
             Text(f"  {duration(forecast.step_ns)}"),
             Text(picture, style="cyan" if forecast.ids else "red"),
@@ -44,6 +44,6 @@ def waterfall(waterfall: Waterfall) -> Iterator[RenderableType]:
 
 def path(shares: Mapping[str, float]) -> RenderableType:
     """Return the critical path in one line."""
-    ranked = sorted(((name, share) for name, share in shares.items() if share >= MIN_SHARE), key=lambda s: -s[1])
+    ranked = sorted(((name, share) for name, share in shares.items() if share >= MIN_PATH_SHARE), key=lambda s: -s[1])
     listed = ", ".join(f"{one_line(name)} {percent(share)}" for name, share in ranked)
     return Padding(Text(listed), (0, 0, 0, 2))

@@ -9,14 +9,14 @@ from statistics import median
 from typing import TypeAlias
 
 from diagnose.model.diagnosis import Diagnosis, Trial
+from diagnose.reports.format import MAX_LOSSES
 from diagnose.text.plain_text import middle, one_line
 
 __all__ = ["trial_data", "trial_name", "verdict"]
 
 Data: TypeAlias = dict[str, object]
 
-MAX_LOSSES = 100  # of a curve; the trials keep no more
-_NAME = 34  # characters of a name beside a chart
+_MAX_NAME_CHARS = 34  # characters of a name beside a chart
 TONES = {
     "gain": ("faster for certain", "#2fa36b"),
     "drifted": ("faster, but other losses", "#d08a2e"),
@@ -112,4 +112,4 @@ def _is_number(value: float | None) -> bool:
 
 
 def _label(text: str) -> str:
-    return escape(middle(one_line(text), _NAME), quote=False)
+    return escape(middle(one_line(text), _MAX_NAME_CHARS), quote=False)

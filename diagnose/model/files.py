@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 PRIVATE, PUBLIC = 0o600, 0o666  # modes, before the umask
-MAX_SHOWN = 160  # characters of a path in a message
+MAX_PATH_CHARS = 160  # characters of a path in a message
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}  # FAT, some network file systems
 SYSTEM_FOLDERS = (Path("/dev"), Path("/proc"))  # a new file among devices is a mistake, except in SHARED_MEMORY
 SHARED_MEMORY = Path("/dev/shm")  # a tmpfs
@@ -204,7 +204,7 @@ def reason(error: OSError | ValueError) -> str:
 
 def printable(path: str | os.PathLike[str]) -> str:
     """Return a path as a message shows it: on one line, the middle of a very long one left out."""
-    return middle(one_line(str(path)), MAX_SHOWN)
+    return middle(one_line(str(path)), MAX_PATH_CHARS)
 
 
 def _exists_already(path: Path) -> OutputError:

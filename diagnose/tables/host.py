@@ -16,7 +16,7 @@ __all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "m
 
 
 # A thread counts as launching where it launched at least this share of its tasks.
-MIN_SHARE = 0.01
+MIN_LAUNCH_SHARE = 0.01
 MAX_DEPTH = 64  # a report shows no deeper nesting
 
 
@@ -84,7 +84,7 @@ def launch_threads(trace: Trace, launch: npt.NDArray[np.int32]) -> tuple[int, ..
         return ()
     counts = np.bincount(threads)
     order = np.argsort(counts)[::-1]
-    return tuple(int(t) for t in order if counts[t] >= max(1, MIN_SHARE * len(threads)))
+    return tuple(int(t) for t in order if counts[t] >= max(1, MIN_LAUNCH_SHARE * len(threads)))
 
 
 def main_thread(trace: Trace, marked: int, launch_threads: tuple[int, ...]) -> int:

@@ -19,11 +19,11 @@ from types import FrameType
 
 from diagnose.capture.process.child import Order
 from diagnose.capture.process.children import RUN_VARIABLE, new_mark
+from diagnose.capture.process.process import STDERR
 
 __all__ = ["Ended", "supervise"]
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-STDERR = 2
 GROUP_SIGNAL_S = 0.2  # a signal to the group reaches both processes within this time
 
 # Neither `-m` nor a path: both would put a folder in front of sys.path that the script's own imports must not see.

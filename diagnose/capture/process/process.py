@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["busy_share", "compiled_graphs", "heap_mb", "silent_stderr"]
+__all__ = ["STDERR", "busy_share", "compiled_graphs", "heap_mb", "silent_stderr"]
 
 STDERR = 2
 

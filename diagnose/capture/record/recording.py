@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from typing import TypeAlias
 
 from diagnose.capture.record.measurements import Measurements, PlanHooks
-from diagnose.capture.record.trace_size import POLL_S, TraceSize
+from diagnose.capture.record.trace_size import TRACE_POLL_S, TraceSize
 from diagnose.capture.record.window import Window, WindowKind
 from diagnose.model.files import reason
 
@@ -83,7 +83,7 @@ class Recorder:
         safe = self._size.safe_s(self._limit_mb)
         if safe > 0:
             return safe
-        return 0.0 if self._size.mb() >= self._limit_mb else POLL_S
+        return 0.0 if self._size.mb() >= self._limit_mb else TRACE_POLL_S
 
     @property
     def write_s(self) -> float:
