@@ -9,6 +9,7 @@ share the machine holds a lock together with others; one that may not waits unti
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -61,6 +62,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ids = {id(item) for item in kept}
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in ids])
         items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what modules are made of: collections within tests, hundreds of them, would walk all of torch."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
