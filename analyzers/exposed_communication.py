@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from diagnose.analyzers.common.gradients import ddp_facts, gradient_prescriptions
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
-from diagnose.analyzers.common.locate import doing
+from diagnose.analyzers.common.locate import enclosing_operators
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Ints, Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
@@ -55,7 +55,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     gaps, tasks = t.gaps, t.tasks
     if not len(tasks.start):
         return EMPTY
-    return intersect(left, gaps.device_part(gaps.crosses & tasks.is_collective[gaps.before]))
+    return intersect(left, gaps.device_part(gaps.cross_stream & tasks.is_collective[gaps.before]))
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
@@ -125,7 +125,7 @@ def _exchanges(t: Tables, rows: npt.NDArray[np.intp], launches: npt.NDArray[np.i
     events = t.trace.events
     for thread in t.threads:
         mine = np.flatnonzero((launches >= 0) & (events.thread[launches] == thread))
-        around = doing(t, thread, events.start[launches[mine]])
+        around = enclosing_operators(t, thread, events.start[launches[mine]])
         named[mine] |= np.array([bool(_EXCHANGE.search(text)) for text in around], bool)
     return named
 

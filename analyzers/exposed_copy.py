@@ -50,7 +50,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     staged = to_copy & (gaps.launch >= 0)
     call = gaps.launch[staged]
     begun = np.maximum(gaps.start[staged], events.start[call])
-    waits = gaps.crosses & tasks.is_copy[gaps.before] & ~to_copy
+    waits = gaps.cross_stream & tasks.is_copy[gaps.before] & ~to_copy
     return intersect(left, union((begun, gaps.end[staged]), gaps.device_part(to_copy | waits)))
 
 
@@ -104,11 +104,11 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
                 id="defer-readback",
                 title="Read results back one step later, without waiting",
                 before="value = metric.cpu()",
-                after="from diagnose.kernels.metrics import DeferredMetrics\n\n"
+                after="from diagnose.kernels.deferred_metrics import DeferredMetrics\n\n"
                 "metrics = DeferredMetrics()\nmetrics.push(step, loss=loss)   # arrives one step later",
                 least=0.3,
                 safety="same numbers, one step later",
-                remedy="diagnose.kernels.metrics",
+                remedy="diagnose.kernels.deferred_metrics",
             )
         ]
     return [

@@ -105,12 +105,12 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
 
 
 def _where(t: Tables, rows: npt.NDArray[np.intp]) -> tuple[Where, ...]:
-    from diagnose.analyzers.common.locate import place
+    from diagnose.analyzers.common.locate import locate_one
 
     events = t.trace.events
     longest = rows[np.argsort(-(events.end - events.start)[rows], kind="stable")][:20]
     launches = events.cause[longest]
-    found = [place(t, int(events.thread[r]), int(events.start[r])) for r in launches[launches >= 0].tolist()]
+    found = [locate_one(t, int(events.thread[r]), int(events.start[r])) for r in launches[launches >= 0].tolist()]
     return tuple(dict.fromkeys(Where(w.file, w.line, w.function, w.op, code=w.code) for w in found if w.op))[:3]
 
 

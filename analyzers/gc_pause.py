@@ -66,7 +66,7 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             id="schedule-gc",
             title="Freeze long-lived objects and collect between steps on a schedule",
             before="for batch in loader:\n    train_step(batch)",
-            after="from diagnose.kernels.garbage import scheduled_gc\n\n"
+            after="from diagnose.kernels.gc_schedule import scheduled_gc\n\n"
             "with scheduled_gc() as collect:          # freezes what exists, switches automatic runs off\n"
             "    for batch in loader:\n"
             "        train_step(batch)\n"
@@ -74,6 +74,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             least=LEAST,
             safety="same numbers",
             needs="memory for the cycles that wait for the next collection",
-            remedy="diagnose.kernels.garbage",
+            remedy="diagnose.kernels.gc_schedule",
         )
     ]

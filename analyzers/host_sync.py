@@ -28,7 +28,7 @@ from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import python_stretches
+from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.syncs import blocking_calls
 
 META = RuleMeta(
@@ -60,7 +60,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     mine = _begun_by_sync(t)
     if not mine.any():
         return EMPTY
-    python = covered(python_stretches(t), gaps.start, gaps.turn)
+    python = covered(host_gaps(t), gaps.start, gaps.queued_at)
     mine &= python < MOSTLY_PYTHON * np.maximum(gaps.end - gaps.start, 1)
     return intersect(left, gaps.host_part(mine))
 
@@ -102,13 +102,13 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             id="defer-sync",
             title=f"Stop waiting for the device in the loop{f' ({place.file}:{place.line})' if place else ''}",
             before=before + at,
-            after="from diagnose.kernels.metrics import DeferredMetrics\n\n"
+            after="from diagnose.kernels.deferred_metrics import DeferredMetrics\n\n"
             "metrics = DeferredMetrics()\n"
             "metrics.push(step, loss=loss.detach())      # queues a copy, waits for nothing\n"
             "for past_step, values in metrics.ready():   # one step later\n    ...",
             least=0.2,
             safety="same numbers, one step later",
             needs="no decision in the same step that depends on the value",
-            remedy="diagnose.kernels.metrics",
+            remedy="diagnose.kernels.deferred_metrics",
         )
     ]

@@ -36,7 +36,7 @@ META = RuleMeta(
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim short device parts."""
     gaps = t.gaps
-    short = (gaps.end - gaps.turn) < LATENCY_NS
+    short = (gaps.end - gaps.queued_at) < LATENCY_NS
     return intersect(left, gaps.device_part(np.asarray(short)))
 
 

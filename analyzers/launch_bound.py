@@ -23,7 +23,7 @@ from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import TINY_NS, overhead, tiny_share
-from diagnose.tables.host_gaps import python_stretches
+from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.lost import launches_without_task
 
 META = RuleMeta(
@@ -41,7 +41,7 @@ COMPILED_ON_CPU = (0.1, 0.6)
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim the host's part of what is left, long stretches outside operators left out."""
-    outside = intersect(python_stretches(t), t.gaps.unlaunched())
+    outside = intersect(host_gaps(t), t.gaps.unlaunched())
     return subtract(intersect(left, t.gaps.host_part()), outside)
 
 

@@ -24,7 +24,7 @@ from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.lost import lost_share, unanswered
+from diagnose.tables.lost import lost_share, time_without_task
 from diagnose.tables.syncs import blocking_calls
 
 META = RuleMeta(
@@ -46,7 +46,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     gaps = t.gaps
     late = Intervals(np.minimum(gaps.start + RETURN_NS, gaps.end), gaps.end)
     waited = covered(waits, late.start, late.end)
-    mine = (waited > 0) & (covered(unanswered(t), gaps.start - RETURN_NS, gaps.end) > 0)
+    mine = (waited > 0) & (covered(time_without_task(t), gaps.start - RETURN_NS, gaps.end) > 0)
     return intersect(intersect(left, Intervals(gaps.start[mine], gaps.end[mine])), subtract(waits, EMPTY))
 
 

@@ -22,7 +22,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import least_stretch, python_stretches, ready_share
+from diagnose.tables.host_gaps import host_gaps, min_host_gap_ns, ready_share
 
 META = RuleMeta(
     id="python-stall",
@@ -39,7 +39,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
     Where the thread stood ready without a core for as long as that, they may be nothing but that, and none is claimed.
     """
-    seen = python_stretches(t)
+    seen = host_gaps(t)
     if t.capture.samples is None:
         seen = intersect(seen, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION)))
     found = intersect(intersect(left, t.gaps.unlaunched()), seen)
@@ -48,9 +48,9 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of Python between operators."""
-    stretches = python_stretches(t)
+    stretches = host_gaps(t)
     text = (
-        f"{len(stretches.start)} stretches of over {least_stretch(t) / 1e6:.1f} ms without an operator, "
+        f"{len(stretches.start)} stretches of over {min_host_gap_ns(t) / 1e6:.1f} ms without an operator, "
         f"{total(stretches) / t.steps.num / 1e6:.2f} ms a step."
     )
     title = "Python between operators holds the step up"

@@ -31,7 +31,7 @@ from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.chains import chains
 from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import busy_part
-from diagnose.analyzers.common.locate import place
+from diagnose.analyzers.common.locate import locate_one
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
@@ -103,7 +103,7 @@ def _of_other_rules(t: Tables, free: Mask) -> npt.NDArray[np.bool_]:
 
 def _where(t: Tables, group: Group) -> Where:
     row = group.launch
-    return replace(place(t, int(t.trace.events.thread[row]), int(t.trace.events.start[row])), stack=())
+    return replace(locate_one(t, int(t.trace.events.thread[row]), int(t.trace.events.start[row])), stack=())
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

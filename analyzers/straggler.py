@@ -85,6 +85,6 @@ def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
             least=0.0,
             safety="same numbers where the samples stay the same",
             needs="the cause on the late rank, which its own findings name",
-            remedy="diagnose.kernels.garbage",
+            remedy="diagnose.kernels.gc_schedule",
         )
     ]

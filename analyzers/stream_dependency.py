@@ -32,7 +32,7 @@ META = RuleMeta(
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim the device's part of gaps between tasks of different streams."""
-    return intersect(left, t.gaps.device_part(t.gaps.crosses))
+    return intersect(left, t.gaps.device_part(t.gaps.cross_stream))
 
 
 def find(t: Tables) -> list[Finding]:

@@ -25,7 +25,7 @@ import numpy as np
 from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import busy_part
-from diagnose.analyzers.common.locate import places
+from diagnose.analyzers.common.locate import locate
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
@@ -52,7 +52,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     products = busy_part(t, np.concatenate([attention.products for attention in found]))
     events = t.trace.events
     rows = np.array([attention.softmax for attention in found], np.intp)
-    where = [replace(w, stack=()) for w in places(t, events.thread[rows], events.start[rows])]
+    where = [replace(w, stack=()) for w in locate(t, events.thread[rows], events.start[rows])]
     return [
         Finding(
             rule=META.id,

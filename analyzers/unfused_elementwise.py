@@ -26,7 +26,7 @@ import numpy as np
 from diagnose.analyzers.common.chains import Chain, chains
 from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import busy_part
-from diagnose.analyzers.common.locate import places
+from diagnose.analyzers.common.locate import locate
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
@@ -86,7 +86,7 @@ def _where(t: Tables, found: list[Chain]) -> tuple[Where, ...]:
     heavy = sorted(found, key=lambda chain: -chain.time_ns)[:20]
     rows = np.array([t.tasks.launch[chain.tasks[0]] for chain in heavy], np.intp)
     events = t.trace.events
-    return tuple(dict.fromkeys(replace(w, stack=()) for w in places(t, events.thread[rows], events.start[rows])))[:3]
+    return tuple(dict.fromkeys(replace(w, stack=()) for w in locate(t, events.thread[rows], events.start[rows])))[:3]
 
 
 def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:

@@ -15,7 +15,7 @@ from torch.utils.data.dataloader import default_collate
 from diagnose.kernels._loader_costs import Step, private_bytes, same
 from diagnose.kernels._nested import Batch, moved
 from diagnose.kernels._state import random_state
-from diagnose.kernels.background import BackgroundLoader
+from diagnose.kernels.background_loader import BackgroundLoader
 from diagnose.kernels.concurrent_samples import ConcurrentSamples
 
 __all__ = ["Bench", "LoaderTrial", "Settings", "SteadyLoader", "can_gather", "can_thread", "rebuilt"]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
 
 SCHEMA_VERSION = 1
-MOST_LOSSES = 100  # of each side of a trial
+MAX_LOSSES = 100  # of each side of a trial
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 _T = TypeVar("_T")
@@ -219,9 +219,9 @@ def _trial(t: Trial) -> dict[str, Json]:
         "predicted_ms": _share(t.predicted_ms),
         "noise": _share(t.noise),
         "peak_bytes": None if t.peak_bytes is None else list(t.peak_bytes),
-        "losses": [_each(_exact, losses[:MOST_LOSSES]) for losses in t.losses],
+        "losses": [_each(_exact, losses[:MAX_LOSSES]) for losses in t.losses],
         "drift": _exact(t.drift),
-        "grad_norms": [_each(_exact, norms[:MOST_LOSSES]) for norms in t.grad_norms],
+        "grad_norms": [_each(_exact, norms[:MAX_LOSSES]) for norms in t.grad_norms],
         "grad_drift": _exact(t.grad_drift),
         "skipped_steps": None if t.skipped_steps is None else list(t.skipped_steps),
         "note": _text(t.note),

@@ -17,7 +17,7 @@ from diagnose.text.plain_text import one_line
 __all__ = ["falls", "path"]
 
 _BAR = 30
-LEAST_SHARE = 0.005  # of the path: less is no line's worth
+MIN_SHARE = 0.005  # of the path: less is no line's worth
 
 
 def falls(waterfall: Waterfall) -> Iterator[RenderableType]:
@@ -27,7 +27,7 @@ def falls(waterfall: Waterfall) -> Iterator[RenderableType]:
     for justify in ("right", "left", "left", "right"):
         grid.add_column(justify=justify, no_wrap=True)
     for forecast in waterfall.forecasts:
-        wide = forecast.high_ns - forecast.low_ns > LEAST_SHARE * now
+        wide = forecast.high_ns - forecast.low_ns > MIN_SHARE * now
         span = f"{duration(forecast.low_ns)} to {duration(forecast.high_ns)}" if wide else ""
         drawn = bar(forecast.step_ns / now if now else 0, _BAR).ljust(_BAR)
         grid.add_row(
@@ -44,6 +44,6 @@ def falls(waterfall: Waterfall) -> Iterator[RenderableType]:
 
 def path(shares: Mapping[str, float]) -> RenderableType:
     """Return the critical path in one line."""
-    ranked = sorted(((name, share) for name, share in shares.items() if share >= LEAST_SHARE), key=lambda s: -s[1])
+    ranked = sorted(((name, share) for name, share in shares.items() if share >= MIN_SHARE), key=lambda s: -s[1])
     listed = ", ".join(f"{one_line(name)} {percent(share)}" for name, share in ranked)
     return Padding(Text(listed), (0, 0, 0, 2))

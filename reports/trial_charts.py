@@ -15,7 +15,7 @@ __all__ = ["trial_data", "trial_name", "verdict"]
 
 Data: TypeAlias = dict[str, object]
 
-MOST_LOSSES = 100  # of a curve; the trials keep no more
+MAX_LOSSES = 100  # of a curve; the trials keep no more
 _NAME = 34  # characters of a name beside a chart
 TONES = {
     "gain": ("faster for certain", "#2fa36b"),
@@ -77,13 +77,13 @@ def _losses(trials: Sequence[Trial]) -> Data | None:
     drawn = [t for t in trials if len(t.losses[0]) > 1 and len(t.losses[1]) > 1]
     if not drawn:
         return None
-    unchanged = list(dict.fromkeys(t.losses[0][:MOST_LOSSES] for t in drawn))
+    unchanged = list(dict.fromkeys(t.losses[0][:MAX_LOSSES] for t in drawn))
     curves = [
         {
             "name": _label(trial_name(t)),
             "numerics": t.numerics,
             "colour": LINES[i % len(LINES)],
-            "y": [_plain(loss) for loss in t.losses[1][:MOST_LOSSES]],
+            "y": [_plain(loss) for loss in t.losses[1][:MAX_LOSSES]],
             "distance": _distances(t),
         }
         for i, t in enumerate(drawn)
@@ -98,7 +98,7 @@ def _losses(trials: Sequence[Trial]) -> Data | None:
 
 def _distances(trial: Trial) -> list[float | None]:
     """Return how far each loss is from the one without the change, relative to it; None where they are the same."""
-    pairs = list(zip(*trial.losses, strict=False))[:MOST_LOSSES]
+    pairs = list(zip(*trial.losses, strict=False))[:MAX_LOSSES]
     apart = [abs(a - b) / max(abs(a), 1e-12) if a != b else 0.0 for a, b in pairs]
     return [x if x > 0 and math.isfinite(x) else None for x in apart]
 

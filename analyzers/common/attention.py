@@ -32,7 +32,7 @@ class WrittenOut(NamedTuple):
 
 def written_out_attention(t: Tables) -> list[WrittenOut]:
     """Return each softmax that stands between a product that made its input and one that takes its output."""
-    return t.once("written-out attention", lambda: _search(t))
+    return t.cached("written-out attention", lambda: _search(t))
 
 
 class _Stream(NamedTuple):

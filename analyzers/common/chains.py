@@ -34,7 +34,7 @@ def chains(t: Tables) -> list[Chain]:
     of one and the same operator does not count either: it may as well be a loop over tensors that do not depend on
     each other.
     """
-    return t.once("chains", lambda: _chains(t))
+    return t.cached("chains", lambda: _chains(t))
 
 
 def _chains(t: Tables) -> list[Chain]:

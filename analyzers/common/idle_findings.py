@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.locate import doing, place, places, sampled_lines
+from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Prescription, Where
 from diagnose.model.events import Ints
 from diagnose.model.intervals import Intervals, union
@@ -132,7 +132,7 @@ def _places(t: Tables, o: Occurrences, probe: Probe) -> tuple[Where, ...]:
     """Return the places of the occurrences, the top_kernels first; lines of the sampler stand before all others."""
     cost: dict[Where, int] = {}
     largest = np.argsort(-o.lost, kind="stable")[:MAX_LOOKED_UP]
-    found = places(t, probe.thread[largest], probe.time[largest])
+    found = locate(t, probe.thread[largest], probe.time[largest])
     for where, lost in zip(found, o.lost[largest].tolist(), strict=True):
         bare = replace(where, stack=())
         cost[bare] = cost.get(bare, 0) + lost
@@ -157,8 +157,8 @@ def _examples(t: Tables, o: Occurrences, probe: Probe) -> list[Example]:
                 lost_ns=int(o.lost[i]),
                 before=_task(t, int(t.gaps.before[gap])),
                 after=_task(t, int(t.gaps.after[gap])),
-                host=doing(t, thread, probe.time[i : i + 1])[0],
-                where=place(t, thread, time),
+                host=enclosing_operators(t, thread, probe.time[i : i + 1])[0],
+                where=locate_one(t, thread, time),
             )
         )
     return found

@@ -30,7 +30,7 @@ SPARED_ON_CPU = {"fused": (0.4, 0.75), "foreach": (0.0, 0.3)}
 
 def optimizer_facts(t: Tables) -> Facts:
     """Return the optimizer's class and how many launches (without a device: operators) a call of its step makes."""
-    return t.once("optimizer_facts", lambda: _look(t))
+    return t.cached("optimizer_facts", lambda: _look(t))
 
 
 def _look(t: Tables) -> Facts:

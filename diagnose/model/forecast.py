@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["CriticalPath", "Forecast", "PathPiece", "Waterfall"]
+__all__ = ["CriticalPath", "Forecast", "PathSegment", "Waterfall"]
 
 
-class PathPiece(NamedTuple):
+class PathSegment(NamedTuple):
     """A piece of the critical path of one step: what the step's end waited for; times are ns from the step's start."""
 
     start_ns: int
@@ -22,7 +22,7 @@ class CriticalPath(NamedTuple):
     """What the step consists of when every wait is followed to its reason."""
 
     shares: Mapping[str, float]  # of the path by category, over the replayed steps; sums to 1
-    pieces: tuple[PathPiece, ...] = ()  # of the step that the picture draws, in time order, small ones joined
+    pieces: tuple[PathSegment, ...] = ()  # of the step that the picture draws, in time order, small ones joined
 
 
 class Forecast(NamedTuple):

@@ -119,7 +119,7 @@ _PROFESSIONAL: tuple[_Row, ...] = (
 
 
 # The same name and number of units with less memory is a card with a narrower bus.
-_LEAST_GIB = {"RTX 3060": 11}
+_MIN_GIB = {"RTX 3060": 11}
 
 
 def _geforce(name: str, fp32: float, bandwidth: float, sms: int, l2_mb: float) -> _Row:
@@ -133,7 +133,7 @@ def _geforce(name: str, fp32: float, bandwidth: float, sms: int, l2_mb: float) -
     }[series]
     return (
         name,
-        _LEAST_GIB.get(name, 0),
+        _MIN_GIB.get(name, 0),
         Peak(name, fp32, fp32 * tf32, fp32 * f16, fp32 * fp8, bandwidth, sms, source, l2_mb, 0, pcie),
     )
 

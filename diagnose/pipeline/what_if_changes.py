@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.loading import loading_facts
-from diagnose.analyzers.common.locate import places
+from diagnose.analyzers.common.locate import locate
 from diagnose.model.events import Kind
 from diagnose.model.intervals import total
 from diagnose.replay.predict import graph_of
@@ -47,7 +47,7 @@ def without_syncs_at(t: Tables, file: str, line: int) -> Change | None:
     """Return the change that drops the waits for the device made at a line, None where none was recorded there."""
     calls = t.in_window(blocking_calls(t))
     events = t.trace.events
-    found = places(t, events.thread[calls], events.start[calls])
+    found = locate(t, events.thread[calls], events.start[calls])
     mine = np.array([w.line == line and bool(w.file) and _same(str(w.file), file) for w in found], bool)
     hit: npt.NDArray[np.intp] = calls[mine]
     return partial(drop_waits, calls=hit) if len(hit) else None

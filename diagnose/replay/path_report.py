@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from diagnose.model.forecast import CriticalPath as Drawn
-from diagnose.model.forecast import PathPiece
+from diagnose.model.forecast import PathSegment
 from diagnose.replay.graph import Graph, Times
 from diagnose.replay.path import CriticalPath, categories, critical_path
 from diagnose.tables import Tables
@@ -24,7 +24,7 @@ def drawn_path(t: Tables, graph: Graph, times: Times, step: tuple[int, int], sha
     return Drawn(shares, tuple(_joined([p for p in pieces if p.end_ns > p.start_ns], (end - start) * SMALL)))
 
 
-def _pieces(t: Tables, graph: Graph, times: Times, path: CriticalPath) -> Iterator[PathPiece]:
+def _pieces(t: Tables, graph: Graph, times: Times, path: CriticalPath) -> Iterator[PathSegment]:
     """Yield each node of the path and the delay before it, on the trace's clock."""
     kinds = categories(t, graph, path)
     for n, node in enumerate(path.node.tolist()):
@@ -32,18 +32,18 @@ def _pieces(t: Tables, graph: Graph, times: Times, path: CriticalPath) -> Iterat
         ready = ended - int(path.duration_ns[n])
         row, lane = int(graph.row[node]), _lane(t, graph, node)
         name = t.name(row) if row >= 0 else "end of the step"
-        yield PathPiece(ready - int(path.delay_ns[n]), ready, "latency", name, lane)
-        yield PathPiece(ready, ended, str(kinds[n]), name, lane)
+        yield PathSegment(ready - int(path.delay_ns[n]), ready, "latency", name, lane)
+        yield PathSegment(ready, ended, str(kinds[n]), name, lane)
 
 
-def _within(piece: PathPiece, start: int, end: int) -> PathPiece:
+def _within(piece: PathSegment, start: int, end: int) -> PathSegment:
     """Cut a piece to the step and count its time from the step's begin; outside it has no length."""
     return piece._replace(start_ns=max(piece.start_ns, start) - start, end_ns=min(piece.end_ns, end) - start)
 
 
-def _joined(pieces: Sequence[PathPiece], least_ns: float) -> list[PathPiece]:
+def _joined(pieces: Sequence[PathSegment], least_ns: float) -> list[PathSegment]:
     """Join neighbours of one category, after those too short to be seen were joined to what most of their time is."""
-    joined: list[PathPiece] = []
+    joined: list[PathSegment] = []
     for piece in _in_groups(_in_turn(pieces), least_ns):
         if joined and joined[-1].category == piece.category:
             longest = max(joined[-1], piece, key=_length)
@@ -53,9 +53,9 @@ def _joined(pieces: Sequence[PathPiece], least_ns: float) -> list[PathPiece]:
     return joined
 
 
-def _in_groups(pieces: Iterable[PathPiece], least_ns: float) -> Iterator[PathPiece]:
+def _in_groups(pieces: Iterable[PathSegment], least_ns: float) -> Iterator[PathSegment]:
     """Yield one piece for each group of at least ``least_ns``: of the category that most of its time belongs to."""
-    group: list[PathPiece] = []
+    group: list[PathSegment] = []
     for piece in pieces:
         group.append(piece)
         if piece.end_ns - group[0].start_ns >= least_ns:
@@ -65,7 +65,7 @@ def _in_groups(pieces: Iterable[PathPiece], least_ns: float) -> Iterator[PathPie
         yield _stands_for(group)
 
 
-def _stands_for(group: list[PathPiece]) -> PathPiece:
+def _stands_for(group: list[PathSegment]) -> PathSegment:
     time: Counter[str] = Counter()
     for piece in group:
         time[piece.category] += _length(piece)
@@ -74,7 +74,7 @@ def _stands_for(group: list[PathPiece]) -> PathPiece:
     return longest._replace(start_ns=group[0].start_ns, end_ns=group[-1].end_ns)
 
 
-def _in_turn(pieces: Iterable[PathPiece]) -> Iterator[PathPiece]:
+def _in_turn(pieces: Iterable[PathSegment]) -> Iterator[PathSegment]:
     """Let each piece begin no earlier than the one before it ends: clocks of host and device may be skewed."""
     reached = 0
     for whole in pieces:
@@ -84,7 +84,7 @@ def _in_turn(pieces: Iterable[PathPiece]) -> Iterator[PathPiece]:
             yield piece
 
 
-def _length(piece: PathPiece) -> int:
+def _length(piece: PathSegment) -> int:
     return piece.end_ns - piece.start_ns
 
 

@@ -28,7 +28,7 @@ class PredictedStep:
 
 def graph_of(t: Tables) -> Graph:
     """Return the graph of the window, built once."""
-    return t.once("replay", lambda: build(t))
+    return t.cached("replay", lambda: build(t))
 
 
 def predict(t: Tables, changes: Sequence[Change]) -> PredictedStep:
@@ -82,4 +82,4 @@ def _error(t: Tables) -> float:
     def look() -> float:
         return abs(_step_ns(t, typical_delays(graph_of(t))) / t.steps.step_ns - 1)
 
-    return t.once("replay error", look)
+    return t.cached("replay error", look)

@@ -113,7 +113,7 @@ def path_of(t: Tables, replayed: Replayed, *, draw: bool = True) -> CriticalPath
     from diagnose.replay.path_report import drawn_path
 
     part, graph = _graph(t)
-    i = t.steps.typical
+    i = t.steps.median_step
     end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
     return drawn_path(part, graph, simulate(graph), (int(t.steps.start[i]), end), replayed.path)
 
@@ -123,12 +123,12 @@ def _graph(t: Tables) -> tuple[Tables, Graph]:
         part = step_subset(t)
         return part, build(part)
 
-    return t.once("replayed steps", make)
+    return t.cached("replayed steps", make)
 
 
 def _step_ns(t: Tables, graph: Graph) -> float:
     part, original = _graph(t)
-    owner = t.once("owners of replayed nodes", lambda: owners(part, original))
+    owner = t.cached("owners of replayed nodes", lambda: owners(part, original))
     return period_ns(graph, simulate(graph), owner)
 
 

@@ -44,9 +44,9 @@ class StepSubset(Tables):
         return self.whole.device_id
 
     @cached_property
-    def driving(self) -> tuple[int, ...]:
+    def launch_threads(self) -> tuple[int, ...]:
         """Threads that launch the device's tasks."""
-        return self.whole.driving
+        return self.whole.launch_threads
 
     @cached_property
     def main(self) -> int:
@@ -76,7 +76,7 @@ def step_subset(t: Tables, most_tasks: int = MOST_TASKS) -> Tables:
     num = min(max(1, int(most_tasks * t.steps.num / max(len(t.tasks.row), 1))), MOST_STEPS)
     if t.steps.num <= num:
         return t
-    first = min(max(t.steps.typical - num // 2, 0), t.steps.num - num)
+    first = min(max(t.steps.median_step - num // 2, 0), t.steps.num - num)
     return _of_steps(t, first, first + num)
 
 

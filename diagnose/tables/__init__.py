@@ -88,19 +88,19 @@ class Tables:
         return assign(self.gaps, idle, [(rule, partial(claim, self)) for rule, claim in asked], rest=rest)
 
     @cached_property
-    def driving(self) -> tuple[int, ...]:
+    def launch_threads(self) -> tuple[int, ...]:
         """Threads that launch the device's tasks."""
-        return host.driving_threads(self.trace, self.tasks.launch) if self.device_id >= 0 else ()
+        return host.launch_threads(self.trace, self.tasks.launch) if self.device_id >= 0 else ()
 
     @cached_property
     def main(self) -> int:
         """The thread of the training loop."""
-        return host.main_thread(self.trace, self.steps.thread, self.driving)
+        return host.main_thread(self.trace, self.steps.thread, self.launch_threads)
 
     @cached_property
     def threads(self) -> tuple[int, ...]:
         """The threads whose doings explain idle: the main one and those that launch."""
-        return tuple(dict.fromkeys((self.main, *self.driving)))
+        return tuple(dict.fromkeys((self.main, *self.launch_threads)))
 
     def host_rows(self, *kinds: Kind) -> Rows:
         """Return the rows of the given kinds on the threads that matter."""
@@ -109,7 +109,7 @@ class Tables:
             rows = names.rows_of(self.trace, *kinds)
             return rows[np.isin(self.trace.events.thread[rows], self.threads)]
 
-        return self.once(("host_rows", kinds), look)
+        return self.cached(("host_rows", kinds), look)
 
     def calls(self, pattern: names.Pattern, *kinds: Kind) -> Rows:
         """Return the rows on the threads that matter whose name the pattern finds."""
@@ -118,17 +118,17 @@ class Tables:
             rows = names.matching(self.trace, kinds or (Kind.RUNTIME,), pattern)
             return rows[np.isin(self.trace.events.thread[rows], self.threads)]
 
-        return self.once(("calls", pattern, kinds), look)
+        return self.cached(("calls", pattern, kinds), look)
 
     @cached_property
-    def _made(self) -> dict[object, object]:
+    def _cache(self) -> dict[object, object]:
         return {}
 
-    def once(self, key: object, make: Callable[[], T]) -> T:
+    def cached(self, key: object, make: Callable[[], T]) -> T:
         """Return what ``make`` gives, made at the first asking for ``key``: tables that several rules share."""
-        if key not in self._made:
-            self._made[key] = make()
-        return cast("T", self._made[key])
+        if key not in self._cache:
+            self._cache[key] = make()
+        return cast("T", self._cache[key])
 
     def tasks_matching(self, pattern: names.Pattern) -> Mask:
         """Return which tasks have a name that the pattern finds; each distinct name is searched once."""

@@ -14,7 +14,7 @@ from diagnose.tables import Tables
 __all__ = ["DEFAULT_BUCKET_MB", "buffer_broadcasts", "exposed_broadcasts", "exposed_small", "small_collectives"]
 
 DEFAULT_BUCKET_MB = 25  # of DistributedDataParallel
-MANY_SMALL = 30  # collectives a step beyond which their number itself costs
+MIN_COLLECTIVES_PER_STEP = 30  # collectives a step beyond which their number itself costs
 SMALL_NS = 100_000
 
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward")
@@ -48,7 +48,7 @@ def small_collectives(t: Tables) -> npt.NDArray[np.intp]:
     tasks = t.tasks
     mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < SMALL_NS))
     found: npt.NDArray[np.intp] = mine[~among(mine, buffer_broadcasts(t))]
-    return found if len(found) > MANY_SMALL * t.steps.num else np.empty(0, np.intp)
+    return found if len(found) > MIN_COLLECTIVES_PER_STEP * t.steps.num else np.empty(0, np.intp)
 
 
 def exposed_small(t: Tables) -> Intervals:

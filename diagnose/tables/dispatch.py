@@ -7,7 +7,7 @@ import numpy as np
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, span, subtract, total, union
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import outside_operators, python_stretches
+from diagnose.tables.host_gaps import host_gaps, outside_operators
 
 __all__ = ["TINY_NS", "overhead", "tiny_operators", "tiny_share"]
 
@@ -32,7 +32,7 @@ def overhead(t: Tables) -> Intervals:
     Nothing where all of it is less than 30 % of the window: the step is work then.
     """
     window = span(*t.steps.window)
-    between = subtract(outside_operators(t), python_stretches(t))
+    between = subtract(outside_operators(t), host_gaps(t))
     calls = intersect(union(tiny_operators(t), between), window)
     return calls if total(calls) >= MIN_SHARE * total(window) else EMPTY
 

@@ -11,7 +11,7 @@ from diagnose.model.events import Ints, Trace
 from diagnose.model.intervals import Intervals, among, distinct, union
 from diagnose.tables.device import Tasks
 
-__all__ = ["LATENCY_NS", "Gaps", "find_gaps", "is_blind", "one_gap"]
+__all__ = ["LATENCY_NS", "Gaps", "find_gaps", "launches_unlinked", "one_gap"]
 
 # Time from the end of a launch call to the start of its task on an empty queue: 2 to 10 µs on every GPU of the traces
 # this was calibrated on. Up to here it belongs to the launch; what is longer waited for something else.
@@ -19,37 +19,37 @@ LATENCY_NS = 10_000
 MIN_LINKED = 0.5
 
 
-def is_blind(tasks: Tasks) -> bool:
+def launches_unlinked(tasks: Tasks) -> bool:
     """Tell whether the file links most tasks to no launch; a longer gap is then taken to be the host's."""
     return bool(len(tasks.launch)) and float((tasks.launch >= 0).mean()) < MIN_LINKED
 
 
 class Gaps(NamedTuple):
-    """One row an idle region, in time order; the host's part comes first and meets the device's part at ``turn``."""
+    """One row an idle region, in time order; the host's part comes first, until ``queued_at``."""
 
     start: Ints
     end: Ints
-    called: Ints  # until here nothing was launched for the task after; the launch, if any, begins
-    turn: Ints  # until here the task after was not queued yet: the host's part; from here on the device's part
+    launch_start: Ints  # until here nothing was launched for the task after; the launch, if any, begins
+    queued_at: Ints  # until here the task after was not queued yet: the host's part; from here on the device's part
     before: npt.NDArray[np.intp]  # row of Tasks that ended last before it, -1 at the window's start
     after: npt.NDArray[np.intp]  # row of Tasks that ends it, -1 at the window's end
     launch: npt.NDArray[np.int32]  # row of Trace.events: the call that queued `after`, -1 where unknown
     late: npt.NDArray[np.bool_]  # the launch began after the gap did
-    crosses: npt.NDArray[np.bool_]  # queued task after, and the one before ran on another stream only
+    cross_stream: npt.NDArray[np.bool_]  # queued task after, and the one before ran on another stream only
 
     def unlaunched(self) -> Intervals:
         """Return the parts in which nothing had been launched yet."""
-        return union((self.start, self.called))
+        return union((self.start, self.launch_start))
 
     def host_part(self, which: npt.NDArray[np.bool_] | None = None) -> Intervals:
         """Return the host's parts, of all gaps or of the chosen ones."""
         keep = slice(None) if which is None else which
-        return union((self.start[keep], self.turn[keep]))
+        return union((self.start[keep], self.queued_at[keep]))
 
     def device_part(self, which: npt.NDArray[np.bool_] | None = None) -> Intervals:
         """Return the device's parts, of all gaps or of the chosen ones."""
         keep = slice(None) if which is None else which
-        return union((self.turn[keep], self.end[keep]))
+        return union((self.queued_at[keep], self.end[keep]))
 
 
 def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
@@ -63,20 +63,30 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
     launch = np.where(has_after, tasks.launch[after] if num else -1, -1).astype(np.int32)
     known = launch >= 0
     events = trace.events
-    called = np.where(known, events.start[launch], start)
+    launch_start = np.where(known, events.start[launch], start)
     returned = np.where(known, events.end[launch], start)
-    late = (known & (called > start)) | ~has_after
-    if is_blind(tasks):
+    late = (known & (launch_start > start)) | ~has_after
+    if launches_unlinked(tasks):
         late |= ~known & (end - start >= LATENCY_NS)
         returned = np.where(~known & late, end, returned)
-        called = np.where(~known & late, end, called)
-    turn = np.where(late, returned + LATENCY_NS, returned)
-    turn = np.where(has_after, np.clip(turn, start, end), end)
-    called = np.where(has_after, np.clip(called, start, turn), end)
-    return Gaps(start, end, called, turn, before, after, launch, late, _crosses(tasks, start, before, after, known))
+        launch_start = np.where(~known & late, end, launch_start)
+    queued_at = np.where(late, returned + LATENCY_NS, returned)
+    queued_at = np.where(has_after, np.clip(queued_at, start, end), end)
+    launch_start = np.where(has_after, np.clip(launch_start, start, queued_at), end)
+    return Gaps(
+        start,
+        end,
+        launch_start,
+        queued_at,
+        before,
+        after,
+        launch,
+        late,
+        _cross_stream(tasks, start, before, after, known),
+    )
 
 
-def _crosses(
+def _cross_stream(
     tasks: Tasks, start: Ints, before: npt.NDArray[np.intp], after: npt.NDArray[np.intp], known: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Tell for each gap whether the task after can only have waited for another stream's task."""
@@ -98,8 +108,8 @@ def one_gap(start: int, end: int) -> Gaps:
     """Return the window of a trace without a device as one region that is the host's from end to end."""
     none = np.full(1, -1, np.intp)
     one = np.ones(1, np.int64)
-    launch, late, crosses = none.astype(np.int32), np.ones(1, bool), np.zeros(1, bool)
-    return Gaps(start * one, end * one, end * one, end * one, none, none, launch, late, crosses)
+    launch, late, cross_stream = none.astype(np.int32), np.ones(1, bool), np.zeros(1, bool)
+    return Gaps(start * one, end * one, end * one, end * one, none, none, launch, late, cross_stream)
 
 
 def _last_to_end(tasks: Tasks, time: Ints) -> npt.NDArray[np.intp]:

@@ -11,7 +11,7 @@ from diagnose.model.events import Ints, Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables.names import rows_of
 
-__all__ = ["Layers", "driving_threads", "host_rows", "intervals_of", "layers", "main_thread"]
+__all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "main_thread"]
 
 Rows = npt.NDArray[np.intp]
 
@@ -75,7 +75,7 @@ def layers(trace: Trace, rows: Rows) -> Layers:
     return Layers(tuple(out_rows), tuple(out_start), tuple(out_end))
 
 
-def driving_threads(trace: Trace, launch: npt.NDArray[np.int32]) -> tuple[int, ...]:
+def launch_threads(trace: Trace, launch: npt.NDArray[np.int32]) -> tuple[int, ...]:
     """Return the threads that launched the given tasks, the busiest first."""
     rows = launch[launch >= 0]
     threads = trace.events.thread[rows]
@@ -87,17 +87,17 @@ def driving_threads(trace: Trace, launch: npt.NDArray[np.int32]) -> tuple[int, .
     return tuple(int(t) for t in order if counts[t] >= max(1, MIN_SHARE * len(threads)))
 
 
-def main_thread(trace: Trace, marked: int, driving: tuple[int, ...]) -> int:
+def main_thread(trace: Trace, marked: int, launch_threads: tuple[int, ...]) -> int:
     """Return the thread that runs the training loop: the one with the step marks, else the one with most host time."""
     if marked >= 0:
         return marked
     rows = rows_of(trace, Kind.OP, Kind.ANNOTATION)
     threads = trace.events.thread[rows]
-    if driving:
-        mine = np.isin(threads, driving)
+    if launch_threads:
+        mine = np.isin(threads, launch_threads)
         rows, threads = rows[mine], threads[mine]
     if not len(rows):
-        return driving[0] if driving else -1
+        return launch_threads[0] if launch_threads else -1
     weights = (trace.events.end - trace.events.start)[rows].astype(np.float64)
     return int(np.bincount(threads[threads >= 0], weights[threads >= 0]).argmax())
 

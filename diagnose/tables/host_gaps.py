@@ -10,27 +10,27 @@ from diagnose.model.intervals import Intervals, longer_than, span, subtract
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["least_stretch", "outside_operators", "python_stretches", "ready_share", "waiting_share", "waits"]
+__all__ = ["host_gaps", "min_host_gap_ns", "outside_operators", "ready_share", "waiting_share", "waits"]
 
 # Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
 # else. In short steps a tenth of the step is long already.
-STRETCH_NS = 1_000_000
-SHORTEST_NS = 200_000
-SHARE_OF_STEP = 0.1
+GAP_NS = 1_000_000
+MIN_GAP_NS = 200_000
+GAP_STEP_SHARE = 0.1
 # Of the samples at a line. On busy cores up to a fifth of those at a line that only sleeps find it ready to run: the
 # wait is over, and it waits for a core.
-WAITS = 0.75
-MIN_WAITING = 0.7  # of the samples in a stretch
+MIN_LINE_WAIT_SHARE = 0.75
+MIN_PIECE_WAIT_SHARE = 0.7  # of the samples in a stretch
 
 
-def least_stretch(t: Tables) -> int:
+def min_host_gap_ns(t: Tables) -> int:
     """Return how long a stretch between operators must be to count, ns."""
-    return int(np.clip(SHARE_OF_STEP * t.steps.step_ns, SHORTEST_NS, STRETCH_NS))
+    return int(np.clip(GAP_STEP_SHARE * t.steps.step_ns, MIN_GAP_NS, GAP_NS))
 
 
-def python_stretches(t: Tables) -> Intervals:
+def host_gaps(t: Tables) -> Intervals:
     """Return the long stretches between operators within the window, loading left out."""
-    return t.once("python_stretches", lambda: longer_than(outside_operators(t), least_stretch(t)))
+    return t.cached("host_gaps", lambda: longer_than(outside_operators(t), min_host_gap_ns(t)))
 
 
 def outside_operators(t: Tables) -> Intervals:
@@ -64,7 +64,7 @@ def waiting_share(t: Tables, pieces: Intervals) -> tuple[Ints, Ints]:
     still = samples.running == 0
     at = samples.place[inside]
     num = np.bincount(at, minlength=len(samples.places) + 1)
-    idles = np.bincount(at, still[inside], minlength=len(num)) >= WAITS * np.maximum(num, 1)
+    idles = np.bincount(at, still[inside], minlength=len(num)) >= MIN_LINE_WAIT_SHARE * np.maximum(num, 1)
     seen = np.bincount(i[inside], minlength=len(pieces.start))
     waiting = np.bincount(i[inside & still & idles[samples.place]], minlength=len(pieces.start))
     return seen, waiting
@@ -80,7 +80,7 @@ def waits(t: Tables, pieces: Intervals) -> npt.NDArray[np.bool_]:
     seen_alike, waiting_alike = (np.bincount(alike, n.astype(np.float64))[alike] for n in (seen, waiting))
     told = seen > 0
     seen, waiting = np.where(told, seen, seen_alike), np.where(told, waiting, waiting_alike)
-    found: npt.NDArray[np.bool_] = (seen > 0) & (waiting >= MIN_WAITING * seen)
+    found: npt.NDArray[np.bool_] = (seen > 0) & (waiting >= MIN_PIECE_WAIT_SHARE * seen)
     return found
 
 

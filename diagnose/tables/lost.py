@@ -10,7 +10,7 @@ from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables
 from diagnose.tables.names import KERNEL_LAUNCH, matching, rows_of
 
-__all__ = ["launches_without_task", "lost_share", "unanswered"]
+__all__ = ["launches_without_task", "lost_share", "time_without_task"]
 
 
 def _launches(t: Tables) -> npt.NDArray[np.intp]:
@@ -21,15 +21,15 @@ def _launches(t: Tables) -> npt.NDArray[np.intp]:
 
 
 def launches_without_task(t: Tables) -> npt.NDArray[np.intp]:
-    """Return the launches in the window that no device task of any device answers."""
+    """Return the launches in the window without a device task on any device."""
 
     def look() -> npt.NDArray[np.intp]:
-        answered = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
-        answered[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
+        has_task = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
+        has_task[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
         launches = _launches(t)
-        return launches[~answered[launches]]
+        return launches[~has_task[launches]]
 
-    return t.once("launches_without_task", look)
+    return t.cached("launches_without_task", look)
 
 
 def lost_share(t: Tables) -> float:
@@ -37,14 +37,14 @@ def lost_share(t: Tables) -> float:
     return len(launches_without_task(t)) / max(1, len(_launches(t)))
 
 
-def unanswered(t: Tables) -> Intervals:
+def time_without_task(t: Tables) -> Intervals:
     """Return the stretches from a launch without a task to the next launch that has one."""
     lost = launches_without_task(t)
     if not len(lost):
         return EMPTY
     events = t.trace.events
     launches = _launches(t)
-    answered = launches[~np.isin(launches, lost)]
-    i = np.searchsorted(events.start[answered], events.start[lost], side="right")
-    until = np.append(events.start[answered], t.steps.window_end)[i]
+    with_task = launches[~np.isin(launches, lost)]
+    i = np.searchsorted(events.start[with_task], events.start[lost], side="right")
+    until = np.append(events.start[with_task], t.steps.window_end)[i]
     return union((events.start[lost], until))

@@ -42,12 +42,12 @@ class Given(NamedTuple):
 
 def operators(t: Tables) -> Rows:
     """Return for each task the innermost operator that launched it, -1 where none is known."""
-    return t.once("launching operators", lambda: _operators(t))
+    return t.cached("launching operators", lambda: _operators(t))
 
 
 def given(t: Tables) -> Given:
     """Return what each task's operator was given, as far as it was recorded."""
-    return t.once("given", lambda: _given(t))
+    return t.cached("given", lambda: _given(t))
 
 
 def _operators(t: Tables) -> Rows:
@@ -69,7 +69,7 @@ def _given(t: Tables) -> Given:
     attribution = t.capture.attribution
     if attribution is None or attribution is t.trace or own.is_known.any():
         return own
-    named = t.once("attribution", lambda: Tables(t.capture, attribution))
+    named = t.cached("attribution", lambda: Tables(t.capture, attribution))
     other, twin = _recorded(named), twins(t, named)
     columns = (np.where(twin >= 0, column[twin], -1) if len(column) else np.full(len(twin), -1) for column in other[1:])
     return Given(other.texts, *(column.astype(np.int32) for column in columns))

@@ -18,7 +18,7 @@ __all__ = ["updates"]
 
 def updates(t: Tables) -> Intervals:
     """Return the times in which a step of an optimizer updates parameters."""
-    return t.once("updates", lambda: _updates(t))
+    return t.cached("updates", lambda: _updates(t))
 
 
 def _updates(t: Tables) -> Intervals:

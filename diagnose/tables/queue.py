@@ -8,7 +8,7 @@ from diagnose.model.diagnosis import Queue
 from diagnose.model.events import Ints, Trace
 from diagnose.model.intervals import distinct, total
 from diagnose.tables.device import Occupancy, Tasks
-from diagnose.tables.gaps import LATENCY_NS, is_blind
+from diagnose.tables.gaps import LATENCY_NS, launches_unlinked
 from diagnose.tables.steps import Steps
 
 __all__ = ["SIGNIFICANT_IDLE", "depth_over_time", "queue_numbers"]
@@ -52,7 +52,7 @@ def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps) ->
 
 def _late_share(tasks: Tasks, parts: Occupancy, delay: Ints) -> float:
     """Return the share of tasks that began as soon as launched; unlinked, of those that began after a pause."""
-    if not is_blind(tasks):
+    if not launches_unlinked(tasks):
         return float((delay < LATENCY_NS).mean()) if len(delay) else 0.0
     pauses = parts.idle.end[(parts.idle.end - parts.idle.start) >= LATENCY_NS]
     return float(np.isin(tasks.start, pauses).mean())

@@ -19,13 +19,13 @@ from diagnose.tables.names import HOST_COLLECTIVE, matching
 __all__ = ["collectives_of_calls"]
 
 ANY_BACKEND = re.compile(r"^gloo:")
-MOSTLY = 0.5
+MIN_TIME_SHARE = 0.5
 
 
 def collectives_of_calls(t: Tables) -> npt.NDArray[np.intp]:
     """Return the rows of such collectives, on whatever thread they ran."""
     named = t.capture.attribution or t.trace
-    kinds = t.once("collectives_of_calls", lambda: _kinds(named))
+    kinds = t.cached("collectives_of_calls", lambda: _kinds(named))
     rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), ANY_BACKEND))
     return np.array([row for row in rows.tolist() if t.name(row) in kinds], np.intp)
 
@@ -40,5 +40,5 @@ def _kinds(trace: Trace) -> frozenset[str]:
     return frozenset(
         trace.names[name]
         for name in distinct(names).tolist()
-        if inside[names == name].sum() > MOSTLY * length[names == name].sum()
+        if inside[names == name].sum() > MIN_TIME_SHARE * length[names == name].sum()
     )

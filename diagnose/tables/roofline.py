@@ -27,7 +27,7 @@ Rows = npt.NDArray[np.intp]
 # Below this the fixed cost of starting and draining a kernel, not its work, sets its time.
 MIN_NS = 20_000
 TENSOR_CORES = 7  # major compute capability from which products of 16-bit numbers have units of their own
-MOST_POINTS = 60  # of the chart: the top_kernels operators; what is left out is too short to be seen there
+MAX_POINTS = 60  # of the chart: the top_kernels operators; what is left out is too short to be seen there
 LOOK_AHEAD = 3  # tasks after a convolution among which one takes its output: its bias, a norm, an activation
 _NAMES: dict[Precision, str] = {"fp32": "fp32", "tf32": "tf32", "f16": "16-bit", "fp8": "8-bit"}
 _TF32 = re.compile(r"tf32|xf32|s1688|tensorop_s\d+", re.IGNORECASE)
@@ -93,7 +93,7 @@ def has_tensor_cores(t: Tables) -> bool:
 
 def groups(t: Tables) -> list[Group]:
     """Return the operators whose work is known with the kernels' time and bound; empty for an unknown device."""
-    return t.once("roofline", lambda: _groups(t))
+    return t.cached("roofline", lambda: _groups(t))
 
 
 def _groups(t: Tables) -> list[Group]:
@@ -199,7 +199,7 @@ def roofline(t: Tables) -> Roofline | None:
             bound=g.limit,
             achieved=g.share,
         )
-        for g in found[:MOST_POINTS]
+        for g in found[:MAX_POINTS]
     )
     rates = {name: peak.rate(precision) / 1e12 for precision, name in _NAMES.items()}
     return Roofline(peak.name, {name: rate for name, rate in rates.items() if rate}, peak.bandwidth, points)

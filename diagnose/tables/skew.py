@@ -19,7 +19,7 @@ from diagnose.tables.names import HOST_BACKEND, matching
 
 __all__ = ["Skew", "skew_of"]
 
-MOSTLY = 0.5  # of the others' waiting, from which one rank is called the late one
+MIN_WAIT_SHARE = 0.5  # of the others' waiting, from which one rank is called the late one
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Skew:
     @property
     def late(self) -> int | None:
         """Return the place of the rank that most of the waiting is for, None where ranks take turns."""
-        return self.last_most if self.last[self.last_most] >= MOSTLY else None
+        return self.last_most if self.last[self.last_most] >= MIN_WAIT_SHARE else None
 
 
 def skew_of(ranks: Sequence[Tables]) -> Skew | None:

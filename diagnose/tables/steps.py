@@ -19,7 +19,7 @@ from diagnose.tables.names import LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows
 
 __all__ = ["Steps", "find_steps"]
 
-SHORTEST_HOLE_NS = 5e6  # between profiling cycles; a thread that is put aside between short steps is none
+MIN_HOLE_NS = 5e6  # between profiling cycles; a thread that is put aside between short steps is none
 # A first step this much longer than the median of the others, with device code being loaded in it, is a cold one.
 COLD_RATIO = 1.5
 ALIKE = 0.01  # of the median length: steps that differ by less are the same for the eye
@@ -50,7 +50,7 @@ class Steps(NamedTuple):
         return len(self.start)
 
     @property
-    def typical(self) -> int:
+    def median_step(self) -> int:
         """Return the step that stands for all: of those of median length, to a hundredth, the one in the middle."""
         length = self.end - self.start
         off = np.abs(length - np.median(length))
@@ -91,7 +91,7 @@ def _last_run(start: Ints, end: Ints, number: Ints) -> tuple[Ints, Ints]:
     if len(start) == 1:
         return start, end
     hole = start[1:] - end[:-1]
-    long = max(float(np.median(end - start)), SHORTEST_HOLE_NS)
+    long = max(float(np.median(end - start)), MIN_HOLE_NS)
     breaks = np.flatnonzero((hole > long) | (np.diff(number) != 1))
     first = int(breaks[-1]) + 1 if len(breaks) else 0
     start, end = start[first:], end[first:].copy()

@@ -18,7 +18,7 @@ _MARGIN_NS = 2_000
 
 def blocking_calls(t: Tables) -> npt.NDArray[np.intp]:
     """Return the synchronisations, and the copy calls that returned only after their copy was done."""
-    return t.once("blocking_calls", lambda: _look(t))
+    return t.cached("blocking_calls", lambda: _look(t))
 
 
 def _look(t: Tables) -> npt.NDArray[np.intp]:

@@ -10,15 +10,15 @@ import re
 
 from diagnose.trace_reader.source import Source
 
-__all__ = ["BLOCK_BYTES", "LONGEST_EVENT", "Window"]
+__all__ = ["BLOCK_BYTES", "MAX_EVENT_BYTES", "Window"]
 
 # Blocks and their events stay in the processor's cache: with 1 MB blocks parsing takes 1.7 times as long.
 BLOCK_BYTES = 1 << 18
-LONGEST_EVENT = 1 << 22  # bytes; the longest in a recorded trace, with its call stack, has a few hundred kB
+MAX_EVENT_BYTES = 1 << 22  # bytes; the longest in a recorded trace, with its call stack, has a few hundred kB
 
 _EVENT = re.compile(rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"')
-_NEAR = 160  # bytes around an opening brace that show whether an event begins there
-_ATTEMPTS = 256  # opening braces looked at, from the end of the block
+_EVENT_START_BYTES = 160  # bytes around an opening brace that show whether an event begins there
+_MAX_BRACES = 256  # opening braces looked at, from the end of the block
 
 
 class Window:
@@ -56,11 +56,11 @@ class Window:
     def last_edge(self) -> int:
         """Return where the comma before the last event stands, 0 where there is none."""
         at, buffer = self._end, self._buffer
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_BRACES):
             at = buffer.rfind(b"{", 1, at)
             if at < 0:
                 return 0
-            before = buffer[max(at - _NEAR, 1) : at].rstrip()
+            before = buffer[max(at - _EVENT_START_BYTES, 1) : at].rstrip()
             if before.endswith(b",") and before[:-1].rstrip().endswith(b"}") and _EVENT.match(buffer, at):
                 return buffer.rfind(b",", 1, at)
         return 0

@@ -13,16 +13,16 @@ from diagnose.errors import InputError, NotATraceError
 from diagnose.trace_reader.blocks import Window
 from diagnose.trace_reader.source import Source
 
-__all__ = ["LONGEST_TAIL", "Envelope", "Keys", "read_head", "read_keys"]
+__all__ = ["MAX_TAIL_BYTES", "Envelope", "Keys", "read_head", "read_keys"]
 
 Keys: TypeAlias = Mapping[str, object]
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WIDE_TEXT = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"[\0", b"\0[")  # UTF-16 and UTF-32, with a mark or without
-_LONGEST_HEAD = 1 << 24  # bytes before the first event; profilers write a few kB, or a few MB of process groups
+_MAX_HEAD_BYTES = 1 << 24  # bytes before the first event; profilers write a few kB, or a few MB of process groups
 _PADDING = b" \t\r\n\0"  # a file that was being written when its machine stopped ends in null bytes
-LONGEST_TAIL = 1 << 24  # bytes behind the last event: the profiler's log, at most a few MB
+MAX_TAIL_BYTES = 1 << 24  # bytes behind the last event: the profiler's log, at most a few MB
 _FIRST_OF_LIST = re.compile(rb"\s*(?:null\s*,\s*)*(?:\{|\]|$)")
 
 
@@ -54,7 +54,7 @@ def read_head(window: Window, source: Source, name: str) -> bytes:
         if begin and _FIRST_OF_LIST.match(head, begin):
             window.replace(head[begin:])
             return head[:begin]
-        if begin or not _looks_like_json(head) or len(head) > _LONGEST_HEAD:
+        if begin or not _looks_like_json(head) or len(head) > _MAX_HEAD_BYTES:
             break
     raise _headless(window.text(), source, name)
 
@@ -79,7 +79,7 @@ def _headless(head: bytes, source: Source, name: str) -> InputError:
     if not _looks_like_json(head):
         return NotATraceError(f"{name} is not JSON, so it is no trace. Name a file that torch.profiler exported.")
     text = head.removeprefix(_BYTE_ORDER_MARK)
-    if len(head) <= _LONGEST_HEAD and _fault(text):
+    if len(head) <= _MAX_HEAD_BYTES and _fault(text):
         if source.fault or _runs_out(text):
             return InputError(f"{name} ends before its first event. Copy or record the trace again.")
         return NotATraceError(f"{name} is not valid JSON. Name a file that torch.profiler exported.")
@@ -99,10 +99,10 @@ def read_keys(before: bytes, after: bytes) -> Envelope:
     if opening == b"[":
         return Envelope({}, is_cut=False, is_unread=bool(after))
     opening = opening.removesuffix(b"[") + b"null"
-    keys = _decode(opening + after) if len(after) <= LONGEST_TAIL else None
+    keys = _decode(opening + after) if len(after) <= MAX_TAIL_BYTES else None
     if keys is not None:
         return Envelope(keys, is_cut=False, is_unread=keys.get("traceEvents") is not None)
-    is_cut = len(after) <= LONGEST_TAIL and _runs_out(opening + after)
+    is_cut = len(after) <= MAX_TAIL_BYTES and _runs_out(opening + after)
     return Envelope(_decode(opening + b"}") or {}, is_cut=is_cut, is_unread=not is_cut)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from diagnose.trace_reader.blocks import LONGEST_EVENT, Window
+from diagnose.trace_reader.blocks import MAX_EVENT_BYTES, Window
 from diagnose.trace_reader.lenient import Salvage, flatten, repair, salvage
 from diagnose.trace_reader.rows import ImpreciseTimesError, Rows
 from diagnose.trace_reader.schema import Event, ExactEvent
@@ -106,21 +106,21 @@ def read_events(window: Window, rows: Rows) -> Ending:
 
 
 def _read_blocks(window: Window, reader: _Reader) -> Ending:
-    too_long = f"an event in it is longer than {LONGEST_EVENT >> 20} MB"
+    too_long = f"an event in it is longer than {MAX_EVENT_BYTES >> 20} MB"
     overlong = False
     while True:
         edge = window.last_edge()
         if edge:
-            found = reader.take(window.close(edge), is_last=edge > LONGEST_EVENT)
+            found = reader.take(window.close(edge), is_last=edge > MAX_EVENT_BYTES)
             # The block's last character is the bracket that stands in for a comma.
             if found.ended and found.rest:
                 return Ending(True, found.rest[:-1] + b"," + window.after(edge), reader.num_skipped)
-            if len(found.rest) > LONGEST_EVENT:
+            if len(found.rest) > MAX_EVENT_BYTES:
                 return Ending(False, b"", reader.num_skipped, too_long)
             if reader.fault:
                 return Ending(False, b"", reader.num_skipped, reader.fault)
             window.drop(edge, b"" if found.ended else found.rest[:-1] + b",")
-        overlong = not edge and len(window) > LONGEST_EVENT
+        overlong = not edge and len(window) > MAX_EVENT_BYTES
         if overlong or not window.fill():
             break
     found = reader.take(window.everything(), is_last=True)

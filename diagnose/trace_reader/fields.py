@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from diagnose.model.events import Kind
-from diagnose.trace_reader.device_ids import Places
+from diagnose.trace_reader.device_ids import DeviceStreamIds
 from diagnose.trace_reader.intern import Names, Texts, Threads
 from diagnose.trace_reader.schema import Args
 
@@ -28,7 +28,7 @@ class Fields:
         self.names = Names()
         self.threads = Threads()
         self._texts = Texts(self.names)
-        self._places = Places()
+        self._device_streams = DeviceStreamIds()
         self._grids = _Grids({b"": -1})
 
     def values(self, kind: Kind, events: list[Any]) -> Values:
@@ -36,8 +36,8 @@ class Fields:
         names, args = self.names, [event.args for event in events]
         values: Values = {"name": [names[event.name] for event in events]}
         if kind in _ON_DEVICE:
-            places = self._places
-            found = [places[a.device, a.stream, event.pid, event.tid] for event, a in zip(events, args, strict=True)]
+            ids = self._device_streams
+            found = [ids[a.device, a.stream, event.pid, event.tid] for event, a in zip(events, args, strict=True)]
             values["device"] = [device for device, _ in found]
             values["stream"] = [stream for _, stream in found]
         else:

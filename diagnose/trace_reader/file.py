@@ -12,7 +12,7 @@ from diagnose.errors import InputError
 from diagnose.model.events import Trace
 from diagnose.trace_reader import origin
 from diagnose.trace_reader.blocks import Window
-from diagnose.trace_reader.envelope import LONGEST_TAIL, Envelope, Keys, read_head, read_keys
+from diagnose.trace_reader.envelope import MAX_TAIL_BYTES, Envelope, Keys, read_head, read_keys
 from diagnose.trace_reader.events import Ending, read_events
 from diagnose.trace_reader.remarks import notes, repeated_note, without_events, without_times
 from diagnose.trace_reader.rows import Rows
@@ -63,7 +63,7 @@ def _read(path: str | os.PathLike[str], name: str) -> Trace:
 def _read_keys(head: bytes, ending: Ending, window: Window) -> Envelope:
     if not ending.complete:
         return Envelope(read_keys(head, b"}").keys, is_cut=True, is_unread=False)
-    return read_keys(head, ending.text + window.read_rest(LONGEST_TAIL))
+    return read_keys(head, ending.text + window.read_rest(MAX_TAIL_BYTES))
 
 
 def _assemble(name: str, keys: Keys, table: Table, rows: Rows) -> Trace:

@@ -11,7 +11,7 @@ __all__ = ["Names", "Texts", "Threads", "printable", "shortened"]
 
 _MAX_THREADS = 32_767  # Events.thread is int16; what comes later counts as an unknown thread
 
-_LONGEST_NAME = 60  # characters of a name in a sentence
+_MAX_NAME_CHARS = 60  # characters of a name in a sentence
 
 # Control characters but tab and line feed, marks that turn the direction of writing, halves of surrogate pairs: on a
 # terminal, in a page or in UTF-8 they do harm, and no name of an operator, kernel or thread has any.
@@ -25,8 +25,8 @@ def printable(text: str) -> str:
 
 def shortened(name: str) -> str:
     """Return a name as a sentence can hold it."""
-    text = printable(name[:_LONGEST_NAME]).replace("\n", " ")
-    return text if len(name) <= _LONGEST_NAME else f"{text}…"
+    text = printable(name[:_MAX_NAME_CHARS]).replace("\n", " ")
+    return text if len(name) <= _MAX_NAME_CHARS else f"{text}…"
 
 
 class Names(dict[str, int]):

@@ -15,8 +15,8 @@ Keys = Mapping[str, object]
 
 # worker0_step_12.pt.trace.json, rank-34.json, rank0.light.pt.trace.json, trace_8_rank_1.json, dlrm_r7.json
 _RANK = re.compile(r"(?:rank|worker|(?<![a-z0-9])r)[-_]?(\d+)(?!\d)", re.IGNORECASE)
-_LONGEST_RANK = 7  # digits
-_LARGEST_KEPT = 4096  # characters
+_MAX_RANK_DIGITS = 7  # digits
+_MAX_VALUE_CHARS = 4096  # characters
 _EPOCH_FROM_NS = 10**18  # 2001: no machine has been up for 31 years
 _LATEST_EPOCH_NS = 2**62  # 2116: with the length of a recording added it fits into int64
 _MAX_RANKS = 2**24  # a hundred times the largest machine
@@ -34,7 +34,7 @@ def rank_of(keys: Keys, path: str) -> int:
 
 def rank_in_name(path: str) -> int | None:
     """Return the rank that a file's name holds; the last one where it holds several."""
-    found = [digits for digits in _RANK.findall(PurePath(path).name) if len(digits) <= _LONGEST_RANK]
+    found = [digits for digits in _RANK.findall(PurePath(path).name) if len(digits) <= _MAX_RANK_DIGITS]
     return int(found[-1]) if found else None
 
 
@@ -84,7 +84,7 @@ def small_values(keys: Keys) -> Mapping[str, object]:
 
 def _is_small(value: object) -> bool:
     try:
-        return len(str(value)) <= _LARGEST_KEPT
+        return len(str(value)) <= _MAX_VALUE_CHARS
     except RecursionError:
         return False
 

@@ -33,8 +33,8 @@ from diagnose.trace_reader.intern import printable, shortened
 from diagnose.trace_reader.times import UNKNOWN_NS
 
 __all__ = [
-    "LONGEST_SILENCE_NS",
     "MAX_BYTES",
+    "MAX_SILENCE_NS",
     "bound_sizes",
     "check_trace",
     "implausible_marks",
@@ -47,7 +47,7 @@ _Columns = Mapping[str, npt.NDArray[Any]]
 _Mask = npt.NDArray[np.bool_]
 
 # torch.distributed ends a wait after 30 minutes at the latest unless told otherwise; nothing recorded waits longer.
-LONGEST_SILENCE_NS = 30 * 60 * 10**9
+MAX_SILENCE_NS = 30 * 60 * 10**9
 MAX_BYTES = 2**50
 _ON_HOST, _MAY_MARK = np.zeros(len(Kind), np.bool_), np.zeros(len(Kind), np.bool_)
 _ON_HOST[[Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME, Kind.MEMORY, Kind.GC]] = True
@@ -61,7 +61,7 @@ def implausible_times(columns: _Columns, names: Sequence[str]) -> tuple[_Mask | 
     The rest is the largest group of events without a silence of half an hour. None stands for no event at all.
     """
     start, end = columns["start"], columns["end"]
-    if start[0] != UNKNOWN_NS and end.max() - start[0] <= LONGEST_SILENCE_NS:
+    if start[0] != UNKNOWN_NS and end.max() - start[0] <= MAX_SILENCE_NS:
         return None, ()
     unknown = start == UNKNOWN_NS
     apart = ~unknown
@@ -69,13 +69,13 @@ def implausible_times(columns: _Columns, names: Sequence[str]) -> tuple[_Mask | 
     if first < len(start):
         begin, stop = _largest_group(start[first:])
         begin, stop = first + begin, first + stop
-        apart[begin:stop] = end[begin:stop] > start[stop - 1] + LONGEST_SILENCE_NS
+        apart[begin:stop] = end[begin:stop] > start[stop - 1] + MAX_SILENCE_NS
     return unknown | apart, (*_of_unknown(int(unknown.sum())), *_of_apart(columns, np.flatnonzero(apart), names))
 
 
 def _largest_group(start: Ints) -> tuple[int, int]:
     """Return the first and the last row, exclusive, of the largest group without a long silence in it."""
-    edges = np.flatnonzero(np.diff(start) > LONGEST_SILENCE_NS) + 1
+    edges = np.flatnonzero(np.diff(start) > MAX_SILENCE_NS) + 1
     begin, stop = np.append(0, edges), np.append(edges, len(start))
     largest = int((stop - begin).argmax())
     return int(begin[largest]), int(stop[largest])
@@ -196,8 +196,8 @@ def _broken(trace: Trace) -> Iterator[str]:
         "time begins at zero": int(e.start[0]) == 0,
         "rows are sorted": bool((steady >= 0).all()),
         "no event ends before it starts": bool((e.end >= e.start).all()),
-        "no event starts apart": bool((steady <= LONGEST_SILENCE_NS).all()),
-        "no event ends apart": int(e.end.max()) <= int(e.start[-1]) + LONGEST_SILENCE_NS,
+        "no event starts apart": bool((steady <= MAX_SILENCE_NS).all()),
+        "no event ends apart": int(e.end.max()) <= int(e.start[-1]) + MAX_SILENCE_NS,
         "kinds are known": int(e.kind.max()) < len(Kind),
         "host events have a thread": not ((e.thread < 0) & _ON_HOST[e.kind]).any(),
         "threads are in range": int(e.thread.max()) < len(trace.threads) and int(e.thread.min()) >= -1,

@@ -19,8 +19,8 @@ _EXACT_BELOW_US = 2.0**43
 UNKNOWN_NS = -(2**63)  # in the place of a start that is missing, no number, or out of range
 # Clocks count from a machine's start or from 1970. A sum of any two of these fits into int64.
 _EARLIEST_NS, _LATEST_NS = -(2**60), 2**62  # 36 years before zero, 2116
-_LONGEST_US = 2.0**50  # 35 years
-_SHORTEST_US = 5e-324  # the smallest number above zero
+_MAX_DURATION_US = 2.0**50  # 35 years
+_MIN_POSITIVE_US = 5e-324  # the smallest number above zero
 
 
 def floats_hold(starts_us: Sequence[float], durations_us: Sequence[float]) -> bool:
@@ -70,10 +70,10 @@ def instants_ns(ns: Sequence[int]) -> Ints:
 def durations_ns(us: _Floats) -> tuple[Ints, int]:
     """Convert durations; those that are negative or no number count as zero, and are the number beside them."""
     count = 0
-    if not _within(us, -_SHORTEST_US, _LONGEST_US):
+    if not _within(us, -_MIN_POSITIVE_US, _MAX_DURATION_US):
         unusable = ~((us >= 0.0) & (us < np.inf))
         count = int(np.count_nonzero(unusable))
-        us = np.minimum(np.where(unusable, 0.0, us), _LONGEST_US)
+        us = np.minimum(np.where(unusable, 0.0, us), _MAX_DURATION_US)
     return np.rint(us * 1000.0).astype(np.int64), count
 
 

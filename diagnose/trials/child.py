@@ -17,7 +17,7 @@ from diagnose.capture.process.children import ForkedChildren
 from diagnose.capture.process.ranks import rank_and_size
 from diagnose.capture.process.run import leave_behind, silence_kineto, trace_script
 from diagnose.capture.process.script import Outcome, StopScript, check_script, run_script
-from diagnose.capture.record.script_config import ScriptFacts
+from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.import_hooks import when_imported
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import DiagnoseError
@@ -90,16 +90,16 @@ def _measure(order: Order, script: Sequence[str], *, module: bool) -> Run:
         if timer.done:
             raise StopScript
 
-    listener = Listener(order.step_on, ScriptFacts(), boundary)  # type: ignore[arg-type]  # checked by the parent
-    when_imported("torch", numbers.arm)
-    when_imported("torch", listener.arm)
+    listener = Listener(order.step_on, ScriptConfig(), boundary)  # type: ignore[arg-type]  # checked by the parent
+    when_imported("torch", numbers.install)
+    when_imported("torch", listener.install)
     owner, forked = os.getpid(), ForkedChildren()
     outcome = run_script(script, module=module)
     if os.getpid() != owner:  # the script forked, and this is the child at the script's end
         os._exit(outcome.exit_code)
-    listener.disarm()
+    listener.remove()
     listener.shut_loaders()
-    numbers.disarm()
+    numbers.remove()
     run = _result(order, outcome, timer, numbers, memory)
     leave_behind(outcome, forked)
     return run

@@ -99,11 +99,11 @@ class InProcess:
         silence_kineto()
         numbers, memory, returned = Numbers(), DevicePeak(), Returned()
         timer = StepTimer(self.warm_up, self.timed, alone=True, timing_begins=memory.start)
-        numbers.arm()
+        numbers.install()
         try:
             finished = _steps(self.step_fn(), timer, returned, deadline)
         finally:
-            numbers.disarm()
+            numbers.remove()
         step_ns = timer.step_ns()
         if len(step_ns) < LEAST_TIMED:
             raise CaptureError(_why_nothing(timer.num_steps, ended=finished))

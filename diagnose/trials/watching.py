@@ -28,7 +28,7 @@ class Numbers:
         self._norms: list[Any] = []
         self._undo: list[Callable[[], None]] = []
 
-    def arm(self) -> None:
+    def install(self) -> None:
         """Begin to listen; torch has just been imported."""
         import torch
         from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -46,7 +46,7 @@ class Numbers:
         self._undo.append(handle.remove)
         self._undo.append(self._watch_scalers())
 
-    def disarm(self) -> None:
+    def remove(self) -> None:
         """Stop listening."""
         while self._undo:
             self._undo.pop()()

@@ -37,7 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnose.kernels.ops.scaffold import FLOATING, checked, operator
+from diagnose.kernels.ops.custom_op import FLOATING, checked, operator
 
 __all__ = ["FusedAdamW", "adamw_step", "clip_factor", "step_by_formula"]
 

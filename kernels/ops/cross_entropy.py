@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from diagnose.kernels.ops.scaffold import checked, operator, transforming
+from diagnose.kernels.ops.custom_op import checked, operator, transforming
 
 __all__ = ["cross_entropy", "linear_cross_entropy"]
 

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from diagnose.kernels.ops.scaffold import checked, operator, same_shape
+from diagnose.kernels.ops.custom_op import checked, operator, same_shape
 
 __all__ = ["check_form", "gelu"]
 

@@ -19,7 +19,7 @@ Example::
 
     from diagnose.kernels.ops.native import missing
     from diagnose.kernels.ops.scale import scale
-    from diagnose.kernels.ops.scaffold import using
+    from diagnose.kernels.ops.custom_op import using
 
     print(missing() or "the native library can be built here, and runs within using('native')")
     with using("eager"):

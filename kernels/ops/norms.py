@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnose.kernels.ops.scaffold import checked, operator, same_shape, transforming
+from diagnose.kernels.ops.custom_op import checked, operator, same_shape, transforming
 
 __all__ = ["add_layer_norm", "add_rms_norm", "layer_norm", "rms_norm"]
 

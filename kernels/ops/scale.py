@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnose.kernels.ops.scaffold import checked, operator
+from diagnose.kernels.ops.custom_op import checked, operator
 
 __all__ = ["scale"]
 

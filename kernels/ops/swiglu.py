@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-from diagnose.kernels.ops.scaffold import checked, operator, same_shape, transforming
+from diagnose.kernels.ops.custom_op import checked, operator, same_shape, transforming
 
 __all__ = ["swiglu"]
 

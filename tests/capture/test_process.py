@@ -9,7 +9,7 @@ import pytest
 from diagnose.capture.process import process
 from diagnose.capture.process.process import busy_share
 from diagnose.capture.record import script_config
-from diagnose.capture.record.script_config import ScriptFacts
+from diagnose.capture.record.script_config import ScriptConfig
 
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -53,9 +53,9 @@ def test_the_loader_s_workers_are_taken_down_while_they_live(monkeypatch):
 
     shares = {(7, 8): 0.6404}
     monkeypatch.setattr(script_config, "busy_share", lambda pids: shares[tuple(pids)])
-    facts, dataset, iterator = ScriptFacts(), object(), Iterator()
-    facts.loader_opened(SimpleNamespace(num_workers=2), dataset)
-    facts.batch_delivered(dataset, iterator)
-    facts.settle()
-    assert facts.loader["num_workers"] == 2
-    assert facts.loader["workers_busy"] == 0.64
+    config, dataset, iterator = ScriptConfig(), object(), Iterator()
+    config.loader_opened(SimpleNamespace(num_workers=2), dataset)
+    config.batch_delivered(dataset, iterator)
+    config.settle()
+    assert config.loader["num_workers"] == 2
+    assert config.loader["workers_busy"] == 0.64

@@ -87,7 +87,8 @@ def assert_tables_hold(t: Tables) -> None:
     assert sum(causes.totals().values()) == total(idle)
     assert (gaps.start[causes.gap] <= causes.start).all()
     assert (gaps.end[causes.gap] >= causes.end).all()
-    assert ((gaps.start <= gaps.called) & (gaps.called <= gaps.turn) & (gaps.turn <= gaps.end)).all()
+    assert ((gaps.start <= gaps.launch_start) & (gaps.launch_start <= gaps.queued_at)).all()
+    assert (gaps.queued_at <= gaps.end).all()
     if t.device_id >= 0:
         parts = t.occupancy
         busy = (parts.compute, parts.exposed_communication, parts.exposed_copy)

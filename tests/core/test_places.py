@@ -1,11 +1,11 @@
-"""What a thread was doing at a time, and the user's line behind it."""
+"""Which operators enclosed a moment of a thread, and the user's line behind it."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from diagnose.analyzers.common.locate import doing, is_user_file, place, sampled_lines
+from diagnose.analyzers.common.locate import enclosing_operators, is_user_file, locate_one, sampled_lines
 from diagnose.model.intervals import span
 from diagnose.pipeline.rank import build_tables
 
@@ -42,8 +42,11 @@ def test_operators_outermost_first_without_the_step_mark(r):
     r.op("aten::linear", 100, 200)
     r.op("aten::addmm", 110, 190)
     t = r.tables()
-    assert doing(t, 0, np.array([500_000, 150_000])) == ["between operators", "aten::linear > aten::addmm"]
-    assert doing(t, 99, np.array([150_000])) == ["between operators"]
+    assert enclosing_operators(t, 0, np.array([500_000, 150_000])) == [
+        "between operators",
+        "aten::linear > aten::addmm",
+    ]
+    assert enclosing_operators(t, 99, np.array([150_000])) == ["between operators"]
 
 
 def test_the_innermost_frame_of_the_user(r):
@@ -51,7 +54,7 @@ def test_the_innermost_frame_of_the_user(r):
     r.frame("model.py(20): forward", 50, 300)
     r.frame("torch/nn/modules/linear.py(114): forward", 60, 290)
     r.op("aten::linear", 100, 200)
-    where = place(r.tables(), 0, 150_000)
+    where = locate_one(r.tables(), 0, 150_000)
     assert (where.file, where.line, where.function, where.op) == ("model.py", 20, "forward", "aten::linear")
     assert where.stack == ("torch/nn/modules/linear.py(114): forward", "model.py(20): forward", "train.py(3): main")
 
@@ -59,7 +62,7 @@ def test_the_innermost_frame_of_the_user(r):
 def test_modules_and_builtins_are_no_lines(r):
     r.frame("nn.Module: Linear_0", 0, 1000)
     r.frame("<built-in function linear>", 50, 300)
-    where = place(r.tables(), 0, 150_000)
+    where = locate_one(r.tables(), 0, 150_000)
     assert (where.file, where.op) == (None, None)
     assert where.stack == ("<built-in function linear>", "nn.Module: Linear_0")
 
@@ -68,14 +71,14 @@ def test_call_stacks_of_old_exporters(r):
     stack = "torch/nn/functional.py(1): linear;model.py(21): forward;train.py(5): main"
     r.op("aten::linear", 100, 200, detail=stack)
     r.op("aten::addmm", 110, 190)
-    where = place(r.tables(), 0, 150_000)
+    where = locate_one(r.tables(), 0, 150_000)
     assert (where.file, where.line, where.op) == ("model.py", 21, "aten::linear")
 
 
 def test_without_frames_the_operators_are_the_stack(r):
     r.op("aten::linear", 100, 200)
     r.op("aten::addmm", 110, 190)
-    where = place(r.tables(), 0, 150_000)
+    where = locate_one(r.tables(), 0, 150_000)
     assert (where.file, where.op, where.stack) == (None, "aten::linear", ("aten::addmm", "aten::linear"))
 
 

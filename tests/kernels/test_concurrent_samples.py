@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from diagnose.kernels.background import BackgroundLoader
+from diagnose.kernels.background_loader import BackgroundLoader
 from diagnose.kernels.concurrent_samples import ConcurrentSamples
 from diagnose.kernels.loader_tuning import Settings, tune_loader
 

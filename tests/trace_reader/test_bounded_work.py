@@ -55,7 +55,7 @@ def touched(monkeypatch):
 @pytest.mark.parametrize("start", [b"", b'{"ph":"X","name":"', b'{"ph":"X","args":{"a":[0'])
 @pytest.mark.parametrize("piece", [b"{" * MB, b"x" * MB, b" " * MB])
 def test_a_piece_without_an_event_is_read_to_a_limit_only(start, piece, touched, monkeypatch):
-    monkeypatch.setattr(events, "LONGEST_EVENT", MB)
+    monkeypatch.setattr(events, "MAX_EVENT_BYTES", MB)
     window = Window(source := Endless(piece, 100 * MB))
     window.replace(GOOD + b"," + start)
     rows = events.Rows()
@@ -67,7 +67,7 @@ def test_a_piece_without_an_event_is_read_to_a_limit_only(start, piece, touched,
 
 
 def test_an_event_that_never_ends_does_not_make_every_block_longer(touched, monkeypatch):
-    monkeypatch.setattr(events, "LONGEST_EVENT", MB)
+    monkeypatch.setattr(events, "MAX_EVENT_BYTES", MB)
     text = b'{"ph":"X","args":{"a":[' + b",".join([GOOD] * 60_000)
     window = Window(source := Endless(text, len(text)))
     rows = events.Rows()
@@ -159,7 +159,7 @@ def test_nothing_before_the_first_event(read_text):
 
 
 def test_the_longest_event_is_longer_than_any_recorded():
-    assert blocks.LONGEST_EVENT >= 4 * MB
+    assert blocks.MAX_EVENT_BYTES >= 4 * MB
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_small_gradients_do_not_vanish(scaled):
 
 def test_a_step_whose_gradients_overflow_is_left_out_and_counted(scaled):
     numbers = Numbers()
-    numbers.arm()
+    numbers.install()
     try:
         model, optimizer = make()
         before = weights(model)
@@ -100,7 +100,7 @@ def test_a_step_whose_gradients_overflow_is_left_out_and_counted(scaled):
             optimizer.zero_grad()
             assert torch.equal(weights(model), before) is (factor > 1)
     finally:
-        numbers.disarm()
+        numbers.remove()
     assert numbers.skipped_steps == 2
     assert numbers.losses[0] == pytest.approx(1e9 * numbers.losses[2])  # heard before it is scaled
 

@@ -54,7 +54,7 @@ def _reason(session: Session, outcome: Outcome) -> str:
 
 
 def _never_stepped(session: Session) -> str:
-    if not session.listener.armed:
+    if not session.listener.installed:
         return "the script never imported torch. Trace the script that trains or runs the model."
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     if children.ru_utime > CHILD_SECONDS and not session.listener.num_events:

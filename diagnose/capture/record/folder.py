@@ -26,7 +26,7 @@ from diagnose.model.reservation import Reservation
 if TYPE_CHECKING:
     from diagnose.model.capture import CaptureInfo
 
-__all__ = ["CaptureFolder", "Places", "unfinished"]
+__all__ = ["CaptureFolder", "CapturePaths", "unfinished"]
 
 OUR_FILES = (
     "capture.json",
@@ -40,7 +40,7 @@ SPARE_BYTES = 128 * 1024  # descriptions are 5 to 50 kB
 TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}  # of a rename: something stands there
 
 
-class Places:
+class CapturePaths:
     """Where the capture of one process lies: ``target``, while it is written ``partial``, else ``beside``.
 
     Raises:
@@ -86,8 +86,8 @@ class CaptureFolder:
     """
 
     def __init__(self, target: Path, *, rank: int, num_ranks: int, force: bool) -> None:
-        places = Places(target, rank=rank, num_ranks=num_ranks, pid=os.getpid())
-        self.target, self.partial, self._beside = places.target, places.partial, places.beside
+        paths = CapturePaths(target, rank=rank, num_ranks=num_ranks, pid=os.getpid())
+        self.target, self.partial, self._beside = paths.target, paths.partial, paths.beside
         self._rank, self._num_ranks, self._force = rank, num_ranks, force
         self._shared = num_ranks > 1
         self._name = f"capture.rank{rank}.json" if self._shared else "capture.json"

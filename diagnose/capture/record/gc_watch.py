@@ -13,7 +13,7 @@ from collections.abc import Mapping
 __all__ = ["GcWatch"]
 
 # Collections of the youngest objects take microseconds and are many: they are work like any other.
-LEAST_NS = 100_000
+MIN_PAUSE_NS = 100_000
 
 
 class GcWatch:
@@ -41,6 +41,6 @@ class GcWatch:
         now = time.time_ns()
         if phase == "start":
             self._began = now
-        elif self._began and now - self._began >= LEAST_NS:
+        elif self._began and now - self._began >= MIN_PAUSE_NS:
             self.runs.append((self._began, now))
             self._began = 0

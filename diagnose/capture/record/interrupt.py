@@ -16,7 +16,7 @@ from types import FrameType
 __all__ = ["StepInterrupt"]
 
 AGAIN_S = 0.05  # until the next try, where the thread was where nothing may be stopped
-LONGEST_S = 1.0  # between two looks
+MAX_WAIT_S = 1.0  # between two looks
 
 
 class StepInterrupt:
@@ -57,7 +57,7 @@ class StepInterrupt:
             if wait <= 0:
                 signal.pthread_kill(main, signal.SIGURG)
                 wait = AGAIN_S
-            self._changed.wait(min(wait, LONGEST_S))
+            self._changed.wait(min(wait, MAX_WAIT_S))
             self._changed.clear()
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the signature of a handler

@@ -1,4 +1,4 @@
-"""What a capture measures, and what it needs of the world around it."""
+"""What a capture measures, and the callbacks it needs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from diagnose.capture.record.window import WindowKind
 
-__all__ = ["Measured", "Surroundings"]
+__all__ = ["Measurements", "PlanHooks"]
 
 
 @dataclass
-class Measured:
+class Measurements:
     """What the plan has measured so far; times are ns per step."""
 
     found_after: int | None = None  # steps until steady
@@ -28,8 +28,8 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What the plan needs of the world around it."""
+class PlanHooks:
+    """Callbacks and settings that the plan needs from the session."""
 
     folder: Path  # where to write
     prefix: str  # of file names: "rank0"

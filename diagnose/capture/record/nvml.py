@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["GpuMonitor"]
 
-MOST_ROWS = 20_000  # of a series, over half an hour at 100 ms
+MAX_ROWS = 20_000  # of a series, over half an hour at 100 ms
 SLOW_EVERY = 5  # rows between two readings of what takes NVML 20 ms each (PCIe) or hardly changes (processes)
 
 THROTTLE_REASONS = {  # bits of nvmlDeviceGetCurrentClocksEventReasons, from NVML's documentation
@@ -86,7 +86,7 @@ class GpuMonitor:
 
     def _run(self) -> None:
         rows = 0
-        while not self._enough.wait(self._period) and rows < MOST_ROWS:
+        while not self._enough.wait(self._period) and rows < MAX_ROWS:
             for handle, series in zip(self._handles, self._series, strict=True):
                 _take(self._nvml, handle, series, slow=rows % SLOW_EVERY == 0)
             rows += 1

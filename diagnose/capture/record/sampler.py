@@ -25,7 +25,7 @@ UNKNOWN = -1
 # A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
 # 5 ms the sampler would hardly ever look into a short stretch of Python, but into the torch call that comes after it.
 SWITCH_S = 0.0002
-MOST_SHARE = 0.0125  # of a core: where waking a thread is dear, as on virtual machines, samples come less often
+MAX_CPU_SHARE = 0.0125  # of a core: where waking a thread is dear, as on virtual machines, samples come less often
 
 
 class Sampler:
@@ -110,7 +110,7 @@ class Sampler:
                 del frame
                 self._running.append(state())
                 num += 1
-                pause = max(self._period, (time.thread_time_ns() - used) / (1e9 * num * MOST_SHARE))
+                pause = max(self._period, (time.thread_time_ns() - used) / (1e9 * num * MAX_CPU_SHARE))
         self._cost_ns += time.thread_time_ns() - used
         self._watched_ns += time.perf_counter_ns() - began
         now_ns = _ready_ns(self._native_id)

@@ -10,7 +10,7 @@ from typing import Any
 
 from diagnose.capture.process.process import busy_share
 
-__all__ = ["ScriptFacts", "describe_gpus", "describe_optimizer", "precision_flags"]
+__all__ = ["ScriptConfig", "describe_gpus", "describe_optimizer", "precision_flags"]
 
 LOADER_ARGUMENTS = (
     "num_workers", "pin_memory", "persistent_workers", "prefetch_factor",
@@ -21,7 +21,7 @@ DDP_ARGUMENTS = ("find_unused_parameters", "broadcast_buffers", "gradient_as_buc
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-class ScriptFacts:
+class ScriptConfig:
     """Collects what the hooks see: DataLoaders, optimizers, DDP."""
 
     def __init__(self) -> None:

@@ -17,12 +17,12 @@ from diagnose.capture.record.allocator import allocator_counters
 from diagnose.capture.record.folder import CaptureFolder
 from diagnose.capture.record.gc_watch import GcWatch
 from diagnose.capture.record.interrupt import StepInterrupt
-from diagnose.capture.record.measurements import Measured, Surroundings
+from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.other_profilers import ForeignProfilers
-from diagnose.capture.record.plan import LEAST_STEPS, Plan
+from diagnose.capture.record.plan import MIN_STEPS, Plan
 from diagnose.capture.record.sampler import Sampler
-from diagnose.capture.record.script_config import ScriptFacts, describe_gpus, precision_flags
+from diagnose.capture.record.script_config import ScriptConfig, describe_gpus, precision_flags
 from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.steps.listener import Listener, in_backward
 from diagnose.errors import OutputError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-MOST_STOPS = 3  # a script that swallows BaseException thrice means it
+MAX_STOPS = 3  # a script that swallows BaseException thrice means it
 SAY_EVERY = 1.0  # seconds between two lines about the same wait
 
 
@@ -54,10 +54,10 @@ class Session:
         self.options, self.command = options, command
         self.rank, self.num_ranks = rank_and_size()
         self.folder = CaptureFolder(options.output, rank=self.rank, num_ranks=self.num_ranks, force=options.force)
-        self.facts = ScriptFacts()
-        self.listener = Listener(options.step_on, self.facts, self._boundary)
+        self.script_config = ScriptConfig()
+        self.listener = Listener(options.step_on, self.script_config, self._boundary)
         self.foreign = ForeignProfilers(self._foreign_started)
-        self.measured = Measured()
+        self.measured = Measurements()
         self.plan: Plan | None = None
         self.notes: list[str] = []
         self.complete = False  # the plan came to its end
@@ -77,11 +77,11 @@ class Session:
         self._monitor: GpuMonitor | None = None
         self._interrupt = StepInterrupt(lambda: self.plan.due_in if self.plan is not None else math.inf, self._in_step)
 
-    def arm(self) -> None:
+    def install(self) -> None:
         """Put hooks into torch once it is imported; a torch that takes none leaves the script alone."""
         try:
             self.foreign.watch()
-            self.listener.arm()
+            self.listener.install()
         except (ImportError, AttributeError) as error:
             self.notes.append(f"This torch could not be hooked into fully ({error}).")
 
@@ -101,8 +101,8 @@ class Session:
     def _begin(self) -> None:
         """Start the plan at the first boundary of what is now taken for a step."""
         self.rank, self.num_ranks = rank_and_size()
-        self.measured = Measured()
-        around = Surroundings(
+        self.measured = Measurements()
+        hooks = PlanHooks(
             folder=self.folder.partial,
             prefix=f"rank{self.rank}",
             num_ranks=self.num_ranks,
@@ -116,7 +116,7 @@ class Session:
             wrote=self._save,
         )
         first = self.plan is None
-        self.plan = Plan(self.options, around, self.measured)
+        self.plan = Plan(self.options, hooks, self.measured)
         if first:
             self._interrupt.start()
 
@@ -130,7 +130,7 @@ class Session:
     def _settled(self) -> None:
         """Fix what a step is, and take down what the script runs with while its objects are alive."""
         self.listener.lock()
-        self.facts.settle()
+        self.script_config.settle()
         self.gpus, self.precision = describe_gpus(), precision_flags()
         self.allocator_before = allocator_counters()
         self.run_id = agree_on_run_id()
@@ -143,8 +143,8 @@ class Session:
         self.complete = True
         self._end_threads()
         alone = self.plan is not None and self.plan.failed and self.num_ranks > 1  # the other ranks go on
-        if self._stop is None or self.options.keep_going or self._stops == MOST_STOPS or alone:
-            self._disarm()
+        if self._stop is None or self.options.keep_going or self._stops == MAX_STOPS or alone:
+            self._remove_hooks()
             return
         self._stops += 1
         self._stop()
@@ -169,9 +169,9 @@ class Session:
             if self.plan is not None:
                 self.plan.disturb()
 
-    def _disarm(self) -> None:
+    def _remove_hooks(self) -> None:
         self._interrupt.stop()
-        self.listener.disarm()
+        self.listener.remove()
         self.foreign.forget()
 
     def _end_threads(self) -> None:
@@ -183,7 +183,7 @@ class Session:
 
     def close(self) -> None:
         """End the capture wherever it is; a window that holds a whole step is kept."""
-        self._disarm()
+        self._remove_hooks()
         try:
             if self.plan is not None:
                 self.plan.close()
@@ -197,7 +197,7 @@ class Session:
             return
         if "attribution" not in self.measured.files:
             self.notes.append("The script ended before the attribution window: stacks, shapes and lines are missing.")
-        if len(light) < (self.options.steps or LEAST_STEPS):
+        if len(light) < (self.options.steps or MIN_STEPS):
             self.notes.append(f"The script ended during the light window: the timing rests on {len(light)} steps.")
 
     @property

@@ -73,7 +73,7 @@ def schedule_gc(log: Log, options: Mapping[str, Any]) -> Undo:
 
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from diagnose.kernels.garbage import scheduled_gc
+    from diagnose.kernels.gc_schedule import scheduled_gc
 
     stack = ExitStack()
     collector = stack.enter_context(scheduled_gc(every=int(options.get("every") or 100)))

@@ -16,7 +16,7 @@ if not torch.cuda.is_available() and "triton" not in sys.modules:
     os.environ["TRITON_INTERPRET"] = "1"
 
 from diagnose.kernels import ops
-from diagnose.kernels.ops.scaffold import Operator, using
+from diagnose.kernels.ops.custom_op import Operator, using
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

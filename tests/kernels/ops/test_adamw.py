@@ -17,7 +17,7 @@ SHAPES = ((3, 5), (1,), (4, 4), (0, 2), (2, 3, 3), (50,))
 def small_chunks(monkeypatch):
     """Let one program update 16 elements, so that tensors take several."""
     if importlib.util.find_spec("triton") is not None:
-        programs = importlib.import_module("diagnose.kernels.ops.programs.adamw")
+        programs = importlib.import_module("diagnose.kernels.ops.triton_kernels.adamw")
         programs._chunks.cache_clear()
         monkeypatch.setattr(programs, "CHUNK", 16)
         monkeypatch.setattr(programs, "ELEMENTS", 8)

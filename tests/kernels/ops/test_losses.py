@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from diagnose.kernels import ops
-from diagnose.kernels.ops.scaffold import using
+from diagnose.kernels.ops.custom_op import using
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

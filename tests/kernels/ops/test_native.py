@@ -13,8 +13,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from diagnose.kernels import ops
 from diagnose.kernels.ops import native
+from diagnose.kernels.ops.custom_op import using
 from diagnose.kernels.ops.gelu import _gelu, _gelu_backward
-from diagnose.kernels.ops.scaffold import using
 from diagnose.kernels.ops.scale import _scale
 
 NVCC = native._nvcc()

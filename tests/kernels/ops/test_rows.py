@@ -7,14 +7,14 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from diagnose.kernels import ops
-from diagnose.kernels.ops.scaffold import using
+from diagnose.kernels.ops.custom_op import using
 
 
 @pytest.fixture
 def short_blocks(monkeypatch):
     """Let programs hold eight columns, so that small rows are walked through as the longest are."""
     pytest.importorskip("triton", reason="triton, which needs Linux, is not installed")
-    monkeypatch.setattr(importlib.import_module("diagnose.kernels.ops.programs.layout"), "MAX_BLOCK", 8)
+    monkeypatch.setattr(importlib.import_module("diagnose.kernels.ops.triton_kernels.layout"), "MAX_BLOCK", 8)
     with using("triton"):
         yield
 
@@ -46,7 +46,7 @@ def test_long_rows_are_walked_through(short_blocks, cases, name):
 @pytest.mark.parametrize("width", [7, 40])
 def test_softmax_of_infinities_and_nan_is_torchs(implementation, device, monkeypatch, width):
     if implementation == "triton":
-        monkeypatch.setattr(importlib.import_module("diagnose.kernels.ops.programs.layout"), "MAX_BLOCK", 16)
+        monkeypatch.setattr(importlib.import_module("diagnose.kernels.ops.triton_kernels.layout"), "MAX_BLOCK", 16)
     x = torch.randn(6, width, device=device)
     x[0] = -torch.inf
     x[1, : width - 2] = -torch.inf  # the first blocks hold nothing

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diagnose.kernels.ops.programs.layout import ELEMENTS, flat_grid, like
+from diagnose.kernels.ops.triton_kernels.layout import ELEMENTS, flat_grid, like
 
 __all__ = ["forward"]
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from diagnose.kernels.background import BackgroundLoader
+from diagnose.kernels.background_loader import BackgroundLoader
 
 
 class Slow(Dataset):

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diagnose.kernels.ops.programs.layout import compute_dtype, row_block, rows_of, torch_compute_dtype, warps
-from diagnose.kernels.ops.programs.softmax import grow
+from diagnose.kernels.ops.triton_kernels.layout import compute_dtype, row_block, rows_of, torch_compute_dtype, warps
+from diagnose.kernels.ops.triton_kernels.softmax import grow
 
 __all__ = ["backward", "forward"]
 

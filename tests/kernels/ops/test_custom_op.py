@@ -8,7 +8,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from diagnose.kernels import ops
 from diagnose.kernels.ops import _choice
-from diagnose.kernels.ops.scaffold import checked, operator, using
+from diagnose.kernels.ops.custom_op import checked, operator, using
 
 
 def test_autocast_gives_the_dtypes_of_torch_on_gpus(device):

@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diagnose.kernels.ops.programs.layout import ELEMENTS, compute_dtype, flat_grid
-from diagnose.kernels.ops.programs.pairs import place
+from diagnose.kernels.ops.triton_kernels.layout import ELEMENTS, compute_dtype, flat_grid
+from diagnose.kernels.ops.triton_kernels.pairs import place
 
 __all__ = ["rotate"]
 

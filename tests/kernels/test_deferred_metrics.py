@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from diagnose.kernels import metrics as module
-from diagnose.kernels.metrics import DeferredMetrics
+from diagnose.kernels import deferred_metrics as module
+from diagnose.kernels.deferred_metrics import DeferredMetrics
 
 
 class SlowEvent:

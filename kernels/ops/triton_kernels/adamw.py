@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from diagnose.kernels.ops.adamw import step_by_formula
-from diagnose.kernels.ops.programs.layout import ELEMENTS
+from diagnose.kernels.ops.triton_kernels.layout import ELEMENTS
 
 __all__ = ["step"]
 

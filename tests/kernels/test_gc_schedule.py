@@ -3,7 +3,7 @@ import weakref
 
 import pytest
 
-from diagnose.kernels.garbage import scheduled_gc
+from diagnose.kernels.gc_schedule import scheduled_gc
 
 
 class Node:

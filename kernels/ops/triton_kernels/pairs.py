@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diagnose.kernels.ops.programs.gelu import gelu_of, slope_of
-from diagnose.kernels.ops.programs.layout import ELEMENTS, compute_dtype, flat_grid, rows_of
+from diagnose.kernels.ops.triton_kernels.gelu import gelu_of, slope_of
+from diagnose.kernels.ops.triton_kernels.layout import ELEMENTS, compute_dtype, flat_grid, rows_of
 
 __all__ = ["bias_gelu", "bias_gelu_backward", "place", "swiglu", "swiglu_backward"]
 
