@@ -15,7 +15,9 @@ import shutil
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +37,7 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.events import Device, Events, Kind, Thread, Trace
 from diagnose.pipeline.rank import analyze_rank, build_tables
 from diagnose.tables import Tables
+from diagnose.trace_reader import read_trace
 
 COLUMNS = (
     "thread", "device", "stream", "correlation", "size", "shapes", "types", "values", "detail", "sequence", "grid",
@@ -43,6 +46,7 @@ COLUMNS = (
 EPOCH_NS = 1_700_000_000_000_000_000
 COPY_CALL = "cudaMemcpyAsync"
 LAUNCH_CALL = "cudaLaunchKernel"
+TRACES = Path(__file__).parents[2] / "shared" / "traces"
 
 # A shell that runs the tests in the background ignores the interrupt, and every script they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -323,3 +327,28 @@ def queued() -> Any:
 @pytest.fixture(scope="session")
 def presentable() -> Callable[[Prescription], None]:
     return assert_presentable
+
+
+class Corpus:
+    """The recorded traces beside the repository, each read and examined once."""
+
+    @cached_property
+    def captures(self) -> dict[str, Capture]:
+        files = [path for path in sorted(TRACES.glob("*.json.gz")) if "not_kineto" not in path.name]
+        return {path.name.removesuffix(".json.gz"): Capture(read_trace(path)) for path in files}
+
+    @cached_property
+    def tables(self) -> dict[str, Tables]:
+        return {name: build_tables(c, c.trace) for name, c in self.captures.items()}
+
+    @cached_property
+    def diagnoses(self) -> dict[str, Diagnosis]:
+        return {name: analyze_rank(c) for name, c in self.captures.items()}
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Corpus:
+    """Return the corpus; skip where it is absent."""
+    if not TRACES.is_dir():
+        pytest.skip("the recorded traces (../shared/traces) are not here")
+    return Corpus()
