@@ -13,13 +13,12 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -43,6 +42,7 @@ COLUMNS = (
     "thread", "device", "stream", "correlation", "size", "shapes", "types", "values", "detail", "sequence", "grid",
     "awaits",
 )  # fmt: skip
+Value = TypeVar("Value")
 EPOCH_NS = 1_700_000_000_000_000_000
 COPY_CALL = "cudaMemcpyAsync"
 LAUNCH_CALL = "cudaLaunchKernel"
@@ -329,21 +329,48 @@ def presentable() -> Callable[[Prescription], None]:
     return assert_presentable
 
 
+EVERYDAY_BYTES = (
+    500_000  # of a recorded trace; the larger ones take most of the time, and scripts/accuracy has them all
+)
+
+
+class OnDemand(Mapping[str, Value]):
+    """Makes the value of a name the first time that it is asked for."""
+
+    def __init__(self, names: Iterable[str], make: Callable[[str], Value]) -> None:
+        self.names, self.make, self.made = tuple(names), make, dict[str, Value]()
+
+    def __getitem__(self, name: str) -> Value:
+        if name not in self.made:
+            self.made[name] = self.make(name)
+        return self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
 class Corpus:
-    """The recorded traces beside the repository, each read and examined once."""
+    """The recorded traces beside the repository, each read and examined once, and only where a test wants it."""
 
-    @cached_property
-    def captures(self) -> dict[str, Capture]:
+    def __init__(self) -> None:
         files = [path for path in sorted(TRACES.glob("*.json.gz")) if "not_kineto" not in path.name]
-        return {path.name.removesuffix(".json.gz"): Capture(read_trace(path)) for path in files}
+        self.files = {path.name.removesuffix(".json.gz"): path for path in files}
+        self.captures = OnDemand(self.files, lambda name: Capture(read_trace(self.files[name])))
+        self.tables = OnDemand(self.files, lambda name: build_tables(self.captures[name], self.captures[name].trace))
+        self.diagnoses = OnDemand(self.files, lambda name: analyze_rank(self.captures[name]))
 
-    @cached_property
-    def tables(self) -> dict[str, Tables]:
-        return {name: build_tables(c, c.trace) for name, c in self.captures.items()}
+    def of(self, extent: str) -> list[str]:
+        """Return the names of all traces, or of those that are small enough for every day."""
+        return [name for name, path in self.files.items() if extent == "all" or path.stat().st_size < EVERYDAY_BYTES]
 
-    @cached_property
-    def diagnoses(self) -> dict[str, Diagnosis]:
-        return {name: analyze_rank(c) for name, c in self.captures.items()}
+
+@pytest.fixture(params=["small", pytest.param("all", marks=pytest.mark.full)])
+def extent(request: pytest.FixtureRequest) -> str:
+    """Run a test over the small recorded traces, and under ``full`` over all."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -198,7 +198,11 @@ def test_a_wait_shorter_than_the_period_is_told_from_what_runs_around_it():
     def nap():
         time.sleep(0.0047)  # no whole number of periods for both: samples fall on all of it
 
-    sampler = sampled(lambda: (spin_for(0.006), nap()) and None, period_ms=5.0, samples=100)
+    def work():
+        spin_for(0.006)
+        nap()
+
+    sampler = sampled(work, period_ms=5.0, samples=100)
     running = {"spin_for": [], "nap": []}
     for (_, _, function), runs in zip(places(sampler), sampler.rows()["running"], strict=True):
         running.get(function, []).append(runs)

@@ -130,9 +130,7 @@ def test_measuring_leaves_no_trace():
     assert torch.equal(states[3], generator.get_state())
 
 
-@pytest.mark.parametrize(
-    "draw", [lambda: torch.rand(3), random.random, np.random.rand, iter(range(10**9)).__next__]
-)
+@pytest.mark.parametrize("draw", [lambda: torch.rand(3), random.random, np.random.rand, iter(range(10**9)).__next__])
 def test_loaders_whose_samples_depend_on_more_than_their_index_stay(draw):
     loader = DataLoader(Slow(seconds=0.0, draw=draw), batch_size=8)
     tuning = tune_loader(loader, seconds=0.01, max_workers=1)
