@@ -25,6 +25,7 @@ from diagnose.model.diagnosis import (
     Trial,
     Where,
 )
+from diagnose.reports.format import MAX_LOSSES
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Memory
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
 
 SCHEMA_VERSION = 1
-MAX_LOSSES = 100  # of each side of a trial
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 _T = TypeVar("_T")

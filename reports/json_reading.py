@@ -150,7 +150,7 @@ class _Report(msgspec.Struct):
 
 
 def is_report(text: bytes) -> bool:
-    """Tell whether a JSON text is, or once was, a diagnosis: it has a schema_version and a verdict."""
+    """Return whether a JSON text is, or once was, a diagnosis: it has a schema_version and a verdict."""
     try:
         head = msgspec.json.decode(text, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError):

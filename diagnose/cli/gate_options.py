@@ -15,7 +15,7 @@ __all__ = ["compare", "gate"]
 @click.option("--allow-differences", is_flag=True, help="Compare although device, batch size or the like differ.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("paths", nargs=-1, metavar="BEFORE AFTER...")
-def compare(before: tuple[str, ...], paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # typed by the request
+def compare(before: tuple[str, ...], paths: tuple[str, ...], **asked: Any) -> None:  # typed by the request
     """Compare two captures, traces, or JSON reports: the step, its parts, causes and kernels.
 
     Runs of one script differ, so name two or more of each side; with --before every PATH is a run of the later one:
@@ -44,7 +44,7 @@ def compare(before: tuple[str, ...], paths: tuple[str, ...], **asked: Any) -> No
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="BASELINE TARGET [ARGS]...")
-def gate(baseline: tuple[str, ...], paths: tuple[str, ...], **asked: Any) -> int:  # noqa: ANN401  # typed by the request
+def gate(baseline: tuple[str, ...], paths: tuple[str, ...], **asked: Any) -> int:  # typed by the request
     """Fail when the step became slower than in BASELINE, beyond the tolerance and beyond how far equal runs differ.
 
     TARGET is a script, which is traced three times, or captures, traces or reports, one of each run. BASELINE is a

@@ -66,7 +66,7 @@ def cli() -> None:
 @_outputs
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def trace(**asked: Any) -> int:  # noqa: ANN401  # what click read, typed by TraceRequest
+def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     """Run SCRIPT as Python would, record a few steady steps, and diagnose them.
 
     Everything after SCRIPT belongs to the script:
@@ -83,7 +83,7 @@ def trace(**asked: Any) -> int:  # noqa: ANN401  # what click read, typed by Tra
 @cli.command()
 @_outputs
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # what click read, typed by Request
+def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by Request
     """Diagnose traces that exist already: capture folders, or files and folders of torch.profiler.
 
     Several PATHs, or a folder of several files, are the ranks of one run.
@@ -124,7 +124,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # wh
 @_outputs
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # noqa: ANN401  # what click read, typed by ProveRequest
+def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # what click read, typed by ProveRequest
     """Run SCRIPT with the prescribed changes and without, in turns, and measure both, losses included.
 
     SCRIPT is run unmodified, many times, each time for some dozens of steps. A capture folder may stand in its place.
@@ -156,7 +156,7 @@ cli.add_command(gate)
 @click.option("--csv", "csv_file", metavar="FILE", help="Write every reading to FILE; - is standard output.")
 @click.option("--json", "json_file", metavar="FILE", help="Write series and percentiles to FILE at the end.")
 @click.option("--force", is_flag=True, help="Overwrite files that exist already.")
-def monitor(gpus: str, **asked: Any) -> int:  # noqa: ANN401  # what click read, typed by MonitorRequest
+def monitor(gpus: str, **asked: Any) -> int:  # what click read, typed by MonitorRequest
     """Watch the machine's NVIDIA GPUs: clocks, what holds them back, power, memory, traffic.
 
     "kernel running" is the share of time in which any kernel ran, not how much of the GPU it used.
@@ -197,7 +197,7 @@ def monitor(gpus: str, **asked: Any) -> int:  # noqa: ANN401  # what click read,
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("path")
-def what_if(path: str, as_json: bool, **named: Any) -> None:  # noqa: ANN401  # lists of texts
+def what_if(path: str, as_json: bool, **named: Any) -> None:  # lists of texts
     """Predict the step after changes, by replaying the recorded steps with one change after the other.
 
         diagnose what-if trace.json.gz --apply load-in-workers,autocast --scale 'gemm=0.5'

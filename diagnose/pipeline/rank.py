@@ -67,7 +67,7 @@ class RankFindings(NamedTuple):
     """What the rules found in one rank, and what they prescribe."""
 
     tables: Tables
-    findings: list[Finding]  # worth naming, the top_kernels first
+    findings: list[Finding]  # worth naming, the most expensive first
     prescribed: tuple[Prescription, ...]
     notes: list[Note]
 
