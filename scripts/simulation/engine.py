@@ -1,0 +1,329 @@
+"""Runs a program on a machine: every rank's host, streams, copy engines and collectives.
+
+The training thread and the autograd thread of a rank never work at the same time, so a rank's host is one line of
+time that changes threads. A stream takes its tasks in order; so each task's times follow from what was issued before,
+and only collectives and barriers need the other ranks. A rank is a generator that stops at each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+from simulation.host_costs import HostBetween
+from simulation.instructions import (
+    BARRIER,
+    COLLECTIVE,
+    COMM,
+    COPY,
+    FREE,
+    GRAPH,
+    HOST,
+    LAUNCH,
+    LOAD,
+    MALLOC,
+    POP,
+    PUSH,
+    RECORD,
+    STREAMS,
+    SYNC,
+    THREAD,
+    WAIT,
+    Args,
+    Instruction,
+)
+from simulation.machine import NOISE_LENGTH, Machine, noise_table
+from simulation.timeline import PLAIN, Call, HostEvent, Levers, Program, RankLog, Run, Task
+
+__all__ = ["run"]
+
+SMALL_COPY_BYTES = 65_536  # a pageable copy up to this size is staged, and its call returns at once
+QUICK_CALL_NS = 1_000.0
+
+
+def run(program: Program, machine: Machine, levers: Levers = PLAIN, *, keep: bool = True) -> Run:
+    """Run the program; without ``keep`` only the ends of the steps are noted."""
+    host = noise_table(program.seed * 2 + 1, machine.host_noise)
+    device = noise_table(program.seed * 2 + 2, machine.device_noise)
+    hosts = [_Rank(program, machine, levers, rank, host, device, keep=keep) for rank in range(len(program.ranks))]
+    lives = [host.live() for host in hosts]
+    waiting = [next(live, None) for live in lives]
+    while any(at is not None for at in waiting):
+        met = max(at for at in waiting if at is not None)
+        waiting = [_go_on(live, met) for live in lives]
+    return Run(program, machine, tuple(rank.log for rank in hosts))
+
+
+def _go_on(live: Generator[float, float, None], met: float) -> float | None:
+    """Return when the rank comes to its next meeting, None where there is none."""
+    try:
+        return live.send(met)
+    except StopIteration:
+        return None
+
+
+class _Rank:
+    """One rank: its clock, its streams, what it wrote down."""
+
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        levers: Levers,
+        rank: int,
+        host_noise: list[float],
+        device_noise: list[float],
+        *,
+        keep: bool,
+    ) -> None:
+        self.program, self.machine, self.levers, self.rank = program, machine, levers, rank
+        self.host_noise, self.device_noise = host_noise, device_noise
+        self.keep, self.log = keep, RankLog()
+        self.between = HostBetween(program.ranks[rank], machine, levers, host_noise, rank)
+        self.now = 0.0
+        self.thread = "main"
+        self.step = 0
+        self.number = self.correlation = 0
+        self.open: list[tuple[float, int, str, str, Args]] = []
+        self.parents = [0]
+        self.done = [0.0] * len(STREAMS)  # when each stream has done all that it was given
+        self.blocked = [0.0] * len(STREAMS)  # by an event of another stream
+        self.ends: list[list[float]] = [[] for _ in STREAMS]
+        self.engines = {"HtoD": 0.0, "DtoH": 0.0, "DtoD": 0.0}
+        self.events: dict[int, float] = {}
+        self.used: set[str] = set()
+        self.batch = 0
+        self.made: list[float] = []
+        self.taken: list[float] = []
+
+    def live(self) -> Generator[float, float, None]:
+        """Run all steps; yield the time of each meeting, receive when the last rank came."""
+        do: dict[int, Callable[[Instruction], None]] = {
+            PUSH: self._push,
+            POP: self._pop,
+            HOST: self._host,
+            LAUNCH: self._launch,
+            GRAPH: self._graph,
+            COPY: self._copy,
+            SYNC: self._sync,
+            RECORD: self._record,
+            WAIT: self._wait,
+            MALLOC: self._malloc,
+            FREE: self._free,
+            LOAD: self._load,
+            THREAD: self._thread,
+        }
+        program = self.program
+        instructions = program.ranks[self.rank] if self.keep else self.between.stopping
+        for self.step in range(program.skipped + program.steps):
+            if self.step == program.skipped:
+                self.log.begin = self.now
+            self.log.step_starts.append(self.now)
+            waits = None if self.keep else self.between.step(self.step)
+            for instruction in instructions:
+                if waits is not None:
+                    self.now += next(waits)
+                code = instruction[0]
+                if code == COLLECTIVE:
+                    yield from self._collective(instruction)
+                elif code == BARRIER:
+                    yield from self._barrier()
+                else:
+                    do[code](instruction)
+            if waits is not None:
+                self.now += next(waits)
+            self.log.step_ends.append(self.now)
+            self.log.device_ends.append(max(self.done))
+        self._drain("device_sync", max(self.done))
+        self.log.tasks = [task for task in self.log.tasks if task.start >= self.log.begin]
+
+    @property
+    def recording(self) -> bool:
+        return self.keep and self.step >= self.program.skipped
+
+    def _cost(self, kind: str, key: int, ns: float) -> float:
+        noise = self.host_noise[(key + self.step * 977 + self.rank * 131) % NOISE_LENGTH]
+        return ns * noise * self.levers.of_host(kind)
+
+    def _work(self, device_class: str, key: int, ns: float) -> float:
+        noise = self.device_noise[(key + self.step * 977) % NOISE_LENGTH]
+        return ns * noise * self.levers.of_device(device_class)
+
+    def _push(self, instruction: Instruction) -> None:
+        _, key, kind, before, name, category, args = instruction
+        self.number += 1
+        self.open.append((self.now, self.number, name, category, args))
+        if category == "cpu_op":
+            self.parents.append(self.number)
+            self.now += self.machine.record_ns * self.levers.of_host("record")
+        self.now += self._cost(kind, key, before * self.machine.host)
+
+    def _pop(self, instruction: Instruction) -> None:
+        _, key, kind, after = instruction
+        self.now += self._cost(kind, key, after * self.machine.host)
+        start, number, name, category, args = self.open.pop()
+        if category == "cpu_op":
+            self.parents.pop()
+        if self.recording:
+            self.log.events.append(HostEvent(category, name, start, self.now, self.thread, number, args))
+
+    def _host(self, instruction: Instruction) -> None:
+        _, key, kind, ns = instruction
+        self.now += self._cost(kind, key, ns)
+
+    def _thread(self, instruction: Instruction) -> None:
+        _, key, which = instruction
+        self.now += self._cost("runtime", key, self.machine.switch_ns)
+        self.thread = which
+
+    def _call(self, api: str, key: int, ns: float, *, kind: str = "runtime", stream: int = 0, until: float = 0.0) -> int:
+        """Make a call that takes ``ns`` and, with ``until``, does not return before it."""
+        start = self.now
+        self.now += self._cost(kind, key, ns)
+        if self.levers.waits:
+            self.now = max(self.now, until)
+        self.correlation += 1
+        if self.recording:
+            self.log.calls.append(
+                Call(api, start, self.now, self.thread, self.parents[-1], self.correlation, stream, until)
+            )
+        return self.correlation
+
+    def _queue_free(self, stream: int) -> float:
+        """Return when the stream's queue has a place."""
+        ends = self.ends[stream]
+        return ends[-self.machine.queue_depth] if len(ends) >= self.machine.queue_depth else 0.0
+
+    def _ready(self, stream: int, *, engine: float = 0.0) -> tuple[float, float]:
+        """Return when the device has the launch that just returned, and when its task can start."""
+        machine, levers = self.machine, self.levers
+        here = self.now + machine.latency_ns * levers.of_device("latency")
+        gap = machine.gap_ns * levers.of_device("latency")
+        after = max(self.done[stream], self.blocked[stream])
+        return here, max(here, after + gap if after else 0.0, engine)
+
+    def _task(self, kind: str, name: str, start: float, end: float, stream: int, ready: float, rest: tuple[int, str]) -> None:
+        self.done[stream] = end
+        self.ends[stream].append(end)
+        if self.keep:
+            parent, num_bytes, device_class = self.parents[-1], *rest
+            self.log.tasks.append(
+                Task(kind, name, start, end, stream, parent, self.correlation, num_bytes, ready, device_class)
+            )
+
+    def _launch(self, instruction: Instruction) -> None:
+        _, key, name, device_class, ns, stream, api = instruction
+        cost = self.machine.launch_ns
+        if name not in self.used:
+            self.used.add(name)
+            cost += self.machine.first_use_ns
+        self._call(api, key, cost, kind="launch", stream=stream, until=self._queue_free(stream))
+        here, start = self._ready(stream)
+        kind = "memset" if api == "memset" else "kernel"
+        self._task(kind, name, start, start + self._work(device_class, key, ns), stream, here, (0, device_class))
+
+    def _graph(self, instruction: Instruction) -> None:
+        _, key, kernels, stream = instruction
+        cost = self.machine.graph_launch_ns + self.machine.graph_node_ns * len(kernels)
+        self._call("graph", key, cost, kind="launch", stream=stream, until=self._queue_free(stream))
+        here, start = self._ready(stream)
+        gap = self.machine.gap_ns * self.levers.of_device("latency") * 0.6
+        for number, (name, device_class, ns) in enumerate(kernels):
+            end = start + self._work(device_class, key + number * 7, ns)
+            self._task("kernel", name, start, end, stream, here, (0, device_class))
+            start = end + gap
+
+    def _copy(self, instruction: Instruction) -> None:
+        _, key, direction, num_bytes, pinned, stream, blocking = instruction
+        machine = self.machine
+        if direction == "DtoD":
+            gbps = machine.gpu.memory_gbps * machine.memory_efficiency / 2
+        else:
+            gbps = machine.pinned_gbps if pinned else machine.pageable_gbps
+        began = self.now
+        self._call("memcpy", key, machine.memcpy_ns, kind="launch", stream=stream, until=self._queue_free(stream))
+        here, start = self._ready(stream, engine=self.engines[direction])
+        end = start + self._work("copy", key, 1_500.0 + num_bytes / gbps)
+        self.engines[direction] = end
+        name = f"{direction} {'pinned' if pinned else 'pageable'}"
+        self._task("copy", name, start, end, stream, here, (num_bytes, "copy"))
+        if direction == "HtoD" and not pinned and num_bytes > SMALL_COPY_BYTES and self.levers.waits:
+            self.now = max(self.now, end)
+            if self.recording:
+                self.log.calls[-1] = self.log.calls[-1]._replace(start=began, end=self.now, drained=end)
+        if blocking:
+            self._drain("stream_sync", self.done[stream], stream, key=key)
+
+    def _sync(self, instruction: Instruction) -> None:
+        _, key, scope, stream = instruction
+        until = max(self.done) if scope == "device" else self.done[stream]
+        self._drain("device_sync" if scope == "device" else "stream_sync", until, stream, key=key)
+
+    def _drain(self, api: str, until: float, stream: int = 0, *, key: int = 0) -> None:
+        """Block until the device has come to ``until``, then return to the host."""
+        back = self._cost("runtime", key, self.machine.sync_ns)
+        self._call(api, key, QUICK_CALL_NS, stream=stream, until=until + back if until > self.now else 0.0)
+
+    def _record(self, instruction: Instruction) -> None:
+        _, key, stream = instruction
+        self._call("record", key, self.machine.event_ns, stream=stream)
+        self.events[key] = max(self.done[stream], self.blocked[stream])
+
+    def _wait(self, instruction: Instruction) -> None:
+        _, key, stream = instruction
+        self._call("wait", key, self.machine.event_ns, stream=stream)
+        self.blocked[stream] = max(self.blocked[stream], self.events.get(key, 0.0))
+
+    def _malloc(self, instruction: Instruction) -> None:
+        self._call("malloc", instruction[1], self.machine.malloc_ns, kind="allocator")
+
+    def _free(self, instruction: Instruction) -> None:
+        cost = self._cost("allocator", instruction[1], self.machine.free_ns)
+        drained = max(self.done) if self.levers.of_host("allocator") else 0.0
+        self._call("free", instruction[1], 0.0, until=max(drained, self.now) + cost)
+
+    def _collective(self, instruction: Instruction) -> Generator[float, float, None]:
+        _, key, name, num_bytes = instruction
+        self._call("collective", key, self.machine.launch_ns, kind="launch", stream=COMM, until=self._queue_free(COMM))
+        here, start = self._ready(COMM)
+        length = self._work("comm", key, self.machine.collective_ns + num_bytes / self.machine.link_gbps)
+        met = start if self.levers.of_device("comm") == 0 else (yield start)
+        self._task("collective", name, start, met + length, COMM, here, (num_bytes, "comm"))
+
+    def _barrier(self) -> Generator[float, float, None]:
+        if self.levers.of_host("barrier"):
+            self.now = (yield self.now) + self.machine.collective_ns
+
+    def _load(self, instruction: Instruction) -> None:
+        loader = self.program.loader
+        if loader is None:
+            return
+        key, start = instruction[1], self.now
+        cost = self._cost("loader", key + self.batch * 4099, loader.batch_ns)
+        if loader.workers:
+            before = self.made[-loader.workers] if len(self.made) >= loader.workers else 0.0
+            ahead = loader.workers * loader.prefetch
+            asked = self.taken[-ahead] if len(self.taken) >= ahead else 0.0
+            self.made.append(max(before, asked) + cost)
+            self.now = max(self.now, self.made[self.batch])
+            self.now += self._cost("loader", key, loader.take_ns)
+        else:
+            self.now += cost
+        self.taken.append(self.now)
+        self.batch += 1
+        self._note_load(start, multi=bool(loader.workers))
+
+    def _note_load(self, start: float, *, multi: bool) -> None:
+        """Write down what a profiler sees of the loader."""
+        kind = "_MultiProcessingDataLoaderIter" if multi else "_SingleProcessDataLoaderIter"
+        inner = "torch/utils/data/dataloader.py(1307): _next_data" if multi else "dataset.py(27): __getitem__"
+        length = self.now - start
+        for category, name, begin, end in (
+            ("python_function", "torch/utils/data/dataloader.py(701): __next__", 0.0, 1.0),
+            ("user_annotation", f"enumerate(DataLoader)#{kind}.__next__", 0.005, 0.995),
+            ("python_function", inner, 0.01, 0.9),
+            ("cpu_op", "aten::stack", 0.95, 0.985),
+        ):
+            self.number += 1
+            if self.recording and not (multi and category == "cpu_op"):
+                span = (start + begin * length, start + end * length)
+                self.log.events.append(HostEvent(category, name, *span, self.thread, self.number, {}))
