@@ -28,7 +28,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="also write the table as Markdown")
     parser.add_argument("--traces", type=Path, default=TRACES)
-    parser.add_argument("--simulated", type=int, metavar="N", help="score N simulated cases instead (docs/simulation.md)")
+    parser.add_argument(
+        "--simulated", type=int, metavar="N", help="score N simulated cases instead (docs/simulation.md)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the simulated cases")
     parser.add_argument("--jobs", type=int, default=1, help="processes for the simulated cases")
     parser.add_argument("--table", type=Path, help="write the tables of the simulated cases into this page")

@@ -39,5 +39,5 @@ def draw_case(seed: int, index: int) -> Case:
     workload, make = draw_workload(rng, machine)
     wastes = draw_wastes(rng, workload, machine)
     skipped = 0 if rng.random() < COLD_SHARE else 2
-    situation = Situation(machine, make, wastes, rng.randint(5, 8), skipped, rng.randrange(2**31))
+    situation = Situation(machine, make, wastes, rng.randint(5, 7), skipped, rng.randrange(2**31))
     return Case(seed, index, workload.family, situation, rng.choice(dialects_of(machine.gpu.vendor)))

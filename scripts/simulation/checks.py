@@ -16,12 +16,14 @@ def faults(run: Run) -> list[str]:
     """Return what is wrong with a run, nothing for a good one."""
     found: list[str] = []
     for rank, log in enumerate(run.ranks):
-        found += [f"rank {rank}: {fault}" for fault in (*_device(log), *_host(log), *_queue(log, run.machine.queue_depth))]
+        found += [
+            f"rank {rank}: {fault}" for fault in (*_device(log), *_host(log), *_queue(log, run.machine.queue_depth))
+        ]
     return [*found, *_collectives(run)]
 
 
 def _device(log: RankLog) -> Iterator[str]:
-    """A task begins after its launch began, and after its stream's former task; a wait returns after the drain."""
+    """Find tasks before their launch or their stream's former task, and waits that return before the drain."""
     calls = {call.correlation: call for call in log.calls}
     last: dict[int, float] = {}
     for task in log.tasks:
@@ -41,7 +43,7 @@ def _device(log: RankLog) -> Iterator[str]:
 
 
 def _host(log: RankLog) -> Iterator[str]:
-    """Calls of a rank follow each other, and events nest."""
+    """Find calls that overlap, and events that do not nest."""
     for one, other in pairwise(log.calls):
         if other.start < one.end - SLACK_NS:
             yield f"{other.api} begins inside {one.api}"

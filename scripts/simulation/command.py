@@ -12,7 +12,7 @@ from simulation.tables import report
 
 __all__ = ["run_simulated", "scores_of"]
 
-EVERY_DIALECT = 10  # one case in so many is written in every dialect
+EVERY_DIALECT = 25  # one case in so many is written in every dialect
 MARKS = ("<!-- simulated -->", "<!-- /simulated -->")
 
 

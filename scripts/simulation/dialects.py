@@ -19,7 +19,7 @@ class Dialect:
     time: Literal["int", "epoch-float", "relative"] = "relative"  # µs since 1970, or since baseTimeNanoseconds
     flow: tuple[str, str] | None = ("ac2g", "ac2g")  # category and name of the arrows from launches to tasks
     ids: Literal["trace-name", "profiler-index", "ev-idx", "record-function"] = "record-function"
-    correlated: bool = True  # False: arrows alone link launches and tasks
+    correlated: bool = True  # False: arrows and equal External ids link launches and tasks
     external_is_correlation: bool = False  # calls and tasks repeat their correlation as their External id
     stacks: Literal["none", "frames", "text"] = "none"
     shapes: bool = False
@@ -49,14 +49,16 @@ DIALECTS = (
     Dialect("kineto-2023-stacks", time="int", ids="ev-idx", external_is_correlation=True, stacks="frames", shapes=True,
             display="", sync_events=True),
     Dialect("kineto-2024-epoch", time="epoch-float", display="ns", forward_backward=True, device_annotations=True),
-    Dialect("kineto-2024", forward_backward=True, device_annotations=True, shapes=True, communication=True, pretty=True),
+    Dialect("kineto-2024", forward_backward=True, device_annotations=True, shapes=True, communication=True,
+            pretty=True),
     Dialect("kineto-2025-stacks", forward_backward=True, device_annotations=True, shapes=True, communication=True,
             stacks="frames", driver=True, overhead=True),
     Dialect("kineto-2025-no-marks", forward_backward=True, device_annotations=True, marks=False, communication=True),
     Dialect("rocm-2024", vendor="amd", grids=False, forward_backward=True, device_annotations=True, shapes=True),
     Dialect("rocm-2025-stacks", vendor="amd", forward_backward=True, device_annotations=True, stacks="frames",
             communication=True, pretty=True),
-    Dialect("rocm-arrows", vendor="amd", correlated=False, time="int", ids="ev-idx", display=""),
+    Dialect("rocm-arrows", vendor="amd", correlated=False, external_is_correlation=True, time="int", ids="ev-idx",
+            display=""),
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from simulation import kernel_names
 from simulation.instructions import COMM, COMPUTE, Emitter
 from simulation.machine import Machine
 from simulation.wastes import Waste, planted
@@ -13,8 +14,6 @@ __all__ = ["Buckets", "broadcast_buffers", "host_barrier"]
 
 BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
-_SCALE = "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> >, std::array<char*, 2ul> >(int, at::native::AUnaryFunctor<float>, std::array<char*, 2ul>)"  # fmt: skip # noqa: E501
-_CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy_aligned16_contig<at::native::(anonymous namespace)::OpaqueType<4u>, unsigned int, 1, 128, 1>(char*)"  # fmt: skip # noqa: E501
 
 
 class Buckets:
@@ -34,8 +33,11 @@ class Buckets:
     def add(self, emitter: Emitter, elements: int, machine: Machine) -> None:
         """Copy one gradient into the bucket, and reduce the bucket when it is full."""
         num_bytes = elements * self.element_bytes
-        with emitter.op("torch::distributed::reducer::mul_out", 4_000), emitter.op("aten::mul", 5_000, dims=((elements,),)):
-            emitter.launch(_SCALE, "other", 1_600 + 2 * num_bytes / (machine.gpu.memory_gbps * 0.8))
+        with (
+            emitter.op("torch::distributed::reducer::mul_out", 4_000),
+            emitter.op("aten::mul", 5_000, dims=((elements,),)),
+        ):
+            emitter.launch(kernel_names.SCALE, "other", 1_600 + 2 * num_bytes / (machine.gpu.memory_gbps * 0.8))
         self.filled += num_bytes
         if self.filled >= (self.limit if self.works else self.first):
             self._reduce(emitter)
@@ -78,7 +80,7 @@ def broadcast_buffers(emitter: Emitter, wastes: Mapping[str, Waste]) -> None:
                 with emitter.op("aten::view", 1_500):
                     pass
             with emitter.op("aten::cat", 8_000):
-                emitter.launch(_CAT, "other", 4_000)
+                emitter.launch(kernel_names.CONCATENATE, "other", 4_000)
         emitter.wait(collective(emitter, "broadcast", "broadcast", count * 2048), COMPUTE)
         for _ in range(count):
             with emitter.op("aten::copy_", 4_000, dims=((512,), (512,))):
@@ -87,6 +89,10 @@ def broadcast_buffers(emitter: Emitter, wastes: Mapping[str, Waste]) -> None:
 
 def host_barrier(emitter: Emitter) -> None:
     """Meet the other ranks on the host."""
-    with emitter.beside("barrier"), emitter.frame("torch/distributed/distributed_c10d.py(4752): barrier"):
-        with emitter.op("c10d::barrier", 15_000), emitter.annotation("gloo:barrier"):
-            emitter.barrier()
+    with (
+        emitter.beside("barrier"),
+        emitter.frame("torch/distributed/distributed_c10d.py(4752): barrier"),
+        emitter.op("c10d::barrier", 15_000),
+        emitter.annotation("gloo:barrier"),
+    ):
+        emitter.barrier()

@@ -8,6 +8,7 @@ and only collectives and barriers need the other ranks. A rank is a generator th
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 
 from simulation.host_costs import HostBetween
 from simulation.instructions import (
@@ -37,20 +38,25 @@ from simulation.timeline import PLAIN, Call, HostEvent, Levers, Program, RankLog
 __all__ = ["run"]
 
 SMALL_COPY_BYTES = 65_536  # a pageable copy up to this size is staged, and its call returns at once
-QUICK_CALL_NS = 1_000.0
+QUICK_CALL_NS = 1_000.0  # of a call that finds nothing to wait for
+_KINDS = {
+    **dict.fromkeys(("launch", "memset", "graph", "memcpy", "collective"), "launch"),
+    **dict.fromkeys(("malloc", "free"), "allocator"),
+}
 
 
 def run(program: Program, machine: Machine, levers: Levers = PLAIN, *, keep: bool = True) -> Run:
     """Run the program; without ``keep`` only the ends of the steps are noted."""
     host = noise_table(program.seed * 2 + 1, machine.host_noise)
     device = noise_table(program.seed * 2 + 2, machine.device_noise)
-    hosts = [_Rank(program, machine, levers, rank, host, device, keep=keep) for rank in range(len(program.ranks))]
-    lives = [host.live() for host in hosts]
+    setting = _Setting(program, machine, levers, host, device, keep)
+    ranks = [_Rank(setting, rank) for rank in range(len(program.ranks))]
+    lives = [rank.live() for rank in ranks]
     waiting = [next(live, None) for live in lives]
     while any(at is not None for at in waiting):
         met = max(at for at in waiting if at is not None)
         waiting = [_go_on(live, met) for live in lives]
-    return Run(program, machine, tuple(rank.log for rank in hosts))
+    return Run(program, machine, tuple(rank.log for rank in ranks))
 
 
 def _go_on(live: Generator[float, float, None], met: float) -> float | None:
@@ -61,24 +67,26 @@ def _go_on(live: Generator[float, float, None], met: float) -> float | None:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What all ranks share."""
+
+    program: Program
+    machine: Machine
+    levers: Levers
+    host_noise: list[float]
+    device_noise: list[float]
+    keep: bool
+
+
 class _Rank:
     """One rank: its clock, its streams, what it wrote down."""
 
-    def __init__(
-        self,
-        program: Program,
-        machine: Machine,
-        levers: Levers,
-        rank: int,
-        host_noise: list[float],
-        device_noise: list[float],
-        *,
-        keep: bool,
-    ) -> None:
-        self.program, self.machine, self.levers, self.rank = program, machine, levers, rank
-        self.host_noise, self.device_noise = host_noise, device_noise
-        self.keep, self.log = keep, RankLog()
-        self.between = HostBetween(program.ranks[rank], machine, levers, host_noise, rank)
+    def __init__(self, setting: _Setting, rank: int) -> None:
+        self.program, self.machine, self.levers = setting.program, setting.machine, setting.levers
+        self.host_noise, self.device_noise, self.keep = setting.host_noise, setting.device_noise, setting.keep
+        self.rank, self.log = rank, RankLog()
+        self.between = HostBetween(self.program.ranks[rank], self.machine, self.levers, self.host_noise, rank)
         self.now = 0.0
         self.thread = "main"
         self.step = 0
@@ -115,6 +123,8 @@ class _Rank:
         program = self.program
         instructions = program.ranks[self.rank] if self.keep else self.between.stopping
         for self.step in range(program.skipped + program.steps):
+            if self.step == program.skipped - 1:
+                self._drain("device_sync", max(self.done))
             if self.step == program.skipped:
                 self.log.begin = self.now
             self.log.step_starts.append(self.now)
@@ -175,18 +185,16 @@ class _Rank:
         self.now += self._cost("runtime", key, self.machine.switch_ns)
         self.thread = which
 
-    def _call(self, api: str, key: int, ns: float, *, kind: str = "runtime", stream: int = 0, until: float = 0.0) -> int:
+    def _call(self, api: str, key: int, ns: float, *, stream: int = 0, until: float = 0.0) -> None:
         """Make a call that takes ``ns`` and, with ``until``, does not return before it."""
         start = self.now
-        self.now += self._cost(kind, key, ns)
-        if self.levers.waits:
-            self.now = max(self.now, until)
+        self.now += self._cost(_KINDS.get(api, "runtime"), key, ns)
+        self.now = max(self.now, until)
         self.correlation += 1
         if self.recording:
             self.log.calls.append(
                 Call(api, start, self.now, self.thread, self.parents[-1], self.correlation, stream, until)
             )
-        return self.correlation
 
     def _queue_free(self, stream: int) -> float:
         """Return when the stream's queue has a place."""
@@ -201,13 +209,15 @@ class _Rank:
         after = max(self.done[stream], self.blocked[stream])
         return here, max(here, after + gap if after else 0.0, engine)
 
-    def _task(self, kind: str, name: str, start: float, end: float, stream: int, ready: float, rest: tuple[int, str]) -> None:
+    def _task(self, what: tuple[str, str, int, str], stream: int, ready: float, start: float, length: float) -> None:
+        """Give the stream a task: kind, name, bytes and class."""
+        end = start + length
         self.done[stream] = end
         self.ends[stream].append(end)
         if self.keep:
-            parent, num_bytes, device_class = self.parents[-1], *rest
+            kind, name, num_bytes, device_class = what
             self.log.tasks.append(
-                Task(kind, name, start, end, stream, parent, self.correlation, num_bytes, ready, device_class)
+                Task(kind, name, start, end, stream, self.parents[-1], self.correlation, num_bytes, ready, device_class)
             )
 
     def _launch(self, instruction: Instruction) -> None:
@@ -216,21 +226,21 @@ class _Rank:
         if name not in self.used:
             self.used.add(name)
             cost += self.machine.first_use_ns
-        self._call(api, key, cost, kind="launch", stream=stream, until=self._queue_free(stream))
+        self._call(api, key, cost, stream=stream, until=self._queue_free(stream))
         here, start = self._ready(stream)
         kind = "memset" if api == "memset" else "kernel"
-        self._task(kind, name, start, start + self._work(device_class, key, ns), stream, here, (0, device_class))
+        self._task((kind, name, 0, device_class), stream, here, start, self._work(device_class, key, ns))
 
     def _graph(self, instruction: Instruction) -> None:
         _, key, kernels, stream = instruction
         cost = self.machine.graph_launch_ns + self.machine.graph_node_ns * len(kernels)
-        self._call("graph", key, cost, kind="launch", stream=stream, until=self._queue_free(stream))
+        self._call("graph", key, cost, stream=stream, until=self._queue_free(stream))
         here, start = self._ready(stream)
         gap = self.machine.gap_ns * self.levers.of_device("latency") * 0.6
         for number, (name, device_class, ns) in enumerate(kernels):
-            end = start + self._work(device_class, key + number * 7, ns)
-            self._task("kernel", name, start, end, stream, here, (0, device_class))
-            start = end + gap
+            length = self._work(device_class, key + number * 7, ns)
+            self._task(("kernel", name, 0, device_class), stream, here, start, length)
+            start += length + gap
 
     def _copy(self, instruction: Instruction) -> None:
         _, key, direction, num_bytes, pinned, stream, blocking = instruction
@@ -240,12 +250,12 @@ class _Rank:
         else:
             gbps = machine.pinned_gbps if pinned else machine.pageable_gbps
         began = self.now
-        self._call("memcpy", key, machine.memcpy_ns, kind="launch", stream=stream, until=self._queue_free(stream))
+        self._call("memcpy", key, machine.memcpy_ns, stream=stream, until=self._queue_free(stream))
         here, start = self._ready(stream, engine=self.engines[direction])
-        end = start + self._work("copy", key, 1_500.0 + num_bytes / gbps)
-        self.engines[direction] = end
+        length = self._work("copy", key, 1_500.0 + num_bytes / gbps)
+        self.engines[direction] = end = start + length
         name = f"{direction} {'pinned' if pinned else 'pageable'}"
-        self._task("copy", name, start, end, stream, here, (num_bytes, "copy"))
+        self._task(("copy", name, num_bytes, "copy"), stream, here, start, length)
         if direction == "HtoD" and not pinned and num_bytes > SMALL_COPY_BYTES and self.levers.waits:
             self.now = max(self.now, end)
             if self.recording:
@@ -261,7 +271,8 @@ class _Rank:
     def _drain(self, api: str, until: float, stream: int = 0, *, key: int = 0) -> None:
         """Block until the device has come to ``until``, then return to the host."""
         back = self._cost("runtime", key, self.machine.sync_ns)
-        self._call(api, key, QUICK_CALL_NS, stream=stream, until=until + back if until > self.now else 0.0)
+        waits = self.levers.waits and until > self.now
+        self._call(api, key, QUICK_CALL_NS, stream=stream, until=until + back if waits else 0.0)
 
     def _record(self, instruction: Instruction) -> None:
         _, key, stream = instruction
@@ -274,20 +285,20 @@ class _Rank:
         self.blocked[stream] = max(self.blocked[stream], self.events.get(key, 0.0))
 
     def _malloc(self, instruction: Instruction) -> None:
-        self._call("malloc", instruction[1], self.machine.malloc_ns, kind="allocator")
+        self._call("malloc", instruction[1], self.machine.malloc_ns)
 
     def _free(self, instruction: Instruction) -> None:
         cost = self._cost("allocator", instruction[1], self.machine.free_ns)
-        drained = max(self.done) if self.levers.of_host("allocator") else 0.0
+        drained = max(self.done) if self.levers.of_host("allocator") and self.levers.waits else 0.0
         self._call("free", instruction[1], 0.0, until=max(drained, self.now) + cost)
 
     def _collective(self, instruction: Instruction) -> Generator[float, float, None]:
         _, key, name, num_bytes = instruction
-        self._call("collective", key, self.machine.launch_ns, kind="launch", stream=COMM, until=self._queue_free(COMM))
+        self._call("collective", key, self.machine.launch_ns, stream=COMM, until=self._queue_free(COMM))
         here, start = self._ready(COMM)
         length = self._work("comm", key, self.machine.collective_ns + num_bytes / self.machine.link_gbps)
         met = start if self.levers.of_device("comm") == 0 else (yield start)
-        self._task("collective", name, start, met + length, COMM, here, (num_bytes, "comm"))
+        self._task(("collective", name, num_bytes, "comm"), COMM, here, start, met + length - start)
 
     def _barrier(self) -> Generator[float, float, None]:
         if self.levers.of_host("barrier"):

@@ -1,4 +1,4 @@
-"""What the host works between two instructions that concern the device: all of a step at once, where nothing is recorded."""
+"""What the host works between two instructions that concern the device: a whole step at once, if none is recorded."""
 
 from __future__ import annotations
 

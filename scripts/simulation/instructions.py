@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
 __all__ = [
@@ -54,7 +54,7 @@ class Emitter:
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
-        """Number the keys inside from the section's name on: what stands outside keeps its own."""
+        """Let keys inside follow from the section's name; those outside stay as they are."""
         outer = (self._base, self._count)
         self._base, self._count = zlib.crc32(name.encode()), 0
         yield
@@ -65,8 +65,8 @@ class Emitter:
         """Return where the next key will be drawn from."""
         return f"{self._base}.{self._count}"
 
-    def beside(self, name: str) -> Any:
-        """Number the keys inside so that those after it stay as if it were not there."""
+    def beside(self, name: str) -> AbstractContextManager[None]:
+        """Let keys after it be as if the section were not there."""
         return self.section(f"{name}.{self.place}")
 
     def key(self) -> int:
@@ -76,22 +76,29 @@ class Emitter:
 
     @contextmanager
     def event(
-        self, name: str, category: str, *, kind: str = "dispatch", before: float = 0.0, after: float = 0.0, **args: Any
+        self,
+        name: str,
+        category: str,
+        *,
+        kind: str = "dispatch",
+        before: float = 0.0,
+        after: float = 0.0,
+        **args: object,
     ) -> Iterator[None]:
         """Enclose what is emitted inside in an event of the host, which itself takes ``before`` and ``after`` ns."""
         self.instructions.append((PUSH, self.key(), kind, before, name, category, args))
         yield
         self.instructions.append((POP, self.key(), kind, after))
 
-    def op(self, name: str, self_ns: float = 0.0, **args: Any) -> Any:
+    def op(self, name: str, self_ns: float = 0.0, **args: Any) -> AbstractContextManager[None]:  # noqa: ANN401 - what an operator was given
         """Enclose in an operator."""
         return self.event(name, "cpu_op", before=self_ns * 0.6, after=self_ns * 0.4, **args)
 
-    def frame(self, name: str) -> Any:
+    def frame(self, name: str) -> AbstractContextManager[None]:
         """Enclose in a Python function."""
         return self.event(name, "python_function", kind="python")
 
-    def annotation(self, name: str) -> Any:
+    def annotation(self, name: str) -> AbstractContextManager[None]:
         """Enclose in an annotation of the user's or of torch's."""
         return self.event(name, "user_annotation", kind="python", before=1_500.0, after=500.0)
 

@@ -109,7 +109,7 @@ class _Writer:
     def _category(self, category: str) -> str:
         return _OLD.get(category, category) if self.dialect.old_categories else category
 
-    def _thread(self, name: str) -> Any:
+    def _thread(self, name: str) -> int | str:
         tid = PID if name == "main" else AUTOGRAD_TID
         return str(tid) if self.dialect.string_ids else tid
 
@@ -170,7 +170,9 @@ class _Writer:
             args["Sequence number"] = event.args["sequence"]
             args["Fwd thread id"] = int("backward" in event.args)
         if self.dialect.stacks == "text":
-            stack = [frame.name for frame in reversed(frames) if frame.end > event.start and frame.thread == event.thread]
+            stack = [
+                frame.name for frame in reversed(frames) if frame.end > event.start and frame.thread == event.thread
+            ]
             args["Call stack"] = ";".join(stack)
         if self.dialect.communication and event.name == "record_param_comms":
             args |= {"Collective name": "allreduce", "dtype": "Float", "Group size": self.num_ranks}
@@ -186,7 +188,14 @@ class _Writer:
         elif number in forward and event.name.startswith("autograd::engine"):
             arrow = {"id": abs(key) % 10**6, "cat": "fwdbwd", "name": "fwdbwd"}
             yield {"ph": "s", **arrow, "pid": PID, "tid": self._thread("main"), "ts": self._ts(forward.pop(number))}
-            yield {"ph": "f", "bp": "e", **arrow, "pid": PID, "tid": self._thread("autograd"), "ts": self._ts(event.start)}
+            yield {
+                "ph": "f",
+                "bp": "e",
+                **arrow,
+                "pid": PID,
+                "tid": self._thread("autograd"),
+                "ts": self._ts(event.start),
+            }
 
     def _calls(self) -> Iterator[Event]:
         launched = {task.correlation: task.device_class for task in self.log.tasks}
@@ -221,7 +230,15 @@ class _Writer:
             args = {"cuda_sync_kind": kinds[call.api], "stream": stream, "correlation": call.correlation}
             args |= {"device": self.rank, "context": 1}
             span = self._span(call.start, call.end)
-            yield {"ph": "X", "cat": "cuda_sync", "name": kinds[call.api], "pid": self.rank, "tid": stream, **span, "args": args}
+            yield {
+                "ph": "X",
+                "cat": "cuda_sync",
+                "name": kinds[call.api],
+                "pid": self.rank,
+                "tid": stream,
+                **span,
+                "args": args,
+            }
 
     def _tasks(self) -> Iterator[Event]:
         for task in self.log.tasks:
@@ -259,8 +276,17 @@ class _Writer:
             yield {"name": "process_labels", **common, "args": {"labels": labels}}
         for thread in ("main", "autograd"):
             tid = self._thread(thread)
-            yield {"name": "thread_name", "ph": "M", "ts": begin, "pid": PID, "tid": tid, "args": {"name": f"thread {tid} (python)"}}
-        end = max([*(event.end for event in self.log.events), *(call.end for call in self.log.calls)], default=self.zero)
+            yield {
+                "name": "thread_name",
+                "ph": "M",
+                "ts": begin,
+                "pid": PID,
+                "tid": tid,
+                "args": {"name": f"thread {tid} (python)"},
+            }
+        end = max(
+            [*(event.end for event in self.log.events), *(call.end for call in self.log.calls)], default=self.zero
+        )
         spans = "Traces" if self.dialect.old_categories else "Spans"
         length = self._span(self.zero - LEAD_US * 1000, end + 20_000)
         yield {"ph": "X", "cat": "Trace", **length, "pid": spans, "tid": "PyTorch Profiler", "name": "PyTorch Profiler (0)", "args": {"Op count": 0}}  # fmt: skip # noqa: E501
@@ -284,4 +310,3 @@ def _merged(calls: list[Call]) -> Iterator[Call]:
             yield call
     if held:
         yield held
-

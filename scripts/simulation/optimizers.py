@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from simulation import kernel_names
 from simulation.instructions import Emitter
 from simulation.machine import Machine
 from simulation.wastes import Waste, planted
@@ -11,9 +12,6 @@ from simulation.wastes import Waste, planted
 __all__ = ["optimizer_step"]
 
 CHUNK = 64  # tensors that one kernel takes
-_LISTS = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata<2>, at::native::(anonymous namespace)::{}<float, 2, 1, 1>, std::multiplies<float>, float>(at::native::(anonymous namespace)::TensorListMetadata<2>)"  # fmt: skip # noqa: E501
-_FUSED = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4, (at::native::ADAM_MODE)1, false>, float const*, double, double>(at::native::(anonymous namespace)::FusedOptimizerTensorListMetadata<4>)"  # fmt: skip # noqa: E501
-_ONE = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 3ul> >(int, at::native::{}, std::array<char*, 3ul>)"  # fmt: skip # noqa: E501
 # Operator of a list, of one tensor, functor, and how many tensors it reads and writes.
 _STEPS = (
     ("_foreach_mul_", "mul_", "AUnaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> >", 2),
@@ -52,10 +50,10 @@ def _chunks(parameters: tuple[int, ...]) -> list[int]:
 
 def _fused(emitter: Emitter, parameters: tuple[int, ...], rate: float) -> None:
     with emitter.op("aten::_foreach_add_", 8_000):
-        emitter.launch(_LISTS.format("BinaryOpScalarFunctor"), "optimizer", 2_000)
+        emitter.launch(kernel_names.LISTS.format("BinaryOpScalarFunctor"), "optimizer", 2_000)
     with emitter.op("aten::_fused_adamw_", 15_000 + 300 * len(parameters)):
         for elements in _chunks(parameters):
-            emitter.launch(_FUSED, "optimizer", 3_000 + 28 * elements / rate)
+            emitter.launch(kernel_names.FUSED_ADAM, "optimizer", 3_000 + 28 * elements / rate)
 
 
 def _foreach(emitter: Emitter, parameters: tuple[int, ...], rate: float) -> None:
@@ -63,7 +61,9 @@ def _foreach(emitter: Emitter, parameters: tuple[int, ...], rate: float) -> None
         emitter.host("glue", 4_000)
         with emitter.op(f"aten::{name}", 10_000 + 150 * len(parameters)):
             for elements in _chunks(parameters):
-                emitter.launch(_LISTS.format(functor.split("<")[0]), "optimizer", 2_500 + 4 * tensors * elements / rate)
+                emitter.launch(
+                    kernel_names.LISTS.format(functor.split("<")[0]), "optimizer", 2_500 + 4 * tensors * elements / rate
+                )
 
 
 def _loop(emitter: Emitter, machine: Machine, parameters: tuple[int, ...], rate: float) -> None:
@@ -73,4 +73,8 @@ def _loop(emitter: Emitter, machine: Machine, parameters: tuple[int, ...], rate:
             for _list, name, functor, tensors in _STEPS:
                 emitter.host("glue", 1_500 * machine.host)
                 with emitter.op(f"aten::{name}", 6_000, dims=((elements,),) * 2):
-                    emitter.launch(_ONE.format(functor, functor), "optimizer", 1_600 + 4 * tensors * elements / rate)
+                    emitter.launch(
+                        kernel_names.ONE_TENSOR.format(functor, functor),
+                        "optimizer",
+                        1_600 + 4 * tensors * elements / rate,
+                    )

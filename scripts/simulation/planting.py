@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from simulation import kernel_names
 from simulation.instructions import Emitter
 from simulation.machine import Machine
 from simulation.wastes import Waste, planted
@@ -11,7 +12,6 @@ from simulation.wastes import Waste, planted
 __all__ = ["plant_at"]
 
 US = 1e3
-_TINY = "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> >, std::array<char*, 2ul> >(int, at::native::AUnaryFunctor<float>, std::array<char*, 2ul>)"  # fmt: skip # noqa: E501
 TINY_NS = 1_700.0
 COMPILING = (
     "_compile.compile_inner (dynamo_timed)",
@@ -20,7 +20,9 @@ COMPILING = (
 )
 
 
-def plant_at(place: str, emitter: Emitter, wastes: Mapping[str, Waste], machine: Machine, *, share: float = 1.0) -> None:
+def plant_at(
+    place: str, emitter: Emitter, wastes: Mapping[str, Waste], machine: Machine, *, share: float = 1.0
+) -> None:
     """Emit the wastes of a place: forward, block, loss, backward or end; ``share`` is a block's part of the step."""
     with emitter.beside(place):
         for kind, waste in wastes.items():
@@ -40,7 +42,7 @@ _PLACES = {
 }
 
 
-def _emit(  # noqa: C901, PLR0912, PLR0913
+def _emit(  # noqa: C901, PLR0913 - one branch a kind
     kind: str, emitter: Emitter, waste: Waste, machine: Machine, share: float, *, active: bool
 ) -> None:
     part = max(round(waste.size * share), 1)
@@ -57,7 +59,10 @@ def _emit(  # noqa: C901, PLR0912, PLR0913
         with emitter.frame("train.py(71): score_samples"), emitter.frame("train.py(63): <listcomp>"):
             emitter.host("python", waste.size)
     elif kind == "collector":
-        with emitter.frame("<built-in function collect>"), emitter.event("Python GC", "python_function", kind="collector"):
+        with (
+            emitter.frame("<built-in function collect>"),
+            emitter.event("Python GC", "python_function", kind="collector"),
+        ):
             emitter.host("collector", waste.size)
     elif kind == "allocator":
         for _ in range(part):
@@ -75,7 +80,7 @@ def _pieces(emitter: Emitter, count: int, machine: Machine, *, batched: bool) ->
     for _ in range(1 if batched else count):
         emitter.host("glue", 3 * US * machine.host)
         with emitter.op("aten::mul", 6_000, dims=((1024,), ())):
-            emitter.launch(_TINY, "pieces", TINY_NS + (100.0 * count if batched else 100.0))
+            emitter.launch(kernel_names.SCALE, "pieces", TINY_NS + (100.0 * count if batched else 100.0))
 
 
 def _item(emitter: Emitter) -> None:
@@ -87,7 +92,10 @@ def _item(emitter: Emitter) -> None:
 
 def _recompile(emitter: Emitter, ns: float) -> None:
     """Compile again, as Dynamo does when a guard fails."""
-    with emitter.op("Torch-Compiled Region: 0/1", 5_000), emitter.frame("torch/_dynamo/convert_frame.py(1164): _compile"):
+    with (
+        emitter.op("Torch-Compiled Region: 0/1", 5_000),
+        emitter.frame("torch/_dynamo/convert_frame.py(1164): _compile"),
+    ):
         emitter.host("compile", 0.3 * ns)
         with (
             emitter.annotation(COMPILING[0]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from simulation import kernel_names
 from simulation.distributed import Buckets, broadcast_buffers, host_barrier
 from simulation.instructions import COMPUTE, COPIES, SIDE, Emitter, Instruction
 from simulation.layers import Kernel, Layer, Op, op_ns
@@ -128,7 +129,10 @@ class _Step:
         with emitter.frame("nn.Module: Model_0"):
             if workload.graph and not planted(self.wastes, "no-graph"):
                 kernels = tuple(
-                    (k.name, k.device_class, k.ns) for layer in workload.layers for op in layer.forward for k in op.kernels
+                    (k.name, k.device_class, k.ns)
+                    for layer in workload.layers
+                    for op in layer.forward
+                    for k in op.kernels
                 )
                 emitter.host("glue", 20_000)
                 emitter.graph(kernels)
@@ -137,7 +141,7 @@ class _Step:
                     self._block(block, f"{round_}.{block.name}")
         if workload.training:
             with emitter.section("loss"):
-                self._op(Op("aten::mse_loss", (Kernel(_LOSS, "other", 3_000),), dims=((64,), (64,))))
+                self._op(Op("aten::mse_loss", (Kernel(kernel_names.MEAN, "other", 3_000),), dims=((64,), (64,))))
         plant_at("loss", emitter, self.wastes, self.plan.machine)
 
     def _block(self, block: Block, tag: str) -> None:
@@ -155,7 +159,7 @@ class _Step:
         if self.workload.amp and layer.name.startswith(("Linear", "Conv")):
             elements = layer.parameters[0]
             gpu = self.plan.machine.gpu
-            kernel = Kernel(_CAST, "cast", 1_600 + 6 * elements / (gpu.memory_gbps * 0.8))
+            kernel = Kernel(kernel_names.CAST, "cast", 1_600 + 6 * elements / (gpu.memory_gbps * 0.8))
             self._op(Op("aten::to", (kernel,), "aten::_to_copy", 1, ((elements,),)))
 
     def _op(self, op: Op, *, with_sequence: bool = False) -> None:
@@ -233,7 +237,3 @@ class _Step:
             emitter.copy("DtoD", num_bytes, pinned=True, stream=SIDE, blocking=False)
         if early:
             emitter.order(SIDE, 0)
-
-
-_LOSS = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float, float, float>, unsigned int, float, 4> >(at::native::ReduceOp<float>)"  # fmt: skip # noqa: E501
-_CAST = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}, std::array<char*, 2ul>, 4, TrivialOffsetCalculator<1, unsigned int>, at::native::memory::LoadWithCast<1>, at::native::memory::StoreWithCast<1> >(int)"  # fmt: skip # noqa: E501

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean, median, quantiles
 
 from simulation.scoring import MIN_CLAIM, Answer, Score, compared
@@ -105,7 +106,7 @@ def _calibration(scores: Sequence[Score]) -> list[str]:
     """Return what is true of the claims of a size."""
     claims = [c for s in scores for c in s.claims if c.saving is not None and c.middle >= MIN_CLAIM]
     lines = ["| claimed | n | mean claim | mean true saving | true saving: quartiles |", "|---|---|---|---|---|"]
-    for low, high in zip(BINS, BINS[1:], strict=False):
+    for low, high in pairwise(BINS):
         some = [c for c in claims if low <= c.middle < high]
         if some:
             true = [100 * (c.saving or 0.0) for c in some]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from simulation.layers import Layer, Shaper
@@ -105,7 +106,7 @@ def _make(rng: random.Random, machine: Machine, family: Family, planted: Planted
 
 def _transformer(rng: random.Random, shaper: Shaper, planted: Planted) -> tuple[tuple[Block, ...], int]:
     width = rng.choice([128, 256, 512, 768, 1024, 2048])
-    depth = rng.randint(2, 7)
+    depth = rng.randint(2, 5)
     batch, length = rng.choice([1, 2, 4, 8, 16]), rng.choice([64, 128, 256, 512, 1024])
     heads, rows = max(width // 64, 1), batch * length
     blocks = []
@@ -113,7 +114,7 @@ def _transformer(rng: random.Random, shaper: Shaper, planted: Planted) -> tuple[
         layers = (
             shaper.layer_norm(f"LayerNorm_{2 * number}", rows, width),
             shaper.linear(f"Linear_{4 * number}", rows, width, 3 * width),
-            shaper.attention(f"Attention_{number}", batch, heads, length, 64, written=planted.written_attention),
+            shaper.attention(f"Attention_{number}", (batch, heads, length, 64), written=planted.written_attention),
             shaper.linear(f"Linear_{4 * number + 1}", rows, width, width),
             shaper.add(f"Residual_{2 * number}", rows * width),
             shaper.layer_norm(f"LayerNorm_{2 * number + 1}", rows, width),
@@ -131,21 +132,22 @@ def _convnet(rng: random.Random, shaper: Shaper, planted: Planted) -> tuple[tupl
     batch, size, channels = rng.choice([4, 16, 32, 64]), rng.choice([28, 56]), rng.choice([32, 64, 128])
     image = batch * 3 * (4 * size) ** 2 * 4
     blocks = []
-    for number in range(rng.randint(3, 8)):
+    for number in range(rng.randint(3, 6)):
         if number and number % 3 == 0 and size > 7:
             size, channels = size // 2, channels * 2
-        blocks.append(Block(f"BasicBlock_{number}", tuple(_residual(shaper, number, batch, channels, size, planted))))
+        blocks.append(Block(f"BasicBlock_{number}", tuple(_residual(shaper, number, (batch, channels, size), planted))))
     head = shaper.linear("Linear_0", batch, channels, 1000)
     return (*blocks, Block("Head_0", (head,))), image
 
 
-def _residual(shaper: Shaper, number: int, batch: int, channels: int, size: int, planted: Planted) -> list[Layer]:
+def _residual(shaper: Shaper, number: int, image: tuple[int, int, int], planted: Planted) -> list[Layer]:
+    batch, channels, size = image
     elements = batch * channels * size * size
     layers: list[Layer] = []
     for half in (0, 1):
         tag = f"{2 * number + half}"
         layers += [
-            shaper.convolution(f"Conv2d_{tag}", batch, channels, channels, size, transposed=planted.transposed),
+            shaper.convolution(f"Conv2d_{tag}", image, channels, transposed=planted.transposed),
             shaper.batch_norm(f"BatchNorm2d_{tag}", elements, channels),
             shaper.relu(f"ReLU_{tag}", elements),
         ]
@@ -171,7 +173,7 @@ def _reinforcement(rng: random.Random, shaper: Shaper, planted: Planted) -> tupl
 
 def _mlp(shaper: Shaper, name: str, batch: int, sizes: list[int], planted: Planted) -> tuple[Layer, ...]:
     layers: list[Layer] = []
-    for number, (k, n) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for number, (k, n) in enumerate(pairwise(sizes)):
         layers.append(shaper.linear(f"{name}Linear_{number}", batch, k, n))
         if number < len(sizes) - 2:
             if planted.written_activation:
