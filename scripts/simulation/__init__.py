@@ -6,6 +6,7 @@ layers         operators and kernels of layers, their times from shapes and the 
 workloads      models drawn at random: transformers, convnets, recommenders, reinforcement learning, inference
 wastes         what can be planted, and which rules name it rightly
 steps          a workload with its wastes, as one step's instructions for each rank
+loading        batches by workers or the training thread; host_costs     sums of host work, for speed
 engine         runs a program: host threads, streams, copy engines, collectives, a bounded launch queue
 truth          what each waste costs: the same program run without it
 dialects       how exporters of different years and vendors write the same run

@@ -32,8 +32,9 @@ from simulation.instructions import (
     Args,
     Instruction,
 )
+from simulation.loading import BatchQueue, seen
 from simulation.machine import NOISE_LENGTH, Machine, noise_table
-from simulation.timeline import PLAIN, Call, HostEvent, Levers, Program, RankLog, Run, Task
+from simulation.timeline import PLAIN, Call, HostEvent, Levers, Loader, Program, RankLog, Run, Task
 
 __all__ = ["run"]
 
@@ -99,9 +100,7 @@ class _Rank:
         self.engines = {"HtoD": 0.0, "DtoH": 0.0, "DtoD": 0.0}
         self.events: dict[int, float] = {}
         self.used: set[str] = set()
-        self.batch = 0
-        self.made: list[float] = []
-        self.taken: list[float] = []
+        self.queue = BatchQueue(self.program.loader or Loader())
 
     def live(self) -> Generator[float, float, None]:
         """Run all steps; yield the time of each meeting, receive when the last rank came."""
@@ -309,32 +308,9 @@ class _Rank:
         if loader is None:
             return
         key, start = instruction[1], self.now
-        cost = self._cost("loader", key + self.batch * 4099, loader.batch_ns)
-        if loader.workers:
-            before = self.made[-loader.workers] if len(self.made) >= loader.workers else 0.0
-            ahead = loader.workers * loader.prefetch
-            asked = self.taken[-ahead] if len(self.taken) >= ahead else 0.0
-            self.made.append(max(before, asked) + cost)
-            self.now = max(self.now, self.made[self.batch])
-            self.now += self._cost("loader", key, loader.take_ns)
-        else:
-            self.now += cost
-        self.taken.append(self.now)
-        self.batch += 1
-        self._note_load(start, multi=bool(loader.workers))
-
-    def _note_load(self, start: float, *, multi: bool) -> None:
-        """Write down what a profiler sees of the loader."""
-        kind = "_MultiProcessingDataLoaderIter" if multi else "_SingleProcessDataLoaderIter"
-        inner = "torch/utils/data/dataloader.py(1307): _next_data" if multi else "dataset.py(27): __getitem__"
-        length = self.now - start
-        for category, name, begin, end in (
-            ("python_function", "torch/utils/data/dataloader.py(701): __next__", 0.0, 1.0),
-            ("user_annotation", f"enumerate(DataLoader)#{kind}.__next__", 0.005, 0.995),
-            ("python_function", inner, 0.01, 0.9),
-            ("cpu_op", "aten::stack", 0.95, 0.985),
-        ):
-            self.number += 1
-            if self.recording and not (multi and category == "cpu_op"):
-                span = (start + begin * length, start + end * length)
-                self.log.events.append(HostEvent(category, name, *span, self.thread, self.number, {}))
+        made = self._cost("loader", key + self.queue.batch * 4099, loader.batch_ns)
+        self.now = self.queue.take(start, made, self._cost("loader", key, loader.take_ns))
+        events = seen(loader, start, self.now, self.thread, self.number + 1)
+        self.number += len(events)
+        if self.recording:
+            self.log.events += events
