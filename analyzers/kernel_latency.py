@@ -1,7 +1,8 @@
 """Queued kernels follow each other with a short pause.
 
 What it looks for
-    Idle of under 10 µs (1.5 times the launch latency where that is longer) before a task that was already queued on the same stream.
+    Idle of under 10 µs, or 1.5 times the launch latency of the machine where that is longer, before a task that was
+    already queued on the same stream.
 
 Why it costs
     The device needs about 1 to 5 µs from one kernel to the next. It adds up only when kernels are tiny.

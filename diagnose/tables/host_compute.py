@@ -10,6 +10,7 @@ import numpy.typing as npt
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, span, union
 from diagnose.tables import Mask, Rows, Tables
+from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import GRAPH_CAPTURE, GRAPH_LAUNCH
 
@@ -30,8 +31,6 @@ def first_use(t: Tables) -> Intervals:
 
     An operator that is silent before kernels launched earlier as well does not prepare their first use.
     """
-    if t.device_id < 0 or not len(t.gaps.start):
-        return EMPTY
     new = _ends_in_first_launch(t)
     found, seen = [], set[int]()
     for stretches, operator in silent_operators(t):
@@ -61,7 +60,12 @@ def graph_captures(t: Tables) -> Intervals:
 
 
 def silent_operators(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
-    """Return, for each thread that launches, its silent stretches in gaps that it was late for, and their operators."""
+    """Return, for each thread that launches, its silent stretches in gaps that it was late for, and their operators.
+
+    Where launches are not linked to tasks they may not have been recorded either, and silence shows nothing.
+    """
+    if t.device_id < 0 or launches_unlinked(t.tasks):
+        return ()
     return t.cached("silent operators", lambda: _of_threads(t))
 
 
@@ -98,6 +102,6 @@ def _ends_in_first_launch(t: Tables) -> Mask:
     kernels = np.flatnonzero(events.kind == Kind.KERNEL)
     is_first = np.zeros(len(events) + 1, bool)
     is_first[kernels[np.unique(events.name[kernels], return_index=True)[1]]] = True
-    after = np.where(gaps.after >= 0, tasks.row[gaps.after], -1)
+    after = np.append(tasks.row, -1)[gaps.after]  # -1: no task after
     found: npt.NDArray[np.bool_] = is_first[after]
     return found

@@ -151,7 +151,7 @@ def _after_cropped_work(trace: Trace, tasks: Rows, window: tuple[int, int]) -> i
         if i and work[i - 1] > CROPPED_SHARE * work[-1]:
             break
         is_mine = launch[i] >= 0 and window[0] <= events.start[launch[i]] < window[1]
-        ready = max(int(events.end[launch[i]]), int(end[:i].max(initial=0)))
+        ready = max(int(events.end[launch[i]]), int(end[:i].max(initial=events.end[launch[i]])))
         if is_mine and start[i] - ready > QUEUED_BEFORE_NS:
             begin = int(start[i])
     return begin
