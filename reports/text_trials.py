@@ -44,13 +44,19 @@ def _failed(trial: Trial) -> Text:
 def _line(trial: Trial) -> Text:
     low, high = trial.interval
     style = {"gain": "green", "loss": "red"}.get(verdict(trial), "yellow")
-    parts = [f"  numbers: {trial.numerics}", *_times(trial)]
+    parts = [f"  numbers: {_numbers(trial)}", *_times(trial)]
     return Text.assemble(
         (f"{trial.speed_up:.2f} × ", style),
         (f"({low:.2f} to {high:.2f})  ", "dim"),
         _name(trial),
         ("".join(parts), "dim"),
     )
+
+
+def _numbers(trial: Trial) -> str:
+    if trial.numerics == "identical" or trial.drift is None or trial.worst_drift is None:
+        return trial.numerics
+    return f"{trial.numerics} (losses {trial.drift:.1e} apart, the worst {trial.worst_drift:.1e})"
 
 
 def _times(trial: Trial) -> Iterator[str]:

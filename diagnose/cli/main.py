@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from diagnose import __version__
+from diagnose.cli.gate_options import compare, gate
 from diagnose.errors import DEBUG, DiagnoseError, InputError, OutputError, is_debugging
 from diagnose.model.files import DISK_ERRORS, cannot_write
 from diagnose.text.plain_text import clean, middle, one_line
@@ -137,37 +138,8 @@ def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # what click read,
     return prove_and_answer(ProveRequest(apply=apply, **asked))
 
 
-@cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.argument("before")
-@click.argument("after")
-def compare(before: str, after: str, as_json: bool) -> None:
-    """Say what differs between two captures, traces, or reports in JSON: the step, its parts, causes, kernels."""
-    from diagnose.cli.gate import compare_and_answer
-
-    compare_and_answer(before, after, as_json_text=as_json)
-
-
-@cli.command(context_settings={"allow_interspersed_args": False})
-@click.option("-m", "module", is_flag=True, help="TARGET is a module, as in python -m.")
-@click.option("--tolerance", default="5%", show_default=True, metavar="SHARE", help="How much slower is still fine.")
-@click.option("--junit", metavar="FILE", help="Write a JUnit report.")
-@click.option("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 log.")
-@click.option("--update", is_flag=True, help="Write the baseline anew; nothing fails.")
-@click.option("--force", is_flag=True, help="Overwrite reports that exist already.")
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
-@click.argument("baseline")
-@click.argument("target")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def gate(**asked: Any) -> int:  # what click read, typed by GateRequest
-    """Fail with exit code 3 when the step became slower than in BASELINE, a report in JSON or a capture.
-
-    TARGET is a script, which is traced first, or a capture, a trace or a report.
-    """
-    from diagnose.cli.gate import GateRequest, gate_and_answer
-
-    return gate_and_answer(GateRequest(**asked))
+cli.add_command(compare)
+cli.add_command(gate)
 
 
 @cli.command()

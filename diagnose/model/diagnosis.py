@@ -132,7 +132,9 @@ class Trial:
     noise: float | None = None  # share by which equal runs differ
     peak_bytes: tuple[int, int] | None = None  # baseline, trial
     losses: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # baseline, trial; of the same steps
-    drift: float | None = None  # median relative distance of the losses
+    drift: float | None = None  # median relative distance of the losses, in the run that is furthest away
+    worst_drift: float | None = None  # the largest distance of a single loss in that run
+    drift_limits: tuple[float, float] | None = None  # what both may be
     grad_norms: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # of the first optimizer steps
     grad_drift: float | None = None  # their median relative distance
     skipped_steps: tuple[int, int] | None = None  # by a GradScaler: baseline, trial; None where neither has one
@@ -188,6 +190,7 @@ class Source:
     unprofiled_step_ns: tuple[int, ...] = ()
     settled_after: int | None = None  # steps until step times were steady
     samples: Mapping[str, object] = field(default_factory=dict)  # NVML medians and the like
+    setup: Mapping[str, object] = field(default_factory=dict)  # what step times depend on; unknown entries are missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from fuzzing.values import MARKERS
 __all__ = ["MAX_MB", "MAX_SECONDS", "Problem", "problems"]
 
 MAX_SECONDS, MAX_MB = 20.0, 1000.0
-CODES = {"analyze": {0, 4}, "what-if": {0, 2, 4}, "compare": {0, 4}, "gate": {0, 3, 4}}
+CODES = {"analyze": {0, 4}, "what-if": {0, 2, 4}, "compare": {0, 4}, "gate": {0, 3, 4, 7}}
 LONGEST_SENTENCE = 1200  # characters, paths included
 # C0 without line feed, DEL, C1, directions, separators of lines, half surrogate pairs.
 CONTROL = re.compile(

@@ -1,11 +1,12 @@
 """NVML through a module that answers as a driver would."""
 
-import time
+import threading
 from types import SimpleNamespace
 
 from diagnose.capture.record.nvml import GpuMonitor
 
 GPUS = [{"index": 0, "uuid": "aaaa-1", "name": "Fake"}]
+ROWS = 4
 
 
 class NotSupportedError(Exception):
@@ -21,6 +22,8 @@ class FakeDriver:
     def __init__(self):
         self.asked = set()
         self.shut = False
+        self.num_rows = 0
+        self.enough = threading.Event()  # rows were taken
 
     def nvmlInit(self):
         pass
@@ -35,6 +38,9 @@ class FakeDriver:
 
     def nvmlDeviceGetUtilizationRates(self, handle):
         self.asked.add(handle)
+        self.num_rows += 1
+        if self.num_rows > ROWS:
+            self.enough.set()
         return SimpleNamespace(gpu=40, memory=7)
 
     def nvmlDeviceGetClockInfo(self, handle, clock):
@@ -65,7 +71,8 @@ class FakeDriver:
 def watched(nvml, gpus=GPUS):
     monitor = GpuMonitor(gpus, 2.0, nvml)
     monitor.start()
-    time.sleep(0.05)
+    if isinstance(nvml, FakeDriver):
+        assert nvml.enough.wait(300)
     monitor.stop()
     return monitor.summary()
 
@@ -84,7 +91,7 @@ def test_series():
     assert gpu["other_processes"] == [{"pid": 1, "memory_bytes": 3}]
     lengths = {len(gpu[key]) for key in ("time_ns", "sm_mhz", "power_w", "temperature_c", "memory_used_bytes")}
     assert len(lengths) == 1
-    assert lengths.pop() > 3
+    assert lengths.pop() >= ROWS
     assert summary["throttle_names"]["4"] == "software power cap"
 
 

@@ -56,8 +56,10 @@ def read_or_refuse(file: Path) -> InputError | None:
     return None
 
 
-def test_every_file_is_read_or_refused_in_a_sentence(corpus):
-    refused = {file.name: type(error) for file in corpus if (error := read_or_refuse(file))}
+def test_every_file_is_read_or_refused_in_a_sentence(corpus, recorded, extent):
+    names = [*recorded.of(extent), "edge_not_kineto_rocprof"]
+    files = [file for file in corpus if file.name.removesuffix(".json.gz") in names]
+    refused = {file.name: type(error) for file in files if (error := read_or_refuse(file))}
     assert refused == {"edge_not_kineto_rocprof.json.gz": NotATraceError}
 
 

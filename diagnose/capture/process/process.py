@@ -13,6 +13,7 @@ from pathlib import Path
 __all__ = ["STDERR", "busy_share", "compiled_graphs", "heap_mb", "silent_stderr"]
 
 STDERR = 2
+PROC = Path("/proc")
 
 
 def compiled_graphs() -> int:
@@ -67,10 +68,10 @@ def busy_share(pids: Iterable[int]) -> float | None:
     """Return the share of their lifetime that these processes spent on a CPU; None where it is unknown."""
     used = lived = 0.0
     try:
-        now = float(Path("/proc/uptime").read_text().split()[0])
+        now = float((PROC / "uptime").read_text().split()[0])
         tick = os.sysconf("SC_CLK_TCK")
         for pid in pids:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+            fields = (PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split()
             used += (int(fields[11]) + int(fields[12])) / tick  # user and system time
             lived += now - int(fields[19]) / tick
     except (OSError, ValueError, IndexError):  # not Linux, or one has ended
