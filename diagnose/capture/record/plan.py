@@ -17,7 +17,7 @@ from diagnose.capture.options import CaptureOptions
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
 from diagnose.capture.record.window import WindowKind
-from diagnose.capture.steps.converged import steady_since
+from diagnose.capture.steps.converged import converged_since
 
 __all__ = ["MIN_STEPS", "Plan"]
 
@@ -144,7 +144,7 @@ class Plan:
             if compiled != self._hooks.compiled():
                 compiled, settling_from, steady = self._hooks.compiled(), len(times), None
             if steady is None:
-                steady = steady_since(times[settling_from:])
+                steady = converged_since(times[settling_from:])
             if steady is not None and not fixed and not self._hooks.undecided():
                 break
             now_ms = median(times[-8:]) / 1e6
