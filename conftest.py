@@ -96,7 +96,7 @@ def _turn(run: str, *, alone: bool) -> Iterator[None]:
 
 
 @cache
-def _schema() -> Any:  # noqa: ANN401  # the package jsonschema may be missing
+def _schema() -> Any:  # the package jsonschema may be missing
     """Return the compiled schema of the JSON, None where the package jsonschema is missing."""
     try:
         from jsonschema import Draft202012Validator

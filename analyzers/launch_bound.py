@@ -33,6 +33,7 @@ META = RuleMeta(
     host_order=100,
     legend=Legend("operators were issued slower than they ran", "#6366f1"),
     changes=("compile-model", "compile-graphs"),
+    inflated=True,
 )
 # Of what small operators cost without a device, what compiling takes away, at least and at most: guards, the optimizer
 # and what lies outside the model stay, so that a step becomes 1.1 to 2.2 times as fast.
@@ -70,8 +71,8 @@ def _calling(t: Tables, _o: Occurrences) -> list[str]:
 def _launching(t: Tables, _o: Occurrences) -> list[str]:
     q = t.queue
     return [
-        f"{q.launches_per_step:.0f} launches a step; {q.late_share:.0%} of the device tasks start less than 10 µs "
-        f"after their launch: the queue was empty."
+        f"{q.launches_per_step:.0f} launches a step; {q.late_share:.0%} of the device tasks were launched onto an "
+        f"empty device."
     ]
 
 

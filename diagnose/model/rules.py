@@ -13,7 +13,7 @@ RuleKind: TypeAlias = Literal["trust", "idle", "kernel", "state", "rank"]
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """How a cause is drawn and explained in reports."""
+    """The colour and the label of a cause in reports."""
 
     label: str = ""  # a few words, as a legend has them
     colour: str = "#8b93a1"  # reads on white and on black
@@ -35,4 +35,6 @@ class RuleMeta:
     changes: tuple[str, ...] = ()  # ids of the changes that it can prescribe
     one_off: bool = False  # its idle comes once, not in every step: it makes a recording cold
     computes: bool = True  # of kernel rules: False where the tasks move data instead of computing
+    explains: bool = True  # False: the time is there, its cause is not known
+    inflated: bool = False  # recording makes its time longer: it grows with the number of recorded events
     fallback: bool = False  # takes the idle time that no other rule claims

@@ -25,40 +25,40 @@ class FakeDriver:
         self.num_rows = 0
         self.enough = threading.Event()  # rows were taken
 
-    def nvmlInit(self):  # noqa: N802
+    def nvmlInit(self):
         pass
 
-    def nvmlShutdown(self):  # noqa: N802
+    def nvmlShutdown(self):
         self.shut = True
 
-    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
+    def nvmlDeviceGetHandleByUUID(self, uuid):
         if uuid != "GPU-aaaa-1":
             raise NotSupportedError
         return "second board"
 
-    def nvmlDeviceGetUtilizationRates(self, handle):  # noqa: N802
+    def nvmlDeviceGetUtilizationRates(self, handle):
         self.asked.add(handle)
         self.num_rows += 1
         if self.num_rows > ROWS:
             self.enough.set()
         return SimpleNamespace(gpu=40, memory=7)
 
-    def nvmlDeviceGetClockInfo(self, handle, clock):  # noqa: N802
+    def nvmlDeviceGetClockInfo(self, handle, clock):
         return {1: 1200, 2: 2600}[clock]
 
-    def nvmlDeviceGetMaxClockInfo(self, handle, clock):  # noqa: N802
+    def nvmlDeviceGetMaxClockInfo(self, handle, clock):
         return 1980
 
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):  # noqa: N802
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
         return 0x4
 
-    def nvmlDeviceGetPowerUsage(self, handle):  # noqa: N802
+    def nvmlDeviceGetPowerUsage(self, handle):
         return 350_000
 
-    def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle):
         return SimpleNamespace(used=5, total=10)
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
         return [SimpleNamespace(pid=1, usedGpuMemory=3)]
 
     def __getattr__(self, name):
@@ -104,7 +104,7 @@ def test_what_a_board_does_not_offer_is_none():
 
 def test_no_driver_is_one_sentence():
     class NoDriver:
-        def nvmlInit(self):  # noqa: N802
+        def nvmlInit(self):
             raise NotSupportedError("Library Not Found")
 
     summary = watched(NoDriver())

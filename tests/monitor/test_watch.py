@@ -29,43 +29,43 @@ class FakeDriver:
         self.read = [0, 0]
         self.shut = 0
 
-    def nvmlInit(self):  # noqa: N802
+    def nvmlInit(self):
         pass
 
-    def nvmlShutdown(self):  # noqa: N802
+    def nvmlShutdown(self):
         self.shut += 1
 
-    def nvmlDeviceGetCount(self):  # noqa: N802
+    def nvmlDeviceGetCount(self):
         return 2
 
-    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index):
         return index
 
-    def nvmlDeviceGetName(self, handle):  # noqa: N802
+    def nvmlDeviceGetName(self, handle):
         return b"NVIDIA H200"
 
-    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
+    def nvmlDeviceGetUUID(self, handle):
         return f"GPU-{handle}"
 
-    def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle):
         return SimpleNamespace(used=2_000_000_000, total=141_000_000_000)
 
-    def nvmlDeviceGetUtilizationRates(self, handle):  # noqa: N802
+    def nvmlDeviceGetUtilizationRates(self, handle):
         self.read[handle] += 1
         return SimpleNamespace(gpu=10 * self.read[handle], memory=1)
 
-    def nvmlDeviceGetClockInfo(self, handle, clock):  # noqa: N802
+    def nvmlDeviceGetClockInfo(self, handle, clock):
         return {1: 1500, 2: 3200}[clock]
 
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):  # noqa: N802
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
         return self.reasons
 
-    def nvmlDeviceGetPcieThroughput(self, handle, which):  # noqa: N802
+    def nvmlDeviceGetPcieThroughput(self, handle, which):
         if handle == 1:
             raise NotSupportedError
         return 2_000 if which == self.NVML_PCIE_UTIL_TX_BYTES else 5_000
 
-    def nvmlDeviceGetFieldValues(self, handle, fields):  # noqa: N802
+    def nvmlDeviceGetFieldValues(self, handle, fields):
         counted = SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=1_000_000 * self.read[handle]))
         return [counted, SimpleNamespace(nvmlReturn=3, value=SimpleNamespace(ullVal=0))]
 
@@ -154,7 +154,7 @@ def test_control_c_ends_it_with_a_summary(monkeypatch, capsys):
 
 def test_without_a_driver_one_line_and_no_failure(capsys):
     class NoDriver(FakeDriver):
-        def nvmlInit(self):  # noqa: N802
+        def nvmlInit(self):
             raise NotSupportedError("Driver Not Loaded")
 
     assert watch(MonitorRequest(), NoDriver()) == 0
@@ -167,7 +167,7 @@ def test_without_a_driver_one_line_and_no_failure(capsys):
 
 def test_a_driver_without_a_gpu(capsys):
     class Empty(FakeDriver):
-        def nvmlDeviceGetCount(self):  # noqa: N802
+        def nvmlDeviceGetCount(self):
             return 0
 
     assert watch(MonitorRequest(), Empty()) == 0

@@ -28,8 +28,8 @@ NOTHING_KNOWN = Diagnosis(
 def short(monkeypatch):
     """Time a few steps instead of two seconds of them."""
     monkeypatch.setattr(proving, "TIMED_S", 0.02)
-    monkeypatch.setattr(proving, "LEAST_WARM_UP", 4)
-    monkeypatch.setattr(proving, "MOST_BLOCKS", 1)
+    monkeypatch.setattr(proving, "MIN_WARM_UP_STEPS", 4)
+    monkeypatch.setattr(proving, "MAX_BLOCKS", 1)
 
 
 def make(draw=lambda: torch.randn(8, 4), returns=lambda loss: loss):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["busy_share", "compiled_graphs", "heap_mb", "silent_stderr"]
+__all__ = ["STDERR", "busy_share", "compiled_graphs", "heap_mb", "silent_stderr"]
 
 STDERR = 2
 PROC = Path("/proc")
@@ -37,7 +37,7 @@ PROBE_BYTES = 64_000
 
 
 def heap_mb() -> float | None:
-    """Return how much is allocated by malloc, None where the allocator does not tell."""
+    """Return how much is allocated by malloc, None where the allocator does not count it."""
     reader = _heap_reader()
     return reader() / 1e6 if reader is not None else None
 
@@ -65,7 +65,7 @@ def _heap_reader() -> Callable[[], int] | None:
 
 
 def busy_share(pids: Iterable[int]) -> float | None:
-    """Return which share of their lives so far these processes spent on a CPU; None where the system does not tell."""
+    """Return the share of their lifetime that these processes spent on a CPU; None where it is unknown."""
     used = lived = 0.0
     try:
         now = float((PROC / "uptime").read_text().split()[0])
