@@ -109,6 +109,7 @@ class Score:
     family: str
     ranks: int
     dialect: str
+    marked: bool  # with ProfilerStep#
     answer: Answer
     limit: str
     step_ns: float
@@ -152,6 +153,7 @@ def score(case: Case, *, all_dialects: bool = False) -> Score:
         family=case.family,
         ranks=len(recorded.ranks),
         dialect=case.dialect.name,
+        marked=case.dialect.marks,
         answer=answer,
         limit=truth.limit,
         step_ns=truth.step_ns,
