@@ -11,9 +11,8 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, covered, intersect, subtract, union
 from diagnose.tables import Tables
 
-__all__ = ["DEFAULT_BUCKET_MB", "buffer_broadcasts", "exposed_broadcasts", "exposed_small", "small_collectives"]
+__all__ = ["buffer_broadcasts", "exposed_broadcasts", "exposed_small", "small_collectives"]
 
-DEFAULT_BUCKET_MB = 25  # of DistributedDataParallel
 MIN_COLLECTIVES_PER_STEP = 30  # collectives a step beyond which their number itself costs
 SMALL_NS = 100_000
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.pipeline.savings import path_of, replay_savings, waterfall
 from diagnose.replay.build import build
-from diagnose.replay.period import owners, period_ns
-from diagnose.replay.remove_cause import removal
-from diagnose.replay.savings import path_of, replay_savings, waterfall
-from diagnose.replay.simulate import simulate
+from diagnose.replay.remove_cause import remove_cause
+from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.replay.step_subset import step_subset
 
 
@@ -120,7 +119,7 @@ def test_exposed_copies_shrink_by_their_exposed_time(recording):
     r.kernel("a", 20, 80, stream=7, launched=(10, 12))
     r.kernel("b", 120, 300, stream=8, launched=(14, 16))
     t = r.tables()
-    change = removal(t, finding("exposed-copy", 40), 1.0)
+    change = remove_cause(t, finding("exposed-copy", 40), "copy", 1.0)
     assert simulate(change(build(t))).window_ns == pytest.approx(260_000)
 
 
@@ -131,7 +130,7 @@ def test_pauses_shrink(recording):
     r.kernel("b", 54, 100, launched=(9, 12))
     t = r.tables()
     assert t.causes.totals()["kernel-latency"] == 4_000
-    change = removal(t, finding("kernel-latency", 4), 0.5)
+    change = remove_cause(t, finding("kernel-latency", 4), "pause", 0.5)
     assert simulate(change(build(t))).window_ns == pytest.approx(98_000)
 
 
