@@ -22,9 +22,9 @@ def products_in(t: Tables, finding: Finding, precision: Literal["tf32", "f16"]) 
     import numpy as np
 
     from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.roofline import device_peak, groups
+    from diagnose.tables.roofline import gpu_spec, groups
 
-    peak = device_peak(t)
+    peak = gpu_spec(t)
     rate = peak.rate(precision) if peak else 0.0
     full = [group for group in groups(t) if group.full_precision]
     if peak is None or not rate or not full:
