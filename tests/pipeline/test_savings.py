@@ -7,10 +7,6 @@ import pytest
 
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.pipeline.savings import path_of, replay_savings, waterfall
-from diagnose.replay.build import build
-from diagnose.replay.remove_cause import remove_cause
-from diagnose.replay.simulate import owners, period_ns, simulate
-from diagnose.replay.step_subset import step_subset
 
 
 def finding(rule, lost_us, tasks=()):
@@ -109,69 +105,3 @@ def test_the_drawn_path_is_a_chain_over_the_step(stalled):
         (410_000, 500_000, "compute"),
     ]
     assert path.pieces[-1].name == "b"
-
-
-def test_exposed_copies_shrink_by_their_exposed_time(recording):
-    # The copy takes 100, of which 60 lie under the kernel of the other stream.
-    r = recording()
-    r.step(1, 0, 20)
-    r.copy("Memcpy HtoD (Pinned -> Device)", 20, 120, stream=8, launched=(5, 8))
-    r.kernel("a", 20, 80, stream=7, launched=(10, 12))
-    r.kernel("b", 120, 300, stream=8, launched=(14, 16))
-    t = r.tables()
-    change = remove_cause(t, finding("exposed-copy", 40), "copy", 1.0)
-    assert simulate(change(build(t))).window_ns == pytest.approx(260_000)
-
-
-def test_pauses_shrink(recording):
-    r = recording()
-    r.step(1, 0, 20)
-    r.kernel("a", 0, 50, launched=(-9, -5))
-    r.kernel("b", 54, 100, launched=(9, 12))
-    t = r.tables()
-    assert t.causes.totals()["kernel-latency"] == 4_000
-    change = remove_cause(t, finding("kernel-latency", 4), "pause", 0.5)
-    assert simulate(change(build(t))).window_ns == pytest.approx(98_000)
-
-
-def test_a_few_steps_stand_for_all(recording):
-    r = recording()
-    for i in range(20):
-        r.step(i + 1, 100 * i, 100 * i + 100)
-        r.op("aten::mm", 100 * i, 100 * i + 20)
-        r.kernel("a", 100 * i + 20, 100 * i + 60, launched=(100 * i + 10, 100 * i + 12))
-    t = r.tables()
-    part = step_subset(t, most_tasks=4)
-    assert part.steps.num == 4
-    assert len(part.tasks.row) == 4
-    assert part.steps.step_ns == pytest.approx(t.steps.step_ns, rel=0.02)
-    assert step_subset(t).steps.num == 5  # more steps say the same
-    assert step_subset(t, most_tasks=0).steps.num == 1
-
-
-def test_few_steps_are_taken_whole(stalled):
-    assert step_subset(stalled) is stalled
-
-
-def test_a_step_is_the_time_from_end_to_end(recording):
-    """The device is 50 behind at the end: that is no part of a step, though it is of the window."""
-    r = recording()
-    for i in range(4):
-        r.step(i + 1, 100 * i, 100 * i + 100)
-        r.kernel("a", 100 * i + 60, 100 * i + 150, launched=(100 * i + 10, 100 * i + 12))
-    t = r.tables()
-    graph = build(t)
-    assert t.steps.step_ns == 112_500
-    assert period_ns(graph, simulate(graph), owners(t, graph)) == pytest.approx(100_000)
-
-
-def test_work_queued_before_the_chosen_steps_is_left_out(recording):
-    """A device a whole step behind the host: the window is the time in which it works on what they launched."""
-    r = recording()
-    for i in range(10):
-        r.step(i + 1, 100 * i, 100 * i + 100)
-        r.kernel("a", 100 * i + 130, 100 * i + 230, launched=(100 * i + 10, 100 * i + 12))
-    t = r.tables()
-    part = step_subset(t, most_tasks=2)
-    assert part.steps.num == 2
-    assert part.steps.step_ns == pytest.approx(100_000)
