@@ -204,9 +204,9 @@ def what_if(path: str, as_json: bool, **named: Any) -> None:  # lists of texts
 
     Without a change it shows what the step's critical path consists of.
     """
-    from diagnose.pipeline.what_if import Asked, ask, parse_place, parse_scale
+    from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, run_what_if
 
-    asked = Asked(
+    request = WhatIfRequest(
         apply=tuple(name.strip() for name in named["ids"].split(",") if name.strip()),
         without=named["rules"],
         no_sync=tuple(map(parse_place, named["places"])),
@@ -214,8 +214,8 @@ def what_if(path: str, as_json: bool, **named: Any) -> None:  # lists of texts
         bucket_mb=named["bucket_mb"],
         scale=tuple(map(parse_scale, named["scales"])),
     )
-    answer = ask(path, asked)
-    click.echo(answer.to_json() if as_json else answer.text())
+    result = run_what_if(path, request)
+    click.echo(result.to_json() if as_json else result.text())
 
 
 def run(argv: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 from diagnose import analyzers
 from diagnose.analyzers.common.memory import memory_of
+from diagnose.changes.common.prescribe import prescribe
 from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Source, Where
@@ -20,9 +21,9 @@ from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.records import as_facts
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.overhead import overhead_share, recording_ns, without_recording
+from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.pipeline.verdict import dominant, headline, verdict
-from diagnose.replay.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.tables import Claim, Tables
 from diagnose.tables.roofline import roofline
 
@@ -217,12 +218,11 @@ def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, 
 
 def _prescriptions(found: list[Finding], step_ns: float, notes: list[Note]) -> tuple[Prescription, ...]:
     """Collect the changes, those that save most first; one that several findings ask for is listed once."""
-    rules = {rule.META.id: rule for rule in analyzers.RULES}
     listed: dict[str, Prescription] = {}
     for finding in found:
         given: list[Prescription] = []
         with noting(finding.rule, notes):
-            given = rules[finding.rule].prescribe(finding, step_ns)
+            given = prescribe(finding, step_ns)
         for p in given:
             if p.id not in listed or sum(p.saves_ns) > sum(listed[p.id].saves_ns):
                 listed[p.id] = p
