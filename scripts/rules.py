@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from diagnose import analyzers
 from diagnose.analyzers import Analyzer
+from diagnose.text.pages import parse_page
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "rules.md"
@@ -55,16 +55,10 @@ def _page() -> Iterator[str]:
     for title, words, rules in GROUPS:
         yield f"## {title}\n\n{words}\n"
         for rule in rules:
-            first, sections = _parts(sys.modules[f"diagnose.analyzers.{rule.META.id.replace('-', '_')}"].__doc__ or "")
-            yield f"### {rule.META.id}\n\n{first}\n"
-            yield from (f"- **{heading}**: {text}" for heading, text in sections)
+            page = parse_page(sys.modules[f"diagnose.analyzers.{rule.META.id.replace('-', '_')}"].__doc__ or "")
+            yield f"### {rule.META.id}\n\n{page.summary}\n"
+            yield from (f"- **{heading}**: {text}" for heading, text in page.sections)
             yield ""
-
-
-def _parts(text: str) -> tuple[str, list[tuple[str, str]]]:
-    first, _, rest = text.partition("\n")
-    found = re.findall(r"^(\S.*)\n((?:[ ]{4}.*\n|\n)+)", rest + "\n", re.MULTILINE)
-    return first, [(heading, " ".join(body.split())) for heading, body in found]
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from diagnose.compare.compare import compare
 from diagnose.compare.format import as_json, as_text
 from diagnose.compare.gate import FAILED, Judgement, judge, junit, parse_tolerance, sarif
 from diagnose.compare.sides import Side, open_side
+from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.errors import InputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
 from diagnose.progress import Progress
@@ -22,8 +23,8 @@ __all__ = ["GateRequest", "compare_and_answer", "gate_and_answer"]
 
 
 @dataclass(frozen=True, slots=True)
-class GateRequest:
-    """What ``diagnose gate`` was asked for."""
+class GateRequest(ResultRequest):
+    """What ``diagnose gate`` was asked for; ``force`` is about the reports, ``update`` about the baseline."""
 
     baseline: str = ""
     target: str = ""
@@ -33,19 +34,19 @@ class GateRequest:
     junit: str | None = None
     sarif: str | None = None
     update: bool = False
-    force: bool = False  # overwrite the two reports; the baseline is what ``update`` means to replace
-    as_json: bool = False
-    quiet: bool = False
 
 
-def compare_and_answer(before: str, after: str, *, as_json_text: bool) -> None:
-    """Print what differs between two captures, traces or reports.
+def compare_and_answer(before: str, after: str, request: ResultRequest) -> None:
+    """Print what differs between two captures, traces or reports, and write it.
 
     Raises:
+        UsageError: a file to write is one of the two.
         InputError: one of them cannot be read.
+        OutputError: the file cannot be written.
     """
+    files = plan_text(request, inputs=[before, after])
     comparison = compare(open_side(before), open_side(after))
-    print(as_json(comparison) if as_json_text else as_text(comparison))
+    answer_text(lambda: as_text(comparison), lambda: as_json(comparison), request, files)
 
 
 def gate_and_answer(request: GateRequest) -> int:
@@ -58,29 +59,32 @@ def gate_and_answer(request: GateRequest) -> int:
         OutputError: a report exists already, or a file cannot be written; mostly raised before the script runs.
     """
     tolerance = parse_tolerance(request.tolerance)
-    _check_files(request)
-    progress = Progress(quiet=request.quiet)
+    files = _check_files(request)
+    progress = request.progress
     baseline = Path(request.baseline)
     if not baseline.exists() and request.update:
         with _later(request, progress) as side:
             return _first(baseline, side, progress)
     if not baseline.exists():
-        raise InputError(f"There is no baseline {baseline}; write one with --update.")
+        raise InputError(f"The baseline {printable(baseline)} does not exist; create it with --update.")
     before = open_side(baseline)
     with _later(request, progress) as after:
         judgement = judge(compare(before, after), tolerance)
-        print(as_json(judgement.comparison) if request.as_json else _text(judgement), flush=True)
+        answer_text(lambda: _text(judgement), lambda: as_json(judgement.comparison), request, files)
         _write(request, judgement, after, progress)
     return 0 if judgement.passed or request.update else FAILED
 
 
-def _check_files(request: GateRequest) -> None:
-    check_distinct({"--junit": request.junit, "--sarif": request.sarif}, [request.baseline, request.target])
+def _check_files(request: GateRequest) -> tuple[Path, ...]:
+    """Return the file of ``--output``, after checking all that will be written."""
+    named = {"--output": request.output, "--junit": request.junit, "--sarif": request.sarif}
+    check_distinct(named, [request.baseline, request.target])
     for name in (request.junit, request.sarif):
         if name is not None:
             check_file(Path(name), force=request.force)
     if request.update:
         check_file(Path(request.baseline), force=True)
+    return plan_text(request)
 
 
 def _first(baseline: Path, side: Side, progress: Progress) -> int:
@@ -119,7 +123,7 @@ def _later(request: GateRequest, progress: Progress) -> Iterator[Side]:
     if not is_script:
         if request.args:
             raise UsageError(
-                f"{request.target} is no script, so nothing may stand behind it; options stand before the baseline."
+                f"Unexpected arguments after {printable(request.target)}, which is not a script; options go before BASELINE."
             )
         yield open_side(path)
         return

@@ -255,7 +255,7 @@ def test_the_command_gates_with_exit_code_3(reports, capsys):
 
 def test_a_baseline_is_written_on_request(reports, capsys):
     assert run(["gate", "new.json", "after.json"]) == 4
-    assert "write one with --update" in capsys.readouterr().err
+    assert "create it with --update" in capsys.readouterr().err
     assert run(["gate", "--update", "new.json", "after.json"]) == 0
     assert run(["gate", "new.json", "after.json"]) == 0
     assert run(["gate", "--update", "before.json", "after.json"]) == 0
@@ -264,7 +264,7 @@ def test_a_baseline_is_written_on_request(reports, capsys):
 
 def test_options_behind_the_target_are_told_of(reports, capsys):
     assert run(["gate", "before.json", "after.json", "--junit", "x"]) == 2
-    assert "options stand before the baseline" in capsys.readouterr().err
+    assert "options go before BASELINE" in capsys.readouterr().err
 
 
 def test_json_of_a_comparison_is_whole(reports):
