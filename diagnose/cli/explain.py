@@ -84,9 +84,9 @@ def rule_pages() -> Iterator[RulePage]:
     package = find_spec("diagnose.analyzers")
     for module in pkgutil.iter_modules(package.submodule_search_locations if package else None):
         spec = None if module.ispkg else module.module_finder.find_spec(module.name, None)
-        source = spec.loader.get_source(module.name) if spec and hasattr(spec.loader, "get_source") else None
-        if source is not None:
-            yield _rule_page(source)
+        get_source = getattr(spec and spec.loader, "get_source", None)
+        if get_source is not None:
+            yield _rule_page(get_source(module.name))
 
 
 def _rule_page(source: str) -> RulePage:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.compare.compare import compare
 from diagnose.compare.format import as_json, as_text
 from diagnose.compare.gate import FAILED, Judgement, judge, junit, parse_tolerance, sarif
 from diagnose.compare.sides import Side, open_side
-from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.errors import InputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
 from diagnose.progress import Progress
@@ -123,7 +123,8 @@ def _later(request: GateRequest, progress: Progress) -> Iterator[Side]:
     if not is_script:
         if request.args:
             raise UsageError(
-                f"Unexpected arguments after {printable(request.target)}, which is not a script; options go before BASELINE."
+                f"Unexpected arguments after {printable(request.target)}, which is not a script; "
+                "options go before BASELINE."
             )
         yield open_side(path)
         return

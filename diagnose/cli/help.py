@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import click
 
-__all__ = ["Command", "Group", "Option", "option"]
+__all__ = ["Command", "Decorator", "Group", "Option", "option"]
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 GENERAL = "General"  # the group of --help and --version
 NO_BREAK = "\u2011"  # a hyphen that lines are not broken at: options and file names stay whole
 MAX_NAME = 24  # columns of an option; the description of a longer one starts on the next line
+
+
+class Decorator(Protocol):
+    """What gives a command an option."""
+
+    def __call__(self, command: _Decorated, /) -> _Decorated:
+        """Return the command."""
 
 
 class Option(click.Option):
@@ -22,7 +31,7 @@ class Option(click.Option):
         self.group = group
 
 
-def option(*names: str, group: str, **settings: Any) -> Any:  # noqa: ANN401  # a decorator, as click.option returns it
+def option(*names: str, group: str, **settings: Any) -> Decorator:  # noqa: ANN401  # as click.option
     """Give a command an option of a group."""
     return click.option(*names, cls=Option, group=group, **settings)
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from diagnose.cli.help import Option, option
+from diagnose.cli.help import Decorator, Option, option
 
 __all__ = ["STEP_SOURCES", "module_option", "monitor_options", "report_options", "result_options", "step_on_option"]
 
@@ -18,12 +18,12 @@ JSON = "Print JSON instead of text."
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 
-def module_option(group: str) -> Any:  # noqa: ANN401  # a decorator
+def module_option(group: str) -> Decorator:
     """Return ``-m``: a module in the place of the script."""
     return option("-m", "module", group=group, is_flag=True, help="Run the script as a module, as python -m does.")
 
 
-def step_on_option(group: str) -> Any:  # noqa: ANN401  # a decorator
+def step_on_option(group: str) -> Decorator:
     """Return ``--step-on``: what ends a step."""
     return option(
         "--step-on",
@@ -63,7 +63,7 @@ class _JsonOrFile(Option):
         return record and ("--json", record[1])
 
 
-def _json_or_file() -> Any:  # noqa: ANN401  # a decorator
+def _json_or_file() -> Decorator:
     def warn(_ctx: click.Context, _option: click.Parameter, value: str | None) -> str | None:
         if value not in {None, "-"}:
             hint = "--json FILE is deprecated: use --output FILE, or --json alone for standard output"
@@ -75,24 +75,24 @@ def _json_or_file() -> Any:  # noqa: ANN401  # a decorator
     )
 
 
-def _json() -> Any:  # noqa: ANN401  # a decorator
+def _json() -> Decorator:
     return option("--json", "as_json", group=OUTPUT, is_flag=True, help=JSON)
 
 
-def _output(suffixes: str) -> Any:  # noqa: ANN401  # a decorator
+def _output(suffixes: str) -> Decorator:
     text = f"Write the result to FILE; its suffix is the format: {suffixes}."
     return option("-o", "--output", group=OUTPUT, metavar="FILE", help=text)
 
 
-def _force() -> Any:  # noqa: ANN401  # a decorator
+def _force() -> Decorator:
     return option("--force", group=OUTPUT, is_flag=True, help="Overwrite existing files.")
 
 
-def _quiet() -> Any:  # noqa: ANN401  # a decorator
+def _quiet() -> Decorator:
     return option("-q", "--quiet", group=OUTPUT, is_flag=True, help="Show no progress.")
 
 
-def _with(command: _Decorated, options: Sequence[Any]) -> _Decorated:
+def _with(command: _Decorated, options: Sequence[Decorator]) -> _Decorated:
     for decorate in reversed(options):
         command = decorate(command)
     return command
