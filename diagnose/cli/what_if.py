@@ -40,6 +40,5 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
         scale=tuple(map(parse_scale, options.scales)),
     )
     files = plan_text(options, inputs=[path])
-    with options.progress.phase(f"replaying {path}"):
-        result = ask(path, asked)
+    result = ask(path, asked)
     answer_text(result.text, result.to_json, options, files)

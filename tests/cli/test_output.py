@@ -33,7 +33,7 @@ def test_json_is_all_of_standard_output_and_a_file_is_written_besides(replayed, 
     assert cli.run(["what-if", "a.json", "--json", "-o", "r.txt"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {"now_ms": 1.0}
-    assert shown.err == "diagnose: replaying a.json\ndiagnose: wrote r.txt\n"
+    assert shown.err == "diagnose: wrote r.txt\n"
     assert (replayed / "r.txt").read_text() == "step now   1.00 ms\n"
     assert cli.run(["what-if", "a.json", "-q", "-o", "r.json"]) == 0
     assert capsys.readouterr() == ("step now   1.00 ms\n", "")
