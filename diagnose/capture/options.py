@@ -45,7 +45,7 @@ class CaptureOptions:
         if self.skip is not None and self.skip < 0:
             raise UsageError(f"--skip cannot be negative ({self.skip}); 0 starts at the first step.")
         if self.step_on not in STEP_SOURCES:
-            raise UsageError(f"--step-on knows {', '.join(STEP_SOURCES)}, not {self.step_on!r}.")
+            raise UsageError(f"Invalid --step-on {self.step_on!r}: use {', '.join(STEP_SOURCES[:-1])} or {STEP_SOURCES[-1]}.")
         for name, value in (("max-seconds", self.max_seconds), ("max-mb", self.max_mb)):
             if not value > 0:
                 raise UsageError(f"--{name} must be above zero, not {value}.")

@@ -78,6 +78,13 @@ class Group(_Page, click.Group):
 
     command_class = Command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; where there are none, show the help, with the exit code of wrong usage."""
+        if not args:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # as click's
         """Return the names in the order of use, which is that of their declaration."""
         return list(self.commands)

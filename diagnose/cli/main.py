@@ -68,7 +68,7 @@ def _show_usage(error: click.ClickException) -> None:
         if context.command.get_help_option(context) is not None:
             click.echo(f"Try '{context.command_path} {context.help_option_names[0]}' for help.", err=True)
         click.echo(err=True)
-    click.echo(f"Error: {one_line(error.format_message())}", err=True)
+    click.echo(f"diagnose: error: {one_line(error.format_message())}", err=True)
 
 
 def _unforeseen(error: Exception) -> int:

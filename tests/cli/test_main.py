@@ -171,6 +171,17 @@ def test_wrong_usage_exits_with_2(capsys):
     assert "The script there-is-none.py does not exist" in capsys.readouterr().err
 
 
+def test_without_a_command_the_help_is_shown_as_it_is(capsys):
+    assert cli.run([]) == 2
+    shown = capsys.readouterr().err
+    assert "\n\nCommands:\n  trace    Run a script" in shown
+
+
+def test_wrong_usage_ends_with_one_sentence_like_every_error(capsys):
+    assert cli.run(["trace", "--step", "5", "train.py"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("diagnose: error: No such option")
+
+
 def test_help_imports_nothing_heavy():
     code = (
         "import sys; from diagnose.cli import main; main.run(['--help']);"
