@@ -42,10 +42,8 @@ def run(stem):
 
 
 def check_every_page_has_a_check():
-    pages = {p.stem for p in FOLDER.glob("*.py") if not p.name.startswith("_")} - _OLD_NAMES - {"launch"}  # launch: test_launch
-    assert {f"check_{stem}" for stem in pages} == {
-        n for n in globals() if n.startswith("check_") and "page" not in n
-    }
+    pages = {p.stem for p in FOLDER.glob("*.py") if not p.name.startswith("_")} - _OLD_NAMES - {"launch"}
+    assert {f"check_{stem}" for stem in pages} == {n for n in globals() if n.startswith("check_") and "page" not in n}
 
 
 def check_comm_hooks():
