@@ -23,8 +23,8 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, longer_than, subtract, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.collectives import collectives_of_calls
 from diagnose.tables.names import HOST_COLLECTIVE
-from diagnose.tables.rendezvous import collectives_of_calls
 
 META = RuleMeta(
     id="host-collective",

@@ -33,7 +33,7 @@ from diagnose.model.intervals import distinct
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Mask, Tables
-from diagnose.tables.op_launches import given
+from diagnose.tables.op_launches import operator_inputs
 
 META = RuleMeta(
     id="layout-copy",
@@ -68,7 +68,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
 
 def _same_type(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
     """Tell which copies keep the type, as far as the types of what is copied were recorded."""
-    told = given(t)
+    told = operator_inputs(t)
     by_name = np.zeros(len(told.texts) + 1, bool)
     for row in distinct(told.name[tasks]).tolist() if len(tasks) else []:
         by_name[row] = told.text(row) in _COPY_OPS

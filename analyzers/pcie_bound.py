@@ -25,7 +25,7 @@ from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.roofline import device_peak
+from diagnose.tables.roofline import gpu_spec
 
 META = RuleMeta(
     id="pcie-bound",
@@ -39,7 +39,7 @@ _HOST = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost", re.IGNORECASE)
 
 def find(t: Tables) -> list[Finding]:
     """Name the time by which the copies are longer than the rest of the step."""
-    peak = device_peak(t)
+    peak = gpu_spec(t)
     tasks = np.flatnonzero(t.tasks.is_copy & t.tasks_matching(_HOST)) if peak and peak.pcie else np.zeros(0, np.intp)
     events = t.trace.events
     tasks = tasks[events.size[t.tasks.row[tasks]] > 0]

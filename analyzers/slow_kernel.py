@@ -36,7 +36,7 @@ from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
-from diagnose.tables.roofline import Group, device_peak, groups
+from diagnose.tables.roofline import Group, gpu_spec, groups
 
 META = RuleMeta(
     id="slow-kernel",
@@ -52,7 +52,7 @@ MAX_SHOWN = 3
 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of heavy kernels above what good ones need."""
-    peak = device_peak(t)
+    peak = gpu_spec(t)
     taken = _of_other_rules(t, free)
     slow = [
         group for group in groups(t) if group.share < SLOW and not group.full_precision and not taken[group.tasks].any()

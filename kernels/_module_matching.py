@@ -114,7 +114,7 @@ def _small_copy(module: nn.Module) -> nn.Module:
     return small
 
 
-def _close(got: Any, wanted: Tensor) -> bool:  # noqa: ANN401  # whatever the module returns
+def _close(got: Any, wanted: Tensor) -> bool:  # whatever the module returns
     if not isinstance(got, Tensor) or got.shape != wanted.shape:
         return False
     last = torch.finfo(got.dtype).eps
@@ -185,11 +185,11 @@ def _cross_entropy(module: nn.CrossEntropyLoss, input: Tensor, target: Tensor) -
     )
 
 
-def _for_loss(module: Any) -> MatchResult:  # noqa: ANN401  # a CrossEntropyLoss
+def _for_loss(module: Any) -> MatchResult:  # a CrossEntropyLoss
     return "it weighs its classes" if module.weight is not None else OperatorMatch("cross_entropy", _cross_entropy)
 
 
-def _for_softmax(module: Any) -> MatchResult:  # noqa: ANN401
+def _for_softmax(module: Any) -> MatchResult:
     return "it names no dimension" if module.dim is None else OperatorMatch("softmax", _softmax, (module.dim,))
 
 

@@ -151,7 +151,7 @@ def _copied(stack: Tensor) -> Tensor:
     return torch.empty(stack.shape, dtype=stack.dtype, pin_memory=True).copy_(stack, non_blocking=True)
 
 
-def _event(device: torch.device) -> Any:  # noqa: ANN401  # each device's module has its own class of events
+def _event(device: torch.device) -> Any:  # each device's module has its own class of events
     """Record an event behind the copies on the device's current stream."""
     module = torch.get_device_module(device)
     event = module.Event()

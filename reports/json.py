@@ -25,6 +25,7 @@ from diagnose.model.diagnosis import (
     Trial,
     Where,
 )
+from diagnose.reports.format import MAX_LOSSES
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Memory
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
 
 SCHEMA_VERSION = 1
-MAX_LOSSES = 100  # of each side of a trial
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 _T = TypeVar("_T")
@@ -96,6 +96,7 @@ def _source(s: Source) -> dict[str, Json]:
         "unprofiled_step_ms": _each(_ms, s.unprofiled_step_ns),
         "settled_after": s.settled_after,
         "samples": _plain(s.samples),
+        "setup": _plain(s.setup),
     }
 
 
@@ -221,6 +222,8 @@ def _trial(t: Trial) -> dict[str, Json]:
         "peak_bytes": None if t.peak_bytes is None else list(t.peak_bytes),
         "losses": [_each(_exact, losses[:MAX_LOSSES]) for losses in t.losses],
         "drift": _exact(t.drift),
+        "worst_drift": _exact(t.worst_drift),
+        "drift_limits": None if t.drift_limits is None else _each(_exact, t.drift_limits),
         "grad_norms": [_each(_exact, norms[:MAX_LOSSES]) for norms in t.grad_norms],
         "grad_drift": _exact(t.grad_drift),
         "skipped_steps": None if t.skipped_steps is None else list(t.skipped_steps),

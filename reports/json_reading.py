@@ -39,6 +39,7 @@ Ms: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)] | None
 Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)] | None
 Share: TypeAlias = Annotated[float, Meta(ge=-ROUNDING, le=1 + ROUNDING)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+Setting: TypeAlias = bool | Annotated[int, Meta(ge=-(2**62), le=2**62)] | float | str | None
 Rule: TypeAlias = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,100}$")]
 
 
@@ -122,6 +123,7 @@ class _Source(msgspec.Struct):
     unprofiled_step_ms: list[Ms]
     settled_after: Count | None
     samples: dict[str, object]
+    setup: dict[str, Setting | list[Setting]] = {}  # msgspec gives every record its own
 
 
 class _Replay(msgspec.Struct):
@@ -148,7 +150,7 @@ class _Report(msgspec.Struct):
 
 
 def is_report(text: bytes) -> bool:
-    """Tell whether a JSON text is, or once was, a diagnosis: it has a schema_version and a verdict."""
+    """Return whether a JSON text is, or once was, a diagnosis: it has a schema_version and a verdict."""
     try:
         head = msgspec.json.decode(text, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -214,6 +216,7 @@ def _source(s: _Source) -> Source:
         unprofiled_step_ns=_times(s.unprofiled_step_ms),
         settled_after=s.settled_after,
         samples=s.samples,
+        setup=s.setup,
     )
 
 

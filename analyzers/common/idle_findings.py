@@ -129,7 +129,7 @@ def idle_finding(t: Tables, idle: Idle) -> list[Finding]:
 
 
 def _places(t: Tables, o: Occurrences, probe: Probe) -> tuple[Where, ...]:
-    """Return the places of the occurrences, the top_kernels first; lines of the sampler stand before all others."""
+    """Return the places of the occurrences, the most expensive first; lines of the sampler stand before all others."""
     cost: dict[Where, int] = {}
     largest = np.argsort(-o.lost, kind="stable")[:MAX_LOOKED_UP]
     found = locate(t, probe.thread[largest], probe.time[largest])

@@ -86,7 +86,7 @@ def cli() -> None:
 @report_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def trace(**asked: Any) -> int:  # noqa: ANN401  # what click read, typed by TraceRequest
+def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     """Run SCRIPT as Python would, record a few steady steps, and diagnose them.
 
     Options go before SCRIPT; everything after it is passed to the script. The script is stopped after the recording
@@ -107,7 +107,7 @@ def trace(**asked: Any) -> int:  # noqa: ANN401  # what click read, typed by Tra
 )
 @report_options
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # what click read, typed by Request
+def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by Request
     """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
 
     Several PATHs, or a folder of several files, are the ranks of one run. Neither a GPU nor the script is needed.
@@ -177,7 +177,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # wh
 @report_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # noqa: ANN401  # what click read, typed by ProveRequest
+def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # what click read, typed by ProveRequest
     """Run SCRIPT with each prescribed change and without it, in turns, and measure both.
 
     The script is run unmodified, many times, each time for some dozens of steps; step time, losses and memory are
@@ -245,7 +245,7 @@ cli.add_command(gate)
 )
 @result_options
 @click.argument("path")
-def what_if(path: str, **asked: Any) -> None:  # noqa: ANN401  # lists of texts
+def what_if(path: str, **asked: Any) -> None:  # lists of texts
     """Predict the step time of a recording after changes, applied one after the other.
 
     The steady steps of one rank are replayed as a dependency graph. Without a change the critical path is shown.
@@ -265,7 +265,7 @@ def what_if(path: str, **asked: Any) -> None:  # noqa: ANN401  # lists of texts
 )
 @result_options
 @click.argument("name", required=False, metavar="[RULE|CHANGE]")
-def explain(name: str | None, **asked: Any) -> None:  # noqa: ANN401  # what click read, typed by ExplainRequest
+def explain(name: str | None, **asked: Any) -> None:  # what click read, typed by ExplainRequest
     """Describe a rule or a change; without a name, list all of them.
 
     A rule's page states what it looks for, why it costs time, what to do, and how sure it is. A change's page states
@@ -305,7 +305,7 @@ def explain(name: str | None, **asked: Any) -> None:  # noqa: ANN401  # what cli
     help="Write every reading to FILE as it is taken; - is standard output.",
 )
 @monitor_options
-def monitor(gpus: str, **asked: Any) -> int:  # noqa: ANN401  # what click read, typed by MonitorRequest
+def monitor(gpus: str, **asked: Any) -> int:  # what click read, typed by MonitorRequest
     """Watch this machine's NVIDIA GPUs: kernel activity, clocks, throttling, power, memory, traffic.
 
     "kernel running" is the share of time in which any kernel ran, not the share of the GPU in use. At the end the 5th,

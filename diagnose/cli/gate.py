@@ -11,138 +11,167 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
+from diagnose.compare.baseline import baseline_text
 from diagnose.compare.compare import compare
 from diagnose.compare.format import as_json, as_text
-from diagnose.compare.gate import FAILED, Judgement, judge, junit, parse_tolerance, sarif
-from diagnose.compare.sides import Side, open_side
+from diagnose.compare.gate import EXIT_CODES, GateResult, evaluate_gate, junit, parse_tolerance, sarif
+from diagnose.compare.setup import differences
+from diagnose.compare.sides import Side, join_sides, open_side
 from diagnose.errors import InputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
 from diagnose.progress import Progress
 
-__all__ = ["GateRequest", "compare_and_answer", "gate_and_answer"]
+__all__ = ["CompareRequest", "GateRequest", "compare_and_answer", "gate_and_answer"]
+
+DEFAULT_RUNS = 3  # of a script that is traced: with fewer on each side hardly anything can be decided
+
+
+@dataclass(frozen=True, slots=True)
+class CompareRequest(ResultRequest):
+    """What ``diagnose compare`` was asked for."""
+
+    before: Sequence[str] = ()
+    after: Sequence[str] = ()
+    tolerance: str = "5%"
+    allow_differences: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GateRequest(ResultRequest):
     """What ``diagnose gate`` was asked for; ``force`` is about the reports, ``update`` about the baseline."""
 
-    baseline: str = ""
+    baseline: Sequence[str] = ()
     target: str = ""
-    args: Sequence[str] = ()
+    args: Sequence[str] = ()  # of the script; further captures where the target is none
     module: bool = False
+    runs: int | None = None  # how often the script is traced
     tolerance: str = "5%"
+    allow_differences: bool = False
     junit: str | None = None
     sarif: str | None = None
     update: bool = False
 
 
-def compare_and_answer(before: str, after: str, request: ResultRequest) -> None:
-    """Print what differs between two captures, traces or reports, and write it.
+def compare_and_answer(request: CompareRequest) -> None:
+    """Print what differs between two sets of captures, traces or reports, and write it.
 
     Raises:
-        UsageError: a file to write is one of the two.
+        UsageError: the tolerance is none, or the file to write is one of the runs.
         InputError: one of them cannot be read.
         OutputError: the file cannot be written.
     """
-    files = plan_text(request, inputs=[before, after])
-    comparison = compare(open_side(before), open_side(after))
+    tolerance = parse_tolerance(request.tolerance)
+    files = plan_text(request, inputs=[*request.before, *request.after])
+    before, after = (join_sides([open_side(path) for path in paths]) for paths in (request.before, request.after))
+    comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
     answer_text(lambda: as_text(comparison), lambda: as_json(comparison), request, files)
 
 
 def gate_and_answer(request: GateRequest) -> int:
-    """Compare with the baseline, write what was asked for, and return 0 or 3.
+    """Compare with the baseline, write what was asked for, and return the exit code of the verdict.
 
     Raises:
         UsageError: the request makes no sense.
-        InputError: the baseline or the capture cannot be read.
+        InputError: the baseline or a capture cannot be read, or the runs of a new baseline are not alike.
         CaptureError: the script could not be traced.
         OutputError: a report exists already, or a file cannot be written; mostly raised before the script runs.
     """
     tolerance = parse_tolerance(request.tolerance)
-    files = _check_files(request)
+    files = _check_request(request)
     progress = request.progress
-    baseline = Path(request.baseline)
-    if not baseline.exists() and request.update:
-        with _later(request, progress) as side:
-            return _first(baseline, side, progress)
-    if not baseline.exists():
-        raise InputError(f"The baseline {printable(baseline)} does not exist; create it with --update.")
-    before = open_side(baseline)
-    with _later(request, progress) as after:
-        judgement = judge(compare(before, after), tolerance)
-        answer_text(lambda: _text(judgement), lambda: as_json(judgement.comparison), request, files)
-        _write(request, judgement, after, progress)
-    return 0 if judgement.passed or request.update else FAILED
+    missing = [path for path in request.baseline if not Path(path).exists()]
+    if missing and request.update:
+        with _candidate(request, progress) as side:
+            _update(request, side, progress)
+        return 0
+    if missing:
+        raise InputError(f"The baseline {printable(Path(missing[0]))} does not exist; create it with --update.")
+    before = join_sides([open_side(path) for path in request.baseline])
+    with _candidate(request, progress) as after:
+        comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
+        result = evaluate_gate(comparison)
+        answer_text(lambda: _text(result), lambda: as_json(comparison, {"gate": result.verdict}), request, files)
+        for path, text in ((request.junit, junit(result)), (request.sarif, sarif(result))):
+            if path is not None:
+                write_file(path, text, force=request.force)
+                progress.say(f"wrote {printable(Path(path))}")
+        if request.update:
+            _update(request, after, progress)
+    return 0 if request.update else EXIT_CODES[result.verdict]
 
 
-def _check_files(request: GateRequest) -> tuple[Path, ...]:
-    """Return the file of ``--output``, after checking all that will be written."""
+def _check_request(request: GateRequest) -> tuple[Path, ...]:
+    """Return the file of ``--output``, after checking all that can be checked before a script runs."""
     named = {"--output": request.output, "--junit": request.junit, "--sarif": request.sarif}
-    check_distinct(named, [request.baseline, request.target])
+    check_distinct(named, [*request.baseline, request.target, *_captures(request)])
     for name in (request.junit, request.sarif):
         if name is not None:
             check_file(Path(name), force=request.force)
+    if request.runs is not None and not _is_script(request):
+        raise UsageError("--runs needs a script to trace; name several captures instead.")
+    options = [name for name in _captures(request) if name.startswith("-")]
+    if options:
+        raise UsageError(
+            f"Unexpected {options[0]} after {printable(Path(request.target))}, which is not a script; "
+            "options go before BASELINE."
+        )
+    if request.update and len(request.baseline) > 1:
+        raise UsageError("--update writes one baseline; give --baseline once.")
     if request.update:
-        check_file(Path(request.baseline), force=True)
+        check_file(Path(request.baseline[0]), force=True)
     return plan_text(request)
 
 
-def _first(baseline: Path, side: Side, progress: Progress) -> int:
-    write_file(baseline, _report(side), force=True)
-    progress.say(f"wrote the baseline {printable(baseline)}")
-    return 0
+def _update(request: GateRequest, side: Side, progress: Progress) -> None:
+    unlike = differences(side.setups[:1], side.setups[1:])
+    if unlike:
+        raise InputError(
+            f"No baseline is written: the runs differ in their {unlike[0].what}. Record all of them alike."
+        )
+    write_file(request.baseline[0], baseline_text(side.diagnosis, side.runs), force=True)
+    num_runs = f"{len(side.runs)} run{'s' if len(side.runs) != 1 else ''}"
+    progress.say(f"wrote the baseline {printable(Path(request.baseline[0]))} ({num_runs})")
 
 
-def _write(request: GateRequest, judgement: Judgement, after: Side, progress: Progress) -> None:
-    for path, text in ((request.junit, junit(judgement)), (request.sarif, sarif(judgement))):
-        if path is not None:
-            write_file(path, text, force=request.force)
-            progress.say(f"wrote {printable(path)}")
-    if request.update:
-        write_file(request.baseline, _report(after), force=True)
-        progress.say(f"wrote the baseline {printable(request.baseline)}")
+def _text(result: GateResult) -> str:
+    text = result.text.removeprefix("Undecided: ").removeprefix("Not comparable. ")
+    return "\n  ".join([f"{result.verdict}: {text}", *result.changed])
 
 
-def _report(side: Side) -> str:
-    from diagnose.reports import json  # only where a baseline is written
+def _is_script(request: GateRequest) -> bool:
+    path = Path(request.target)
+    return request.module or (path.is_file() and path.suffix == ".py") or (path / "__main__.py").is_file()
 
-    return json.render(side.diagnosis) + "\n"
 
-
-def _text(judgement: Judgement) -> str:
-    word = "passed" if judgement.passed else "failed"
-    changed = "".join(f"\n  {line}" for line in judgement.changed)
-    return f"{word}: {judgement.text}{changed}"
+def _captures(request: GateRequest) -> Sequence[str]:
+    """Return the captures that stand behind the target; what stands behind a script belongs to the script."""
+    return () if _is_script(request) else request.args
 
 
 @contextlib.contextmanager
-def _later(request: GateRequest, progress: Progress) -> Iterator[Side]:
-    """Yield what is compared with the baseline: a capture, a trace or a report, or the script, traced now."""
-    path = Path(request.target)
-    is_script = request.module or (path.is_file() and path.suffix == ".py") or (path / "__main__.py").is_file()
-    if not is_script:
-        if request.args:
-            raise UsageError(
-                f"Unexpected arguments after {printable(request.target)}, which is not a script; "
-                "options go before BASELINE."
-            )
-        yield open_side(path)
+def _candidate(request: GateRequest, progress: Progress) -> Iterator[Side]:
+    """Yield what is compared with the baseline: captures, traces or reports, or the script, traced now."""
+    if not _is_script(request):
+        yield join_sides([open_side(path) for path in (request.target, *request.args)])
         return
+    num_runs = request.runs or DEFAULT_RUNS
     with tempfile.TemporaryDirectory(prefix="diagnose-gate-") as folder:
-        capture = Path(folder) / "capture"
-        _trace(request, capture, progress)
-        yield open_side(capture)
+        captures = [Path(folder) / f"run-{i + 1}" for i in range(num_runs)]
+        for i, capture in enumerate(captures):
+            progress.say(f"tracing {request.target}, run {i + 1} of {num_runs}")
+            _trace(request, capture)
+        yield join_sides([open_side(capture) for capture in captures])
 
 
-def _trace(request: GateRequest, capture: Path, progress: Progress) -> None:
+def _trace(request: GateRequest, capture: Path) -> None:
     from diagnose.capture.options import CaptureOptions
     from diagnose.capture.process import launch
     from diagnose.capture.process.child import Order
     from diagnose.errors import CaptureError
 
-    progress.say(f"tracing {request.target}")
     script = [*(["-m"] if request.module else []), request.target, *request.args]
-    order = Order(CaptureOptions(output=capture), parent=os.getpid(), failure_file=-1, signal_file=-1)
+    options = CaptureOptions(output=capture, quiet=request.quiet)
+    order = Order(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
     ended = launch.supervise(order, script, stdout_to_stderr=True)
     if not (capture / "capture.json").is_file():
         raise CaptureError(

@@ -26,12 +26,12 @@ class Decorator(Protocol):
 class Option(click.Option):
     """An option that belongs to a group of the help page."""
 
-    def __init__(self, *args: Any, group: str = GENERAL, **kwargs: Any) -> None:  # noqa: ANN401  # as click.Option
+    def __init__(self, *args: Any, group: str = GENERAL, **kwargs: Any) -> None:  # as click.Option
         super().__init__(*args, **kwargs)
         self.group = group
 
 
-def option(*names: str, group: str, **settings: Any) -> Decorator:  # noqa: ANN401  # as click.option
+def option(*names: str, group: str, **settings: Any) -> Decorator:  # as click.option
     """Give a command an option of a group."""
     return click.option(*names, cls=Option, group=group, **settings)
 
@@ -39,7 +39,7 @@ def option(*names: str, group: str, **settings: Any) -> Decorator:  # noqa: ANN4
 class _Page(click.Command):
     """A command whose help has groups of options and ends with examples."""
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:  # noqa: ANN401  # as click's
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:  # as click's
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
@@ -18,17 +18,29 @@ _BEFORE = "diagnose.before_script"
 HELP = ("-h", "--help")  # every script of argparse has these
 
 
+Split: TypeAlias = Callable[[Mapping[str, Any]], tuple[str, Sequence[str]]]
+"""From what click read: the script, and what is passed to it."""
+
+
+def _script_and_args(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
+    return params.get("script") or "", params.get("args") or ()
+
+
 class ScriptCommand(Command):
     """A command whose arguments end with a script and what is passed to it."""
+
+    def __init__(self, *args: Any, split: Split = _script_and_args, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.split = split
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments, and keep those before the script's own."""
         given = list(args)
         rest = super().parse_args(ctx, args)
-        ctx.meta[_BEFORE] = given[: len(given) - len(ctx.params.get("args") or ())]
+        ctx.meta[_BEFORE] = given[: len(given) - len(self.split(ctx.params)[1])]
         return rest
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  # what the command returns
+    def invoke(self, ctx: click.Context) -> Any:  # what the command returns
         """Give the hint, then run the command."""
         is_first_rank = os.environ.get("RANK", "0") == "0"
         if "--" not in ctx.meta[_BEFORE] and is_first_rank:
@@ -37,10 +49,10 @@ class ScriptCommand(Command):
 
     def _hint(self, ctx: click.Context) -> None:
         options = {name for option in self.params if isinstance(option, click.Option) for name in option.opts}
-        script = str(ctx.params.get("script") or ctx.params["target"])
+        script, args = self.split(ctx.params)
         if not (ctx.params["module"] or _is_script(Path(script))):
             return
-        names = shared_names(ctx.params["args"], options, "" if ctx.params["module"] else script)
+        names = shared_names(args, options, "" if ctx.params["module"] else script)
         if names:
             one = len(names) == 1
             Progress(quiet=ctx.params["quiet"]).say(

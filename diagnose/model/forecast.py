@@ -22,7 +22,7 @@ class CriticalPath(NamedTuple):
     """What the step consists of when every wait is followed to its reason."""
 
     shares: Mapping[str, float]  # of the path by category, over the replayed steps; sums to 1
-    pieces: tuple[PathSegment, ...] = ()  # of the step that the picture draws, in time order, small ones joined
+    pieces: tuple[PathSegment, ...] = ()  # of the pictured step, in time order, small ones joined
 
 
 class Forecast(NamedTuple):

@@ -13,7 +13,7 @@ RuleKind: TypeAlias = Literal["trust", "idle", "kernel", "state", "rank"]
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """How a cause is drawn and explained in reports."""
+    """The colour and the label of a cause in reports."""
 
     label: str = ""  # a few words, as a legend has them
     colour: str = "#8b93a1"  # reads on white and on black

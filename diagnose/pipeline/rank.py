@@ -13,7 +13,7 @@ import numpy as np
 from diagnose import analyzers
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.errors import is_debugging
-from diagnose.model.capture import Capture
+from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Source, Where
 from diagnose.model.events import Note, Trace
 from diagnose.model.intervals import EMPTY, Intervals
@@ -67,7 +67,7 @@ class RankFindings(NamedTuple):
     """What the rules found in one rank, and what they prescribe."""
 
     tables: Tables
-    findings: list[Finding]  # worth naming, the top_kernels first
+    findings: list[Finding]  # worth naming, the most expensive first
     prescribed: tuple[Prescription, ...]
     notes: list[Note]
 
@@ -243,4 +243,22 @@ def _source(t: Tables) -> Source:
         unprofiled_step_ns=tuple(int(ms * 1e6) for ms in info.unprofiled_ms) if info else (),
         settled_after=info.settled_after if info else None,
         samples=as_facts(info.nvml) if info else {},
+        setup=_setup(info) if info else {},
     )
+
+
+def _setup(info: CaptureInfo) -> dict[str, object]:
+    """Return what step times depend on besides the code, as far as the capture holds it."""
+    optimizers, flags = (info.optimizer, *info.optimizer.others), info.flags
+    has_optimizer = info.optimizer.num_params is not None
+    autocast = f"{flags.autocast.device} {flags.autocast.dtype}".strip()
+    known = {
+        "batch_size": info.loader.batch_size,
+        "num_params": sum(one.num_params or 0 for one in optimizers) if has_optimizer else None,
+        "num_tensors": sum(one.num_tensors or 0 for one in optimizers) if has_optimizer else None,
+        "param_dtypes": sorted({dtype for one in optimizers for dtype in one.dtypes}) or None,
+        "matmul_precision": flags.matmul_precision,
+        "autocast": autocast or ("off" if flags.matmul_precision is not None else None),  # both are noted together
+        "num_threads": flags.num_threads,
+    }
+    return {name: value for name, value in known.items() if value is not None}

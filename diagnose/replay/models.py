@@ -20,7 +20,7 @@ from diagnose.replay.host_models import captured_as_graphs, merged_updates
 from diagnose.replay.remove_cause import removal
 from diagnose.tables import Tables
 from diagnose.tables.collectives import DEFAULT_BUCKET_MB
-from diagnose.tables.roofline import device_peak, groups
+from diagnose.tables.roofline import gpu_spec, groups
 
 __all__ = ["Effect", "effect_of"]
 
@@ -53,7 +53,7 @@ def _share(t: Tables, finding: Finding, taken: tuple[float, float]) -> Effect:
 
 
 def _next_precision(t: Tables, finding: Finding, identity: str) -> Effect | None:
-    peak, precision = device_peak(t), _PRECISION[identity]
+    peak, precision = gpu_spec(t), _PRECISION[identity]
     rate = peak.rate(precision) if peak else 0.0
     full = [group for group in groups(t) if group.full_precision]
     if peak is None or not rate or not full:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints, Trace
+from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, among, distinct, union
 from diagnose.tables.device import Tasks
 
@@ -20,7 +21,7 @@ MIN_LINKED = 0.5
 
 
 def launches_unlinked(tasks: Tasks) -> bool:
-    """Tell whether the file links most tasks to no launch; a longer gap is then taken to be the host's."""
+    """Return whether the file links most tasks to no launch; a longer gap is then taken to be the host's."""
     return bool(len(tasks.launch)) and float((tasks.launch >= 0).mean()) < MIN_LINKED
 
 
@@ -31,22 +32,22 @@ class Gaps(NamedTuple):
     end: Ints
     launch_start: Ints  # until here nothing was launched for the task after; the launch, if any, begins
     queued_at: Ints  # until here the task after was not queued yet: the host's part; from here on the device's part
-    before: npt.NDArray[np.intp]  # row of Tasks that ended last before it, -1 at the window's start
-    after: npt.NDArray[np.intp]  # row of Tasks that ends it, -1 at the window's end
+    before: Rows  # row of Tasks that ended last before it, -1 at the window's start
+    after: Rows  # row of Tasks that ends it, -1 at the window's end
     launch: npt.NDArray[np.int32]  # row of Trace.events: the call that queued `after`, -1 where unknown
-    late: npt.NDArray[np.bool_]  # the launch began after the gap did
-    cross_stream: npt.NDArray[np.bool_]  # queued task after, and the one before ran on another stream only
+    late: Mask  # the launch began after the gap did
+    cross_stream: Mask  # queued task after, and the one before ran on another stream only
 
     def unlaunched(self) -> Intervals:
         """Return the parts in which nothing had been launched yet."""
         return union((self.start, self.launch_start))
 
-    def host_part(self, which: npt.NDArray[np.bool_] | None = None) -> Intervals:
+    def host_part(self, which: Mask | None = None) -> Intervals:
         """Return the host's parts, of all gaps or of the chosen ones."""
         keep = slice(None) if which is None else which
         return union((self.start[keep], self.queued_at[keep]))
 
-    def device_part(self, which: npt.NDArray[np.bool_] | None = None) -> Intervals:
+    def device_part(self, which: Mask | None = None) -> Intervals:
         """Return the device's parts, of all gaps or of the chosen ones."""
         keep = slice(None) if which is None else which
         return union((self.queued_at[keep], self.end[keep]))
@@ -86,21 +87,17 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
     )
 
 
-def _cross_stream(
-    tasks: Tasks, start: Ints, before: npt.NDArray[np.intp], after: npt.NDArray[np.intp], known: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
-    """Tell for each gap whether the task after can only have waited for another stream's task."""
+def _cross_stream(tasks: Tasks, start: Ints, before: Rows, after: Rows, known: Mask) -> Mask:
+    """Return for each gap whether the task after can only have waited for a task on another stream."""
     if not len(tasks.start):
         return np.zeros(len(start), bool)
-    between: npt.NDArray[np.bool_] = (
-        known & (before >= 0) & (after >= 0) & (tasks.stream[before] != tasks.stream[after])
-    )
+    between: Mask = known & (before >= 0) & (after >= 0) & (tasks.stream[before] != tasks.stream[after])
     if between.any():  # of several that end together one may be the own stream's
-        asked = np.flatnonzero(between)
+        rows = np.flatnonzero(between)
         streams = distinct(tasks.stream)
         stream = np.searchsorted(streams, tasks.stream)
         ended = tasks.end * len(streams) + stream
-        between[asked] = ~among(start[asked] * len(streams) + stream[after[asked]], ended)
+        between[rows] = ~among(start[rows] * len(streams) + stream[after[rows]], ended)
     return between
 
 
@@ -112,7 +109,7 @@ def one_gap(start: int, end: int) -> Gaps:
     return Gaps(start * one, end * one, end * one, end * one, none, none, launch, late, cross_stream)
 
 
-def _last_to_end(tasks: Tasks, time: Ints) -> npt.NDArray[np.intp]:
+def _last_to_end(tasks: Tasks, time: Ints) -> Rows:
     """Return, for each time, the row of Tasks with the latest end at or before it, -1 where there is none."""
     if not len(tasks.end):
         return np.full(len(time), -1, np.intp)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables
@@ -13,17 +13,17 @@ from diagnose.tables.names import KERNEL_LAUNCH, matching, rows_of
 __all__ = ["launches_without_task", "lost_share", "time_without_task"]
 
 
-def _launches(t: Tables) -> npt.NDArray[np.intp]:
+def _launches(t: Tables) -> Rows:
     start, end = t.steps.window
     rows = matching(t.trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
     began = t.trace.events.start[rows]
     return rows[(began >= start) & (began < end)]
 
 
-def launches_without_task(t: Tables) -> npt.NDArray[np.intp]:
+def launches_without_task(t: Tables) -> Rows:
     """Return the launches in the window without a device task on any device."""
 
-    def look() -> npt.NDArray[np.intp]:
+    def look() -> Rows:
         has_task = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
         has_task[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
         launches = _launches(t)
@@ -38,7 +38,7 @@ def lost_share(t: Tables) -> float:
 
 
 def time_without_task(t: Tables) -> Intervals:
-    """Return the stretches from a launch without a task to the next launch that has one."""
+    """Return the intervals from a launch without a task to the next launch that has one."""
     lost = launches_without_task(t)
     if not len(lost):
         return EMPTY

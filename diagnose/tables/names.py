@@ -6,8 +6,8 @@ import re
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind, Trace
 
 __all__ = [
@@ -80,7 +80,7 @@ COLLECTIVE = re.compile(
 )
 
 
-def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: re.Pattern[str]) -> npt.NDArray[np.intp]:
+def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: re.Pattern[str]) -> Rows:
     """Return the rows of the given kinds whose name the pattern finds, in time order."""
     rows = rows_of(trace, *kinds)
     names = trace.events.name[rows]
@@ -90,7 +90,7 @@ def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: re.Pattern[str]) ->
     return rows[hit[names]]
 
 
-def rows_of(trace: Trace, *kinds: Kind) -> npt.NDArray[np.intp]:
+def rows_of(trace: Trace, *kinds: Kind) -> Rows:
     """Return the rows of the given kinds, in time order."""
     column = trace.events.kind
     mask = column == kinds[0]

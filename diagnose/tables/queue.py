@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Queue
-from diagnose.model.events import Ints, Trace
+from diagnose.model.events import Trace
 from diagnose.model.intervals import distinct, total
 from diagnose.tables.device import Occupancy, Tasks
 from diagnose.tables.gaps import LATENCY_NS, launches_unlinked
@@ -13,7 +14,7 @@ from diagnose.tables.steps import Steps
 
 __all__ = ["SIGNIFICANT_IDLE", "depth_over_time", "queue_numbers"]
 
-# Up to this share of the step idle is not what holds it back: traces read as full by people had 11 to 13 % at most,
+# Up to this share of the step idle is not what limits it: traces read as full by people had 11 to 13 % at most,
 # those read as having gaps 23 % at least.
 SIGNIFICANT_IDLE = 0.17
 

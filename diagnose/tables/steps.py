@@ -1,4 +1,4 @@
-"""Which stretches of the trace count: the steady steps, and the window they span.
+"""Which part of the trace counts: the steady steps, and the window they span.
 
 With step marks a step runs from its `ProfilerStep#n` mark to the next one, and the window reaches to the end of
 the last step or of the last device task that it launched, whichever is later: the device runs behind the host, and
@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.model.events import Ints, Kind, Note, Trace, step_number
+from diagnose.model.arrays import Ints
+from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import distinct
 from diagnose.tables.names import LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
 
@@ -22,7 +23,7 @@ __all__ = ["Steps", "find_steps"]
 MIN_HOLE_NS = 5e6  # between profiling cycles; a thread that is put aside between short steps is none
 # A first step this much longer than the median of the others, with device code being loaded in it, is a cold one.
 COLD_RATIO = 1.5
-ALIKE = 0.01  # of the median length: steps that differ by less are the same for the eye
+ALIKE = 0.01  # of the median length: steps that differ by less count as equal
 QUEUED_BEFORE_NS = 100_000  # ten times the longest launch latency on an empty queue
 COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a warm one takes 3 to 20 µs
 
@@ -51,7 +52,7 @@ class Steps(NamedTuple):
 
     @property
     def median_step(self) -> int:
-        """Return the step that stands for all: of those of median length, to a hundredth, the one in the middle."""
+        """Return the representative step: of those of median length, to a hundredth, the one in the middle."""
         length = self.end - self.start
         off = np.abs(length - np.median(length))
         alike = np.flatnonzero(off <= max(float(off.min()), ALIKE * float(np.median(length))))
@@ -144,9 +145,9 @@ def _unmarked(trace: Trace) -> Steps:
 
 
 def _recorded(trace: Trace) -> tuple[int, int]:
-    """Return the stretch with activity: device tasks and their launches, or host events where there are none.
+    """Return the interval with activity: device tasks and their launches, or host events where there are none.
 
-    Work that was queued long before it started waited for something that the file does not hold, so the stretch
+    Work that was queued long before it started waited for something that the file does not hold, so it
     begins with the first task then, not with its launch.
     """
     events = trace.events

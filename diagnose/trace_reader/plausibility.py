@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind, Note, Trace, step_number
+from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import distinct
-from diagnose.trace_reader.causes import DEVICE_KINDS
-from diagnose.trace_reader.intern import printable, shortened
+from diagnose.trace_reader.fields import printable, shortened
+from diagnose.trace_reader.schema import DEVICE_KINDS
 from diagnose.trace_reader.times import UNKNOWN_NS
 
 __all__ = [
@@ -44,9 +45,8 @@ __all__ = [
 ]
 
 _Columns = Mapping[str, npt.NDArray[Any]]
-_Mask = npt.NDArray[np.bool_]
 
-# torch.distributed ends a wait after 30 minutes at the latest unless told otherwise; nothing recorded waits longer.
+# torch.distributed ends a wait after 30 minutes unless configured otherwise; nothing recorded waits longer.
 MAX_SILENCE_NS = 30 * 60 * 10**9
 MAX_BYTES = 2**50
 _ON_HOST, _MAY_MARK = np.zeros(len(Kind), np.bool_), np.zeros(len(Kind), np.bool_)
@@ -55,7 +55,7 @@ _MAY_MARK[[Kind.OP, Kind.ANNOTATION]] = True
 _NUM_NAMED = 3
 
 
-def implausible_times(columns: _Columns, names: Sequence[str]) -> tuple[_Mask | None, tuple[Note, ...]]:
+def implausible_times(columns: _Columns, names: Sequence[str]) -> tuple[Mask | None, tuple[Note, ...]]:
     """Mark events without a time, apart from the rest, or lasting beyond it; columns are sorted by start.
 
     The rest is the largest group of events without a silence of half an hour. None stands for no event at all.
@@ -85,7 +85,7 @@ def _of_unknown(count: int) -> tuple[Note, ...]:
     return (Note(f"Left out, since their time is missing, no number or out of range: {_events(count)}."),) * bool(count)
 
 
-def _of_apart(columns: _Columns, rows: npt.NDArray[np.intp], names: Sequence[str]) -> tuple[Note, ...]:
+def _of_apart(columns: _Columns, rows: Rows, names: Sequence[str]) -> tuple[Note, ...]:
     if not len(rows):
         return ()
     named = Counter(names[n] for n in columns["name"][rows].tolist()).most_common(_NUM_NAMED)
@@ -98,7 +98,7 @@ def _of_apart(columns: _Columns, rows: npt.NDArray[np.intp], names: Sequence[str
     )
 
 
-def implausible_marks(columns: _Columns, names: Sequence[str]) -> tuple[_Mask | None, tuple[Note, ...]]:
+def implausible_marks(columns: _Columns, names: Sequence[str]) -> tuple[Mask | None, tuple[Note, ...]]:
     """Mark step marks that cannot be steps: without a length or a number, or in the place of a better one."""
     numbers = {row: step_number(name) for row, name in enumerate(names) if name.startswith("ProfilerStep#")}
     if not numbers:
@@ -122,7 +122,7 @@ def implausible_marks(columns: _Columns, names: Sequence[str]) -> tuple[_Mask | 
     return left_out, (Note(f"Left out, since no step can begin or end there: {listed}."),)
 
 
-def _apart(start: Ints, end: Ints) -> _Mask:
+def _apart(start: Ints, end: Ints) -> Mask:
     """Choose marks that overlap by less than half, those of usual length first; marks are sorted by start."""
     length = end - start
     if (end[:-1] <= start[1:]).all():
@@ -143,7 +143,7 @@ def _overlap_by_half(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return 2 * common >= min(one[1] - one[0], other[1] - other[0])
 
 
-def without_thread(columns: _Columns) -> npt.NDArray[np.intp]:
+def without_thread(columns: _Columns) -> Rows:
     """Return the rows of host events that are on no thread."""
     return np.flatnonzero((columns["thread"] < 0) & _ON_HOST[columns["kind"]])
 

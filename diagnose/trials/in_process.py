@@ -224,7 +224,7 @@ def _after_init(cls: type, then: Callable[[Any, tuple[Any, ...]], None]) -> Call
     original = cls.__init__  # type: ignore[misc]  # that is the point
 
     @functools.wraps(original)
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
         original(self, *args, **kwargs)
         then(self, args)
 

@@ -176,7 +176,7 @@ def _after_imports(tree: libcst.Module, code: str, **changes: object) -> libcst.
     return tree.with_changes(body=body)
 
 
-def _imports(line: Any) -> bool:  # noqa: ANN401  # a node of a statement list
+def _imports(line: Any) -> bool:  # a node of a statement list
     import libcst
 
     return isinstance(line, libcst.SimpleStatementLine) and any(
@@ -193,7 +193,7 @@ def _with_arguments(tree: libcst.Module, edit: _Arguments, asked: Mapping[str, o
         count = 0
         spread = 0
 
-        def leave_Call(self, original_node: libcst.Call, updated_node: libcst.Call) -> libcst.Call:  # noqa: N802, ARG002
+        def leave_Call(self, original_node: libcst.Call, updated_node: libcst.Call) -> libcst.Call:  # noqa: ARG002
             if _called(updated_node) not in edit.of:
                 return updated_node
             if any(arg.star == "**" for arg in updated_node.args):

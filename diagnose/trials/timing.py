@@ -17,7 +17,7 @@ QUIET_STEPS = 3  # steps without a new compiled graph before timing begins
 
 
 class StepTimer:
-    """Hears step boundaries; ``done`` once the wanted steps are timed.
+    """Times the steps between calls of ``boundary``; ``done`` once enough are timed.
 
     On a GPU the times are those between events in the device's queue, so that nothing waits for the device.
     """
@@ -36,13 +36,13 @@ class StepTimer:
         next(self._plan)
 
     def restart(self) -> None:
-        """Begin anew: what was taken for a step has changed."""
+        """Begin again: what ends a step has changed."""
         self.__init__(  # type: ignore[misc]  # the same timer, from its start
             self._warm_up, self._timed, alone=self._alone, timing_begins=self._timing_begins
         )
 
     def boundary(self) -> None:
-        """Take notice that a step is over."""
+        """End a step."""
         now = time.perf_counter_ns()
         duration, self._last = now - self._last, now
         if self.done:

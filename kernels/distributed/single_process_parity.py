@@ -96,7 +96,7 @@ class Comparison:
                 )
 
 
-def compare_with_one_process(  # noqa: PLR0913  # both sides of a comparison
+def compare_with_one_process(  # both sides of a comparison
     parallel: nn.Module,
     alone: nn.Module,
     parallel_step: Callable[[Any], Any],
@@ -158,11 +158,11 @@ def _short(name: str) -> str:
     return name
 
 
-def _number(loss: Any) -> float:  # noqa: ANN401  # a number or a tensor
+def _number(loss: Any) -> float:  # a number or a tensor
     return float(loss.detach() if isinstance(loss, Tensor) else loss)
 
 
-def _mean_over_ranks(loss: Any, group: dist.ProcessGroup) -> float:  # noqa: ANN401  # a number, a tensor, or None
+def _mean_over_ranks(loss: Any, group: dist.ProcessGroup) -> float:  # a number, a tensor, or None
     value = None if loss is None else _number(loss)
     everyones: list[float | None] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyones, value, group=group)
@@ -172,7 +172,7 @@ def _mean_over_ranks(loss: Any, group: dist.ProcessGroup) -> float:  # noqa: ANN
     return sum(known) / len(known)
 
 
-def _sum_of(batch: Any) -> float:  # noqa: ANN401  # whatever a loader yields
+def _sum_of(batch: Any) -> float:  # whatever a loader yields
     """Return a number that differs as soon as batches do."""
     if isinstance(batch, Tensor):
         return float(batch.detach().double().sum())

@@ -71,7 +71,7 @@ class Operator:
         schema = definition._opoverload._schema
         self._places = [place for place, argument in enumerate(schema.arguments) if str(argument.type) == "Tensor"]
 
-    def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401  # as the schema has it
+    def __call__(self, *arguments: Any) -> Any:  # as the schema has it
         """Run the operator; or its formula, under transforms of `torch.func` that torch has not opened to operators."""
         if not torch.compiler.is_compiling():
             if not all(isinstance(arguments[place], Tensor) for place in self._places):
@@ -96,7 +96,7 @@ class Operator:
         self.definition.register_autograd(backward, setup_context=setup_context)
 
 
-def operator(  # noqa: PLR0913  # what an operator consists of
+def operator(  # what an operator consists of
     name: str,
     schema: str,
     *,
@@ -122,7 +122,7 @@ def operator(  # noqa: PLR0913  # what an operator consists of
     """
 
     @functools.wraps(eager)
-    def run(*arguments: Any) -> Any:  # noqa: ANN401  # as the schema has it
+    def run(*arguments: Any) -> Any:  # as the schema has it
         check(*arguments)
         choice = chosen(name, tensors := _tensors(arguments))
         if choice == "native":
@@ -130,7 +130,7 @@ def operator(  # noqa: PLR0913  # what an operator consists of
         return _loaded(program)(*arguments) if program is not None and choice == "triton" else eager(*arguments)
 
     @functools.wraps(fake)
-    def checked_fake(*arguments: Any) -> Any:  # noqa: ANN401
+    def checked_fake(*arguments: Any) -> Any:
         check(*arguments)
         return fake(*arguments)
 
@@ -153,7 +153,7 @@ def _register_autocast(defined: CustomOpDef, device: str, dtype: torch.dtype) ->
         return
     key = f"Autocast{device.upper()}"  # torch 2.6 leaves the rule to be registered by hand
 
-    def cast_and_run(*arguments: Any) -> Any:  # noqa: ANN401  # as the schema has it
+    def cast_and_run(*arguments: Any) -> Any:  # as the schema has it
         with torch.autocast(device, enabled=False):
             cast = [a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments]
             return defined._opoverload(*cast)
@@ -227,7 +227,7 @@ def _tensors(arguments: Sequence[Any]) -> list[Tensor]:
 def _batching(defined: CustomOpDef, rows: frozenset[int]) -> Function:
     """Return the rule by which `vmap` runs the operator on a whole batch at once, or sample by sample."""
 
-    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:  # noqa: ANN401  # torch's
+    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:  # torch's
         # Arguments that were left at their defaults are handed over without a dimension of their own.
         dims = [*in_dims, *[None] * (len(arguments) - len(in_dims))]
         batched = {position for position, dim in enumerate(dims) if dim is not None}
@@ -244,7 +244,7 @@ def _batching(defined: CustomOpDef, rows: frozenset[int]) -> Function:
     return rule
 
 
-def _sample_by_sample(defined: CustomOpDef, arguments: Sequence[Any], dims: Sequence[int | None], size: int) -> Any:  # noqa: ANN401
+def _sample_by_sample(defined: CustomOpDef, arguments: Sequence[Any], dims: Sequence[int | None], size: int) -> Any:
     results = [
         defined(*[a if dim is None else a.select(dim, sample) for a, dim in zip(arguments, dims, strict=True)])
         for sample in range(size)
@@ -254,13 +254,13 @@ def _sample_by_sample(defined: CustomOpDef, arguments: Sequence[Any], dims: Sequ
     return torch.stack(results)
 
 
-def _with_batch_first(argument: Any, dim: int | None, size: int) -> Any:  # noqa: ANN401  # a tensor or None
+def _with_batch_first(argument: Any, dim: int | None, size: int) -> Any:  # a tensor or None
     if not isinstance(argument, Tensor):
         return argument
     return argument.unsqueeze(0).expand(size, *argument.shape) if dim is None else argument.movedim(dim, 0)
 
 
-def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ANN401, ARG001  # torch's names
+def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # torch's names
     ctx.places = [place for place, value in enumerate(inputs) if isinstance(value, Tensor)]
     ctx.others = [None if isinstance(value, Tensor) else value for value in inputs]
     ctx.save_for_backward(*[inputs[place] for place in ctx.places])
@@ -269,13 +269,13 @@ def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noq
 def _through_formula(eager: Function) -> Function:
     """Return a backward pass that differentiates the plain formula, itself differentiable again."""
 
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         tensors = list(ctx.saved_tensors)
         wanted = [
             i for i, place in enumerate(ctx.places) if ctx.needs_input_grad[place] and tensors[i].is_floating_point()
         ]
 
-        def formula(*variables: Tensor) -> Any:  # noqa: ANN401
+        def formula(*variables: Tensor) -> Any:
             values, current = list(ctx.others), list(tensors)
             for i, variable in zip(wanted, variables, strict=True):
                 current[i] = variable

@@ -249,15 +249,15 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _scale(*arguments: Any) -> Any:  # noqa: ANN401  # as the schema has it
+def _scale(*arguments: Any) -> Any:  # as the schema has it
     return torch.ops.diagnose_native.scale(*arguments)
 
 
-def _gelu(x: Any, approximate: str) -> Any:  # noqa: ANN401
+def _gelu(x: Any, approximate: str) -> Any:
     return torch.ops.diagnose_native.gelu(x, approximate == "tanh")
 
 
-def _gelu_backward(grad: Any, x: Any, approximate: str) -> Any:  # noqa: ANN401
+def _gelu_backward(grad: Any, x: Any, approximate: str) -> Any:
     return torch.ops.diagnose_native.gelu_backward(grad, x, approximate == "tanh")
 
 

@@ -2,7 +2,7 @@
 
 import random
 
-from diagnose.capture.steps.converged import MIN_STEPS, steady_since
+from diagnose.capture.steps.converged import MIN_CONVERGED_STEPS, steady_since
 
 
 def first_steady(times):
@@ -10,8 +10,8 @@ def first_steady(times):
 
 
 def test_flat_from_the_start():
-    assert first_steady([10.0] * 20) == MIN_STEPS
-    assert steady_since([10.0] * MIN_STEPS) == 0
+    assert first_steady([10.0] * 20) == MIN_CONVERGED_STEPS
+    assert steady_since([10.0] * MIN_CONVERGED_STEPS) == 0
 
 
 def test_compiling_is_waited_for():

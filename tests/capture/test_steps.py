@@ -73,6 +73,7 @@ def test_an_inference_step_begins_with_its_first_module(captured):
         assert ops.index("aten::relu") > ops.index("aten::linear")
 
 
+@pytest.mark.full
 def test_compiling_is_not_disturbed(captured, capturing):
     run = capturing("steps.py", "compiled", steps=6, keep_going=True)
     assert "graphs 1 breaks 0" in run.stdout

@@ -19,7 +19,7 @@ CHILD_SECONDS = 1.0  # CPU time of finished child processes from which on they m
 ENDINGS = {  # how the script ended -> what happened, and what to do
     "raised": ("the script raised {error}", "Make it run first; its traceback is above."),
     "interrupted": ("it was interrupted", "Let it run longer, or wait less with --skip."),
-    "killed": ("it was told to terminate", "Let it run longer, or wait less with --skip."),
+    "killed": ("it received a signal to terminate", "Let it run longer, or wait less with --skip."),
 }
 
 

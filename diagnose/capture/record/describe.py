@@ -1,4 +1,4 @@
-"""Puts what a session knows into a CaptureInfo."""
+"""Describes a session in a CaptureInfo."""
 
 from __future__ import annotations
 

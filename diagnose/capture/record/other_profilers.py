@@ -31,7 +31,7 @@ class ForeignProfilers:
         original = profile.__init__
 
         @functools.wraps(original)
-        def wrapped(profiler: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+        def wrapped(profiler: Any, *args: Any, **kwargs: Any) -> None:
             original(profiler, *args, **kwargs)
             frame = _caller()
             if not str(frame.f_globals.get("__name__")).startswith(OWN_MODULES):

@@ -23,7 +23,7 @@ __all__ = ["MIN_STEPS", "Plan"]
 
 DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or never
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
-MIN_STEPS = 10  # of a window where the user did not say: the median of ten is steady to a few percent
+MIN_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
 MAX_STEPS = 100  # and of short steps so many that the window lasts
 WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
 MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
@@ -147,7 +147,7 @@ class Plan:
                 steady = steady_since(times[settling_from:])
             if steady is not None and not fixed and not self._hooks.undecided():
                 break
-            self._tell_waiting(times)
+            self._show_waiting(times)
         self._num_steps = self._options.steps or self._fitting_steps(times)
         self._hooks.settled()
         start = time.time_ns()
@@ -227,5 +227,5 @@ class Plan:
         for _ in range(num_steps):
             yield
 
-    def _tell_waiting(self, times: list[int]) -> None:
+    def _show_waiting(self, times: list[int]) -> None:
         self._hooks.say(f"waiting for a steady state: step {len(times)}, now {median(times[-8:]) / 1e6:.1f} ms each")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from typing import TypeAlias
 
 from diagnose.capture.record.measurements import Measurements, PlanHooks
-from diagnose.capture.record.trace_size import POLL_S, TraceSize
+from diagnose.capture.record.trace_size import TRACE_POLL_S, TraceSize
 from diagnose.capture.record.window import Window, WindowKind
 from diagnose.model.files import reason
 
@@ -83,7 +83,7 @@ class Recorder:
         safe = self._size.safe_s(self._limit_mb)
         if safe > 0:
             return safe
-        return 0.0 if self._size.mb() >= self._limit_mb else POLL_S
+        return 0.0 if self._size.mb() >= self._limit_mb else TRACE_POLL_S
 
     @property
     def write_s(self) -> float:
@@ -96,7 +96,7 @@ class Recorder:
     ) -> Steps:
         """Record one window; where the script's own profiler is in the way, try again once it is gone.
 
-        ``late`` is asked after every step whether to close the window early. A window that was cut although its trace
+        ``late`` decides after every step whether to close the window early. A window that was cut although its trace
         turns out to be small is recorded again, now that the rate of its events is known.
         """
         self._limit_mb = limit_mb

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-MAX_STOPS = 3  # a script that swallows BaseException thrice means it
-SAY_EVERY = 1.0  # seconds between two lines about the same wait
+MAX_STOPS = 3  # a script that swallows BaseException thrice keeps running
+MIN_MESSAGE_S = 1.0  # seconds between two lines about the same wait
 
 
 class Session:
@@ -111,7 +111,7 @@ class Session:
             undecided=lambda: self.listener.finder.undecided,
             compiled=compiled_graphs,
             look=self._interrupt.look,
-            settled=self._settled,
+            settled=self._fix_steps,
             sampling=self._sample,
             wrote=self._save,
         )
@@ -127,7 +127,7 @@ class Session:
         if self.plan.cut() and self._stop is not None and not self.options.keep_going:
             self._leave_script()
 
-    def _settled(self) -> None:
+    def _fix_steps(self) -> None:
         """Fix what a step is, and take down what the script runs with while its objects are alive."""
         self.listener.lock()
         self.script_config.settle()
@@ -191,7 +191,7 @@ class Session:
             self._end_threads()
 
     def note_what_is_missing(self) -> None:
-        """Say what the script's early end cost."""
+        """Note what is missing because the script ended early."""
         light = self.measured.light
         if self.complete:
             return
@@ -223,7 +223,7 @@ class Session:
     def say(self, text: str) -> None:
         """Pass a line on, but not the same kind of line many times a second."""
         kind, now = text.partition(":")[0], time.monotonic()
-        if self.options.quiet or (kind == self._said[0] and now - self._said[1] < SAY_EVERY):
+        if self.options.quiet or (kind == self._said[0] and now - self._said[1] < MIN_MESSAGE_S):
             return
         self._said = (kind, now)
         self._say(text)

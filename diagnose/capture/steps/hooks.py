@@ -41,7 +41,7 @@ def watch_optimizers(on_event: OnEvent, made: Callable[[], None]) -> Undo:
     """Report the end of every optimizer's step, and call ``made`` when an optimizer is constructed."""
     from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-    def stepped(optimizer: object, args: object, kwargs: object) -> None:  # noqa: ARG001  # torch's signature
+    def stepped(optimizer: object, args: object, kwargs: object) -> None:  # torch's signature
         on_event(optimizer)
 
     _keep_uncompiled(stepped)
@@ -63,7 +63,7 @@ def watch_loaders(on_event: OnEvent, opened: Callable[[object, object], None]) -
     next_batch = _BaseDataLoaderIter.__next__
 
     @functools.wraps(next_batch)
-    def watched_next(self: Any) -> object:  # noqa: ANN401  # torch's iterator, whose type is private
+    def watched_next(self: Any) -> object:  # torch's iterator, whose type is private
         batch = next_batch(self)
         on_event(self)
         return batch
@@ -84,8 +84,8 @@ def watch_loaders(on_event: OnEvent, opened: Callable[[object, object], None]) -
 def shut_workers(iterators: Iterable[object]) -> None:
     """Shut the workers of DataLoader iterators down.
 
-    Left to the collector of cycles, their queues would be gone before the workers are asked to end, and each worker
-    would be waited for in vain (5 s each, in torch 2.13).
+    Left to the collector of cycles, their queues would be gone before the workers receive the request to end, and
+    each worker would be waited for in vain (5 s each, in torch 2.13).
     """
     for iterator in list(iterators):
         shut = getattr(iterator, "_shutdown_workers", None)
@@ -115,7 +115,7 @@ def watch_backward(over: Callable[[], None]) -> Undo:
     original = torch.autograd.backward
 
     @functools.wraps(original)
-    def watched(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+    def watched(*args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
         over()
 
@@ -167,7 +167,7 @@ class watch_forward:  # noqa: N801  # used like its sisters, but it must remembe
         if not self._stopped:
             self._outer = register_module_forward_pre_hook(self._begins)
 
-    def _begins(self, module: Any, args: object) -> None:  # noqa: ANN401, ARG002  # torch's signature
+    def _begins(self, module: Any, args: object) -> None:  # torch's signature
         if self._inner is not None:
             return
         self._outer.remove()
@@ -179,11 +179,11 @@ class watch_forward:  # noqa: N801  # used like its sisters, but it must remembe
         """Report modules that compile themselves in place from outside their compiled call, which absorbs hooks."""
         from torch.nn import Module
 
-        def compiled(module: Any) -> None:  # noqa: ANN401  # a Module
+        def compiled(module: Any) -> None:
             call = module._compiled_call_impl
 
             @functools.wraps(call)
-            def outermost(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # the module's own
+            def outermost(*args: Any, **kwargs: Any) -> Any:
                 if self._stopped or self._inner is not None:
                     return call(*args, **kwargs)
                 self._begins(module, args)
@@ -196,7 +196,7 @@ class watch_forward:  # noqa: N801  # used like its sisters, but it must remembe
 
         return _around(Module, "compile", after=compiled)
 
-    def _ends(self, module: object, args: object, output: object) -> None:  # noqa: ARG002  # torch's signature
+    def _ends(self, module: object, args: object, output: object) -> None:  # torch's signature
         if self._inner is not None:
             self._inner.remove()
             self._inner = None
@@ -208,7 +208,7 @@ def _around(cls: type, name: str, *, before: OnEvent | None = None, after: OnEve
     original = getattr(cls, name)
 
     @functools.wraps(original)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # whatever the method takes
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if before is not None:
             before(self)
         result = original(self, *args, **kwargs)
@@ -225,6 +225,6 @@ def _around(cls: type, name: str, *, before: OnEvent | None = None, after: OnEve
     return undo
 
 
-def _keep_uncompiled(*functions: Any) -> None:  # noqa: ANN401  # functions and bound methods alike
+def _keep_uncompiled(*functions: Any) -> None:  # functions and bound methods alike
     for function in functions:
         getattr(function, "__func__", function)._torchdynamo_disable = True

@@ -59,7 +59,7 @@ class Patch:
     group: str = ""  # of changes to the same thing: only the best of them goes into a combination
 
 
-def replace_attribute(owner: Any, name: str, value: Any) -> Undo:  # noqa: ANN401  # a class or a module, any attribute
+def replace_attribute(owner: Any, name: str, value: Any) -> Undo:  # a class or a module, any attribute
     """Set an attribute and return what puts the former one back, unless someone else has replaced it since."""
     before = owner.__dict__[name] if name in vars(owner) else None
     setattr(owner, name, value)

@@ -11,12 +11,12 @@ from diagnose.trials.patches.top_module import once_for_top_module
 __all__ = ["compile_graphs", "compile_model"]
 
 
-def compile_model(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def compile_model(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Compile the outermost module before its first forward."""
     return _compile(log, None)
 
 
-def compile_graphs(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def compile_graphs(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Compile the outermost module and replay its launches as CUDA graphs."""
     return _compile(log, "reduce-overhead")
 
@@ -24,7 +24,7 @@ def compile_graphs(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG00
 def _compile(log: Log, mode: str | None) -> Undo:
     compiled: list[Any] = []
 
-    def act(module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401, ARG001  # a Module and its arguments
+    def act(module: Any, args: tuple[Any, ...]) -> None:  # a Module and its arguments
         if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
             log.left("a model that is compiled already")
             return

@@ -26,15 +26,15 @@ def overlap_gradients(log: Log, options: Mapping[str, Any]) -> Undo:
     return _arguments(log, bucket_cap_mb=size, gradient_as_bucket_view=True)
 
 
-def no_buffer_broadcast(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def no_buffer_broadcast(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Do not broadcast buffers in every forward."""
     return _arguments(log, broadcast_buffers=False)
 
 
-def compress_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def compress_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Exchange gradients in bf16."""
 
-    def made(ddp: Any) -> None:  # noqa: ANN401  # a DistributedDataParallel
+    def made(ddp: Any) -> None:  # a DistributedDataParallel
         from diagnose.kernels.distributed.comm_hooks import install
 
         install(ddp, "bf16")
@@ -58,7 +58,7 @@ def _around_init(change: Callable[[dict[str, Any]], None], made: Callable[[Any],
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def patched(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+    def patched(self: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
         given = dict(signature.bind(self, *args, **kwargs).arguments)
         given.pop("self")
         change(given)

@@ -68,7 +68,7 @@ def concurrent_samples(log: Log, options: Mapping[str, Any]) -> Undo:
     return _change_arguments(change)
 
 
-def prefetch_to_device(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def prefetch_to_device(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Let every DataLoader hand out batches that are on the device already, copied on a side stream."""
     import torch
     from torch.utils.data import DataLoader
@@ -78,7 +78,7 @@ def prefetch_to_device(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: A
     original = DataLoader.__iter__
 
     @functools.wraps(original)
-    def ahead(self: Any) -> Iterator[Any]:  # noqa: ANN401  # a DataLoader of anything
+    def ahead(self: Any) -> Iterator[Any]:  # a DataLoader of anything
         device = torch.device("cuda", torch.cuda.current_device())
         log.did(f"DataLoader: batches are copied to {device} one step ahead")
         return iter(DevicePrefetcher(_Plain(self, original), device))
@@ -89,7 +89,7 @@ def prefetch_to_device(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: A
 class _Plain:
     """A loader as it was before the patch."""
 
-    def __init__(self, loader: Any, iterate: Any) -> None:  # noqa: ANN401  # a DataLoader, and its own __iter__
+    def __init__(self, loader: Any, iterate: Any) -> None:  # a DataLoader, and its own __iter__
         self._loader, self._iterate = loader, iterate
 
     def __iter__(self) -> Iterator[Any]:
@@ -99,7 +99,7 @@ class _Plain:
         return len(self._loader)
 
 
-def _change_arguments(change: Any) -> Undo:  # noqa: ANN401  # a function of the bound arguments
+def _change_arguments(change: Any) -> Undo:  # a function of the bound arguments
     """Let ``change`` edit the arguments of every DataLoader that is made."""
     from torch.utils.data import DataLoader
 
@@ -107,7 +107,7 @@ def _change_arguments(change: Any) -> Undo:  # noqa: ANN401  # a function of the
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
         given = dict(signature.bind(self, *args, **kwargs).arguments)
         given.pop("self")
         extra = given.pop("kwargs", {})

@@ -14,11 +14,11 @@ __all__ = ["channels_last", "checkpoint_blocks", "schedule_gc"]
 LEAST_BLOCKS = 2  # fewer of a kind in a list are no repeated blocks
 
 
-def checkpoint_blocks(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def checkpoint_blocks(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Recompute the blocks of every ModuleList and Sequential of alike modules in the backward pass."""
     undo_blocks: list[Undo] = []
 
-    def act(module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401, ARG001  # a Module and its arguments
+    def act(module: Any, args: tuple[Any, ...]) -> None:  # a Module and its arguments
         blocks = _repeated(module)
         undo_blocks.extend(_recompute(block) for block in blocks)
         if blocks:
@@ -36,7 +36,7 @@ def checkpoint_blocks(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: AR
     return undo
 
 
-def _repeated(module: Any) -> list[Any]:  # noqa: ANN401  # a Module
+def _repeated(module: Any) -> list[Any]:  # a Module
     from torch.nn import ModuleList, Sequential
 
     for inner in module.modules():
@@ -47,14 +47,14 @@ def _repeated(module: Any) -> list[Any]:  # noqa: ANN401  # a Module
     return []
 
 
-def _recompute(block: Any) -> Undo:  # noqa: ANN401  # a Module
+def _recompute(block: Any) -> Undo:  # a Module
     import torch
     from torch.utils.checkpoint import checkpoint
 
     forward = block.forward
 
     @functools.wraps(forward)
-    def recomputed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # the block's own
+    def recomputed(*args: Any, **kwargs: Any) -> Any:  # the block's own
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
@@ -78,7 +78,7 @@ def schedule_gc(log: Log, options: Mapping[str, Any]) -> Undo:
     stack = ExitStack()
     collector = stack.enter_context(scheduled_gc(every=int(options.get("every") or 100)))
 
-    def stepped(optimizer: object, args: object, kwargs: object) -> None:  # noqa: ARG001  # torch's signature
+    def stepped(optimizer: object, args: object, kwargs: object) -> None:  # torch's signature
         collector.step()
 
     stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a function takes attributes
@@ -92,7 +92,7 @@ def schedule_gc(log: Log, options: Mapping[str, Any]) -> Undo:
     return undo
 
 
-def channels_last(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def channels_last(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Keep the model and its four-dimensional inputs in channels-last memory format."""
     import torch
     from torch.utils._pytree import tree_map
@@ -100,7 +100,7 @@ def channels_last(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001
     converted: dict[int, bool] = {}
     modules: list[Any] = []
 
-    def begins(module: Any, args: tuple[Any, ...]) -> Any:  # noqa: ANN401  # a Module
+    def begins(module: Any, args: tuple[Any, ...]) -> Any:  # a Module
         if id(module) not in converted:
             converted[id(module)] = any(isinstance(inner, torch.nn.Conv2d) for inner in module.modules())
             if converted[id(module)]:
@@ -111,7 +111,7 @@ def channels_last(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001
                 log.left(f"{type(module).__name__}, which has no Conv2d")
         return tree_map(convert, args) if converted[id(module)] else None
 
-    def convert(leaf: Any) -> Any:  # noqa: ANN401  # a leaf
+    def convert(leaf: Any) -> Any:  # a leaf
         image = isinstance(leaf, torch.Tensor) and leaf.dim() == 4  # batch, channels, two sides
         return leaf.contiguous(memory_format=torch.channels_last) if image else leaf
 

@@ -12,12 +12,12 @@ from diagnose.trials.patches.base import Log, Undo, replace_attribute
 __all__ = ["foreach_optimizer", "fused_optimizer"]
 
 
-def fused_optimizer(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def fused_optimizer(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Make torch's own optimizers with ``fused=True`` where the class and the parameters allow it."""
     return _implementation("fused", log)
 
 
-def foreach_optimizer(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def foreach_optimizer(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Make torch's own optimizers with ``foreach=True`` where the class allows it."""
     return _implementation("foreach", log)
 
@@ -41,7 +41,7 @@ def _patched(cls: type, flag: str, log: Log) -> Undo:
     other = "foreach" if flag == "fused" else "fused"
 
     @functools.wraps(original)
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
         if type(self) is not cls or _has(signature, flag, self, args, kwargs):
             original(self, *args, **kwargs)  # a subclass knows its own arguments; what is set already stays
             return
@@ -64,18 +64,18 @@ def _patched(cls: type, flag: str, log: Log) -> Undo:
     return replace_attribute(cls, "__init__", made)
 
 
-def _has(signature: inspect.Signature, flag: str, self: object, args: Any, kwargs: Any) -> bool:  # noqa: ANN401
+def _has(signature: inspect.Signature, flag: str, self: object, args: Any, kwargs: Any) -> bool:
     return bool(signature.bind(self, *args, **kwargs).arguments.get(flag))
 
 
-def _kept(parameters: Any) -> list[Any]:  # noqa: ANN401  # whatever an optimizer takes
+def _kept(parameters: Any) -> list[Any]:  # whatever an optimizer takes
     """Return the parameters so that they can be gone through twice: a generator is used up by the first attempt."""
     return [
         {**entry, "params": _listed(entry["params"])} if isinstance(entry, Mapping) else entry for entry in parameters
     ]
 
 
-def _listed(parameters: Any) -> list[Any]:  # noqa: ANN401  # a tensor, or an iterable of what an optimizer takes
+def _listed(parameters: Any) -> list[Any]:  # a tensor, or an iterable of what an optimizer takes
     return [parameters] if hasattr(parameters, "dtype") else list(parameters)
 
 

@@ -25,7 +25,7 @@ def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
 
     active: list[Any] = []
 
-    def begins(module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401, ARG001  # a Module
+    def begins(module: Any, args: tuple[Any, ...]) -> None:  # a Module
         device = next((p.device.type for p in module.parameters()), "cpu")
         if torch.is_autocast_enabled(device):
             log.left("a model that runs under autocast already")
@@ -36,7 +36,7 @@ def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
         active.append(region)
         log.did(f"{type(module).__name__}: forward under bf16 autocast on {device}")
 
-    def ends(output: Any) -> Any:  # noqa: ANN401  # whatever the module returns
+    def ends(output: Any) -> Any:  # whatever the module returns
         region = active.pop()
         if region is None:
             return output
@@ -46,18 +46,18 @@ def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
     return around_top_module(begins, ends)
 
 
-def as_float(output: Any, dtype: Any) -> Any:  # noqa: ANN401  # a nesting of tensors, a torch.dtype
+def as_float(output: Any, dtype: Any) -> Any:  # a nesting of tensors, a torch.dtype
     """Return the output with its tensors of ``dtype`` in fp32."""
     import torch
     from torch.utils._pytree import tree_map
 
-    def convert(leaf: Any) -> Any:  # noqa: ANN401  # a leaf
+    def convert(leaf: Any) -> Any:  # a leaf
         return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype == dtype else leaf
 
     return tree_map(convert, output)
 
 
-def allow_tf32(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def allow_tf32(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Let fp32 matrix products run in TF32."""
     import torch
 
@@ -67,7 +67,7 @@ def allow_tf32(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  #
     return lambda: torch.set_float32_matmul_precision(before)
 
 
-def benchmark_convolutions(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def benchmark_convolutions(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Let cuDNN try its algorithms for each shape and keep the fastest."""
     import torch
 

@@ -18,7 +18,7 @@ from diagnose.trials.patches.top_module import around_top_module
 __all__ = ["ScaledTraining", "autocast_fp16"]
 
 
-def autocast_fp16(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def autocast_fp16(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Run the outermost module's forward under fp16 autocast, with a GradScaler around backward and step.
 
     Raises, from the script's own calls:
@@ -60,7 +60,7 @@ class ScaledTraining:
 
     # Forward
 
-    def _begins(self, module: Any, args: object) -> None:  # noqa: ANN401, ARG002  # a Module and its arguments
+    def _begins(self, module: Any, args: object) -> None:  # a Module and its arguments
         import torch
 
         parameters = list(module.parameters())
@@ -75,7 +75,7 @@ class ScaledTraining:
         region.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it so
         self._regions.append(region)
 
-    def _ends(self, output: Any) -> Any:  # noqa: ANN401  # whatever the module returns
+    def _ends(self, output: Any) -> Any:  # whatever the module returns
         import torch
 
         region = self._regions.pop() if self._regions else None  # none where the forward was refused
@@ -104,7 +104,7 @@ class ScaledTraining:
         finally:
             self._making = False
 
-    def _scaler_made(self, scaler: Any) -> None:  # noqa: ANN401  # a GradScaler
+    def _scaler_made(self, scaler: Any) -> None:  # a GradScaler
         if not self._making and scaler.is_enabled():
             raise CannotApply("The script scales its loss itself, with a GradScaler of its own.")
 
@@ -116,7 +116,7 @@ class ScaledTraining:
         original = torch.autograd.backward
 
         @functools.wraps(original)
-        def scaled(tensors: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+        def scaled(tensors: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
             if self._scaler is None or int(torch._C._current_graph_task_id()) != -1:
                 original(tensors, *args, **kwargs)  # within a backward pass a checkpoint runs its own
                 return
@@ -131,14 +131,14 @@ class ScaledTraining:
 
         return replace_attribute(torch.autograd, "backward", scaled)
 
-    def _only_optimizer(self) -> Any:  # noqa: ANN401  # an Optimizer
+    def _only_optimizer(self) -> Any:  # an Optimizer
         alive = list(self._optimizers)
         if len(alive) != 1:
             many = f"{len(alive)} optimizers" if alive else "no optimizer of torch's kind"
             raise CannotApply(f"The script has {many}; a scaler from outside needs exactly one.")
         return alive[0]
 
-    def _scale_again(self, optimizer: Any) -> None:  # noqa: ANN401  # an Optimizer
+    def _scale_again(self, optimizer: Any) -> None:  # an Optimizer
         """Bring what earlier passes of the same step have accumulated to the scale of the next; exact, a power of 2."""
         import torch
 
@@ -149,7 +149,7 @@ class ScaledTraining:
 
     # The optimizer's step
 
-    def _optimizer_made(self, optimizer: Any) -> None:  # noqa: ANN401  # an Optimizer
+    def _optimizer_made(self, optimizer: Any) -> None:  # an Optimizer
         self._optimizers.add(optimizer)
         cls = type(optimizer)
         if cls in self._stepped_classes:
@@ -159,7 +159,7 @@ class ScaledTraining:
 
     def _scaled_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def step(optimizer: Any, closure: Any = None, **kwargs: Any) -> Any:  # noqa: ANN401  # whatever it takes
+        def step(optimizer: Any, closure: Any = None, **kwargs: Any) -> Any:  # whatever it takes
             if self._stepping:
                 return original(optimizer, **kwargs)
             loss = None if closure is None else self._call(closure, optimizer)
@@ -177,7 +177,7 @@ class ScaledTraining:
         return step
 
     @staticmethod
-    def _call(closure: Callable[[], Any], optimizer: Any) -> Any:  # noqa: ANN401  # an Optimizer; its loss
+    def _call(closure: Callable[[], Any], optimizer: Any) -> Any:  # an Optimizer; its loss
         """Run the forward and backward pass that a trainer hands to the optimizer, before it steps."""
         import torch
 
@@ -190,7 +190,7 @@ class ScaledTraining:
 _NAMES = {"cuda": "a GPU"}
 
 
-def _only_scalar(tensors: Any) -> Any:  # noqa: ANN401  # a tensor or several
+def _only_scalar(tensors: Any) -> Any:  # a tensor or several
     import torch
 
     found = list(tensors) if isinstance(tensors, list | tuple) else [tensors]
@@ -199,7 +199,7 @@ def _only_scalar(tensors: Any) -> Any:  # noqa: ANN401  # a tensor or several
     return found[0]
 
 
-def _gradients(optimizer: Any) -> Iterator[Any]:  # noqa: ANN401  # an Optimizer
+def _gradients(optimizer: Any) -> Iterator[Any]:  # an Optimizer
     return (p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
 
 
@@ -207,7 +207,7 @@ def _around(cls: type, name: str, after: Callable[[Any], None]) -> Undo:
     original = getattr(cls, name)
 
     @functools.wraps(original)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # whatever the method takes
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:  # whatever the method takes
         result = original(self, *args, **kwargs)
         after(self)
         return result

@@ -22,11 +22,11 @@ def around_top_module(begins: Callable[[Any, tuple[Any, ...]], Any], ends: Calla
 
     depth: list[Any] = []
 
-    def before(module: Any, args: tuple[Any, ...]) -> Any:  # noqa: ANN401  # torch's signature
+    def before(module: Any, args: tuple[Any, ...]) -> Any:  # torch's signature
         depth.append(module)
         return begins(module, args) if len(depth) == 1 else None
 
-    def after(module: Any, args: Any, output: Any) -> Any:  # noqa: ANN401, ARG001  # torch's signature
+    def after(module: Any, args: Any, output: Any) -> Any:  # torch's signature
         if not depth or depth[-1] is not module:
             return None  # a call that began before the hooks were there
         depth.pop()
@@ -54,7 +54,7 @@ def once_for_top_module(act: Callable[[Any, tuple[Any, ...]], None]) -> Undo:
     seen: set[int] = set()
     handle: list[Any] = []
 
-    def before(module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401  # torch's signature
+    def before(module: Any, args: tuple[Any, ...]) -> None:  # torch's signature
         if id(module) in seen or next(module.parameters(), None) is None:
             return
         handle.pop().remove()  # inner modules must not be taken for outermost ones, and compiling wants no hooks

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 # Triton decides when it is first imported whether it interprets; on a machine with a GPU it compiles instead.
 if not torch.cuda.is_available() and "triton" not in sys.modules:

@@ -187,7 +187,7 @@ def test_sparse_gradients_are_refused_before_anything_changes():
     ],
 )
 def test_what_does_not_fit_is_named(change, error, message):
-    one = lambda: [torch.ones(2)]  # noqa: E731
+    one = lambda: [torch.ones(2)]
     arguments = {"params": one(), "grads": one(), "exp_avgs": one(), "exp_avg_sqs": one(), "step": 1, "lr": 0.1}
     with pytest.raises(error, match=message):
         ops.adamw_step(**(arguments | change))

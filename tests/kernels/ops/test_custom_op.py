@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from diagnose.kernels import ops
 from diagnose.kernels.ops import _choice

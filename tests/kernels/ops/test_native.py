@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.autograd import gradcheck
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from diagnose.kernels import ops
 from diagnose.kernels.ops import native

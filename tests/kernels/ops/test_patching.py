@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from diagnose.kernels import _module_matching, ops, patching

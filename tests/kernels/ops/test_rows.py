@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 import torch
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from diagnose.kernels import ops
 from diagnose.kernels.ops.custom_op import using
@@ -30,7 +30,7 @@ def results(case, dtype):
 def widened(case):
     """Return the case over rows of five times the length, in sevens' place."""
     make = case.make
-    wide = lambda dtype: tuple(torch.cat([a] * 5, -1) if isinstance(a, torch.Tensor) else a for a in make(dtype))  # noqa: E731
+    wide = lambda dtype: tuple(torch.cat([a] * 5, -1) if isinstance(a, torch.Tensor) else a for a in make(dtype))
     return type(case)(case.function, case.reference, wide)
 
 

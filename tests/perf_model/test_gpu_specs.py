@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.model.events import Device
-from diagnose.perf_model.gpu_specs import _TABLE, peak_of
+from diagnose.perf_model.gpu_specs import _TABLE, spec_of
 
 GIB = 1 << 30
 
@@ -49,7 +49,7 @@ GIB = 1 << 30
     ],
 )
 def test_known_devices(name, gib, sms, found):
-    assert peak_of(Device(0, name, gib * GIB, sms)).name == found
+    assert spec_of(Device(0, name, gib * GIB, sms)).name == found
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_known_devices(name, gib, sms, found):
     ],
 )
 def test_a_device_that_is_not_certain_is_not_guessed(name, sms):
-    assert peak_of(Device(0, name, 40 * GIB, sms)) is None
+    assert spec_of(Device(0, name, 40 * GIB, sms)) is None
 
 
 # Operations that a unit of each generation does in a clock: float32, and 16-bit with float32 accumulation (dense).

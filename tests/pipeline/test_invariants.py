@@ -173,11 +173,11 @@ def test_the_corpus_is_whole(recorded):
     assert len(recorded.captures) >= 49
 
 
-def failing(check, by_name):
+def failing(check, by_name, names):
     """Return the traces for which a check fails, with why."""
     found = {}
-    for name, value in by_name.items():
-        error = _error(check, value)
+    for name in names:
+        error = _error(check, by_name[name])
         if error:
             found[name] = error
     return found
@@ -191,15 +191,15 @@ def _error(check, value):
     return ""
 
 
-def test_every_prescription_of_every_recorded_trace_is_fit_to_be_shown(recorded, presentable):
-    for diagnosis in recorded.diagnoses.values():
-        for prescription in diagnosis.prescriptions:
+def test_every_prescription_of_every_recorded_trace_is_fit_to_be_shown(recorded, extent, presentable):
+    for name in recorded.of(extent):
+        for prescription in recorded.diagnoses[name].prescriptions:
             presentable(prescription)
 
 
-def test_every_table_of_every_recorded_trace(recorded):
-    assert failing(assert_tables_hold, recorded.tables) == {}
+def test_every_table_of_every_recorded_trace(recorded, extent):
+    assert failing(assert_tables_hold, recorded.tables, recorded.of(extent)) == {}
 
 
-def test_every_diagnosis_of_every_recorded_trace(recorded):
-    assert failing(assert_diagnosis_holds, recorded.diagnoses) == {}
+def test_every_diagnosis_of_every_recorded_trace(recorded, extent):
+    assert failing(assert_diagnosis_holds, recorded.diagnoses, recorded.of(extent)) == {}

@@ -120,9 +120,9 @@ def test_a_recorded_model(recorded):
     assert memory.by_place[0][0].file.endswith("modeling_owlv2.py")
 
 
-def test_categories_sum_to_the_peak_of_every_recorded_model(recorded):
-    known = [m for t in recorded.tables.values() if (m := memory_of(t))]
-    assert len(known) >= 6
+def test_categories_sum_to_the_peak_of_every_recorded_model(recorded, extent):
+    known = [m for name in recorded.of(extent) if (m := memory_of(recorded.tables[name]))]
+    assert len(known) >= {"small": 4, "all": 6}[extent]
     for memory in known:
         assert sum(memory.by_category.values()) == memory.peak_allocated
         assert len(memory.timeline) <= 600

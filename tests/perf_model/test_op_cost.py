@@ -2,13 +2,13 @@
 
 import pytest
 
-from diagnose.perf_model.op_cost import is_pointwise, output_size, work_of
+from diagnose.perf_model.op_cost import cost_of, is_pointwise, output_size
 
 BF16, F32 = "c10::BFloat16", "float"
 
 
 def work(op, shapes, *types):
-    return work_of(op, str(shapes).replace("'", '"'), str(list(types)).replace("'", '"'))
+    return cost_of(op, str(shapes).replace("'", '"'), str(list(types)).replace("'", '"'))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_shapes_do_not_tell(op, shapes, types):
 
 @pytest.mark.parametrize("shapes", ["", "nothing", "{}", "[1", "3"])
 def test_a_text_that_is_no_list_of_shapes(shapes):
-    assert work_of("aten::add", shapes, '["float"]') is None
+    assert cost_of("aten::add", shapes, '["float"]') is None
     assert output_size(shapes, '["float"]') == 0
 
 

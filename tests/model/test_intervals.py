@@ -6,7 +6,6 @@ import pytest
 from diagnose.model.intervals import (
     EMPTY,
     Intervals,
-    complement,
     covered,
     intersect,
     longer_than,
@@ -41,7 +40,6 @@ def test_matches_sets_of_points(seed: int) -> None:
         "union": (union(a, b), points(a) | points(b)),
         "intersect": (intersect(a, b), points(a) & points(b)),
         "subtract": (subtract(a, b), points(a) - points(b)),
-        "complement": (complement(a, span(5, 40)), set(range(5, 40)) - points(a)),
     }
     for name, (got, expected) in results.items():
         assert points(got) == expected, name
