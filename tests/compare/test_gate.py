@@ -161,7 +161,7 @@ def test_options_behind_the_target_are_named(reports, capsys):
     assert run(["gate", before, after, "--junit", "x"]) == 2
     assert "options go before BASELINE" in capsys.readouterr().err
     assert run(["gate", "--runs", "2", before, after]) == 2
-    assert "--runs is for a script" in capsys.readouterr().err
+    assert "--runs needs a script" in capsys.readouterr().err
 
 
 def test_a_script_is_traced_three_times_unless_told_otherwise(reports, monkeypatch, diagnosis):
