@@ -256,20 +256,19 @@ def what_if(path: str, **asked: Any) -> None:  # lists of texts
 
 
 @cli.command(
-    short_help="Describe a rule or a change.",
+    short_help="Describe a rule.",
     examples=[
         "diagnose explain",
         "diagnose explain data-stall",
-        "diagnose explain load-in-workers --json",
+        "diagnose explain data-stall --json",
     ],
 )
 @result_options
-@click.argument("name", required=False, metavar="[RULE|CHANGE]")
+@click.argument("name", required=False, metavar="[RULE]")
 def explain(name: str | None, **asked: Any) -> None:  # what click read, typed by ExplainRequest
-    """Describe a rule or a change; without a name, list all of them.
+    """Describe a rule; without a name, list all of them.
 
-    A rule's page states what it looks for, why it costs time, what to do, and how sure it is. A change's page states
-    what it may alter in the results and how prove measures it.
+    A rule's page states what it looks for, why it costs time, what to do, and how sure it is.
     """
     from diagnose.cli.explain import ExplainRequest, explain_and_answer
 
