@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import busy_part
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
@@ -63,8 +63,3 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             confidence="high",
         )
     ]
-
-
-def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
-    """Prescribe nothing: no change of kernels gives this time back."""
-    return []

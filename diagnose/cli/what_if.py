@@ -29,9 +29,9 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
         InputError: the recording cannot be read or replayed.
         OutputError: the file cannot be written.
     """
-    from diagnose.pipeline.what_if import Asked, ask, parse_place, parse_scale
+    from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, run_what_if
 
-    asked = Asked(
+    request = WhatIfRequest(
         apply=options.apply,
         without=options.rules,
         no_sync=tuple(map(parse_place, options.places)),
@@ -40,5 +40,5 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
         scale=tuple(map(parse_scale, options.scales)),
     )
     files = plan_text(options, inputs=[path])
-    result = ask(path, asked)
+    result = run_what_if(path, request)
     answer_text(result.text, result.to_json, options, files)

@@ -25,7 +25,7 @@ def replayed(monkeypatch, tmp_path):
             return '{"now_ms": 1.0}'
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(what_if, "ask", lambda path, asked: Answer())
+    monkeypatch.setattr(what_if, "run_what_if", lambda path, request: Answer())
     return tmp_path
 
 
