@@ -24,7 +24,7 @@ An option has one meaning in all commands:
 - `-o FILE`, `--output FILE` also writes the result to a file; the suffix is the format. Both can be given.
 - `--force` overwrites existing files. Without it an existing file is an error, found before the work begins.
 - `-q`, `--quiet` shows no progress. Progress goes to standard error, never to standard output.
-- `--apply ID,…` names changes by their ids, which stand in the report.
+- `--apply ID,…` names changes by their ids, which `diagnose explain` lists.
 - Where a command runs a script, its options go before the script, and everything after it is passed to the script.
   Where an option after the script has the name of one of the command's, and the script does not mention it, one line
   on standard error states that it goes to the script. After `--` there is no such line.

@@ -256,19 +256,20 @@ def what_if(path: str, **asked: Any) -> None:  # lists of texts
 
 
 @cli.command(
-    short_help="Describe a rule.",
+    short_help="Describe a rule or a change.",
     examples=[
         "diagnose explain",
         "diagnose explain data-stall",
-        "diagnose explain data-stall --json",
+        "diagnose explain load-in-workers --json",
     ],
 )
 @result_options
-@click.argument("name", required=False, metavar="[RULE]")
+@click.argument("name", required=False, metavar="[RULE|CHANGE]")
 def explain(name: str | None, **asked: Any) -> None:  # what click read, typed by ExplainRequest
-    """Describe a rule; without a name, list all of them.
+    """Describe a rule or a change; without a name, list all of them.
 
-    A rule's page states what it looks for, why it costs time, what to do, and how sure it is.
+    A rule's page states what it looks for, why it costs time, what to do, and how sure it is. A change's page states
+    what it may alter in the results and how prove measures it.
     """
     from diagnose.cli.explain import ExplainRequest, explain_and_answer
 

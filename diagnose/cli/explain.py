@@ -13,25 +13,35 @@ import pkgutil
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.errors import UsageError
 from diagnose.text.pages import Page, parse_page
 from diagnose.text.plain_text import one_line
 
-__all__ = ["ExplainRequest", "RulePage", "explain_and_answer", "rule_pages"]
+if TYPE_CHECKING:
+    from diagnose.changes.common.change import Change
+
+__all__ = ["ChangePage", "ExplainRequest", "RulePage", "change_page", "explain_and_answer", "rule_pages"]
 
 MAX_WIDTH = 100  # of a text that is read, in columns
-SIMILAR = 0.5  # of difflib: an id with a few letters wrong has more
+SIMILAR = 0.65  # of difflib: an id with a few letters wrong has more
 KINDS = {
     "trust": "a limitation of the recording",
     "idle": "idle time",
     "kernel": "busy device time",
     "state": "the machine and its memory",
     "rank": "several ranks",
+}
+LOSSES = {  # what a trial checks, by the promise of a change
+    "identical": "The losses must be identical.",
+    "rounding": "The losses may differ by rounding.",
+    "reduced": "The losses may differ by the reduced precision.",
+    None: "Its losses are not compared: the training is another.",
 }
 
 
@@ -63,6 +73,46 @@ class RulePage:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class ChangePage:
+    """A change as it is explained: its docstring, and a sentence for each field of its ``CHANGE``."""
+
+    id: str
+    title: str
+    page: Page
+    numbers: str  # what it may do to the results
+    trial: str  # how it is measured, or why it is made by hand
+    patch: str  # how it is written into a script, or why it is not
+    remedy: str  # the module that does it, or why there is none
+    rules: tuple[str, ...]  # that prescribe it
+
+    @property
+    def sections(self) -> tuple[tuple[str, str], ...]:
+        """Return heading and text of all sections: those of the docstring, then those of the fields."""
+        fields = (
+            ("Numbers", self.numbers),
+            ("Trial", self.trial),
+            ("Patch", self.patch),
+            ("Remedy", self.remedy),
+            ("Prescribed by", ", ".join(self.rules)),
+        )
+        return (*self.page.sections, *((heading, text) for heading, text in fields if text))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the page as JSON has it."""
+        return {
+            "type": "change",
+            "id": self.id,
+            "title": self.title,
+            "sections": dict(self.page.sections),
+            "numbers": self.numbers,
+            "trial": self.trial,
+            "patch": self.patch,
+            "remedy": self.remedy,
+            "rules": list(self.rules),
+        }
+
+
 def explain_and_answer(request: ExplainRequest) -> None:
     """Print the page that was asked for, or the list.
 
@@ -70,13 +120,16 @@ def explain_and_answer(request: ExplainRequest) -> None:
         UsageError: there is neither a rule nor a change of that name.
         OutputError: the file cannot be written.
     """
+    from diagnose.changes import CHANGES
+
     files = plan_text(request)
     rules = {rule.id: rule for rule in rule_pages()}
     if request.name is None:
-        answer_text(lambda: "\n".join(_list(rules)), lambda: _json(_all(rules)), request, files)
+        answer_text(lambda: "\n".join(_list(rules.values())), lambda: _json(_all(rules.values())), request, files)
         return
-    rule = rules[_known(request.name, rules)]
-    answer_text(lambda: "\n".join(_rule_text(rule)), lambda: _json(rule.to_dict()), request, files)
+    name = _known(request.name, [*rules, *CHANGES])
+    page = rules[name] if name in rules else change_page(name, rules.values())
+    answer_text(lambda: "\n".join(_text(page)), lambda: _json(page.to_dict()), request, files)
 
 
 def rule_pages() -> Iterator[RulePage]:
@@ -99,7 +152,46 @@ def _rule_page(source: str) -> RulePage:
     return RulePage(literal["id"], literal["kind"], page, tuple(literal.get("changes", ())))
 
 
-def _known(name: str, names: Sequence[str] | dict[str, RulePage]) -> str:
+def change_page(name: str, rules: Iterable[RulePage]) -> ChangePage:
+    """Return the page of a change; ``rules`` are those that may prescribe it."""
+    from diagnose.changes import CHANGES
+
+    change = CHANGES[name]
+    return ChangePage(
+        id=name,
+        title=change.title,
+        page=parse_page(sys.modules[f"diagnose.changes.{name.replace('-', '_')}"].__doc__ or ""),
+        numbers=_sentence(change.numerics.safety),
+        trial=_trial(change),
+        patch=_patch(change),
+        remedy=change.remedy or f"No module: {change.without_remedy}.",
+        rules=tuple(rule.id for rule in rules if name in rule.changes),
+    )
+
+
+def _trial(change: Change) -> str:
+    from diagnose.changes.common.change import Patch
+
+    if not isinstance(change.patch, Patch):
+        return f"Made by hand: {change.patch.reason}."
+    how = "prove applies it to the unmodified script" + ("; needs a GPU" if change.patch.needs_gpu else "")
+    how += "; compiling may take minutes" if change.patch.compiles else ""
+    return f"{how}. {LOSSES[change.numerics.promise]}"
+
+
+def _patch(change: Change) -> str:
+    from diagnose.changes.common.change import ByHand
+
+    if isinstance(change.edit, ByHand):
+        return f"Made by hand: {change.edit.reason}."
+    return "prove --write-patch writes it into the script."
+
+
+def _sentence(clause: str) -> str:
+    return clause and f"{clause[0].upper()}{clause[1:].rstrip('.')}."
+
+
+def _known(name: str, names: Sequence[str]) -> str:
     """Return the id that is meant; a file's name, with underscores, is one too."""
     wanted = name.strip().lower().replace("_", "-")
     if wanted in names:
@@ -109,33 +201,63 @@ def _known(name: str, names: Sequence[str] | dict[str, RulePage]) -> str:
     raise UsageError(f"Unknown rule or change '{one_line(name)}': {hint}")
 
 
-def _list(rules: dict[str, RulePage]) -> Iterator[str]:
+def _list(rules: Collection[RulePage]) -> Iterator[str]:
+    from diagnose.changes import CHANGES
+
     width = _width() if sys.stdout.isatty() else None  # in a file and in a pipe lines are whole
-    column = max(map(len, rules)) + 4
+    column = max(map(len, CHANGES)) + 2
     for kind, words in KINDS.items():
         yield f"Rules about {words}:"
-        for rule in (rule for rule in rules.values() if rule.kind == kind):
-            yield _shortened(f"  {rule.id:<{column - 2}}{rule.page.summary}", width)
+        for rule in (rule for rule in rules if rule.kind == kind):
+            yield _shortened(f"  {rule.id:<{column}}{rule.page.summary}", width)
         yield ""
+    yield "Changes:"
+    for name, change in CHANGES.items():
+        yield _shortened(f"  {name:<{column}}{change.title}", width)
 
 
-def _rule_text(rule: RulePage) -> Iterator[str]:
-    yield f"{rule.id}: a rule about {KINDS[rule.kind]}"
+def _text(page: RulePage | ChangePage) -> Iterator[str]:
+    from diagnose.changes import CHANGES
+
+    if isinstance(page, ChangePage):
+        yield f"{page.id}: a change"
+        yield from _sections(page.title, page.sections)
+        return
+    yield f"{page.id}: a rule about {KINDS[page.kind]}"
+    yield from _sections(page.page.summary, page.page.sections)
+    if page.changes:
+        yield "\nChanges"
+        yield from (line for name in page.changes for line in _indented(f"{name}: {CHANGES[name].title}", hanging=4))
+
+
+def _sections(first: str, sections: Sequence[tuple[str, str]]) -> Iterator[str]:
     yield ""
-    yield from _sections(rule.page)
+    yield from textwrap.wrap(first, _width())
+    for heading, text in sections:
+        yield f"\n{heading}"
+        yield from _indented(text)
 
 
-def _sections(page: Page) -> Iterator[str]:
-    width = _width()
-    yield from textwrap.wrap(page.summary, width)
-    for heading, text in page.sections:
-        yield ""
-        yield heading
-        yield from textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
+def _indented(text: str, hanging: int = 0) -> list[str]:
+    """Return a paragraph of a section; ids, options and dotted names stay whole."""
+    rest = " " * (4 + hanging)
+    return textwrap.wrap(
+        text,
+        _width(),
+        initial_indent="    ",
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
-def _all(rules: dict[str, RulePage]) -> dict[str, object]:
-    return {"rules": [{"id": r.id, "kind": r.kind, "summary": r.page.summary} for r in rules.values()]}
+def _all(rules: Iterable[RulePage]) -> dict[str, object]:
+    from diagnose.changes import CHANGES
+
+    return {
+        "rules": [{"id": rule.id, "kind": rule.kind, "summary": rule.page.summary} for rule in rules],
+        "changes": [{"id": name, "title": change.title} for name, change in CHANGES.items()],
+    }
 
 
 def _json(content: dict[str, object]) -> str:

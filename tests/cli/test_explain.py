@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from diagnose import analyzers
+from diagnose.changes import CHANGES
 from diagnose.cli import main as cli
-from diagnose.cli.explain import rule_pages
+from diagnose.cli.explain import change_page, rule_pages
 
 
 def test_what_is_read_from_the_sources_is_what_the_rules_state():
@@ -42,12 +43,56 @@ def test_a_rule_as_json(capsys):
     assert shown["sections"]["How sure"].startswith("The records are exact")
 
 
+def test_a_change_that_a_trial_makes_is_explained(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cli.run(["explain", "allow-tf32"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["allow-tf32: a change", "", "Allow TF32 for float32 products"]
+    facts = {
+        heading: lines[lines.index(heading) + 1].strip() for heading in ("Trial", "Patch", "Remedy", "Prescribed by")
+    }
+    assert facts == {
+        "Trial": "prove applies it to the unmodified script; needs a GPU. The losses may differ by the reduced",
+        "Patch": "prove --write-patch writes it into the script.",
+        "Remedy": "diagnose.kernels.matmul_precision",
+        "Prescribed by": "full-precision-matmul",
+    }
+
+
+def test_a_change_that_is_made_by_hand_is_explained_with_the_reason():
+    page = change_page("own-device", list(rule_pages()))
+    assert page.trial == "Made by hand: another process holds the device."
+    assert page.remedy == "No module: a command of the machine."
+    assert page.rules == ("device-contention", "shared-device")
+
+
+def test_every_change_has_all_its_facts():
+    rules = list(rule_pages())
+    for name in CHANGES:
+        page = change_page(name, rules)
+        assert page.page.sections, name
+        assert all((page.title, page.numbers, page.trial, page.patch)), name
+        assert page.trial.endswith("."), name
+
+
+def test_a_change_as_json(capsys):
+    assert cli.run(["explain", "defer_sync", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["type"], shown["id"], shown["rules"]) == ("change", "defer-sync", ["host-sync"])
+    assert shown["numbers"] == "Same numbers, one step later."
+
+
+def test_no_change_has_the_name_of_a_rule():
+    assert set(CHANGES) & set(analyzers.META) == set()
+
+
 def test_everything_is_listed_with_one_line_each(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.run(["explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in lines if line.startswith("  ")} >= set(analyzers.META)
-    assert "  memset-traffic         Memory is filled with zeros, or another number, over and over." in lines
+    assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted([*analyzers.META, *CHANGES])
+    (line,) = (line for line in lines if line.startswith("  load-in-workers "))
+    assert line.endswith("  Load batches in worker processes, ahead of the step")
 
 
 @pytest.mark.parametrize(
@@ -55,6 +100,7 @@ def test_everything_is_listed_with_one_line_each(capsys, monkeypatch):
     [
         ("gc-pase", "did you mean gc-pause?"),
         ("data_stal", "did you mean data-stall"),
+        ("allow-tf23", "did you mean allow-tf32"),
         ("xyzzy", "diagnose explain lists all of them."),
     ],
 )
@@ -67,7 +113,8 @@ def test_a_typo_gets_the_closest_names(capsys, name, hint):
 
 def test_explaining_imports_nothing_heavy():
     code = (
-        "import sys; from diagnose.cli import main; main.run(['explain', 'gc-pause']); main.run(['explain']);"
+        "import sys; from diagnose.cli import main;"
+        "[main.run(['explain', *name]) for name in ([], ['gc-pause'], ['autocast'])];"
         "print(sorted({'torch', 'numpy', 'rich', 'msgspec', 'diagnose.analyzers'} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
