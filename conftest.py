@@ -1,14 +1,15 @@
-"""What holds for every test: which run, which of them alone, and that every JSON that one makes keeps the contract.
+"""What holds for every test: which run, in which order, and that every JSON that one makes keeps the contract.
 
 Tests marked ``full`` or ``timing`` run only where ``-m`` names their mark, or where a test is asked for by its name;
 ``--pick N`` runs N of the tests that are left, drawn with ``--pick-seed``.
 
-In two processes at once (``scripts/test -n 2``) those that take times, or start training, run alone: a test that may
-share the machine holds a lock together with others; one that may not waits until it holds it alone.
+In several processes at once (``-n 2``) the files that take longest come first, so that no process is left with one of
+them at the end; and those that are marked ``timing`` run alone: they hold a lock by themselves that all others share.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -25,15 +26,9 @@ import pytest
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.reports import json as json_report
 
-ALONE = (
-    "capture",
-    "e2e",
-    "faults",
-    "fixtures",
-    "trials",
-    "kernels/test_loader_tuning.py",
-    "kernels/test_concurrent_samples.py",
-)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, here and in every process that a test starts
+
+LONGEST = ("faults", "e2e", "fixtures", "capture", "kernels/distributed", "kernels/ops", "reports/test_browser.py")
 TESTS = Path(__file__).parent / "tests"
 NOT_EVERYDAY = ("full", "timing")
 
@@ -46,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not of every day, then all but the tests that ``--pick`` draws."""
+    """Leave out what is not of every day, then all but the tests that ``--pick`` draws; put the longest files first."""
     asked: str = config.getoption("markexpr")
     named = any("::" in argument for argument in config.args)
     kept = items[:]
@@ -61,6 +56,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ids = {id(item) for item in kept}
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in ids])
         items[:] = kept
+    items.sort(key=lambda item: not _place(item).startswith(LONGEST))
+
+
+def _place(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what modules are made of: collections within tests, hundreds of them, would walk all of torch."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,7 +75,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if run is None:
         return (yield)
-    with _turn(run, alone=item.path.relative_to(TESTS).as_posix().startswith(ALONE)):
+    with _turn(run, alone=item.get_closest_marker("timing") is not None):
         return (yield)
 
 
@@ -90,7 +96,7 @@ def _turn(run: str, *, alone: bool) -> Iterator[None]:
 
 
 @cache
-def _schema() -> Any:  # noqa: ANN401  # the package jsonschema may be missing
+def _schema() -> Any:  # the package jsonschema may be missing
     """Return the compiled schema of the JSON, None where the package jsonschema is missing."""
     try:
         from jsonschema import Draft202012Validator

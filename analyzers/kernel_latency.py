@@ -1,7 +1,8 @@
 """Queued kernels follow each other with a short pause.
 
 What it looks for
-    Idle of under 10 µs before a task that was already queued on the same stream.
+    Idle of under 10 µs, or 1.5 times the launch latency of the machine where that is longer, before a task that was
+    already queued on the same stream.
 
 Why it costs
     The device needs about 1 to 5 µs from one kernel to the next. It adds up only when kernels are tiny.
@@ -17,12 +18,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.gaps import LATENCY_NS
 
 META = RuleMeta(
     id="kernel-latency",
@@ -30,35 +30,17 @@ META = RuleMeta(
     order=170,
     legend=Legend("the usual pause between two queued tasks", "#a48ee6"),
     changes=("fuse-kernels",),
+    cause="pause",
 )
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim short device parts."""
     gaps = t.gaps
-    short = (gaps.end - gaps.turn) < LATENCY_NS
+    short = (gaps.end - gaps.queued_at) < gaps.latency_ns
     return intersect(left, gaps.device_part(np.asarray(short)))
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time between queued kernels."""
     return idle_finding(t, Idle(META.id, "Pauses between queued kernels add up"))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Fuse, so that there are fewer pauses."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="fuse-kernels",
-            title="Fuse small kernels by compiling the model",
-            before="model = Model().cuda()",
-            after="model = torch.compile(Model().cuda())",
-            least=0.2,
-            most=0.7,
-            safety="may change the numbers: fused kernels round differently; compare the loss of the first steps",
-            needs="a compilation of some seconds at the start",
-            remedy="diagnose.kernels.compiling",
-        )
-    ]

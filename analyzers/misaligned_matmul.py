@@ -20,13 +20,12 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Mask, Tables
-from diagnose.tables.roofline import Group, device_peak, groups
+from diagnose.tables.roofline import Group, gpu_spec, groups
 
 META = RuleMeta(
     id="misaligned-matmul",
@@ -44,7 +43,7 @@ _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", 
 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of products above what padded ones need."""
-    peak = device_peak(t)
+    peak = gpu_spec(t)
     found = [(g, odd) for g in groups(t) if (odd := _odd_size(g)) and g.share < SLOW]
     if peak is None or not found:
         return []
@@ -77,21 +76,3 @@ def _odd_size(group: Group) -> int:
         return 0
     sizes = {n for tensor in given.tensors if len(tensor.shape) > 1 for n in tensor.shape[-2:]}
     return max((n for n in sizes if n % multiple and n >= SMALLEST), default=0)
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Pad the size."""
-    size = int(str(finding.facts["size"]))
-    padded = -(-size // 64) * 64
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="pad-size",
-            title=f"Use {padded} instead of {size}: a size that fits the tiles",
-            before=f"head = nn.Linear(width, {size})",
-            after=f"head = nn.Linear(width, {padded})  # the last {padded - size} outputs are cut off or masked",
-            least=0.2,
-            safety="may change the numbers: the added rows take part unless they are masked",
-        )
-    ]

@@ -29,14 +29,13 @@ import numpy.typing as npt
 
 from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.chains import chains
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import busy_part
-from diagnose.analyzers.common.locate import place
-from diagnose.model.diagnosis import Finding, Prescription, Where
+from diagnose.analyzers.common.locate import locate_one
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
-from diagnose.tables.roofline import Group, device_peak, groups
+from diagnose.tables.roofline import Group, gpu_spec, groups
 
 META = RuleMeta(
     id="slow-kernel",
@@ -52,7 +51,7 @@ MAX_SHOWN = 3
 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of heavy kernels above what good ones need."""
-    peak = device_peak(t)
+    peak = gpu_spec(t)
     taken = _of_other_rules(t, free)
     slow = [
         group for group in groups(t) if group.share < SLOW and not group.full_precision and not taken[group.tasks].any()
@@ -103,38 +102,4 @@ def _of_other_rules(t: Tables, free: Mask) -> npt.NDArray[np.bool_]:
 
 def _where(t: Tables, group: Group) -> Where:
     row = group.launch
-    return replace(place(t, int(t.trace.events.thread[row]), int(t.trace.events.start[row])), stack=())
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Try another attention backend, or let a search pick the kernels."""
-    if finding.facts["attention"]:
-        return [
-            prescription(
-                finding,
-                step_ns,
-                id="other-attention",
-                title="Let attention run in another backend and keep the fastest",
-                before="y = F.scaled_dot_product_attention(q, k, v)",
-                after="from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
-                "with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):\n"
-                "    y = F.scaled_dot_product_attention(q, k, v)",
-                least=0.0,
-                safety="may change the numbers: backends round differently; compare the loss of the first steps",
-                needs="a device and shapes that the backend supports; is_causal=True where the mask is causal",
-            )
-        ]
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="autotune-kernels",
-            title="Let a search choose the kernels",
-            before="model = Model()",
-            after='model = torch.compile(Model(), mode="max-autotune")',
-            least=0.0,
-            safety="may change the numbers: other kernels round differently; compare the loss of the first steps",
-            needs="minutes of compiling at the first step",
-            remedy="diagnose.kernels.compiling",
-        )
-    ]
+    return replace(locate_one(t, int(t.trace.events.thread[row]), int(t.trace.events.start[row])), stack=())

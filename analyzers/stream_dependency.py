@@ -1,7 +1,8 @@
 """A task waits for another stream.
 
 What it looks for
-    Idle before a task that was already launched, when the task that ended at the gap's start ran on another stream.
+    Idle of at most 50 µs before a task that was already launched, when the task that ended at the gap's start ran on
+    another stream. What lasts longer waits for something else, since nothing runs on any stream meanwhile.
 
 Why it costs
     The event between two streams takes its time to travel, and everything behind the waiting task waits too.
@@ -15,8 +16,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -29,29 +30,19 @@ META = RuleMeta(
     changes=("wait-later",),
 )
 
+MAX_WAIT_NS = 50_000  # from the end of the task that is waited for to the start of the one that waits
+
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim the device's part of gaps between tasks of different streams."""
-    return intersect(left, t.gaps.device_part(t.gaps.crosses))
+    """Claim the device's part of short gaps between tasks of different streams.
+
+    In a gap nothing runs on any stream, so what was waited for has ended where the gap begins.
+    """
+    gaps = t.gaps
+    short = gaps.end - gaps.start <= max(MAX_WAIT_NS, gaps.latency_ns)
+    return intersect(left, gaps.device_part(gaps.cross_stream & short))
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time between dependent streams."""
     return idle_finding(t, Idle(META.id, "Queued work waits for another stream", confidence="medium"))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Wait later."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="wait-later",
-            title="Wait for the other stream just before its result is used",
-            before="torch.cuda.current_stream().wait_stream(side)\nother_work()\nuse(result)",
-            after="other_work()\ntorch.cuda.current_stream().wait_stream(side)\nuse(result)",
-            least=0.0,
-            safety="same numbers as long as every use comes after the wait",
-            needs="work that does not depend on the other stream",
-        )
-    ]

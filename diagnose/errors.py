@@ -8,7 +8,8 @@
     ├── OutputError          exit 6   the result cannot be written where asked
     └── OriginalsChangedError exit 1  files of the user changed while prove ran the script
 
-Exit code 3 is that of a gate that fails, which is no error. A traced script's own exit code passes through unchanged.
+Exit codes 3 and 7 are no errors but verdicts of a gate: slower, and not comparable. A traced script's own exit code
+passes through unchanged.
 """
 
 from __future__ import annotations

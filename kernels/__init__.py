@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from diagnose.kernels.accumulation import GradientAccumulation
     from diagnose.kernels.allocator import advise, apply_settings
-    from diagnose.kernels.background import BackgroundLoader
+    from diagnose.kernels.background_loader import BackgroundLoader
     from diagnose.kernels.checkpointing import checkpoint_blocks, plan_checkpoints
     from diagnose.kernels.compiling import compile_in_place, compile_log
     from diagnose.kernels.concurrent_samples import ConcurrentSamples
+    from diagnose.kernels.deferred_metrics import DeferredMetrics
     from diagnose.kernels.eight_bit import eight_bit_adamw
     from diagnose.kernels.fast_load import load_on_demand
-    from diagnose.kernels.garbage import scheduled_gc
+    from diagnose.kernels.gc_schedule import scheduled_gc
     from diagnose.kernels.indexing import assign_where, compact, masked_mean, masked_sum, select_rows
     from diagnose.kernels.layout import channels_last
     from diagnose.kernels.loader_tuning import tune_loader
     from diagnose.kernels.matmul_precision import fp32_precision, set_fp32_precision
     from diagnose.kernels.memory_snapshot import memory_watch, snapshot_on_oom
-    from diagnose.kernels.metrics import DeferredMetrics
     from diagnose.kernels.offload import ActivationOffload, offload_optimizer_state
     from diagnose.kernels.optimizers import best_optimizer
     from diagnose.kernels.parity import check_parity
@@ -80,19 +80,19 @@ __all__ = [
 _HOMES = {
     "accumulation": ("GradientAccumulation",),
     "allocator": ("advise", "apply_settings"),
-    "background": ("BackgroundLoader",),
+    "background_loader": ("BackgroundLoader",),
     "checkpointing": ("checkpoint_blocks", "plan_checkpoints"),
     "compiling": ("compile_in_place", "compile_log"),
     "concurrent_samples": ("ConcurrentSamples",),
     "eight_bit": ("eight_bit_adamw",),
     "fast_load": ("load_on_demand",),
-    "garbage": ("scheduled_gc",),
+    "gc_schedule": ("scheduled_gc",),
     "indexing": ("assign_where", "compact", "masked_mean", "masked_sum", "select_rows"),
     "layout": ("channels_last",),
     "loader_tuning": ("tune_loader",),
     "matmul_precision": ("fp32_precision", "set_fp32_precision"),
     "memory_snapshot": ("memory_watch", "snapshot_on_oom"),
-    "metrics": ("DeferredMetrics",),
+    "deferred_metrics": ("DeferredMetrics",),
     "offload": ("ActivationOffload", "offload_optimizer_state"),
     "optimizers": ("best_optimizer",),
     "parity": ("check_parity",),
@@ -104,6 +104,7 @@ _HOMES = {
     "step_graph": ("StepGraph",),
     "web_shards": ("WebShards",),
 }
+_OLD_NAMES = frozenset({"background", "garbage", "metrics", "one_process", "scaffold"})  # kept for one release
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 

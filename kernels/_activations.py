@@ -117,10 +117,10 @@ class _Clock:
         self.open: list[Any] = []
         self.spans: list[tuple[str, Any, Any]] = []
 
-    def begin(self, name: str, batch: object) -> None:  # noqa: ARG002  # as hooks are called
+    def begin(self, name: str, batch: object) -> None:  # as hooks are called
         self.open.append(self._now())
 
-    def end(self, name: str, batch: object) -> None:  # noqa: ARG002
+    def end(self, name: str, batch: object) -> None:
         self.spans.append((name, self.open.pop(), self._now()))
 
     def read(self) -> dict[str, float]:
@@ -133,7 +133,7 @@ class _Clock:
             seconds[name] = seconds.get(name, 0.0) + span
         return seconds
 
-    def _now(self) -> Any:  # noqa: ANN401  # seconds, or an event
+    def _now(self) -> Any:  # seconds, or an event
         if self.module is None:
             return time.perf_counter()
         event = self.module.Event(enable_timing=True)
@@ -152,7 +152,7 @@ def _watched(
         def before(_: nn.Module, args: object, kwargs: object, name: str = name) -> None:
             begin(name, [args, kwargs])
 
-        def after(_: nn.Module, args: object, output: object, name: str = name) -> None:  # noqa: ARG001
+        def after(_: nn.Module, args: object, output: object, name: str = name) -> None:
             end(name, output)
 
         handles.append(block.register_forward_pre_hook(before, with_kwargs=True))

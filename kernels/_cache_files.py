@@ -39,7 +39,7 @@ TOTALS = struct.Struct(f"<{len(FIELDS)}q")
 class _Pickler(pickle.Pickler):
     """Pickles dense tensors of the host as buffers beside the pickle, as numpy's arrays do by themselves."""
 
-    def reducer_override(self, value: Any) -> Any:  # noqa: ANN401  # pickle's protocol
+    def reducer_override(self, value: Any) -> Any:  # pickle's protocol
         if type(value) is not Tensor or value.device.type != "cpu" or value.layout is not torch.strided:
             return NotImplemented
         if value.requires_grad or not value.numel() or value.is_quantized:
@@ -49,11 +49,11 @@ class _Pickler(pickle.Pickler):
         return _tensor, (buffer, value.dtype, tuple(value.shape))
 
 
-def _tensor(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:  # noqa: ANN401  # any buffer
+def _tensor(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:  # any buffer
     return torch.frombuffer(buffer, dtype=dtype).view(shape)
 
 
-def pack(value: Any) -> list[bytes | memoryview]:  # noqa: ANN401  # whatever can be pickled
+def pack(value: Any) -> list[bytes | memoryview]:  # whatever can be pickled
     """Return the chunks of the value's file."""
     buffers: list[pickle.PickleBuffer] = []
     out = io.BytesIO()

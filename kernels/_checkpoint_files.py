@@ -85,7 +85,7 @@ def read_distributed(source: Path, into: dict[str, Any], *, prefix: str, trusted
     from torch.distributed.checkpoint.state_dict_loader import load
 
     class Described(FileSystemReader):
-        def read_metadata(self, *_: Any, **kwargs: Any) -> Any:  # noqa: ANN401, ARG002  # Metadata; torch looks for kwargs
+        def read_metadata(self, *_: Any, **kwargs: Any) -> Any:  # Metadata; torch looks for kwargs
             return metadata
 
     if trusted:
@@ -141,7 +141,7 @@ def _safetensors(file: Path, *, mapped: bool) -> dict[str, Tensor]:
     return tensors if mapped else {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def _torch_file(file: Path, *, mapped: bool) -> Any:  # noqa: ANN401  # whatever was saved
+def _torch_file(file: Path, *, mapped: bool) -> Any:  # whatever was saved
     with file.open("rb") as opened:
         is_zip = opened.read(4) == b"PK\x03\x04"
     try:

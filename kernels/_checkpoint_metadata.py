@@ -93,7 +93,7 @@ def _damaged(file: Path, why: object) -> ValueError:
     return ValueError(f"{file} is no description of a distributed checkpoint ({why}); fetch or save it again.")
 
 
-def _unpickle(data: bytes, file: Path) -> Any:  # noqa: ANN401, C901  # a tree of containers, numbers, texts and records
+def _unpickle(data: bytes, file: Path) -> Any:  # noqa: C901  # a tree of containers, numbers, texts and records
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     arg: Any  # its type follows from the instruction
@@ -238,7 +238,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and 0 <= value < 1 << 63
 
 
-def _metadata(folder: Path, tensors: dict[str, Any], stored: dict[Any, Any]) -> Any:  # noqa: ANN401  # torch's Metadata
+def _metadata(folder: Path, tensors: dict[str, Any], stored: dict[Any, Any]) -> Any:  # torch's Metadata
     from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
     places: dict[Any, Any] = {}
@@ -254,7 +254,7 @@ def _metadata(folder: Path, tensors: dict[str, Any], stored: dict[Any, Any]) -> 
     return Metadata(state_dict_metadata=described, storage_data=places)
 
 
-def _tensor(folder: Path, name: str, record: object) -> Any:  # noqa: ANN401  # torch's TensorStorageMetadata
+def _tensor(folder: Path, name: str, record: object) -> Any:  # torch's TensorStorageMetadata
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorProperties, TensorStorageMetadata
 
     if isinstance(record, _Record) and record.kind == "BytesStorageMetadata":
@@ -277,7 +277,7 @@ def _dtype(record: object) -> torch.dtype:
     raise TypeError("a tensor without a dtype")
 
 
-def _place(folder: Path, fields: dict[str, Any], sizes: dict[str, int]) -> Any:  # noqa: ANN401  # torch's _StorageInfo
+def _place(folder: Path, fields: dict[str, Any], sizes: dict[str, int]) -> Any:  # torch's _StorageInfo
     from torch.distributed.checkpoint.filesystem import _StorageInfo
 
     path, offset, length = fields["relative_path"], fields["offset"], fields["length"]

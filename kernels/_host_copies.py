@@ -69,7 +69,7 @@ class SideCopies:
         return module, self.streams[device, direction]
 
     @staticmethod
-    def _event(module: Any, stream: Any) -> object:  # noqa: ANN401  # a device's module and its stream
+    def _event(module: Any, stream: Any) -> object:  # a device's module and its stream
         event = module.Event()
         event.record(stream)
         done: object = event

@@ -93,10 +93,10 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],
-        types: Any,  # noqa: ANN401  # the signature of a mode
-        args: Any = (),  # noqa: ANN401
-        kwargs: Any = None,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401  # an operator's own
+        types: Any,  # the signature of a mode
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:  # an operator's own
         output = func(*args, **(kwargs or {}))
         given: set[int] | None = None
         for tensor in _pytree.tree_leaves(output):
@@ -112,7 +112,7 @@ class _Watch(TorchDispatchMode):
                 self._begin(storage)
         return output
 
-    def _begin(self, storage: Any) -> None:  # noqa: ANN401  # torch.UntypedStorage, whose stub has no address
+    def _begin(self, storage: Any) -> None:  # torch.UntypedStorage, whose stub has no address
         place, size, address = _caller(), storage.nbytes(), storage._cdata
         known, changes = self.known, self.changes
         changes.append((place, size))
@@ -135,7 +135,7 @@ def lines_of(changes: list[tuple[str, int]]) -> list[Held]:
     return sorted(held, key=lambda one: -one.num_bytes)
 
 
-def _storage(tensor: Tensor) -> Any:  # noqa: ANN401
+def _storage(tensor: Tensor) -> Any:
     try:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):  # sparse tensors and wrappers have none of their own

@@ -15,7 +15,7 @@ from torch.utils.data.dataloader import default_collate
 from diagnose.kernels._loader_costs import Step, private_bytes, same
 from diagnose.kernels._nested import Batch, moved
 from diagnose.kernels._state import random_state
-from diagnose.kernels.background import BackgroundLoader
+from diagnose.kernels.background_loader import BackgroundLoader
 from diagnose.kernels.concurrent_samples import ConcurrentSamples
 
 __all__ = ["Bench", "LoaderTrial", "Settings", "SteadyLoader", "can_gather", "can_thread", "rebuilt"]
@@ -62,7 +62,7 @@ class SteadyLoader(DataLoader[Any]):
     receive_ahead = False
     _received: Callable[[], _Received | None] = staticmethod(lambda: None)
 
-    def __iter__(self) -> Any:  # noqa: ANN401  # torch's iterator is private
+    def __iter__(self) -> Any:  # torch's iterator is private
         former = self._received()
         if former is not None:
             former.close()  # its thread asks the same workers
@@ -79,7 +79,7 @@ class SteadyLoader(DataLoader[Any]):
 class _Received:
     """The batches of torch's iterator, received on a thread; everything else is the iterator's own."""
 
-    def __init__(self, batches: Any) -> None:  # noqa: ANN401  # torch's iterator is private
+    def __init__(self, batches: Any) -> None:  # torch's iterator is private
         self._torch = batches
         self._batches = iter(BackgroundLoader(batches))
 
@@ -92,7 +92,7 @@ class _Received:
     def __len__(self) -> int:
         return len(self._torch)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever torch's iterator has
+    def __getattr__(self, name: str) -> Any:  # whatever torch's iterator has
         if name == "_torch":  # not there yet
             raise AttributeError(name)
         return getattr(self._torch, name)

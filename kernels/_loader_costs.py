@@ -63,7 +63,7 @@ def index_batches(loader: DataLoader[Any], num: int) -> list[Any]:
     return found
 
 
-def fetch(loader: DataLoader[Any], entry: Any) -> tuple[Any, float, float]:  # noqa: ANN401  # an index or a list of them
+def fetch(loader: DataLoader[Any], entry: Any) -> tuple[Any, float, float]:  # an index or a list of them
     """Load one batch in this process; return it and the seconds for its samples and for collating them."""
     dataset = loader.dataset
     start = time.perf_counter()
@@ -130,7 +130,7 @@ def draws_numbers(loader: DataLoader[Any], entries: Sequence[Any], batches: Sequ
     return "" if before == fingerprint() else "samples draw from the training process's random generators"
 
 
-def same(one: Any, other: Any) -> bool:  # noqa: ANN401, PLR0911  # batches, of any nesting: a case each
+def same(one: Any, other: Any) -> bool:  # noqa: PLR0911  # batches, of any nesting: a case each
     """Say whether two batches agree bit by bit, NaNs included."""
     if type(one) is not type(other):
         return False

@@ -25,7 +25,7 @@ class Stateful(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:  # noqa: ANN401  # modules return what was missing
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:  # modules return what was missing
         """Take the state back."""
 
 
@@ -142,5 +142,5 @@ def _saved_optimizer(optimizer: Optimizer) -> Undo:
     return restore
 
 
-def _copied(value: Any) -> Any:  # noqa: ANN401  # whatever optimizers keep
+def _copied(value: Any) -> Any:  # whatever optimizers keep
     return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)

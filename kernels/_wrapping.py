@@ -20,7 +20,7 @@ class LoaderWrapper(Generic[T]):
         """Return the loader's number of batches."""
         return len(self.loader)  # type: ignore[arg-type]  # a loader without a length says so itself
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever the loader has
+    def __getattr__(self, name: str) -> Any:  # whatever the loader has
         if name == "loader":  # not set yet: this is a copy in the making
             raise AttributeError(name)
         return getattr(self.loader, name)

@@ -77,7 +77,7 @@ class GradientAccumulation:
         ValueError: ``every`` is less than one.
     """
 
-    def __init__(  # noqa: PLR0913  # what a step consists of
+    def __init__(  # what a step consists of
         self,
         model: nn.Module,
         optimizer: Optimizer,

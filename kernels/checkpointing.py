@@ -261,9 +261,9 @@ def _again(
     forward: Callable[..., Any],
     norms: tuple[_NormBase, ...],
     kept: Callable[[], Contexts] | None,
-    *args: Any,  # noqa: ANN401  # whatever the block takes
-    **kwargs: Any,  # noqa: ANN401
-) -> Any:  # noqa: ANN401  # and returns
+    *args: Any,  # whatever the block takes
+    **kwargs: Any,
+) -> Any:  # and returns
     """Run a block, to be run again in the backward pass."""
     if norms and not torch.compiler.is_compiling():  # the compiler recomputes values, never what a module changes
         kept = functools.partial(_once, norms, kept)

@@ -117,7 +117,7 @@ def compile_in_place(
     cause: str | None = None,
     mode: str | None = None,
     backend: str | Callable[..., Any] = "inductor",
-    **options: Any,  # noqa: ANN401  # torch.compile's own: fullgraph, dynamic
+    **options: Any,  # torch.compile's own: fullgraph, dynamic
 ) -> CompileReport:
     """Compile the model's call, run it on every sample, backward too, and return what came of it.
 
@@ -193,7 +193,7 @@ def compiled_call(
     if type(model).__module__.startswith("torch."):
         inner = call
 
-        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # the module's own
+        def call(*args: Any, **kwargs: Any) -> Any:  # the module's own
             return inner(*args, **kwargs)
 
     if backend == "inductor":  # the only one with modes
@@ -216,7 +216,7 @@ def _run(model: nn.Module, sample: Sample, *, marked: bool = False) -> list[Tens
     return kept
 
 
-def _plain(output: Any) -> Any:  # noqa: ANN401  # whatever the model returns
+def _plain(output: Any) -> Any:  # whatever the model returns
     """Return outputs of a class of their own (Hugging Face's) as a dictionary."""
     return dict(output) if hasattr(output, "keys") else output
 

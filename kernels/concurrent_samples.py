@@ -78,7 +78,7 @@ class ConcurrentSamples(Dataset[T]):
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]  # as the dataset has one
 
-    def __getitem__(self, index: Any) -> T:  # noqa: ANN401  # whatever the sampler gives
+    def __getitem__(self, index: Any) -> T:  # whatever the sampler gives
         return self.dataset[index]
 
     def __getitems__(self, indices: Sequence[Any]) -> list[T]:
@@ -89,7 +89,7 @@ class ConcurrentSamples(Dataset[T]):
             return [self.dataset[index] for index in indices]
         return self._together(indices)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # as the dataset has it
+    def __getattr__(self, name: str) -> Any:  # as the dataset has it
         if name == "dataset":  # not there yet: a copy is being made
             raise AttributeError(name)
         return getattr(self.dataset, name)

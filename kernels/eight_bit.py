@@ -94,7 +94,7 @@ def eight_bit_adamw(
     *,
     backend: Backend | None = None,
     keep: Sequence[type[nn.Module]] = IN_32_BITS,
-    **arguments: Any,  # noqa: ANN401  # AdamW's own
+    **arguments: Any,  # AdamW's own
 ) -> Optimizer:
     """Return an AdamW over ``parameters``, or all that the model trains, with its state in 8 bits.
 
@@ -179,7 +179,7 @@ def _torchao(parameters: Iterable[Any], kept: list[nn.Parameter], arguments: dic
     return result
 
 
-def _fill_bitsandbytes(optimizer: Any, place: tuple[int, int], parameter: Tensor, given: Mapping[str, Any]) -> None:  # noqa: ANN401
+def _fill_bitsandbytes(optimizer: Any, place: tuple[int, int], parameter: Tensor, given: Mapping[str, Any]) -> None:
     functional: Any = import_module("bitsandbytes.functional")
     optimizer.init_state(optimizer.param_groups[place[0]], parameter, *place)
     held = optimizer.state[parameter]
@@ -194,7 +194,7 @@ def _fill_bitsandbytes(optimizer: Any, place: tuple[int, int], parameter: Tensor
             held[f"state{number}"].copy_(value)
 
 
-def _fill_torchao(optimizer: Any, place: tuple[int, int], parameter: Tensor, given: Mapping[str, Any]) -> None:  # noqa: ANN401, ARG001
+def _fill_torchao(optimizer: Any, place: tuple[int, int], parameter: Tensor, given: Mapping[str, Any]) -> None:
     held = optimizer.state[parameter]
     held["step"] = torch.tensor(float(given["step"]))
     for name, signed in (("exp_avg", True), ("exp_avg_sq", False)):

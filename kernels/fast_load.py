@@ -85,7 +85,7 @@ class LoadReport:
     unexpected: tuple[str, ...] = ()
 
 
-def fast_load(  # noqa: PLR0913  # all but two by name, each with a default
+def fast_load(  # all but two by name, each with a default
     build: Callable[[], M],
     source: str | Path,
     *,
@@ -120,7 +120,7 @@ def fast_load(  # noqa: PLR0913  # all but two by name, each with a default
     return model, report
 
 
-def fill(  # noqa: PLR0913  # the same
+def fill(  # the same
     model: nn.Module,
     source: str | Path,
     *,
@@ -164,7 +164,7 @@ def fill(  # noqa: PLR0913  # the same
     )
 
 
-def load_on_demand(  # noqa: PLR0913  # as fast_load
+def load_on_demand(  # as fast_load
     build: Callable[[], M],
     source: str | Path,
     *,

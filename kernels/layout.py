@@ -128,11 +128,11 @@ def is_channels_last(tensor: Tensor) -> bool:
     return tensor.dim() in FORMATS and tensor.is_contiguous(memory_format=FORMATS[tensor.dim()])
 
 
-def _convert_inputs(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:  # noqa: ANN401  # a module's arguments
+def _convert_inputs(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:  # a module's arguments
     return _converted(args), _converted(kwargs)
 
 
-def _converted(batch: Any) -> Any:  # noqa: ANN401
+def _converted(batch: Any) -> Any:
     return mapped(batch, lambda leaf: in_channels_last(leaf) if isinstance(leaf, Tensor) else leaf)
 
 
@@ -149,7 +149,7 @@ def _copies(model: nn.Module, sample: Sequence[Any]) -> tuple[LayoutCopy, ...]:
             if given.dim() in FORMATS and not is_channels_last(given)
         )
 
-    def after(name: str, args: tuple[Any, ...], output: Any) -> None:  # noqa: ANN401  # whatever a module returns
+    def after(name: str, args: tuple[Any, ...], output: Any) -> None:  # whatever a module returns
         came_so = any(is_channels_last(given) for given in tensors(list(args)))
         for result in tensors(output):
             held.append(result)

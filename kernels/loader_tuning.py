@@ -93,7 +93,7 @@ class LoaderTuning:
         return "\n".join(lines)
 
 
-def tune_loader(  # noqa: PLR0913  # each is a bound that users have
+def tune_loader(  # each is a bound that users have
     loader: DataLoader[Any],
     step: Step | None = None,
     *,
@@ -189,7 +189,7 @@ def _generators(loader: DataLoader[Any]) -> list[torch.Generator]:
     return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 
 
-def _tried(  # noqa: PLR0913
+def _tried(
     bench: Bench,
     given: Settings,
     costs: Costs,

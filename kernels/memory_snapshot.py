@@ -168,7 +168,7 @@ def _write(folder: Path, error: BaseException, recording: bool) -> list[Path]:
     return files
 
 
-def _place(frames: Any) -> str:  # noqa: ANN401  # a list of dictionaries
+def _place(frames: Any) -> str:  # a list of dictionaries
     for frame in frames:
         if frame["filename"].endswith(".py") and not frame["filename"].startswith(OWN):
             return f"{frame['filename']}:{frame['line']} in {frame['name']}"

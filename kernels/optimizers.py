@@ -47,7 +47,7 @@ Parameters: TypeAlias = Iterable[Any]
 """What torch's optimizers take: tensors, (name, tensor) pairs, or groups of them."""
 
 
-def best_optimizer(optimizer: type[O], parameters: Parameters, *, memory_tight: bool = False, **arguments: Any) -> O:  # noqa: ANN401
+def best_optimizer(optimizer: type[O], parameters: Parameters, *, memory_tight: bool = False, **arguments: Any) -> O:
     """Return ``optimizer(parameters, **arguments)`` in the implementation that ``best_implementation`` names.
 
     A choice among the arguments (``fused``, ``foreach``, ``differentiable``) is kept. Sparse gradients
@@ -67,7 +67,7 @@ def best_implementation(
     parameters: Parameters,
     *,
     memory_tight: bool = False,
-    **arguments: Any,  # noqa: ANN401  # the optimizer's own
+    **arguments: Any,  # the optimizer's own
 ) -> Implementation:
     """Name the fastest implementation that the optimizer's class has for all of these parameters.
 

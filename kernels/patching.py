@@ -35,7 +35,7 @@ from typing import Any
 
 from torch import nn
 
-from diagnose.kernels._stand_ins import is_one_kernel, stand_in
+from diagnose.kernels._module_matching import is_one_kernel, match_operator
 
 __all__ = ["Left", "Patched", "Replaced", "patch"]
 
@@ -105,7 +105,7 @@ def patch(model: nn.Module, *, built_in: bool = False) -> Patched:
     if not isinstance(model, nn.Module):
         raise TypeError(f"patch needs a torch.nn.Module, not {type(model).__name__}.")
     wanted = [(name or "the model", module) for name, module in model.named_modules()]
-    found = [(name, module, stand_in(module)) for name, module in wanted if built_in or not is_one_kernel(module)]
+    found = [(name, module, match_operator(module)) for name, module in wanted if built_in or not is_one_kernel(module)]
     done = Patched(left=tuple(Left(name, type(m).__name__, why) for name, m, why in found if isinstance(why, str)))
     for name, module, made in found:
         if made is not None and not isinstance(made, str):

@@ -39,8 +39,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from diagnose.kernels.deferred_metrics import DeferredMetrics
 from diagnose.kernels.matmul_precision import Fp32Precision, fp32_precision, set_fp32_precision
-from diagnose.kernels.metrics import DeferredMetrics
 
 __all__ = ["OverflowAbort", "Precision", "best_dtype"]
 

@@ -126,7 +126,7 @@ class SharedCache:
         self._ledger.add(hits=int(found is not None), misses=int(found is None))
         return found
 
-    def put(self, key: str, value: Any) -> None:  # noqa: ANN401  # whatever the stage returns
+    def put(self, key: str, value: Any) -> None:  # whatever the stage returns
         """Keep the value, if there is room once the least recently used are gone."""
         chunks = pack(value)
         size = sum(map(len, chunks))

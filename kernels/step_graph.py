@@ -178,5 +178,5 @@ def _fits(batch: Batch, inputs: Batch) -> bool:
     return same and bool(_rest(batch) == _rest(inputs))
 
 
-def _rest(batch: Batch) -> Any:  # noqa: ANN401  # the nesting without its tensors
+def _rest(batch: Batch) -> Any:  # the nesting without its tensors
     return mapped(batch, lambda _: None)

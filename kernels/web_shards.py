@@ -88,7 +88,7 @@ class WebShards:
             iterating: a field is a pickle, or a ``.pth`` with more than tensors, and the shards are not ``trusted``.
     """
 
-    def __init__(  # noqa: PLR0913  # each is a property of the data or of the job
+    def __init__(  # each is a property of the data or of the job
         self,
         shards: Sequence[str],
         fields: Sequence[str],
@@ -104,7 +104,7 @@ class WebShards:
         num_ranks: int | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
         trusted: bool = False,
-        **loader_arguments: Any,  # noqa: ANN401  # the DataLoader's: pin_memory, prefetch_factor, ...
+        **loader_arguments: Any,  # the DataLoader's: pin_memory, prefetch_factor, ...
     ) -> None:
         _webdataset()
         self.place = ranks(rank, num_ranks)
@@ -201,7 +201,7 @@ class _Stream(IterableDataset[Any]):
             raise ValueError(f"The shards {shards} hold no sample; leave empty shards out.")
 
 
-def _without_code(key: str, data: bytes) -> Any:  # noqa: ANN401  # whatever was saved, or None to let others decode it
+def _without_code(key: str, data: bytes) -> Any:  # whatever was saved, or None to let others decode it
     """Decode ``.pth`` without running what it names, and refuse pickles; ``key`` is a dot and the field."""
     field, extension = key[1:], key.rpartition(".")[2].lower()
     if extension in PICKLED:
@@ -220,7 +220,7 @@ def _without_code(key: str, data: bytes) -> Any:  # noqa: ANN401  # whatever was
     return value
 
 
-def _check(  # noqa: PLR0913, PLR0917
+def _check(
     shards: Sequence[str], fields: Sequence[str], transforms: Sequence[Transform], batch_size: int, shares: int,
     epoch_batches: int | None, num_ranks: int, workers: int,
 ) -> None:  # fmt: skip
@@ -242,7 +242,7 @@ def _check(  # noqa: PLR0913, PLR0917
         )
 
 
-def _webdataset() -> Any:  # noqa: ANN401  # a package without types
+def _webdataset() -> Any:  # a package without types
     try:
         return import_module("webdataset")
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""What the page's charts draw, as plain data: the timeline of one step, the times of all, trials, roofline, memory.
+"""The data of the page's charts: the timeline of one step, the times of all, trials, roofline, memory.
 
-Texts that Plotly draws are escaped, since it reads a few HTML tags in them.
+Texts for Plotly are escaped, since it interprets a few HTML tags.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["Data", "chart_data", "levels"]
 
 Data: TypeAlias = dict[str, object]
 
-_MAX_LEVELS = 8  # rows of one lane; what nests deeper is drawn over the last of them
-_NAME = 70  # characters of a name in a hover label
+_MAX_LEVELS = 8  # rows of one lane; what nests deeper shares the last one
+_MAX_NAME_CHARS = 70  # characters of a name in a hover label
 _NESTED = re.compile(r" \+\d+$")  # "host 7 +1" is what nests in "host 7"
 _DIGITS = re.compile(r"(\d+)")
 _DEVICE = frozenset({"compute", "communication", "copy"})
@@ -40,10 +40,11 @@ class Lane(TypedDict):
 
 
 def chart_data(d: Diagnosis) -> Data:
-    """Return the data of all charts; a chart without anything to draw is None. Times are ms."""
-    drawn = d.picture is not None and d.picture.step_ns > 0 and (d.picture.spans or d.picture.gaps or d.picture.depth)
+    """Return the data of all charts; a chart without data is None. Times are ms."""
+    p = d.picture
+    has_timeline = p is not None and p.step_ns > 0 and (p.spans or p.gaps or p.depth)
     return {
-        "timeline": _timeline(d.picture, d.legends) if drawn and d.picture else None,
+        "timeline": _timeline(p, d.legends) if p is not None and has_timeline else None,
         "steps": _steps(d),
         "roofline": _roofline(d.roofline) if d.roofline is not None and d.roofline.points else None,
         "trials": trial_data(d),
@@ -62,7 +63,7 @@ def _roofline(r: Roofline) -> Data:
         "y": [p.tflops for p in shown],
         "share": [p.step_share for p in shown],
         "text": [f"{_label(p.op)} {_label(p.shapes)}<br>{_label(p.kernel)}" for p in shown],
-        "told": [f"{p.precision}, {p.achieved:.0%} of the {p.bound} bound" for p in shown],
+        "detail": [f"{p.precision}, {p.achieved:.0%} of the {p.bound} bound" for p in shown],
     }
 
 
@@ -94,17 +95,17 @@ def _timeline(picture: Picture, legends: Mapping[str, Legend]) -> Data:
     if picture.gaps and not any(lane["device"] for lane in lanes):
         lanes, rows = _below(lanes), [row + 1 for row in rows]
     names = _Pool()
-    drawn: dict[str, list[tuple[float, ...]]] = {}
+    items_of: dict[str, list[tuple[float, ...]]] = {}
     for span, row in zip(picture.spans, rows, strict=True):
         name = names.row(span.name, span.category)
-        drawn.setdefault(span.category, []).append((row, *_interval(span), name))
+        items_of.setdefault(span.category, []).append((row, *_interval(span), name))
     return {
         "step": picture.step,
         "step_ms": picture.step_ns / 1e6,
         "lanes": lanes,
         "spans": [
             {"category": _label(category), "colour": CATEGORIES.get(category, CATEGORIES["operator"]), "items": items}
-            for category, items in sorted(drawn.items(), key=lambda item: _order(item[0]))
+            for category, items in sorted(items_of.items(), key=lambda item: _order(item[0]))
         ],
         "gaps": _gaps(picture.gaps, names, legends),
         "names": names.texts,
@@ -122,7 +123,7 @@ class _Pool:
     def row(self, name: str, category: str = "") -> int:
         if name not in self._rows:
             plain = one_line(name)
-            short = shorten(plain, _NAME) if category in _DEVICE else middle(plain, _NAME)
+            short = shorten(plain, _MAX_NAME_CHARS) if category in _DEVICE else middle(plain, _MAX_NAME_CHARS)
             self._rows[name] = len(self.texts)
             self.texts.append((escape(short, quote=False), plain))
         return self._rows[name]
@@ -155,7 +156,8 @@ def _lanes(spans: Sequence[Span]) -> tuple[list[Lane], list[int]]:
     used = 0
     for lane in sorted(members, key=lambda name: (not on_device[name], _natural(name))):
         flat = on_device[lane]  # a stream runs one task at a time; what overlaps does so by rounding
-        nesting = [0] * len(members[lane]) if flat else levels([_ends(spans[i]) for i in members[lane]])
+        intervals = [(spans[i].start_ns, spans[i].end_ns) for i in members[lane]]
+        nesting = [0] * len(intervals) if flat else levels(intervals)
         for index, level in zip(members[lane], nesting, strict=True):
             rows[index] = used + level
         lanes.append(Lane(label=_label(lane), row=used, rows=max(nesting) + 1, device=on_device[lane]))
@@ -172,10 +174,6 @@ def _below(lanes: list[Lane]) -> list[Lane]:
 def _natural(name: str) -> list[tuple[int, str]]:
     """Stream 7 comes before stream 20."""
     return [(int(part[:18]) if part.isdecimal() else -1, part) for part in _DIGITS.split(name)]
-
-
-def _ends(span: Span) -> tuple[int, int]:
-    return span.start_ns, span.end_ns
 
 
 def levels(intervals: Sequence[tuple[int, int]]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Numbers and places as people read them."""
+"""Numbers and source locations as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import math
 from diagnose.model.diagnosis import Prescription, Where
 from diagnose.text.plain_text import middle
 
-__all__ = ["duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "size", "summed"]
+__all__ = ["MAX_LOSSES", "duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "size", "summed"]
+
+MAX_LOSSES = 100  # of each side of a trial, in the JSON and in the charts
+MIN_SAVING_NS = 1_000  # of a step: less is not measurable
 
 
 def duration(ns: float | None) -> str:
@@ -61,14 +64,11 @@ def place(where: Where, limit: int = 40) -> str:
     return " · ".join(parts)
 
 
-UNSEEN_NS = 1_000  # of a step: no one can measure less
-
-
 def saving(prescription: Prescription) -> str:
     """Return "saves 1.20 to 3.40 ms a step", or "" where the prescription claims none."""
     least, most = prescription.saves_ns
-    if prescription.basis == "replay" and most < UNSEEN_NS:
-        return "saves nothing yet: other work hides it"
+    if prescription.basis == "replay" and most < MIN_SAVING_NS:
+        return "no gain on its own: other work is the bottleneck"
     if not math.isfinite(most) or most <= 0:
         return ""
     if not math.isfinite(least) or least <= 0:

@@ -49,7 +49,7 @@ def render(d: Diagnosis) -> str:
         scripts=[Markup(script) for script in scripts],
         hashes=Markup(" ".join(map(_hash, scripts))),
         verdict_words=VERDICTS[d.verdict],
-        looks=PARTS,
+        part_styles=PARTS,
         parts=_parts(d),
         causes=_causes(d),
         fixes=_by_rule(d),
@@ -118,8 +118,8 @@ def _parts(d: Diagnosis) -> list[tuple[str, str, str, float]]:
         return []
     shares = asdict(d.partition)
     return [
-        (name.replace("_", " "), look.colour, look.label, shares[name])
-        for name, look in PARTS.items()
+        (name.replace("_", " "), style.colour, style.label, shares[name])
+        for name, style in PARTS.items()
         if shares[name] > 0
     ]
 

@@ -25,6 +25,7 @@ from diagnose.model.diagnosis import (
     Trial,
     Where,
 )
+from diagnose.reports.format import MAX_LOSSES
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Memory
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
 
 SCHEMA_VERSION = 1
-MOST_LOSSES = 100  # of each side of a trial
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 _T = TypeVar("_T")
@@ -96,13 +96,20 @@ def _source(s: Source) -> dict[str, Json]:
         "unprofiled_step_ms": _each(_ms, s.unprofiled_step_ns),
         "settled_after": s.settled_after,
         "samples": _plain(s.samples),
+        "setup": _plain(s.setup),
     }
 
 
 def _queue(q: Queue) -> dict[str, Json]:
     shares = _shares({k: getattr(q, k) for k in ("busy_share", "idle_share", "empty_share", "late_share")})
     depths = {k: _share(getattr(q, k)) for k in ("depth_p50", "depth_p90", "launches_per_step")}
-    return {**shares, **depths, "delay_p50_ms": _ms(q.delay_p50_ns)}
+    depths["busy_depth_p50"] = _share(q.busy_depth_p50)
+    return {
+        **shares,
+        **depths,
+        "delay_p50_ms": _ms(q.delay_p50_ns),
+        "launch_latency_ms": None if q.launch_latency_ns is None else _ms(q.launch_latency_ns),
+    }
 
 
 def _finding(f: Finding, step_ns: float) -> dict[str, Json]:
@@ -219,9 +226,11 @@ def _trial(t: Trial) -> dict[str, Json]:
         "predicted_ms": _share(t.predicted_ms),
         "noise": _share(t.noise),
         "peak_bytes": None if t.peak_bytes is None else list(t.peak_bytes),
-        "losses": [_each(_exact, losses[:MOST_LOSSES]) for losses in t.losses],
+        "losses": [_each(_exact, losses[:MAX_LOSSES]) for losses in t.losses],
         "drift": _exact(t.drift),
-        "grad_norms": [_each(_exact, norms[:MOST_LOSSES]) for norms in t.grad_norms],
+        "worst_drift": _exact(t.worst_drift),
+        "drift_limits": None if t.drift_limits is None else _each(_exact, t.drift_limits),
+        "grad_norms": [_each(_exact, norms[:MAX_LOSSES]) for norms in t.grad_norms],
         "grad_drift": _exact(t.grad_drift),
         "skipped_steps": None if t.skipped_steps is None else list(t.skipped_steps),
         "note": _text(t.note),

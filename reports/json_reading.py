@@ -39,6 +39,7 @@ Ms: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)] | None
 Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)] | None
 Share: TypeAlias = Annotated[float, Meta(ge=-ROUNDING, le=1 + ROUNDING)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+Setting: TypeAlias = bool | Annotated[int, Meta(ge=-(2**62), le=2**62)] | float | str | None
 Rule: TypeAlias = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,100}$")]
 
 
@@ -60,6 +61,8 @@ class _Queue(msgspec.Struct):
     launches_per_step: Amount
     late_share: Share | None
     delay_p50_ms: Ms
+    busy_depth_p50: Amount = None  # absent in older reports
+    launch_latency_ms: Ms = None
 
 
 class _Partition(msgspec.Struct):
@@ -122,6 +125,7 @@ class _Source(msgspec.Struct):
     unprofiled_step_ms: list[Ms]
     settled_after: Count | None
     samples: dict[str, object]
+    setup: dict[str, Setting | list[Setting]] = {}  # msgspec gives every record its own
 
 
 class _Replay(msgspec.Struct):
@@ -148,7 +152,7 @@ class _Report(msgspec.Struct):
 
 
 def is_report(text: bytes) -> bool:
-    """Tell whether a JSON text is, or once was, a diagnosis: it has a schema_version and a verdict."""
+    """Return whether a JSON text is, or once was, a diagnosis: it has a schema_version and a verdict."""
     try:
         head = msgspec.json.decode(text, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -214,6 +218,7 @@ def _source(s: _Source) -> Source:
         unprofiled_step_ns=_times(s.unprofiled_step_ms),
         settled_after=s.settled_after,
         samples=s.samples,
+        setup=s.setup,
     )
 
 
@@ -227,6 +232,8 @@ def _queue(q: _Queue) -> Queue:
         launches_per_step=q.launches_per_step or 0.0,
         late_share=_share(q.late_share),
         delay_p50_ns=_whole(q.delay_p50_ms),
+        busy_depth_p50=q.busy_depth_p50,
+        launch_latency_ns=None if q.launch_latency_ms is None else _whole(q.launch_latency_ms),
     )
 
 

@@ -1,4 +1,4 @@
-"""Kernel names for people: the template's own name and the functor that says what it computes."""
+"""Short kernel names: the template's own name and the functor that it is instantiated with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["shorten"]
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|\(anonymous\)::|\{anonymous\}::|<unnamed>::")
 _QUALIFIER = re.compile(r"\b[A-Za-z_]\w*::(?=\w)")
 _CPP = re.compile(r"<|[\w>]\(")
-_TELLING = re.compile(r"\b(\w*[fF]unctor\w*|\w+_(?:kernel_cuda|cuda_kernel|cuda)|\w+Ops?|cutlass\w*_\w+|\w+gemm\w*)\b")
+_FUNCTOR = re.compile(r"\b(\w*[fF]unctor\w*|\w+_(?:kernel_cuda|cuda_kernel|cuda)|\w+Ops?|cutlass\w*_\w+|\w+gemm\w*)\b")
 _WRAPPERS = ("gpu_kernel_impl", "ReduceOp", "AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor")
 _PARAMETERS = re.compile(r"(?<=[\w>])\(.*$", re.DOTALL)
 
@@ -28,16 +28,16 @@ def shorten(name: str, limit: int = 60) -> str:
     opening = plain.find("<")
     head = _PARAMETERS.sub("", plain if opening < 0 else plain[:opening])
     base = head.rpartition("::")[2].split(" ")[-1] or head
-    found = None if opening < 0 else _telling(plain[opening:], base)
+    found = None if opening < 0 else _functor(plain[opening:], base)
     return middle(f"{base}<{found}>" if found else base or name, limit)
 
 
 def _is_signature(name: str) -> bool:
-    """Tell C++ signatures from operators (aten::mm), annotations (a#b (c)), copies and plain kernel names."""
+    """Return whether a name is a C++ signature: no operator (aten::mm), annotation (a#b (c)), copy or plain name."""
     return bool(_CPP.search(name)) and name.endswith((")", ">", "]")) and not name.startswith(("Memcpy ", "Memset "))
 
 
-def _telling(arguments: str, base: str) -> str | None:
-    """Return the identifier among template arguments that says what is computed; a wrapper only where alone."""
-    found = [m[1] for m in _TELLING.finditer(_QUALIFIER.sub("", arguments)) if m[1] != base]
+def _functor(arguments: str, base: str) -> str | None:
+    """Return the identifier among template arguments that names what is computed; a wrapper only if alone."""
+    found = [m[1] for m in _FUNCTOR.finditer(_QUALIFIER.sub("", arguments)) if m[1] != base]
     return next((word for word in found if not word.startswith(_WRAPPERS)), found[0] if found else None)

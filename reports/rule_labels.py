@@ -20,7 +20,7 @@ PARTS = {
     "exposed_copy": Legend("it copies, and computes nothing meanwhile", "#a3946a"),
     "idle": Legend("it runs nothing", "#e5484d"),
 }
-"""The partition of a step; the fields of ``Partition``, in the order they are drawn."""
+"""The partition of a step; the fields of ``Partition``, in the order they are shown."""
 
 CATEGORIES = {
     "compute": "#5b7fa6",
@@ -40,4 +40,4 @@ PATH = {
     "host": "#f2811d",
     "latency": "#a48ee6",
 }
-"""The colour of a category of the critical path: the host in a colour of its own, for it is what waits there."""
+"""The colour of a category of the critical path: the host in a colour of its own, since the step waits for it."""

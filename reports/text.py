@@ -51,7 +51,7 @@ def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False) -> str:
 
 
 def terminal_text(d: Diagnosis) -> str:
-    """Return the report as standard output wants it: its width, and colours only on a terminal."""
+    """Return the report for standard output: as wide as the terminal, with colours only on one."""
     terminal = sys.stdout.isatty()
     width = min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if terminal else WIDTH
     colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
@@ -60,7 +60,7 @@ def terminal_text(d: Diagnosis) -> str:
 
 def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     yield _headline(d)
-    yield Text(" · ".join(_facts(d)), style="dim")
+    yield Text(" · ".join(_context(d)), style="dim")
     if d.picture is not None and d.partition is not None and d.picture.step_ns > 0:
         yield _title("Queue", f"step {d.picture.step}, {duration(d.picture.step_ns)}")
         yield text_picture.queue(d.picture, d.queue, d.idle_by_cause, width)
@@ -74,22 +74,22 @@ def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield from _host(d, width)
     yield from text_findings.findings(d, width)
     if d.waterfall is not None:
-        yield _title("What the changes lead to", "replayed one after the other")
-        yield from text_forecast.falls(d.waterfall)
+        yield _title("Predicted step time after each change", "replayed one after the other")
+        yield from text_forecast.waterfall(d.waterfall)
     if d.critical_path is not None and d.partition is not None:
-        yield _title("What the step's length follows from", "its critical path")
+        yield _title("Critical path", "what the step's length depends on")
         yield text_forecast.path(d.critical_path.shares)
     if d.trials:
         yield _title("Trials")
         yield from text_trials.trials(d)
         if d.after is not None:
             yield _title("With the gains applied")
-            yield from text_trials.then(d)
+            yield from text_trials.after(d)
     if len(d.ranks) > 1:
         yield _title("Ranks")
         yield _ranks(d.ranks)
     if d.trust:
-        yield _title("What this trace cannot tell")
+        yield _title("Limitations of this recording")
         yield from _notes(d)
 
 
@@ -120,7 +120,7 @@ def _title(title: str, aside: str = "") -> RenderableType:
     return Padding(Text.assemble((title, "bold"), (f"  {aside}" if aside else "", "dim")), (1, 0, 0, 0))
 
 
-def _facts(d: Diagnosis) -> Iterator[str]:
+def _context(d: Diagnosis) -> Iterator[str]:
     yield f"step {duration(d.step_ns)}" + (f", mean of {d.steps} steps" if d.steps > 1 else "")
     if d.profiler_overhead is not None:
         slower = d.profiler_overhead > 0
@@ -155,8 +155,8 @@ def _rank_shares(rank: RankSummary) -> tuple[str, str]:
     waits = f"waits {duration(rank.waits_ns)}" if rank.waits_ns is not None else ""
     if rank.partition is None:
         return "", waits
-    told = f"communication {percent(rank.partition.exposed_communication)}"
-    return f"idle {percent(rank.partition.idle)}", f"{told}, {waits}" if waits else told
+    others = f"communication {percent(rank.partition.exposed_communication)}"
+    return f"idle {percent(rank.partition.idle)}", f"{others}, {waits}" if waits else others
 
 
 def _notes(d: Diagnosis) -> Iterator[RenderableType]:

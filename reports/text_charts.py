@@ -34,7 +34,7 @@ def idle_columns(gaps: Sequence[Gap], step_ns: int, columns: int) -> list[dict[s
 
 
 def cause_shares(picture: Picture) -> dict[str, float]:
-    """Return the share of the drawn step that each cause takes, the largest first."""
+    """Return the share of the pictured step that each cause takes, the largest first."""
     shares: dict[str, float] = {}
     for gap in picture.gaps:
         shares[gap.cause] = shares.get(gap.cause, 0.0) + (gap.end_ns - gap.start_ns) / picture.step_ns
@@ -65,7 +65,7 @@ def shades(busy: Sequence[float]) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """Return a horizontal bar of ``share`` of ``width`` cells, drawn to an eighth of a cell."""
+    """Return a horizontal bar of ``share`` of ``width`` cells, exact to an eighth of a cell."""
     if not math.isfinite(share) or share <= 0:
         return ""
     eighths = max(1, round(min(share, 1.0) * width * 8))

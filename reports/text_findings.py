@@ -24,7 +24,7 @@ _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 
 
 def findings(d: Diagnosis, width: int) -> Iterator[RenderableType]:
-    """Yield at most five findings; a diagnosis without any says so."""
+    """Yield at most five findings; a line where there is none."""
     if not d.findings:
         yield Padding(
             Text("Nothing to fix: no rule found time worth winning back in these steps.", "bold green"), (1, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""What the changes lead to, replayed together, and what the step's length follows from, for a terminal."""
+"""The predicted step time after each change, and the critical path, for a terminal."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from diagnose.reports.format import duration, percent
 from diagnose.reports.text_charts import bar
 from diagnose.text.plain_text import one_line
 
-__all__ = ["falls", "path"]
+__all__ = ["path", "waterfall"]
 
-_BAR = 30
-LEAST_SHARE = 0.005  # of the path: less is no line's worth
+_BAR_CELLS = 30
+MIN_PATH_SHARE = 0.005  # of the path: less is not listed
 
 
-def falls(waterfall: Waterfall) -> Iterator[RenderableType]:
-    """Yield one line for each change, the step after it, and at the end what binds it then."""
-    now = waterfall.forecasts[0].step_ns
+def waterfall(waterfall: Waterfall) -> Iterator[RenderableType]:
+    """Yield one line for each change, the step after it, and at the end what then bounds it."""
+    baseline = waterfall.forecasts[0].step_ns
     grid = Table.grid(padding=(0, 2))
     for justify in ("right", "left", "left", "right"):
         grid.add_column(justify=justify, no_wrap=True)
     for forecast in waterfall.forecasts:
-        wide = forecast.high_ns - forecast.low_ns > LEAST_SHARE * now
+        wide = forecast.high_ns - forecast.low_ns > MIN_PATH_SHARE * baseline
         span = f"{duration(forecast.low_ns)} to {duration(forecast.high_ns)}" if wide else ""
-        drawn = bar(forecast.step_ns / now if now else 0, _BAR).ljust(_BAR)
+        picture = bar(forecast.step_ns / baseline if baseline else 0, _BAR_CELLS).ljust(_BAR_CELLS)
         grid.add_row(
             Text(f"  {duration(forecast.step_ns)}"),
-            Text(drawn, style="cyan" if forecast.ids else "red"),
+            Text(picture, style="cyan" if forecast.ids else "red"),
             one_line(f"with {forecast.ids[-1]}" if len(forecast.ids) == 1 else f"and {forecast.ids[-1]}")
             if forecast.ids
             else "now",
@@ -44,6 +44,6 @@ def falls(waterfall: Waterfall) -> Iterator[RenderableType]:
 
 def path(shares: Mapping[str, float]) -> RenderableType:
     """Return the critical path in one line."""
-    ranked = sorted(((name, share) for name, share in shares.items() if share >= LEAST_SHARE), key=lambda s: -s[1])
+    ranked = sorted(((name, share) for name, share in shares.items() if share >= MIN_PATH_SHARE), key=lambda s: -s[1])
     listed = ", ".join(f"{one_line(name)} {percent(share)}" for name, share in ranked)
     return Padding(Text(listed), (0, 0, 0, 2))

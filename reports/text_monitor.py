@@ -39,8 +39,8 @@ def percentiles(lines: Sequence[tuple[str, Mapping[str, Mapping[str, float]], fl
     for label, found, slowed in lines:
         for name in ("p5", "p50", "p95"):
             values = {metric: each[name] for metric, each in found.items()}
-            told = f"{one_line(label)}, slowed in {slowed:.0%}" if name == "p5" and slowed else one_line(label)
-            table.add_row(Text(f"{told if name == 'p5' else ''}  {name}"), *_cells(values))
+            title = f"{one_line(label)}, slowed in {slowed:.0%}" if name == "p5" and slowed else one_line(label)
+            table.add_row(Text(f"{title if name == 'p5' else ''}  {name}"), *_cells(values))
     return table
 
 

@@ -19,11 +19,11 @@ from diagnose.text.plain_text import one_line
 
 __all__ = ["causes", "host", "partition", "queue"]
 
-_LABELS = 9  # width of the names at the left of the queue's rows
+_LABEL_WIDTH = 9  # width of the names at the left of the queue's rows
 _MAX_CAUSES = 6
-_BAR = 10
+_BAR_CELLS = 10
 _JOINED = "\u00a0"  # keeps a legend's entry on one line
-_WIDTH_FOR_WORDS = 90  # below it, what a cause means no longer fits beside its numbers
+_MIN_LABEL_WIDTH = 90  # of the report: in a narrower one the causes' labels do not fit beside their numbers
 _NAMED_SHARE = 0.25  # of a column: less idle than this is shown by its shade alone
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _STYLES = ("red", "yellow", "magenta", "cyan", "green", "blue")
@@ -36,30 +36,30 @@ _PARTS = {
 
 
 def queue(picture: Picture, queue: Queue | None, idle_by_cause: Mapping[str, float], width: int) -> RenderableType:
-    """Return the step from left to right: depth of the queue, busy device, and the cause of what is idle."""
-    columns = width - _LABELS - 4
+    """Return the step from left to right: queue depth, device activity, and the causes of idle time."""
+    columns = width - _LABEL_WIDTH - 4
     keys = _keys({gap.cause: 0.0 for gap in picture.gaps} | dict(idle_by_cause))
     idle = idle_columns(picture.gaps, picture.step_ns, columns)
     rows: list[RenderableType] = []
     if picture.depth:
         line = sparkline(depth_columns(picture.depth, picture.step_ns, columns))
-        rows.append(Text.assemble(("  depth".ljust(_LABELS + 2), "dim"), (line, "blue")))
+        rows.append(Text.assemble(("  depth".ljust(_LABEL_WIDTH + 2), "dim"), (line, "blue")))
     busy = [1 - sum(column.values()) for column in idle]
-    rows.append(Text.assemble(("  device".ljust(_LABELS + 2), "dim"), (shades(busy), "green")))
+    rows.append(Text.assemble(("  device".ljust(_LABEL_WIDTH + 2), "dim"), (shades(busy), "green")))
     if any(idle):
         rows.append(_cause_row(idle, keys))
     if queue is not None:
-        rows.append(Padding(Text(_depth_words(queue), style="dim"), (0, 0, 0, 2)))
+        rows.append(Padding(Text(_depth_text(queue), style="dim"), (0, 0, 0, 2)))
     return Group(*rows)
 
 
 def host(picture: Picture, shares: Mapping[str, float], width: int) -> RenderableType:
-    """Return the step of a trace without a device: what the host was at, from left to right."""
-    return _cause_row(idle_columns(picture.gaps, picture.step_ns, width - _LABELS - 4), _keys(shares))
+    """Return the step of a trace without a device: what the host spent it on, from left to right."""
+    return _cause_row(idle_columns(picture.gaps, picture.step_ns, width - _LABEL_WIDTH - 4), _keys(shares))
 
 
 def _cause_row(idle: list[dict[str, float]], keys: dict[str, tuple[str, str]]) -> Text:
-    row = Text("  cause".ljust(_LABELS + 2), style="dim")
+    row = Text("  cause".ljust(_LABEL_WIDTH + 2), style="dim")
     for column in idle:
         cause = max(column, key=lambda name: column[name], default="")
         letter, style = keys.get(cause, ("?", "dim"))
@@ -76,11 +76,11 @@ def _keys(idle_by_cause: Mapping[str, float]) -> dict[str, tuple[str, str]]:
     }
 
 
-def _depth_words(queue: Queue) -> str:
+def _depth_text(queue: Queue) -> str:
     return (
         f"depth {queue.depth_p50:,.0f} at the median, {queue.depth_p90:,.0f} at the 90th percentile; "
         f"empty {percent(queue.empty_share)}; {queue.launches_per_step:,.0f} launches a step, "
-        f"{percent(queue.late_share)} of tasks started as soon as launched"
+        f"{percent(queue.late_share)} of tasks launched onto an empty device"
     )
 
 
@@ -90,11 +90,11 @@ def partition(partition: Partition, width: int) -> RenderableType:
     shares = [getattr(partition, name) for name in names]
     line, legend = Text(), Text()
     for name, share, count in zip(names, shares, cells(shares, width - 4), strict=True):
-        mark, style, words = _PARTS[name]
+        mark, style, label = _PARTS[name]
         line.append(mark * count, style)
         if share > 0:
             legend.append(mark, style)
-            legend.append(f" {words} {percent(share)}".replace(" ", _JOINED))
+            legend.append(f" {label} {percent(share)}".replace(" ", _JOINED))
             legend.append("   ")
     return Padding(Group(line, legend), (0, 0, 0, 2))
 
@@ -111,9 +111,9 @@ def causes(shares: Mapping[str, float], legends: Mapping[str, Legend], step_ns: 
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for cause, share in rows:
         letter, style = keys.get(cause, (" ", "dim"))
-        words = Text(legends.get(cause, Legend()).label if width >= _WIDTH_FOR_WORDS else "", style="dim")
-        picture = Text(bar(share / top, _BAR).ljust(_BAR), style=style)
+        label = Text(legends.get(cause, Legend()).label if width >= _MIN_LABEL_WIDTH else "", style="dim")
+        picture = Text(bar(share / top, _BAR_CELLS).ljust(_BAR_CELLS), style=style)
         grid.add_row(
-            Text(f"  {letter}", style), Text(one_line(cause)), percent(share), duration(share * step_ns), picture, words
+            Text(f"  {letter}", style), Text(one_line(cause)), percent(share), duration(share * step_ns), picture, label
         )
     return grid

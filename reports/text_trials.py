@@ -1,4 +1,4 @@
-"""What was run to prove the prescriptions, and what binds the step afterwards, for a terminal."""
+"""The trials of the prescriptions, and the diagnosis after them, for a terminal."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from diagnose.reports.format import duration, percent
 from diagnose.reports.trial_charts import verdict
 from diagnose.text.plain_text import one_line
 
-__all__ = ["then", "trials"]
+__all__ = ["after", "trials"]
 
 _LABELS = {"single": "", "combination": "together: ", "without": "together, without "}
 
 
 def trials(d: Diagnosis) -> Iterator[RenderableType]:
-    """Yield a line for each trial, with what was predicted and how its losses went."""
+    """Yield a line for each trial, with its prediction and how its losses compare."""
     for trial in d.trials:
         yield Padding(_failed(trial) if trial.failure else _line(trial), (0, 0, 0, 2))
         if trial.note:
             yield Padding(Text(one_line(trial.note), style="dim"), (0, 0, 0, 4))
 
 
-def then(d: Diagnosis) -> Iterator[RenderableType]:
+def after(d: Diagnosis) -> Iterator[RenderableType]:
     """Yield the diagnosis after the best combination, in a sentence."""
     if d.after is not None:
         yield Padding(Text(one_line(d.after.headline)), (0, 0, 0, 2))
@@ -44,7 +44,7 @@ def _failed(trial: Trial) -> Text:
 def _line(trial: Trial) -> Text:
     low, high = trial.interval
     style = {"gain": "green", "loss": "red"}.get(verdict(trial), "yellow")
-    parts = [f"  numbers: {trial.numerics}", *_times(trial)]
+    parts = [f"  numbers: {_numbers(trial)}", *_times(trial)]
     return Text.assemble(
         (f"{trial.speed_up:.2f} × ", style),
         (f"({low:.2f} to {high:.2f})  ", "dim"),
@@ -53,12 +53,18 @@ def _line(trial: Trial) -> Text:
     )
 
 
+def _numbers(trial: Trial) -> str:
+    if trial.numerics == "identical" or trial.drift is None or trial.worst_drift is None:
+        return trial.numerics
+    return f"{trial.numerics} (losses {trial.drift:.1e} apart, the worst {trial.worst_drift:.1e})"
+
+
 def _times(trial: Trial) -> Iterator[str]:
     if not trial.baseline_ms or not trial.step_ms:
         return
-    before, after = median(trial.baseline_ms), median(trial.step_ms)
+    baseline, changed = median(trial.baseline_ms), median(trial.step_ms)
     predicted = f" (predicted {duration(trial.predicted_ms * 1e6)})" if trial.predicted_ms is not None else ""
-    yield f"  step {duration(before * 1e6)} to {duration(after * 1e6)}{predicted}"
+    yield f"  step {duration(baseline * 1e6)} to {duration(changed * 1e6)}{predicted}"
     if trial.peak_bytes is not None and trial.peak_bytes[0] > 0:
         change = trial.peak_bytes[1] / trial.peak_bytes[0] - 1
         if abs(change) >= 0.02:  # less is the allocator's own rounding

@@ -1,4 +1,4 @@
-"""What the charts of the trials draw: each measured step with its interval beside the one predicted, and the losses."""
+"""The data of the trials' charts: each measured step with its interval beside the predicted one, and the losses."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from statistics import median
 from typing import TypeAlias
 
 from diagnose.model.diagnosis import Diagnosis, Trial
+from diagnose.reports.format import MAX_LOSSES
 from diagnose.text.plain_text import middle, one_line
 
 __all__ = ["trial_data", "trial_name", "verdict"]
 
 Data: TypeAlias = dict[str, object]
 
-MOST_LOSSES = 100  # of a curve; the trials keep no more
-_NAME = 34  # characters of a name beside a chart
+_MAX_NAME_CHARS = 34  # characters of a name beside a chart
 TONES = {
     "gain": ("faster for certain", "#2fa36b"),
     "drifted": ("faster, but other losses", "#d08a2e"),
@@ -33,7 +33,7 @@ def trial_name(trial: Trial) -> str:
 
 
 def verdict(trial: Trial) -> str:
-    """Return ``gain``, ``drifted``, ``even`` or ``loss``: what the interval and the losses say together."""
+    """Return ``gain``, ``drifted``, ``even`` or ``loss``: what the interval and the losses show together."""
     low, high = trial.interval
     if low > 1:
         return "drifted" if trial.numerics == "drifted" else "gain"
@@ -74,19 +74,19 @@ def _interval(trial: Trial) -> tuple[float, float, float]:
 
 def _losses(trials: Sequence[Trial]) -> Data | None:
     """Return the curves: those without a change (one, if the losses are the same each time), then each trial's."""
-    drawn = [t for t in trials if len(t.losses[0]) > 1 and len(t.losses[1]) > 1]
-    if not drawn:
+    shown = [t for t in trials if len(t.losses[0]) > 1 and len(t.losses[1]) > 1]
+    if not shown:
         return None
-    unchanged = list(dict.fromkeys(t.losses[0][:MOST_LOSSES] for t in drawn))
+    unchanged = list(dict.fromkeys(t.losses[0][:MAX_LOSSES] for t in shown))
     curves = [
         {
             "name": _label(trial_name(t)),
             "numerics": t.numerics,
             "colour": LINES[i % len(LINES)],
-            "y": [_plain(loss) for loss in t.losses[1][:MOST_LOSSES]],
+            "y": [_plain(loss) for loss in t.losses[1][:MAX_LOSSES]],
             "distance": _distances(t),
         }
-        for i, t in enumerate(drawn)
+        for i, t in enumerate(shown)
     ]
     known = [abs(x) for losses in unchanged for x in losses if math.isfinite(x)]
     return {
@@ -98,7 +98,7 @@ def _losses(trials: Sequence[Trial]) -> Data | None:
 
 def _distances(trial: Trial) -> list[float | None]:
     """Return how far each loss is from the one without the change, relative to it; None where they are the same."""
-    pairs = list(zip(*trial.losses, strict=False))[:MOST_LOSSES]
+    pairs = list(zip(*trial.losses, strict=False))[:MAX_LOSSES]
     apart = [abs(a - b) / max(abs(a), 1e-12) if a != b else 0.0 for a, b in pairs]
     return [x if x > 0 and math.isfinite(x) else None for x in apart]
 
@@ -112,4 +112,4 @@ def _is_number(value: float | None) -> bool:
 
 
 def _label(text: str) -> str:
-    return escape(middle(one_line(text), _NAME), quote=False)
+    return escape(middle(one_line(text), _MAX_NAME_CHARS), quote=False)

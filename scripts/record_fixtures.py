@@ -23,11 +23,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "fixtures" / "captures"
 PLACE = Path(tempfile.gettempdir(), "diagnose-fixtures")  # the one folder that captures name
-MAX_BYTES = 250_000
+MAX_BYTES = 400_000
 # What each script is recorded with: few steps, as many as its bottleneck needs to show.
 WINDOWS = {
+    "barrier_every_step": ("--skip", "10", "--steps", "2"),
     "feature_service": ("--skip", "10", "--steps", "4"),
     "gc_every_step": ("--skip", "10", "--steps", "2"),
+    "loop_optimizer": ("--skip", "10", "--steps", "1", "--max-mb", "10"),
     "slow_dataset": ("--skip", "10", "--steps", "1", "--max-mb", "4"),
 }
 FOLDERS = re.compile(

@@ -1,11 +1,11 @@
 """The process apart: its exit code, its sentence, its signals. A few lines of Python stand in for it."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
 from diagnose.capture.process.child import Order
 
+HUNG_S = 300
 ORDER = Order(CaptureOptions(output=Path("capture")), parent=os.getpid(), failure_file=-1, signal_file=-1)
 
 
@@ -54,13 +55,13 @@ def test_standard_output_can_be_put_aside(monkeypatch, capfd, aside, stream):
 def test_a_signal_to_the_command_reaches_the_script(monkeypatch, tmp_path):
     ready = tmp_path / "ready"
     program = (
-        "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9));"
-        f"pathlib.Path({str(ready)!r}).touch(); time.sleep(30)"
+        "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9));"
+        f"open({str(ready)!r}, 'w').close(); signal.pause()"
     )
+    os.mkfifo(ready)
 
     def terminate():
-        while not ready.exists():
-            time.sleep(0.01)
+        ready.open().close()  # waits for the script
         os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
@@ -71,23 +72,17 @@ def test_a_signal_to_the_command_reaches_the_script(monkeypatch, tmp_path):
 
 def test_the_script_dies_with_a_command_that_is_killed(tmp_path):
     pid_file = tmp_path / "pid"
+    os.mkfifo(pid_file)
     child = (
-        "import os, time, pathlib; from diagnose.capture.process.child import _die_with_parent;"
+        "import os, signal, pathlib; from diagnose.capture.process.child import _die_with_parent;"
         "_die_with_parent(os.getppid());"
-        f"pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(30)"
+        f"pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); signal.pause()"
     )
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     process = subprocess.Popen([sys.executable, "-c", parent])
-    while not (pid_file.exists() and pid_file.read_text()):
-        time.sleep(0.01)
+    file = os.pidfd_open(int(pid_file.read_text()))  # reading waits for the child
     process.kill()
     process.wait()
-    stat = Path(f"/proc/{pid_file.read_text()}/stat")
-    for _ in range(500):
-        try:
-            if stat.read_text().rpartition(")")[2].split()[0] == "Z":
-                return
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        time.sleep(0.01)
-    pytest.fail("the child outlived the process that waited for it")
+    gone = select.select([file], [], [], HUNG_S)[0]
+    os.close(file)
+    assert gone, "the child outlived the process that waited for it"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from diagnose.model.intervals import distinct
 from diagnose.perf_model.op_inputs import Shape, inputs
 from diagnose.tables import Tables
-from diagnose.tables.op_launches import Given, given, operators
+from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
 
 __all__ = ["WrittenOut", "written_out_attention"]
 
@@ -32,13 +32,13 @@ class WrittenOut(NamedTuple):
 
 def written_out_attention(t: Tables) -> list[WrittenOut]:
     """Return each softmax that stands between a product that made its input and one that takes its output."""
-    return t.once("written-out attention", lambda: _search(t))
+    return t.cached("written-out attention", lambda: _search(t))
 
 
 class _Stream(NamedTuple):
     """The operators whose tasks one stream ran, in the order of their first tasks."""
 
-    told: Given
+    told: OperatorInputs
     tasks: npt.NDArray[np.intp]  # of the stream, indices into Tasks
     ops: npt.NDArray[np.intp]  # parallel to tasks: the operator's row
     rows: list[int]  # of the operators
@@ -62,7 +62,7 @@ class _Stream(NamedTuple):
 
 
 def _search(t: Tables) -> list[WrittenOut]:
-    ops, told = operators(t), given(t)
+    ops, told = operators(t), operator_inputs(t)
     names = told.name[told.is_known]
     softmaxes = [n for n in np.flatnonzero(np.bincount(names)).tolist() if told.texts[n] in _SOFTMAX]
     if not softmaxes:

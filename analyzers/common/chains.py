@@ -12,7 +12,7 @@ from diagnose.model.intervals import covered, distinct
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import kernel_classes
-from diagnose.tables.op_launches import given
+from diagnose.tables.op_launches import operator_inputs
 from diagnose.tables.optimizer_spans import updates
 
 __all__ = ["Chain", "chains"]
@@ -34,11 +34,11 @@ def chains(t: Tables) -> list[Chain]:
     of one and the same operator does not count either: it may as well be a loop over tensors that do not depend on
     each other.
     """
-    return t.once("chains", lambda: _chains(t))
+    return t.cached("chains", lambda: _chains(t))
 
 
 def _chains(t: Tables) -> list[Chain]:
-    size, told = _sizes(t), given(t)
+    size, told = _sizes(t), operator_inputs(t)
     length = t.tasks.end - t.tasks.start
     found: list[Chain] = []
     for stream in distinct(t.tasks.stream).tolist():
@@ -60,7 +60,7 @@ def _chains(t: Tables) -> list[Chain]:
 
 def _sizes(t: Tables) -> npt.NDArray[np.int64]:
     """Return the number of elements that each task of a pointwise operator writes, 0 for every other task."""
-    told = given(t)
+    told = operator_inputs(t)
     size = np.zeros(len(told.name), np.int64)
     pointwise = np.zeros(len(told.texts) + 1, bool)  # by name; the last one is for tasks of no operator
     asked_names = np.flatnonzero(np.bincount(told.name[told.name >= 0], minlength=1))

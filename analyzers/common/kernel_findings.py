@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.locate import places
+from diagnose.analyzers.common.locate import locate
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.intervals import intersect, total, union
 from diagnose.tables import Tables
@@ -71,7 +71,7 @@ def _where(t: Tables, tasks: Rows) -> tuple[Where, ...]:
     launch = t.tasks.launch[tasks]
     rows = launch[launch >= 0][:MAX_LOOKED_UP]
     events = t.trace.events
-    found = places(t, events.thread[rows], events.start[rows])
+    found = locate(t, events.thread[rows], events.start[rows])
     return tuple(dict.fromkeys(replace(w, stack=()) for w in found))[:MAX_PLACES]
 
 

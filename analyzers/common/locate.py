@@ -1,4 +1,4 @@
-"""Names what a host thread was doing at a time, and the user's line behind it.
+"""Which operators enclosed a moment of a host thread, and the user's line behind it.
 
 Three sources, the most exact first: the sampler's lines (the line being executed), Python frames recorded by the
 profiler (only the first line of each function), and the call stacks that old exporters attach to operators.
@@ -20,7 +20,7 @@ from diagnose.model.intervals import Intervals, distinct
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK
 
-__all__ = ["doing", "is_user_file", "place", "places", "sampled_lines", "source_line"]
+__all__ = ["enclosing_operators", "is_user_file", "locate", "locate_one", "sampled_lines", "source_line"]
 
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 _LIBRARY = re.compile(
@@ -42,8 +42,8 @@ def source_line(t: Tables, file: str, line: int) -> str | None:
     return t.capture.lines.get((file, line))
 
 
-def doing(t: Tables, thread: int, time: Ints) -> list[str]:
-    """Say in a few words what a thread was inside of at each time: operators, outermost first."""
+def enclosing_operators(t: Tables, thread: int, time: Ints) -> list[str]:
+    """Return the names of the operators that were open on a thread at each time, outermost first."""
     layers = t.work_layers.get(thread)
     each = layers.at_each(time) if layers else [[] for _ in time]
     return [" > ".join(_names(t, rows)) or "between operators" for rows in each]
@@ -53,13 +53,13 @@ def _names(t: Tables, rows: list[int]) -> list[str]:
     return [name for name in map(t.name, rows) if not STEP_MARK.match(name)]
 
 
-def place(t: Tables, thread: int, time: int) -> Where:
-    """Return where a thread was at ``time`` as far as the trace tells."""
-    return places(t, np.array([thread]), np.array([time], np.int64))[0]
+def locate_one(t: Tables, thread: int, time: int) -> Where:
+    """Return where a thread was at ``time`` as far as the trace shows."""
+    return locate(t, np.array([thread]), np.array([time], np.int64))[0]
 
 
-def places(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where]:
-    """Return, for each thread and time, where it was as far as the trace tells."""
+def locate(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where]:
+    """Return, for each thread and time, where it was as far as the trace shows."""
     found = [Where()] * len(time)
     for one in distinct(thread).tolist():
         mine = np.flatnonzero(thread == one)

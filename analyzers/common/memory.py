@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.locate import places
+from diagnose.analyzers.common.locate import locate
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Ints, Kind
 from diagnose.model.intervals import Intervals, covered
@@ -43,14 +43,14 @@ _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
 def memory_of(t: Tables) -> Memory | None:
     """Return the memory of the steady steps, from the attribution window where the light one lacks it."""
-    return t.once("memory", lambda: _memory(t))
+    return t.cached("memory", lambda: _memory(t))
 
 
 def _memory(t: Tables) -> Memory | None:
     blocks = find_allocations(t)
     attribution = t.capture.attribution
     if blocks is None and attribution is not None and attribution is not t.trace:
-        return memory_of(t.once("attribution", lambda: Tables(t.capture, attribution)))
+        return memory_of(t.cached("attribution", lambda: Tables(t.capture, attribution)))
     if blocks is None:
         return None
     from diagnose.model.charts import Memory
@@ -147,7 +147,7 @@ def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
 
 
 def _backward(t: Tables) -> Intervals:
-    return t.once("backward", lambda: t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD)))
+    return t.cached("backward", lambda: t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD)))
 
 
 def _same_call(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
@@ -184,7 +184,7 @@ def _by_place(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> tup
     rows = blocks.row[largest]
     cost: dict[Where, int] = {}
     for where, size in zip(
-        places(t, events.thread[rows], events.start[rows]), blocks.size[largest].tolist(), strict=True
+        locate(t, events.thread[rows], events.start[rows]), blocks.size[largest].tolist(), strict=True
     ):
         bare = replace(where, stack=())
         cost[bare] = cost.get(bare, 0) + size

@@ -26,7 +26,7 @@ class CaptureOptions:
     output: Path  # the capture folder, made by the capture
     steps: int | None = None  # in the light window and without profiling; half of it, at most 20, in the attribution
     # window. None: 10, and of short steps a second light window of up to 100, so that it lasts half a second
-    skip: int | None = None  # most steps to wait for steadiness; None: 100, with several ranks exactly 20
+    skip: int | None = None  # most steps to wait for steadiness; None: 40, with several ranks exactly 20
     step_on: StepOn = "auto"
     max_seconds: float = 300.0  # from the first step to the last window written; not applied with several ranks
     max_mb: float = MAX_MB  # JSON text of both windows together, before compression
@@ -45,7 +45,7 @@ class CaptureOptions:
         if self.skip is not None and self.skip < 0:
             raise UsageError(f"--skip cannot be negative ({self.skip}); 0 starts at the first step.")
         if self.step_on not in STEP_SOURCES:
-            raise UsageError(f"--step-on knows {', '.join(STEP_SOURCES)}, not {self.step_on!r}.")
+            raise UsageError(f"Invalid --step-on {self.step_on!r}: use one of {', '.join(STEP_SOURCES)}.")
         for name, value in (("max-seconds", self.max_seconds), ("max-mb", self.max_mb)):
             if not value > 0:
                 raise UsageError(f"--{name} must be above zero, not {value}.")

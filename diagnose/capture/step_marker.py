@@ -19,6 +19,6 @@ def step() -> None:
 
 
 def set_listener(listener: Callable[[], None] | None) -> None:
-    """Let ``listener`` hear every mark, or nobody with None."""
+    """Call ``listener`` at every mark; None removes it."""
     global _listener  # noqa: PLW0603  # one listener per process, as there is one capture per process
     _listener = listener

@@ -10,26 +10,43 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from diagnose.compare.baseline import baseline_text
 from diagnose.compare.compare import compare
 from diagnose.compare.format import as_json, as_text
-from diagnose.compare.gate import FAILED, Judgement, judge, junit, parse_tolerance, sarif
-from diagnose.compare.sides import Side, open_side
+from diagnose.compare.gate import EXIT_CODES, GateResult, evaluate_gate, junit, parse_tolerance, sarif
+from diagnose.compare.setup import differences
+from diagnose.compare.sides import Side, join_sides, open_side
 from diagnose.errors import InputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
 from diagnose.progress import Progress
 
-__all__ = ["GateRequest", "compare_and_answer", "gate_and_answer"]
+__all__ = ["CompareRequest", "GateRequest", "compare_and_answer", "gate_and_answer"]
+
+DEFAULT_RUNS = 3  # of a script that is traced: with fewer on each side hardly anything can be decided
+
+
+@dataclass(frozen=True, slots=True)
+class CompareRequest:
+    """What ``diagnose compare`` was asked for."""
+
+    before: Sequence[str]
+    after: Sequence[str]
+    tolerance: str = "5%"
+    allow_differences: bool = False
+    as_json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GateRequest:
     """What ``diagnose gate`` was asked for."""
 
-    baseline: str = ""
+    baseline: Sequence[str] = ()
     target: str = ""
-    args: Sequence[str] = ()
+    args: Sequence[str] = ()  # of the script; further captures where the target is none
     module: bool = False
+    runs: int | None = None  # how often the script is traced
     tolerance: str = "5%"
+    allow_differences: bool = False
     junit: str | None = None
     sarif: str | None = None
     update: bool = False
@@ -38,106 +55,122 @@ class GateRequest:
     quiet: bool = False
 
 
-def compare_and_answer(before: str, after: str, *, as_json_text: bool) -> None:
-    """Print what differs between two captures, traces or reports.
+def compare_and_answer(request: CompareRequest) -> None:
+    """Print what differs between two sets of captures, traces or reports.
 
     Raises:
+        UsageError: the tolerance is none.
         InputError: one of them cannot be read.
     """
-    comparison = compare(open_side(before), open_side(after))
-    print(as_json(comparison) if as_json_text else as_text(comparison))
+    tolerance = parse_tolerance(request.tolerance)
+    before, after = (join_sides([open_side(path) for path in paths]) for paths in (request.before, request.after))
+    comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
+    print(as_json(comparison) if request.as_json else as_text(comparison))
 
 
 def gate_and_answer(request: GateRequest) -> int:
-    """Compare with the baseline, write what was asked for, and return 0 or 3.
+    """Compare with the baseline, write what was asked for, and return the exit code of the verdict.
 
     Raises:
         UsageError: the request makes no sense.
-        InputError: the baseline or the capture cannot be read.
+        InputError: the baseline or a capture cannot be read, or the runs of a new baseline are not alike.
         CaptureError: the script could not be traced.
         OutputError: a report exists already, or a file cannot be written; mostly raised before the script runs.
     """
     tolerance = parse_tolerance(request.tolerance)
-    _check_files(request)
+    _check_request(request)
     progress = Progress(quiet=request.quiet)
-    baseline = Path(request.baseline)
-    if not baseline.exists() and request.update:
-        with _later(request, progress) as side:
-            return _first(baseline, side, progress)
-    if not baseline.exists():
-        raise InputError(f"There is no baseline {baseline}; write one with --update.")
-    before = open_side(baseline)
-    with _later(request, progress) as after:
-        judgement = judge(compare(before, after), tolerance)
-        print(as_json(judgement.comparison) if request.as_json else _text(judgement), flush=True)
-        _write(request, judgement, after, progress)
-    return 0 if judgement.passed or request.update else FAILED
+    missing = [path for path in request.baseline if not Path(path).exists()]
+    if missing and request.update:
+        with _candidate(request, progress) as side:
+            _update(request, side, progress)
+        return 0
+    if missing:
+        raise InputError(f"There is no baseline {printable(Path(missing[0]))}; write one with --update.")
+    before = join_sides([open_side(path) for path in request.baseline])
+    with _candidate(request, progress) as after:
+        comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
+        result = evaluate_gate(comparison)
+        print(as_json(comparison, {"gate": result.verdict}) if request.as_json else _text(result), flush=True)
+        for path, text in ((request.junit, junit(result)), (request.sarif, sarif(result))):
+            if path is not None:
+                write_file(path, text, force=request.force)
+                progress.say(f"wrote {printable(Path(path))}")
+        if request.update:
+            _update(request, after, progress)
+    return 0 if request.update else EXIT_CODES[result.verdict]
 
 
-def _check_files(request: GateRequest) -> None:
-    check_distinct({"--junit": request.junit, "--sarif": request.sarif}, [request.baseline, request.target])
+def _check_request(request: GateRequest) -> None:
+    check_distinct(
+        {"--junit": request.junit, "--sarif": request.sarif}, [*request.baseline, request.target, *_captures(request)]
+    )
     for name in (request.junit, request.sarif):
         if name is not None:
             check_file(Path(name), force=request.force)
+    if request.runs is not None and not _is_script(request):
+        raise UsageError("--runs is for a script that is traced now; of captures name as many as there are.")
+    options = [name for name in _captures(request) if name.startswith("-")]
+    if options:
+        raise UsageError(
+            f"{request.target} is no script, so {options[0]} is no argument of it; options stand before the baseline."
+        )
+    if request.update and len(request.baseline) > 1:
+        raise UsageError("--update writes one baseline; name it once.")
     if request.update:
-        check_file(Path(request.baseline), force=True)
+        check_file(Path(request.baseline[0]), force=True)
 
 
-def _first(baseline: Path, side: Side, progress: Progress) -> int:
-    write_file(baseline, _report(side), force=True)
-    progress.say(f"wrote the baseline {printable(baseline)}")
-    return 0
+def _update(request: GateRequest, side: Side, progress: Progress) -> None:
+    unlike = differences(side.setups[:1], side.setups[1:])
+    if unlike:
+        raise InputError(
+            f"No baseline is written: the runs differ in their {unlike[0].what}. Record all of them alike."
+        )
+    write_file(request.baseline[0], baseline_text(side.diagnosis, side.runs), force=True)
+    num_runs = f"{len(side.runs)} run{'s' if len(side.runs) != 1 else ''}"
+    progress.say(f"wrote the baseline {printable(Path(request.baseline[0]))} ({num_runs})")
 
 
-def _write(request: GateRequest, judgement: Judgement, after: Side, progress: Progress) -> None:
-    for path, text in ((request.junit, junit(judgement)), (request.sarif, sarif(judgement))):
-        if path is not None:
-            write_file(path, text, force=request.force)
-            progress.say(f"wrote {printable(path)}")
-    if request.update:
-        write_file(request.baseline, _report(after), force=True)
-        progress.say(f"wrote the baseline {printable(request.baseline)}")
+def _text(result: GateResult) -> str:
+    text = result.text.removeprefix("Undecided: ").removeprefix("Not comparable. ")
+    return "\n  ".join([f"{result.verdict}: {text}", *result.changed])
 
 
-def _report(side: Side) -> str:
-    from diagnose.reports import json  # only where a baseline is written
+def _is_script(request: GateRequest) -> bool:
+    path = Path(request.target)
+    return request.module or (path.is_file() and path.suffix == ".py") or (path / "__main__.py").is_file()
 
-    return json.render(side.diagnosis) + "\n"
 
-
-def _text(judgement: Judgement) -> str:
-    word = "passed" if judgement.passed else "failed"
-    changed = "".join(f"\n  {line}" for line in judgement.changed)
-    return f"{word}: {judgement.text}{changed}"
+def _captures(request: GateRequest) -> Sequence[str]:
+    """Return the captures that stand behind the target; what stands behind a script belongs to the script."""
+    return () if _is_script(request) else request.args
 
 
 @contextlib.contextmanager
-def _later(request: GateRequest, progress: Progress) -> Iterator[Side]:
-    """Yield what is compared with the baseline: a capture, a trace or a report, or the script, traced now."""
-    path = Path(request.target)
-    is_script = request.module or (path.is_file() and path.suffix == ".py") or (path / "__main__.py").is_file()
-    if not is_script:
-        if request.args:
-            raise UsageError(
-                f"{request.target} is no script, so nothing may stand behind it; options stand before the baseline."
-            )
-        yield open_side(path)
+def _candidate(request: GateRequest, progress: Progress) -> Iterator[Side]:
+    """Yield what is compared with the baseline: captures, traces or reports, or the script, traced now."""
+    if not _is_script(request):
+        yield join_sides([open_side(path) for path in (request.target, *request.args)])
         return
+    num_runs = request.runs or DEFAULT_RUNS
     with tempfile.TemporaryDirectory(prefix="diagnose-gate-") as folder:
-        capture = Path(folder) / "capture"
-        _trace(request, capture, progress)
-        yield open_side(capture)
+        captures = [Path(folder) / f"run-{i + 1}" for i in range(num_runs)]
+        for i, capture in enumerate(captures):
+            progress.say(f"tracing {request.target}, run {i + 1} of {num_runs}")
+            _trace(request, capture)
+        yield join_sides([open_side(capture) for capture in captures])
 
 
-def _trace(request: GateRequest, capture: Path, progress: Progress) -> None:
+def _trace(request: GateRequest, capture: Path) -> None:
     from diagnose.capture.options import CaptureOptions
     from diagnose.capture.process import launch
     from diagnose.capture.process.child import Order
     from diagnose.errors import CaptureError
 
-    progress.say(f"tracing {request.target}")
     script = [*(["-m"] if request.module else []), request.target, *request.args]
-    order = Order(CaptureOptions(output=capture), parent=os.getpid(), failure_file=-1, signal_file=-1)
+    options = CaptureOptions(output=capture, quiet=request.quiet)
+    order = Order(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
     ended = launch.supervise(order, script, stdout_to_stderr=True)
     if not (capture / "capture.json").is_file():
         raise CaptureError(

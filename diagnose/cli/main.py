@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from diagnose import __version__
+from diagnose.cli.gate_options import compare, gate
 from diagnose.errors import DEBUG, DiagnoseError, InputError, OutputError, is_debugging
 from diagnose.model.files import DISK_ERRORS, cannot_write
 from diagnose.text.plain_text import clean, middle, one_line
@@ -65,7 +66,7 @@ def cli() -> None:
 @_outputs
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def trace(**asked: Any) -> int:  # noqa: ANN401  # what click read, typed by TraceRequest
+def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     """Run SCRIPT as Python would, record a few steady steps, and diagnose them.
 
     Everything after SCRIPT belongs to the script:
@@ -82,7 +83,7 @@ def trace(**asked: Any) -> int:  # noqa: ANN401  # what click read, typed by Tra
 @cli.command()
 @_outputs
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # what click read, typed by Request
+def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by Request
     """Diagnose traces that exist already: capture folders, or files and folders of torch.profiler.
 
     Several PATHs, or a folder of several files, are the ranks of one run.
@@ -123,7 +124,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401  # wh
 @_outputs
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # noqa: ANN401  # what click read, typed by ProveRequest
+def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # what click read, typed by ProveRequest
     """Run SCRIPT with the prescribed changes and without, in turns, and measure both, losses included.
 
     SCRIPT is run unmodified, many times, each time for some dozens of steps. A capture folder may stand in its place.
@@ -137,37 +138,8 @@ def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # noqa: ANN401  # 
     return prove_and_answer(ProveRequest(apply=apply, **asked))
 
 
-@cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.argument("before")
-@click.argument("after")
-def compare(before: str, after: str, as_json: bool) -> None:
-    """Say what differs between two captures, traces, or reports in JSON: the step, its parts, causes, kernels."""
-    from diagnose.cli.gate import compare_and_answer
-
-    compare_and_answer(before, after, as_json_text=as_json)
-
-
-@cli.command(context_settings={"allow_interspersed_args": False})
-@click.option("-m", "module", is_flag=True, help="TARGET is a module, as in python -m.")
-@click.option("--tolerance", default="5%", show_default=True, metavar="SHARE", help="How much slower is still fine.")
-@click.option("--junit", metavar="FILE", help="Write a JUnit report.")
-@click.option("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 log.")
-@click.option("--update", is_flag=True, help="Write the baseline anew; nothing fails.")
-@click.option("--force", is_flag=True, help="Overwrite reports that exist already.")
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
-@click.argument("baseline")
-@click.argument("target")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def gate(**asked: Any) -> int:  # noqa: ANN401  # what click read, typed by GateRequest
-    """Fail with exit code 3 when the step became slower than in BASELINE, a report in JSON or a capture.
-
-    TARGET is a script, which is traced first, or a capture, a trace or a report.
-    """
-    from diagnose.cli.gate import GateRequest, gate_and_answer
-
-    return gate_and_answer(GateRequest(**asked))
+cli.add_command(compare)
+cli.add_command(gate)
 
 
 @cli.command()
@@ -184,7 +156,7 @@ def gate(**asked: Any) -> int:  # noqa: ANN401  # what click read, typed by Gate
 @click.option("--csv", "csv_file", metavar="FILE", help="Write every reading to FILE; - is standard output.")
 @click.option("--json", "json_file", metavar="FILE", help="Write series and percentiles to FILE at the end.")
 @click.option("--force", is_flag=True, help="Overwrite files that exist already.")
-def monitor(gpus: str, **asked: Any) -> int:  # noqa: ANN401  # what click read, typed by MonitorRequest
+def monitor(gpus: str, **asked: Any) -> int:  # what click read, typed by MonitorRequest
     """Watch the machine's NVIDIA GPUs: clocks, what holds them back, power, memory, traffic.
 
     "kernel running" is the share of time in which any kernel ran, not how much of the GPU it used.
@@ -225,16 +197,16 @@ def monitor(gpus: str, **asked: Any) -> int:  # noqa: ANN401  # what click read,
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("path")
-def what_if(path: str, as_json: bool, **named: Any) -> None:  # noqa: ANN401  # lists of texts
+def what_if(path: str, as_json: bool, **named: Any) -> None:  # lists of texts
     """Predict the step after changes, by replaying the recorded steps with one change after the other.
 
         diagnose what-if trace.json.gz --apply load-in-workers,autocast --scale 'gemm=0.5'
 
     Without a change it shows what the step's critical path consists of.
     """
-    from diagnose.pipeline.what_if import Asked, ask, parse_place, parse_scale
+    from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, run_what_if
 
-    asked = Asked(
+    request = WhatIfRequest(
         apply=tuple(name.strip() for name in named["ids"].split(",") if name.strip()),
         without=named["rules"],
         no_sync=tuple(map(parse_place, named["places"])),
@@ -242,8 +214,8 @@ def what_if(path: str, as_json: bool, **named: Any) -> None:  # noqa: ANN401  # 
         bucket_mb=named["bucket_mb"],
         scale=tuple(map(parse_scale, named["scales"])),
     )
-    answer = ask(path, asked)
-    click.echo(answer.to_json() if as_json else answer.text())
+    result = run_what_if(path, request)
+    click.echo(result.to_json() if as_json else result.text())
 
 
 def run(argv: Sequence[str] | None = None) -> int:

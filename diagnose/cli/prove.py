@@ -244,24 +244,30 @@ def _after(
 
 def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, best: Sequence[str]) -> None:
     """Write what helped, and what no trial can apply, into a diff of the script; say what is left to its author."""
-    from diagnose.trials.patches import BY_HAND
-    from diagnose.trials.source_edits import EDITS, write_patch
+    from diagnose.changes import CHANGES, by_hand
+    from diagnose.changes.common.change import ByHand
+    from diagnose.trials.source_edits import write_patch
 
     say, patch = request.progress.say, str(request.write_patch)
-    untried = [p.id for p in diagnosis.prescriptions if p.id in EDITS and p.id in BY_HAND]
+    untried = [p.id for p in diagnosis.prescriptions if by_hand(p.id) and not isinstance(CHANGES[p.id].edit, ByHand)]
     if not best and not untried:
         say(f"no change made the step faster, so {patch} was not written")
         return
     if command.script[0] == "-m":
         raise UsageError("--write-patch changes a script, not a module; name the file instead of -m.")
     script = Path(command.cwd, command.script[0])
-    arguments = {**arguments_of(diagnosis), "defer-sync": {"lines": _lines(diagnosis, "host-sync", script)}}
-    arguments["autocast"] = {**arguments.get("autocast", {}), "device": "cuda" if diagnosis.queue else "cpu"}
+    device = "cuda" if diagnosis.queue else "cpu"
+    prescribed = {p.id: p for p in diagnosis.prescriptions}
+    arguments: dict[str, dict[str, object]] = {}
+    for name in (*best, *untried):
+        p = prescribed.get(name)
+        lines = _lines(diagnosis, p.rule, script) if p else ()
+        arguments[name] = {**(p.arguments if p else {}), "device": device, "lines": lines}
     written = write_patch(script, [*best, *untried], arguments, Path(patch), force=request.force)
     if written.diff:
         say(f"wrote {patch} with {', '.join(written.done)}: git apply {patch}")
     for name in (name for name in untried if name in written.done):
-        say(f"{name} was not measured: {BY_HAND[name]}; check what the diff makes of it")
+        say(f"{name} was not measured: {by_hand(name)}; check what the diff makes of it")
     for name, why in written.left.items():
         say(f"{name} has to be written by hand: {why}")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
 from diagnose.capture.process.child import Order
-from diagnose.capture.record.folder import Places, unfinished
+from diagnose.capture.record.folder import CapturePaths, unfinished
 from diagnose.cli.answer import Request, answer, examine_paths, prepare
 from diagnose.cli.ranks import Ranks, current, named_after, wait_for_others
 from diagnose.errors import CaptureError, InputError, OutputError, UsageError
@@ -120,19 +120,19 @@ def _run(request: TraceRequest, options: CaptureOptions, ranks: Ranks) -> tuple[
     order = Order(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
     began, is_new = time.time(), not options.output.exists()
     ended = launch.supervise(order, script, stdout_to_stderr=request.as_json)
-    places = Places(options.output, rank=ranks.rank, num_ranks=ranks.world_size, pid=ended.pid)
+    paths = CapturePaths(options.output, rank=ranks.rank, num_ranks=ranks.world_size, pid=ended.pid)
     own = () if ended.failure else (options.output,)  # a child that failed has put nothing there; another run may have
-    for folder in (places.beside, places.partial, *own):
+    for folder in (paths.beside, paths.partial, *own):
         if _holds_steps(folder, ranks, since=began):
             if ended.failure or ended.returncode < 0:
                 request.progress.say(
                     ended.failure or f"{request.script} {_how(ended)}; what was captured is diagnosed."
                 )
-            if folder == places.beside:
+            if folder == paths.beside:
                 request.progress.say(f"{printable(options.output)} was taken while the script ran")
             _remove_empty(options.output, is_new=is_new)
             return ended.exit_code, _from_here(folder)
-    shutil.rmtree(places.partial, ignore_errors=True)  # a killed process left it, without a whole window
+    shutil.rmtree(paths.partial, ignore_errors=True)  # a killed process left it, without a whole window
     _remove_empty(options.output, is_new=is_new)
     error = CaptureError(ended.failure or f"No step was captured: {request.script} {_how(ended)}. {_remedy(ended)}")
     error.exit_code = ended.exit_code or CaptureError.exit_code

@@ -1,26 +1,27 @@
-"""What differs between two diagnoses: the step, where it goes, what was found, and the kernels."""
+"""What differs between two sides: the step, where it goes, what was found, and the kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from statistics import median
 
 import numpy as np
 
-from diagnose.compare.sides import Side
+from diagnose.compare.evaluate import DEFAULT_TOLERANCE, Evaluation, evaluate, no_evaluation
+from diagnose.compare.setup import Difference, differences
+from diagnose.compare.sides import Measure, Side, measure_of
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.statistics import speed_up
 
-__all__ = ["Change", "Comparison", "compare", "step_times"]
+__all__ = ["Change", "Comparison", "compare"]
 
-WORTH_SAYING = 0.005  # of the longer step: smaller differences of a part are not listed
-LEAST_STEPS = 3  # fewer have no spread to speak of
+MIN_LISTED = 0.005  # of the longer step: smaller differences of a part are not listed
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One part of the step, before and after; ns per step."""
+    """One part of the recorded step, before and after; ns per step."""
 
     name: str
     before_ns: float
@@ -39,56 +40,66 @@ class Comparison:
 
     before: Side
     after: Side
-    ratio: float  # of the median steps, after over before
-    interval: tuple[float, float]  # 95 %, from the spread of the steps
-    measured: Literal["unprofiled", "recorded"]  # which step times were compared
+    evaluation: Evaluation
+    differences: tuple[Difference, ...]  # in what step times depend on besides the code
+    measured: Measure  # which steps were compared
+    steps_ns: tuple[float, float]  # of that measure: the median over the runs' median steps
+    ratio: float  # of steps_ns, after over before
+    interval: tuple[float, float]  # 95 %, from the spread of the runs; of the steps where there are too few runs
+    tolerance: float
     parts: tuple[Change, ...]  # of the partition, compute and idle among them
     causes: tuple[Change, ...]  # of idle, by rule; without a device of the host's time
     findings: tuple[Change, ...]
     kernels: tuple[Change, ...]
-    verdicts: tuple[str, str]
+    verdicts: tuple[str, str]  # of the diagnoses
 
     @property
     def is_slower(self) -> bool:
         """Tell whether the step is longer for certain."""
-        return self.interval[0] > 1.0
+        return self.evaluation.outcome == "slower"
 
     @property
     def is_faster(self) -> bool:
         """Tell whether the step is shorter for certain."""
-        return self.interval[1] < 1.0
+        return self.evaluation.outcome == "faster"
 
 
-def compare(before: Side, after: Side) -> Comparison:
-    """Compare two sides."""
+def compare(
+    before: Side, after: Side, *, tolerance: float = DEFAULT_TOLERANCE, allow_differences: bool = False
+) -> Comparison:
+    """Compare two sides; what is not alike is evaluated with ``allow_differences`` only."""
     a, b = before.diagnosis, after.diagnosis
-    measured, times = step_times(a, b)
-    inverse = speed_up([times[1]], [times[0]], noise=0.0)  # the later step over the earlier one
-    least = WORTH_SAYING * max(a.step_ns, b.step_ns)
+    measure = measure_of(before, after)
+    medians = before.medians(measure), after.medians(measure)
+    unlike = differences(before.setups, after.setups)
+    evaluation = no_evaluation() if unlike and not allow_differences else evaluate(*medians, tolerance)
+    steps_ns = median(medians[0]), median(medians[1])
+    min_ns = MIN_LISTED * max(a.step_ns, b.step_ns)
     return Comparison(
         before=before,
         after=after,
-        ratio=inverse.ratio,
-        interval=(inverse.low, inverse.high),
-        measured=measured,
-        parts=_changes(_parts(a), _parts(b), least),
-        causes=_changes(_causes(a), _causes(b), least),
-        findings=_changes(_lost(a), _lost(b), least),
-        kernels=_kernels(before, after, least),
+        evaluation=evaluation,
+        differences=unlike,
+        measured=measure,
+        steps_ns=steps_ns,
+        ratio=steps_ns[1] / steps_ns[0],
+        interval=_interval(before, after, measure, evaluation),
+        tolerance=tolerance,
+        parts=_changes(_parts(a), _parts(b), min_ns),
+        causes=_changes(_causes(a), _causes(b), min_ns),
+        findings=_changes(_lost(a), _lost(b), min_ns),
+        kernels=_kernels(before, after, min_ns),
         verdicts=(a.verdict, b.verdict),
     )
 
 
-def step_times(
-    a: Diagnosis, b: Diagnosis
-) -> tuple[Literal["unprofiled", "recorded"], tuple[Sequence[float], Sequence[float]]]:
-    """Return the step times to compare (ns): unprofiled ones where both have enough, for recording has a price."""
-    plain = tuple(tuple(float(n) for n in d.source.unprofiled_step_ns if n > 0) for d in (a, b))
-    if min(map(len, plain)) >= LEAST_STEPS:
-        return "unprofiled", (plain[0], plain[1])
-    each = [tuple(float(n) for n in d.step_times_ns if n > 0) for d in (a, b)]
-    recorded = [times if len(times) >= LEAST_STEPS else (d.step_ns,) for times, d in zip(each, (a, b), strict=True)]
-    return "recorded", (recorded[0], recorded[1])
+def _interval(before: Side, after: Side, measure: Measure, evaluation: Evaluation) -> tuple[float, float]:
+    """Return the interval of the ratio; without enough runs that of the steps, which excludes nothing."""
+    if evaluation.shift is not None:
+        return evaluation.shift.low, evaluation.shift.high
+    times = [[run.steps(measure) for run in side.runs] for side in (after, before)]
+    within = speed_up(times[0], times[1], noise=0.0)  # the later step over the earlier one
+    return within.low, within.high
 
 
 def _parts(d: Diagnosis) -> Mapping[str, float]:
@@ -112,26 +123,26 @@ def _lost(d: Diagnosis) -> Mapping[str, float]:
     return {f.rule: f.lost_ns for f in d.findings if np.isfinite(f.lost_ns)}
 
 
-def _changes(before: Mapping[str, float], after: Mapping[str, float], least: float) -> tuple[Change, ...]:
+def _changes(before: Mapping[str, float], after: Mapping[str, float], min_ns: float) -> tuple[Change, ...]:
     names = dict.fromkeys([*before, *after])
-    found = [Change(name, before.get(name, 0.0), after.get(name, 0.0)) for name in names]
-    return tuple(sorted((c for c in found if abs(c.by_ns) >= least), key=lambda c: -abs(c.by_ns)))
+    return _largest([Change(name, before.get(name, 0.0), after.get(name, 0.0)) for name in names], min_ns)
 
 
-def _kernels(before: Side, after: Side, least: float) -> tuple[Change, ...]:
+def _kernels(before: Side, after: Side, min_ns: float) -> tuple[Change, ...]:
     if not before.kernels or not after.kernels:
         return ()
     found = []
     for name in dict.fromkeys([*before.kernels, *after.kernels]):
         a, b = before.kernels.get(name), after.kernels.get(name)
-        note = (
-            "appeared"
-            if a is None
-            else "vanished"
-            if b is None
-            else ""
-            if np.isclose(a.calls, b.calls)
-            else f"{a.calls:.0f} to {b.calls:.0f} calls a step"
-        )
+        if a is None:
+            note = "appeared"
+        elif b is None:
+            note = "vanished"
+        else:
+            note = "" if np.isclose(a.calls, b.calls) else f"{a.calls:.0f} to {b.calls:.0f} calls a step"
         found.append(Change(name, a.time_ns if a else 0.0, b.time_ns if b else 0.0, note))
-    return tuple(sorted((c for c in found if abs(c.by_ns) >= least), key=lambda c: -abs(c.by_ns)))
+    return _largest(found, min_ns)
+
+
+def _largest(changes: list[Change], min_ns: float) -> tuple[Change, ...]:
+    return tuple(sorted((c for c in changes if abs(c.by_ns) >= min_ns), key=lambda c: -abs(c.by_ns)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
 from diagnose.compare.compare import Change, Comparison
@@ -11,33 +11,45 @@ from diagnose.reports.format import duration, percent
 from diagnose.reports.kernel_names import shorten
 from diagnose.text.plain_text import one_line
 
-__all__ = ["as_json", "as_text", "sentence", "what_changed"]
+__all__ = ["as_json", "as_text", "sentence", "step_times", "what_changed"]
 
-MOST_LINES = 8  # of each list
+MAX_LINES = 8  # of each list
 WIDTH = 100
-NAME = 44  # letters of a kernel's name
+NAME_WIDTH = 44  # letters of a kernel's name
 
 
 def sentence(c: Comparison) -> str:
-    """Say in one sentence what became of the step."""
-    low, high = c.interval
-    certain = "slower" if c.is_slower else "faster" if c.is_faster else "the same, as far as the steps' spread tells"
-    before, after = c.before.diagnosis.step_ns, c.after.diagnosis.step_ns
+    """State what became of the step; every number is of the measure that was evaluated."""
+    outcome = c.evaluation.outcome
+    if outcome == "not comparable":
+        unlike = " ".join(difference.sentence() for difference in c.differences)
+        return f"Not comparable. {unlike} Record both alike, or compare them nevertheless with --allow-differences."
+    if outcome == "undecided":
+        return f"Undecided: {step_times(c)} {c.evaluation.reason} {c.evaluation.remedy}"
     return (
-        f"The step is {certain}: {duration(before)} before, {duration(after)} after; the median "
-        f"{'recorded' if c.measured == 'recorded' else 'unprofiled'} step is {c.ratio:.3f} × as long "
-        f"({low:.3f} to {high:.3f})."
+        f"The step is {f'the same within {100 * c.tolerance:g} %' if outcome == 'same' else outcome}: {step_times(c)}"
+    )
+
+
+def step_times(c: Comparison) -> str:
+    """State the steps that were evaluated, their ratio, and of how many runs they are."""
+    before, after = map(duration, c.steps_ns)
+    interval = f"{c.interval[0]:.3f} to {c.interval[1]:.3f}; " if c.evaluation.shift else ""
+    return (
+        f"{before} before, {after} after; the median {c.measured} step is {c.ratio:.3f} × as long "
+        f"({interval}runs: {len(c.before.runs)} before, {len(c.after.runs)} after)."
     )
 
 
 def what_changed(c: Comparison) -> list[str]:
     """Name the parts that grew or shrank most, one sentence each: causes first, then parts, then kernels."""
-    said = [
-        *(_said(change, "") for change in c.causes[:3]),
-        *(_said(change, "") for change in c.parts[:2] if change.name != "idle"),
-        *(_said(change, "kernel ") for change in c.kernels[:2]),
+    changed = [
+        *(_sentence_of(change, "") for change in c.causes[:3]),
+        *(_sentence_of(change, "") for change in c.parts[:2] if change.name != "idle"),
+        *(_sentence_of(change, "kernel ") for change in c.kernels[:2]),
     ]
-    return [*said, *([f"The verdict was {c.verdicts[0]} and is {c.verdicts[1]}."] if len(set(c.verdicts)) > 1 else [])]
+    verdicts = [f"The verdict was {c.verdicts[0]} and is {c.verdicts[1]}."] if len(set(c.verdicts)) > 1 else []
+    return [*changed, *verdicts]
 
 
 def as_text(c: Comparison) -> str:
@@ -45,21 +57,28 @@ def as_text(c: Comparison) -> str:
     return "\n".join(_lines(c))
 
 
-def as_json(c: Comparison) -> str:
-    """Return the comparison as JSON; times are ms per step."""
+def as_json(c: Comparison, more: Mapping[str, object] | None = None) -> str:
+    """Return the comparison as JSON with ``more`` keys beside it; times are ms per step."""
     lists = {
-        name: [_plain(change) for change in getattr(c, name)] for name in ("parts", "causes", "findings", "kernels")
+        name: [_change(change) for change in getattr(c, name)] for name in ("parts", "causes", "findings", "kernels")
     }
     return json.dumps(
         {
             "schema_version": 1,
-            "before": {"name": c.before.name, "step_ms": _ms(c.before.diagnosis.step_ns), "verdict": c.verdicts[0]},
-            "after": {"name": c.after.name, "step_ms": _ms(c.after.diagnosis.step_ns), "verdict": c.verdicts[1]},
+            "before": _side(c, 0),
+            "after": _side(c, 1),
+            "outcome": c.evaluation.outcome,
+            "reason": c.evaluation.reason,
+            "remedy": c.evaluation.remedy,
+            "differences": [{"what": d.what, "before": d.before, "after": d.after} for d in c.differences],
             "ratio": c.ratio,
             "interval": list(c.interval),
+            "interval_of": "runs" if c.evaluation.shift else "steps",
             "measured": c.measured,
             "slower": c.is_slower,
             "faster": c.is_faster,
+            "tolerance": c.tolerance,
+            **(more or {}),
             **lists,
         },
         indent=2,
@@ -68,14 +87,33 @@ def as_json(c: Comparison) -> str:
     )
 
 
+def _side(c: Comparison, index: int) -> dict[str, object]:
+    side = (c.before, c.after)[index]
+    return {
+        "name": side.name,
+        "step_ms": _ms(c.steps_ns[index]),
+        "run_steps_ms": [_ms(ns) for ns in side.medians(c.measured)],
+        "recorded_step_ms": _ms(side.diagnosis.step_ns),
+        "verdict": c.verdicts[index],
+    }
+
+
 def _lines(c: Comparison) -> Iterator[str]:
     yield from wrap(sentence(c), WIDTH)
+    if c.evaluation.outcome != "not comparable":
+        for difference in c.differences:
+            yield from wrap(difference.sentence(), WIDTH)
     yield f"  before  {one_line(c.before.name)}: {c.verdicts[0]}"
     yield f"  after   {one_line(c.after.name)}: {c.verdicts[1]}"
     title = "Idle by cause" if c.after.diagnosis.partition else "Where the host's time goes"
-    for heading, changes in (("Where the step goes", c.parts), (title, c.causes), ("Findings", c.findings)):
+    tables = (("Where the step goes", c.parts), (title, c.causes), ("Findings", c.findings), ("Kernels", c.kernels))
+    if any(changes for _, changes in tables):
+        before, after = duration(c.before.diagnosis.step_ns), duration(c.after.diagnosis.step_ns)
+        middle = ", one run of each side" if max(len(c.before.runs), len(c.after.runs)) > 1 else ""
+        yield ""
+        yield f"Below: the mean recorded step, {before} before and {after} after{middle}."
+    for heading, changes in tables:
         yield from _table(heading, changes)
-    yield from _table("Kernels", c.kernels)
     if not (c.before.kernels and c.after.kernels) and c.after.diagnosis.partition:
         yield ""
         yield "Kernels are compared where both sides are traces or captures, not reports."
@@ -86,26 +124,26 @@ def _table(heading: str, changes: Sequence[Change]) -> Iterator[str]:
         return
     yield ""
     yield heading
-    for change in changes[:MOST_LINES]:
-        name = shorten(one_line(change.name), NAME)
+    for change in changes[:MAX_LINES]:
+        name = shorten(one_line(change.name), NAME_WIDTH)
         sign = "+" if change.by_ns > 0 else "−"
         times = f"{duration(change.before_ns):>8} {duration(change.after_ns):>8}"
-        line = f"  {name:<{NAME}} {times} {sign}{duration(abs(change.by_ns))}"
+        line = f"  {name:<{NAME_WIDTH}} {times} {sign}{duration(abs(change.by_ns))}"
         yield f"{line}  {change.note}".rstrip()
-    if len(changes) > MOST_LINES:
-        yield f"  and {len(changes) - MOST_LINES} more"
+    if len(changes) > MAX_LINES:
+        yield f"  and {len(changes) - MAX_LINES} more"
 
 
-def _said(change: Change, what: str) -> str:
+def _sentence_of(change: Change, what: str) -> str:
     more = "more" if change.by_ns > 0 else "less"
     share = f", {percent(abs(change.by_ns) / change.before_ns)}" if change.before_ns > 0 else ""
     return (
-        f"{what}{one_line(change.name)}: {duration(abs(change.by_ns))} {more} per step "
+        f"{what}{one_line(change.name)}: {duration(abs(change.by_ns))} {more} per recorded step "
         f"({duration(change.before_ns)} before, {duration(change.after_ns)} after{share})."
     )
 
 
-def _plain(change: Change) -> dict[str, object]:
+def _change(change: Change) -> dict[str, object]:
     return {
         "name": change.name,
         "before_ms": _ms(change.before_ns),

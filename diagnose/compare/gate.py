@@ -6,41 +6,60 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 from xml.sax.saxutils import quoteattr
 
 from diagnose import __version__
 from diagnose.compare.compare import Comparison
-from diagnose.compare.format import sentence, what_changed
+from diagnose.compare.format import sentence, step_times, what_changed
 from diagnose.errors import UsageError
+from diagnose.model.diagnosis import Where
 
-__all__ = ["FAILED", "Judgement", "judge", "junit", "parse_tolerance", "sarif"]
+__all__ = ["EXIT_CODES", "GateResult", "GateVerdict", "evaluate_gate", "junit", "parse_tolerance", "sarif"]
 
-FAILED = 3  # the exit code of a gate that does not let through
+GateVerdict: TypeAlias = Literal["passed", "failed", "undecided", "not comparable"]
+
+EXIT_CODES: dict[GateVerdict, int] = {"passed": 0, "undecided": 0, "failed": 3, "not comparable": 7}
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+SARIF_LEVELS = {"failed": "error", "not comparable": "error", "undecided": "note"}
+SARIF_RULES = {"failed": "step-time", "not comparable": "not-comparable", "undecided": "undecided"}
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class GateResult:
     """Whether the gate lets through, and why."""
 
-    passed: bool
-    text: str  # one sentence
-    changed: tuple[str, ...]  # what grew or shrank, a sentence each
+    verdict: GateVerdict
+    text: str
+    changed: tuple[str, ...]  # what grew or shrank, a sentence each; of a gate that failed
     comparison: Comparison
-    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether nothing stands against the step: it passed, or nothing could be decided."""
+        return EXIT_CODES[self.verdict] == 0
 
 
-def judge(comparison: Comparison, tolerance: float) -> Judgement:
-    """Fail where even the lower end of the ratio's interval is above 1 and its middle above the tolerance."""
-    slower = comparison.is_slower and comparison.ratio > 1 + tolerance
-    verdict = (
-        f"The step is more than {tolerance:.0%} slower than the baseline."
-        if slower
-        else f"The step is within {tolerance:.0%} of the baseline, or its spread does not tell."
+def evaluate_gate(comparison: Comparison) -> GateResult:
+    """Fail a step that is slower for certain; what too few or too uneven runs leave open is undecided."""
+    evaluation, tolerance = comparison.evaluation, comparison.tolerance
+    verdict: GateVerdict = "undecided"
+    if evaluation.outcome == "not comparable":
+        verdict = "not comparable"
+    elif evaluation.outcome == "slower":
+        verdict = "failed"
+    elif evaluation.excludes_slower(tolerance):
+        verdict = "passed"
+    more = {"failed": "more", "passed": "no more"}.get(verdict)
+    text = (
+        f"The step is {more} than {100 * tolerance:g} % slower than the baseline: {step_times(comparison)}"
+        if more
+        else sentence(comparison)
     )
-    return Judgement(
-        not slower, f"{verdict} {sentence(comparison)}", tuple(what_changed(comparison)), comparison, tolerance
-    )
+    if verdict != "not comparable":  # there they are the reason
+        text = " ".join([text, *(difference.sentence() for difference in comparison.differences)])
+    changed = tuple(what_changed(comparison)) if verdict == "failed" else ()
+    return GateResult(verdict, text, changed, comparison)
 
 
 def parse_tolerance(text: str) -> float:
@@ -56,24 +75,32 @@ def parse_tolerance(text: str) -> float:
     return value
 
 
-def junit(judgement: Judgement) -> str:
-    """Return a JUnit report with one test case."""
-    step_s = judgement.comparison.after.diagnosis.step_ns / 1e9
-    details = "\n".join(judgement.changed)
-    failure = "" if judgement.passed else f"<failure message={quoteattr(judgement.text)}>{_escaped(details)}</failure>"
+def junit(result: GateResult) -> str:
+    """Return a JUnit report with one test case: passed, failed, an error where nothing is comparable, or skipped."""
+    step_s = result.comparison.steps_ns[1] / 1e9
+    element = {"failed": "failure", "not comparable": "error", "undecided": "skipped"}.get(result.verdict, "")
+    details = _escaped("\n".join(result.changed))
+    inner = f"<{element} message={quoteattr(_legal(result.text))}>{details}</{element}>" if element else ""
+    counts = " ".join(
+        f'{plural}="{int(element == singular)}"'
+        for plural, singular in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
+    )
     return (
         '<?xml version="1.0" encoding="utf-8"?>\n'
-        f'<testsuites><testsuite name="diagnose gate" tests="1" failures="{int(not judgement.passed)}" errors="0" '
-        f'skipped="0" time="{step_s:.6f}">'
-        f'<testcase classname="diagnose.gate" name="step time" time="{step_s:.6f}">{failure}'
-        f"<system-out>{_escaped(judgement.text)}</system-out></testcase></testsuite></testsuites>\n"
+        f'<testsuites><testsuite name="diagnose gate" tests="1" {counts} time="{step_s:.6f}">'
+        f'<testcase classname="diagnose.gate" name="step time" time="{step_s:.6f}">{inner}'
+        f"<system-out>{_escaped(result.text)}</system-out></testcase></testsuite></testsuites>\n"
     )
 
 
-def sarif(judgement: Judgement) -> str:
-    """Return a SARIF 2.1.0 log: a result for the slower step at the top_kernels place of each finding that grew."""
-    results = [] if judgement.passed else [_result("step-time", judgement.text, None, None), *_of_findings(judgement)]
-    rules = sorted({str(result["ruleId"]) for result in results})
+def sarif(result: GateResult) -> str:
+    """Return a SARIF 2.1.0 log: a result unless it passed, and one at the costliest place of each finding that grew."""
+    results = []
+    if result.verdict in SARIF_RULES:
+        results.append(_result(SARIF_RULES[result.verdict], SARIF_LEVELS[result.verdict], result.text))
+    if result.verdict == "failed":
+        results += _of_findings(result.comparison)
+    rules = sorted({str(one["ruleId"]) for one in results})
     log = {
         "$schema": SARIF_SCHEMA,
         "version": "2.1.0",
@@ -93,31 +120,33 @@ def sarif(judgement: Judgement) -> str:
     return json.dumps(log, indent=2)
 
 
-def _of_findings(judgement: Judgement) -> list[dict[str, object]]:
-    places = {f.rule: f for f in judgement.comparison.after.diagnosis.findings}
+def _of_findings(comparison: Comparison) -> list[dict[str, object]]:
+    findings = {f.rule: f for f in comparison.after.diagnosis.findings}
     found = []
-    for change in judgement.comparison.findings:
-        finding = places.get(change.name)
+    for change in comparison.findings:
+        finding = findings.get(change.name)
         if finding is None or change.by_ns <= 0:
             continue
-        where = next((w for w in finding.where if w.file), None)
-        text = f"{finding.title}: {change.by_ns / 1e6:.2f} ms more per step than in the baseline."
-        found.append(_result(change.name, text, where.file if where else None, where.line if where else None))
+        where = next((w for w in finding.where if w.file), Where())
+        text = f"{finding.title}: {change.by_ns / 1e6:.2f} ms more per recorded step than in the baseline."
+        found.append(_result(change.name, "warning", text, where))
     return found
 
 
-def _result(rule: str, text: str, file: str | None, line: int | None) -> dict[str, object]:
-    result: dict[str, object] = {"ruleId": rule, "level": "error" if rule == "step-time" else "warning"}
-    result["message"] = {"text": text}
-    if file is not None:
-        location: dict[str, object] = {"artifactLocation": {"uri": Path(file).as_posix().lstrip("/")}}
-        if line is not None and line > 0:
-            location["region"] = {"startLine": line}
+def _result(rule: str, level: str, text: str, where: Where | None = None) -> dict[str, object]:
+    result: dict[str, object] = {"ruleId": rule, "level": level, "message": {"text": text}}
+    if where is not None and where.file is not None:
+        location: dict[str, object] = {"artifactLocation": {"uri": Path(where.file).as_posix().lstrip("/")}}
+        if where.line is not None and where.line > 0:
+            location["region"] = {"startLine": where.line}
         result["locations"] = [{"physicalLocation": location}]
     return result
 
 
 def _escaped(text: str) -> str:
-    """Return text as XML takes it: without markup and without control characters."""
-    plain = re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)
-    return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _legal(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _legal(text: str) -> str:
+    """Return the characters that XML has."""
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)

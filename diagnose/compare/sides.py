@@ -1,14 +1,19 @@
-"""One side of a comparison: a diagnosis, and its kernels where there is a trace behind it."""
+"""One side of a comparison: the independent runs of it, and the diagnosis and kernels of one that stands for them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+from typing import Literal, TypeAlias
 
 import numpy as np
 
+from diagnose.compare.baseline import read_runs
+from diagnose.compare.runs import RunTimes
+from diagnose.compare.setup import Setup, setup_of
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.pipeline.rank import build_tables
@@ -16,9 +21,13 @@ from diagnose.pipeline.run import examine
 from diagnose.reports.json_reading import from_json, is_report
 from diagnose.trace_reader import open_captures
 
-__all__ = ["KernelUse", "Side", "open_side"]
+__all__ = ["KernelUse", "Measure", "Side", "join_sides", "measure_of", "open_side", "side_of"]
 
 LARGEST_REPORT_MB = 64.0  # reports are some hundred kB; a larger JSON file is a trace, and not to be read at once
+MIN_STEP_NS = 1.0  # as reports have whole nanoseconds
+MAX_NAMES = 3  # of captures in the name of a side
+
+Measure: TypeAlias = Literal["unprofiled", "recorded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +40,34 @@ class KernelUse:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What is compared."""
+    """What is compared. ``diagnosis`` and ``kernels`` are those of the run with the middle step."""
 
     name: str
     diagnosis: Diagnosis
+    runs: tuple[RunTimes, ...]  # independent ones; the ranks and steps of one capture are one run
+    setups: tuple[Setup, ...]  # of each capture or report
     kernels: Mapping[str, KernelUse] = field(default_factory=dict)  # by name; empty for a report
+
+    def medians(self, measure: Measure) -> list[float]:
+        """Return the median step of each run, ns."""
+        return [median(run.steps(measure)) for run in self.runs]
 
 
 def open_side(path: str | Path) -> Side:
-    """Read a report in JSON, a trace, or a capture folder.
+    """Read a report in JSON, a baseline that the gate wrote, a trace, or a capture folder.
 
     Raises:
         InputError: it is none of them.
     """
     report = _as_report(Path(path))
     if report is not None:
-        return _with_step(Side(str(path), report))
+        return report
     captures = open_captures([path])
     diagnosis = examine(captures, draw=False)
     slowest = max(captures, key=lambda c: build_tables(c, c.trace).steps.step_ns) if len(captures) > 1 else captures[0]
     t = build_tables(slowest, slowest.trace)
     if t.device_id < 0:
-        return _with_step(Side(str(path), diagnosis))
+        return side_of(str(path), diagnosis)
     names, inverse = np.unique(t.trace.events.name[t.tasks.row], return_inverse=True)
     time = np.bincount(inverse, (t.tasks.end - t.tasks.start).astype(np.float64))
     calls = np.bincount(inverse)
@@ -60,26 +75,51 @@ def open_side(path: str | Path) -> Side:
         t.trace.names[int(name)]: KernelUse(float(calls[i]) / t.steps.num, float(time[i]) / t.steps.num)
         for i, name in enumerate(names.tolist())
     }
-    return _with_step(Side(str(path), diagnosis, uses))
+    return side_of(str(path), diagnosis, kernels=uses)
 
 
-def _with_step(side: Side) -> Side:
-    """Return the side, whose step has a length to compare.
+def side_of(
+    name: str, diagnosis: Diagnosis, runs: Sequence[RunTimes] = (), kernels: Mapping[str, KernelUse] | None = None
+) -> Side:
+    """Return the side of a diagnosis: the one run behind it, or the runs that a baseline holds.
 
     Raises:
-        InputError: it has none, as where the file holds no time or all of it passed at once.
+        InputError: its step has no length, as where the file holds no time or all of it passed at once.
     """
-    if not (math.isfinite(side.diagnosis.step_ns) and side.diagnosis.step_ns > 0):
-        raise InputError(f"{side.name} holds no step with a length, so there is nothing to compare. Record it again.")
-    return side
+    if not (math.isfinite(diagnosis.step_ns) and diagnosis.step_ns >= MIN_STEP_NS):
+        raise InputError(f"{name} holds no step with a length, so there is nothing to compare. Record it again.")
+    return Side(name, diagnosis, tuple(runs) or (RunTimes.of(diagnosis),), (setup_of(diagnosis),), kernels or {})
 
 
-def _as_report(path: Path) -> Diagnosis | None:
-    """Return the diagnosis that a JSON file holds, None where it is something else."""
+def join_sides(sides: Sequence[Side]) -> Side:
+    """Return several captures as one side; a run that is given twice counts once."""
+    if len(sides) == 1:
+        return sides[0]
+    measure = measure_of(*sides)
+    middle = sorted(sides, key=lambda side: median(side.medians(measure)))[(len(sides) - 1) // 2]
+    more = f" and {len(sides) - MAX_NAMES} more" if len(sides) > MAX_NAMES else ""
+    return Side(
+        name=", ".join(side.name for side in sides[:MAX_NAMES]) + more,
+        diagnosis=middle.diagnosis,
+        runs=tuple(dict.fromkeys(run for side in sides for run in side.runs)),
+        setups=tuple(setup for side in sides for setup in side.setups),
+        kernels=middle.kernels,
+    )
+
+
+def measure_of(*sides: Side) -> Measure:
+    """Return which steps to compare: unprofiled ones where every run has enough, for recording has a price."""
+    return "unprofiled" if all(run.has_unprofiled for side in sides for run in side.runs) else "recorded"
+
+
+def _as_report(path: Path) -> Side | None:
+    """Return the side that a JSON report is, None where the file is something else."""
     if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > LARGEST_REPORT_MB * 1e6:
         return None
     try:
         text = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}). Check its permissions.") from None
-    return from_json(text, source=str(path)) if is_report(text) else None
+    if not is_report(text):
+        return None
+    return side_of(str(path), from_json(text, source=str(path)), read_runs(text, source=str(path)))

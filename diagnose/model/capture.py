@@ -23,8 +23,9 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from diagnose.errors import InputError
+from diagnose.model.arrays import Ints
 from diagnose.model.decoding import decode
-from diagnose.model.events import Ints, Trace
+from diagnose.model.events import Trace
 from diagnose.model.records import (
     MAX_INT,
     AllocatorRecord,

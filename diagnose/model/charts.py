@@ -1,4 +1,4 @@
-"""What charts of a report draw: the timeline of a step, the roofline, memory.
+"""The data of a report's charts: the timeline of a step, the roofline, memory.
 
 Times are nanoseconds, sizes bytes, shares fractions.
 """
@@ -44,7 +44,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What the charts draw: one representative step (the one nearest to the median)."""
+    """One representative step for the charts (the one nearest to the median)."""
 
     step: int
     step_ns: int
@@ -77,7 +77,7 @@ class Roofline:
     device: str
     tflops: Mapping[str, float]  # peak by precision
     gb_per_s: float  # peak
-    points: tuple[RooflinePoint, ...] = ()  # the top_kernels first
+    points: tuple[RooflinePoint, ...] = ()  # the most expensive first
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ _WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<field>.*)`$", re.DOTALL)
 _FORM = re.compile(r"str matching regex .*", re.DOTALL)
 _SURROGATE = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"  # the first of a pair, as JSON writes it
 _PAIR_OR_HALF = re.compile(rb"(" + _SURROGATE + rb"\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-MAX_SHOWN = 120  # characters of what a decoder found wrong: it may repeat a key of the file
+MAX_CHARS = 120  # characters of what a decoder found wrong: it may repeat a key of the file
 
 
 def decode(text: bytes | str, kind: type[_T], *, source: str, remedy: str) -> _T:
@@ -55,5 +55,5 @@ def _fault(error: msgspec.ValidationError) -> str:
     message = str(error)
     found = _WHERE.search(message)
     what = _FORM.sub("a plain name", (message[: found.start()] if found else message).replace("`", ""))
-    where = f"its field {middle(found['field'], MAX_SHOWN)} is wrong" if found and found["field"] else "it is wrong"
-    return f"{where} ({middle(what[:1].lower() + what[1:], MAX_SHOWN)})"
+    where = f"its field {middle(found['field'], MAX_CHARS)} is wrong" if found and found["field"] else "it is wrong"
+    return f"{where} ({middle(what[:1].lower() + what[1:], MAX_CHARS)})"

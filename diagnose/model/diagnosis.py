@@ -12,9 +12,9 @@ from os import PathLike
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.errors import DiagnoseError
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
 from diagnose.model.rules import Legend
@@ -45,7 +45,6 @@ __all__ = [
 Verdict: TypeAlias = Literal["cpu-bound", "kernel-bound", "gaps", "no-gpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 Facts: TypeAlias = Mapping[str, object]
-Rows: TypeAlias = npt.NDArray[np.intp]
 
 NO_TASKS: Rows = np.empty(0, np.intp)
 NO_TASKS.flags.writeable = False
@@ -53,7 +52,7 @@ NO_TASKS.flags.writeable = False
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place in the user's program; each field None where the trace does not say."""
+    """The place in the user's program; each field None where the trace does not show it."""
 
     file: str | None = None
     line: int | None = None
@@ -88,7 +87,7 @@ class Finding:
     median_ns: int = 0  # of one occurrence
     evidence: tuple[str, ...] = ()  # sentences, each with the number it rests on
     examples: tuple[Example, ...] = ()  # the largest, at most three
-    where: tuple[Where, ...] = ()  # the places, the top_kernels first
+    where: tuple[Where, ...] = ()  # the most expensive first
     confidence: Confidence = "high"
     facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
     tasks: Rows = field(
@@ -133,26 +132,30 @@ class Trial:
     noise: float | None = None  # share by which equal runs differ
     peak_bytes: tuple[int, int] | None = None  # baseline, trial
     losses: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # baseline, trial; of the same steps
-    drift: float | None = None  # median relative distance of the losses
+    drift: float | None = None  # median relative distance of the losses, in the run that is furthest away
+    worst_drift: float | None = None  # the largest distance of a single loss in that run
+    drift_limits: tuple[float, float] | None = None  # what both may be
     grad_norms: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # of the first optimizer steps
     grad_drift: float | None = None  # their median relative distance
     skipped_steps: tuple[int, int] | None = None  # by a GradScaler: baseline, trial; None where neither has one
-    note: str = ""  # what the reader should know of it, one sentence
+    note: str = ""  # one sentence about it
     failure: str = ""  # why it could not be measured; the times are empty then
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The device's queue over the steady steps; depth counts launched and unfinished tasks."""
+    """The device's queue over the steady steps; depth counts launches that are not finished, a graph's as one."""
 
     busy_share: float
     idle_share: float
     depth_p50: float  # weighted by time
     depth_p90: float
-    empty_share: float  # share of the step with no task launched and unfinished
+    empty_share: float  # share of the step with no launch unfinished
     launches_per_step: float
-    late_share: float  # share of tasks that started less than 10 µs after their launch: the host had no lead
+    late_share: float  # share of tasks launched onto an empty device: all before had finished when the launch began
     delay_p50_ns: int  # median launch delay
+    busy_depth_p50: float | None = None  # over the time in which the device works; None where launches are not linked
+    launch_latency_ns: int | None = None  # median, of launches onto an empty device; None where there are too few
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,7 @@ class Source:
     unprofiled_step_ns: tuple[int, ...] = ()
     settled_after: int | None = None  # steps until step times were steady
     samples: Mapping[str, object] = field(default_factory=dict)  # NVML medians and the like
+    setup: Mapping[str, object] = field(default_factory=dict)  # what step times depend on; unknown entries are missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +276,7 @@ class Diagnosis:
 
 
 class Renderers(NamedTuple):
-    """What turns a diagnosis into text: this type knows no report, so the Python face binds them."""
+    """The functions that turn a diagnosis into text; diagnose.api binds them, as this type imports no report."""
 
     html: Callable[[Diagnosis], str]
     json: Callable[[Diagnosis], str]

@@ -1,4 +1,4 @@
-"""A trace in memory: one table of events in columns, and what the file says about itself.
+"""A trace in memory: one table of events in columns, and what the file records about itself.
 
 Times are int64 nanoseconds from the first event of the file; ``epoch_ns`` maps them to the wall clock.
 In every column -1 means "does not apply or was not recorded".
@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from diagnose.model.arrays import Ints
 
 __all__ = ["Device", "Events", "Ints", "Kind", "Note", "Thread", "Trace", "step_number"]
 
 _STEP_MARK = "ProfilerStep#"
 _MAX_STEP_DIGITS = 18  # such a number fits into int64
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-"""Any array of whole numbers; columns are narrower than int64 where their range allows it."""
 
 
 class Kind(IntEnum):
@@ -83,7 +81,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device as `deviceProperties` describes it; zero and "" where the file does not say."""
+    """One device as `deviceProperties` describes it; zero and "" where the file has no value."""
 
     id: int
     name: str = ""
@@ -94,7 +92,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One sentence about what the file cannot tell; ``rule`` where a trust rule says it."""
+    """One sentence about a limitation of the recording; ``rule`` where a trust rule states it."""
 
     text: str
     rule: str | None = None

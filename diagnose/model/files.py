@@ -30,11 +30,12 @@ __all__ = [
     "open_private",
     "printable",
     "reason",
+    "replace_private",
     "write_file",
 ]
 
 PRIVATE, PUBLIC = 0o600, 0o666  # modes, before the umask
-MAX_SHOWN = 160  # characters of a path in a message
+MAX_PATH_CHARS = 160  # characters of a path in a message
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}  # FAT, some network file systems
 SYSTEM_FOLDERS = (Path("/dev"), Path("/proc"))  # a new file among devices is a mistake, except in SHARED_MEMORY
 SHARED_MEMORY = Path("/dev/shm")  # a tmpfs
@@ -57,13 +58,13 @@ class NewFile:
     """A file that is written beside ``path`` and appears there whole, with ``publish``; leaving the block cleans up.
 
     Writing may go on after ``publish``. Errors of the file system come as OSError, FileExistsError where ``path``
-    has come into being.
+    has come into being. A ``private`` file is its owner's alone.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, private: bool = False) -> None:
         self._path = path
         self._temporary: Path | None = path.with_name(f".{secrets.token_hex(8)}.part")
-        descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, PUBLIC)
+        descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE if private else PUBLIC)
         self.file: IO[bytes] = os.fdopen(descriptor, "wb")
         self._mode = stat.S_IMODE(os.fstat(descriptor).st_mode)  # as the umask and the folder's defaults have made it
         _set_mode(self._temporary, self._mode & PRIVATE)
@@ -141,6 +142,17 @@ def write_file(path: str | os.PathLike[str], text: str, *, force: bool) -> None:
         raise cannot_write(path, error) from error
 
 
+def replace_private(path: Path, data: bytes) -> None:
+    """Write a file that its owner alone can read, whole or not at all, in the place of an earlier one.
+
+    Raises:
+        OSError: it cannot be written; an earlier one is still there.
+    """
+    with NewFile(path, private=True) as new:
+        new.file.write(data)
+        new.publish(force=True)
+
+
 def move_new(source: Path, target: Path) -> None:
     """Rename a file to a name on the same file system that nothing has.
 
@@ -192,7 +204,7 @@ def reason(error: OSError | ValueError) -> str:
 
 def printable(path: str | os.PathLike[str]) -> str:
     """Return a path as a message shows it: on one line, the middle of a very long one left out."""
-    return middle(one_line(str(path)), MAX_SHOWN)
+    return middle(one_line(str(path)), MAX_PATH_CHARS)
 
 
 def _exists_already(path: Path) -> OutputError:

@@ -98,7 +98,7 @@ class GpuReadings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class NvmlRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What NVML had to tell, or why it told nothing."""
+    """The readings of NVML, or why there are none."""
 
     available: bool | None = None
     reason: str = ""

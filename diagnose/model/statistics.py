@@ -1,26 +1,34 @@
-"""How much faster, and how sure: ratios of runs' medians with bootstrap intervals, widened by the machine's own noise.
+"""How two sets of runs differ, and how certain that is; a run is one process, and its steps are no runs.
 
-A shared machine has fast and slow spells that outlast a run, so that equal runs fall into two heaps. The median of all
-their steps then jumps from one heap to the other. Instead every run of one variant is set against every run of the
-other, and the middle ratio is taken (the estimator of Hodges and Lehmann for a shift, on logarithms): pairs of equal
-spells agree, and those of unequal ones lie on both sides of them.
+A shared machine has fast and slow spells that outlast a run, so that equal runs are bimodal. The median of all their
+steps then jumps from one mode to the other.
+
+`speed_up` is for runs in turns, as ``prove`` makes them: every run of one variant is set against every run of the
+other, and the middle ratio is taken (the estimator of Hodges and Lehmann for a shift, on logarithms). Pairs of equal
+spells agree, and those of unequal ones lie on both sides of them. `run_shift` is for runs of which one set was recorded
+earlier, as for ``gate`` and ``compare``: all runs of one side may have met the same spell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, comb, exp, inf, log
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SpeedUp", "noise_of", "speed_up"]
+__all__ = ["RunShift", "SpeedUp", "noise_of", "run_shift", "runs_needed", "speed_up"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 USUAL_RUNS = 2  # of each variant: the noise counts whole
 RESAMPLES = 2000
 COVERAGE = 0.95
+# Student's t, two-sided 95 %, for 1, 2, … degrees of freedom; beyond the table its expansion around the normal quantile
+T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+NORMAL_QUANTILE = 1.960
+MAX_LOG_RATIO = 100.0  # keeps damaged times finite; no two steps differ by that
 
 
 class SpeedUp(NamedTuple):
@@ -29,6 +37,49 @@ class SpeedUp(NamedTuple):
     ratio: float
     low: float
     high: float
+
+
+class RunShift(NamedTuple):
+    """The step of one set of runs over that of another: 1.2 is 20 % longer."""
+
+    ratio: float  # of the medians over the runs
+    low: float  # 95 %, from the spread between the runs of each side
+    high: float
+    spread: float  # standard deviation of equal runs, as a share
+    gap: float  # the fastest of the slower runs over the slowest of the faster ones; below 1 where the sides overlap
+    order_chance: float  # that equal runs come in an order that separates the sides as much, in this direction
+    num_orders: int  # in which the runs of both sides can come
+
+
+def run_shift(baseline: Sequence[float], candidate: Sequence[float]) -> RunShift:
+    """Compare the median steps of independent runs, at least two on one side and one on the other.
+
+    The interval is Student's for the difference of mean logarithms, and holds the ratio of the medians too: with two to
+    five runs a side a bootstrap over runs is too narrow. On a machine with fast and slow spells the runs follow no bell
+    curve, so the chance of their order is given too: the exact test of Mann and Whitney, for any distribution.
+    """
+    before, after = np.log(np.asarray(baseline)), np.log(np.asarray(candidate))
+    freedom = len(before) + len(after) - 2
+    squares = float(np.sum((before - before.mean()) ** 2) + np.sum((after - after.mean()) ** 2))
+    spread = (squares / freedom) ** 0.5
+    reach = min(_t_quantile(freedom) * spread * (1 / len(before) + 1 / len(after)) ** 0.5, MAX_LOG_RATIO)
+    middle = float(after.mean() - before.mean())
+    ratio = float(np.median(candidate) / np.median(baseline))
+    slower, faster = (candidate, baseline) if ratio >= 1 else (baseline, candidate)
+    return RunShift(
+        ratio=ratio,
+        low=min(ratio, exp(middle - reach)),
+        high=max(ratio, exp(middle + reach)),
+        spread=spread,
+        gap=min(slower) / max(faster),
+        order_chance=_order_chance(slower, faster),
+        num_orders=comb(len(before) + len(after), len(before)),
+    )
+
+
+def runs_needed(spread: float, ratio: float) -> float:
+    """Return how many runs a side tell two steps apart of which one is ``ratio`` times as long, infinite for 1."""
+    return inf if ratio <= 1 else ceil(2 * (T_QUANTILES[-1] * spread / log(ratio)) ** 2)
 
 
 def speed_up(baseline: Sequence[Sequence[float]], variant: Sequence[Sequence[float]], noise: float) -> SpeedUp:
@@ -53,6 +104,25 @@ def noise_of(runs: Sequence[Sequence[float]]) -> float:
     if len(medians) < 2:  # one run has nothing to differ from
         return 0.0
     return float(np.max(np.abs(medians / np.median(medians) - 1)))
+
+
+def _t_quantile(freedom: int) -> float:
+    if freedom <= len(T_QUANTILES):
+        return T_QUANTILES[freedom - 1]
+    z = NORMAL_QUANTILE
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def _order_chance(slower: Sequence[float], faster: Sequence[float]) -> float:
+    """Return the share of all orders of the runs that have as few pairs in the wrong order; a tie is a wrong one."""
+    wrong = sum(a <= b for a in slower for b in faster)
+    orders = [1] + [0] * wrong  # by their number of wrong pairs: the coefficients of a Gaussian binomial
+    for i in range(1, len(slower) + 1):
+        for pairs in range(wrong, len(faster) + i - 1, -1):
+            orders[pairs] -= orders[pairs - len(faster) - i]
+        for pairs in range(i, wrong + 1):
+            orders[pairs] += orders[pairs - i]
+    return sum(orders) / comb(len(slower) + len(faster), len(slower))
 
 
 def _medians(runs: Sequence[Sequence[float]]) -> Floats:

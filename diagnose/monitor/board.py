@@ -41,7 +41,7 @@ class Reading:
 class Board:
     """One GPU; readings of links need the one before, so each object is read in turn."""
 
-    def __init__(self, nvml: Any, index: int) -> None:  # noqa: ANN401  # pynvml is untyped
+    def __init__(self, nvml: Any, index: int) -> None:
         self._nvml, self.index = nvml, index
         self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
         self.name = _text(_ask(lambda: nvml.nvmlDeviceGetName(self._handle))) or f"GPU {index}"
@@ -54,7 +54,7 @@ class Board:
         self._links: tuple[float, float | None, float | None] = (0.0, None, None)
 
     def read(self) -> Reading:
-        """Ask the driver for everything; takes up to 50 ms, most of it for PCIe."""
+        """Read everything from the driver; takes up to 50 ms, most of it for PCIe."""
         nvml, handle = self._nvml, self._handle
         use = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
@@ -88,8 +88,8 @@ class Board:
     def _link_rates(self, now: float) -> tuple[float | None, float | None]:
         """Return what went over NVLink since the last reading, MB/s both ways; None at the first one."""
         before, *counters = self._links
-        told = _ask(lambda: self._nvml.nvmlDeviceGetFieldValues(self._handle, [_NVLINK_SENT, _NVLINK_RECEIVED]))
-        found = [_counter(field) for field in told] if told is not None and len(told) == 2 else [None, None]
+        fields = _ask(lambda: self._nvml.nvmlDeviceGetFieldValues(self._handle, [_NVLINK_SENT, _NVLINK_RECEIVED]))
+        found = [_counter(field) for field in fields] if fields is not None and len(fields) == 2 else [None, None]
         self._links = (now, *found)
         taken = now - before
         rates = [
@@ -99,7 +99,7 @@ class Board:
         return rates[0], rates[1]
 
 
-def connect(nvml: Any, indices: tuple[int, ...]) -> list[Board]:  # noqa: ANN401  # pynvml is untyped
+def connect(nvml: Any, indices: tuple[int, ...]) -> list[Board]:
     """Return the GPUs of these indices, of all where none is named.
 
     Raises:
@@ -112,7 +112,7 @@ def connect(nvml: Any, indices: tuple[int, ...]) -> list[Board]:  # noqa: ANN401
     return [Board(nvml, index) for index in indices or range(count)]
 
 
-def _counter(field: Any) -> float | None:  # noqa: ANN401  # pynvml is untyped
+def _counter(field: Any) -> float | None:
     return float(field.value.ullVal) if field.nvmlReturn == 0 else None
 
 
@@ -120,7 +120,7 @@ def _text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
 
 
-def _ask(question: Callable[[], Any]) -> Any:  # noqa: ANN401  # numbers of all kinds
+def _ask(question: Callable[[], Any]) -> Any:
     """Return the answer, None where the board or the driver has none."""
     try:
         return question()

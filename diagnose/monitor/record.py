@@ -11,7 +11,7 @@ from diagnose.monitor.board import METRICS, Board, Reading
 
 __all__ = ["CSV_COLUMNS", "Record", "percentile"]
 
-MOST_ROWS = 86_400  # of a GPU: a day at one a second
+MAX_READINGS = 86_400  # of a GPU: a day at one a second
 PERCENTILES = (5, 50, 95)
 CSV_COLUMNS = ("time_utc", "gpu", "uuid", "name", *METRICS, "slowed_by")
 
@@ -21,7 +21,7 @@ class Record:
 
     def __init__(self, board: Board) -> None:
         self.board = board
-        self.readings: deque[Reading] = deque(maxlen=MOST_ROWS)
+        self.readings: deque[Reading] = deque(maxlen=MAX_READINGS)
 
     def add(self, reading: Reading) -> list[str]:
         """Keep a reading; return its row as CSV has it."""
@@ -76,5 +76,5 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 def to_json(records: Sequence[Record], interval_s: float) -> str:
     """Return the JSON of a whole watch."""
-    told = {"schema_version": 1, "interval_s": interval_s, "metrics": METRICS, "gpus": [r.to_dict() for r in records]}
-    return json.dumps(told, indent=1, allow_nan=False)
+    data = {"schema_version": 1, "interval_s": interval_s, "metrics": METRICS, "gpus": [r.to_dict() for r in records]}
+    return json.dumps(data, indent=1, allow_nan=False)

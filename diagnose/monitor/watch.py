@@ -31,7 +31,7 @@ WriteRow = Callable[[list[str]], None]
 
 @dataclass(frozen=True)
 class MonitorRequest:
-    """What the command was asked for."""
+    """The options of the command."""
 
     interval: float = 1.0  # s
     seconds: float | None = None  # None: until Ctrl-C
@@ -42,11 +42,11 @@ class MonitorRequest:
 
     @property
     def to_stdout(self) -> bool:
-        """Tell whether standard output belongs to data."""
+        """Return whether standard output belongs to data."""
         return "-" in (self.csv_file, self.json_file)
 
 
-def watch(request: MonitorRequest, nvml: Any = None) -> int:  # noqa: ANN401  # pynvml is untyped
+def watch(request: MonitorRequest, nvml: Any = None) -> int:
     """Watch until the time is over or Ctrl-C comes; return the exit code, which is 0 also where there is no driver.
 
     Raises:
@@ -75,13 +75,13 @@ def watch(request: MonitorRequest, nvml: Any = None) -> int:  # noqa: ANN401  # 
         nvml.nvmlShutdown()
 
 
-def _driver() -> Any:  # noqa: ANN401  # pynvml is untyped
+def _driver() -> Any:
     import pynvml
 
     return pynvml
 
 
-def _watch(request: MonitorRequest, nvml: Any) -> int:  # noqa: ANN401  # pynvml is untyped
+def _watch(request: MonitorRequest, nvml: Any) -> int:
     records = [Record(board) for board in connect(nvml, request.gpus)]
     if not records:
         print("diagnose: the driver has no GPU, so there is nothing to watch.", file=sys.stderr)

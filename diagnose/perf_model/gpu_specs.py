@@ -1,4 +1,4 @@
-"""What a GPU can do at best: dense peak rates by precision, memory bandwidth and links, as its maker's data sheet says.
+"""What a GPU can do at best: dense peak rates by precision, memory bandwidth and links, from data sheets.
 
 Rates are 1e12 operations a second without sparsity; where a sheet gives only the rate with sparsity, half of it. For
 GeForce cards they are those with float32 accumulation, which is what PyTorch's products use. ``fp32`` is the best rate
@@ -23,12 +23,12 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.model.events import Device
 
-__all__ = ["Peak", "Precision", "peak_of"]
+__all__ = ["GpuSpec", "Precision", "spec_of"]
 
 Precision: TypeAlias = Literal["fp32", "tf32", "f16", "fp8"]
 
 
-class Peak(NamedTuple):
+class GpuSpec(NamedTuple):
     """One device's limits; one of two dies where the maker sells a pair as one board but each is a device."""
 
     name: str
@@ -49,7 +49,7 @@ class Peak(NamedTuple):
         return tera * 1e12
 
 
-_Row: TypeAlias = tuple[str, int, Peak]
+_Row: TypeAlias = tuple[str, int, GpuSpec]
 
 
 def _sheet(name: str) -> str:
@@ -65,61 +65,61 @@ _GEN3, _GEN4, _GEN5 = 15.8, 31.5, 63.0  # PCIe with 16 lanes, after line coding
 
 # What the name must contain as whole words, the smallest memory in GiB for it, and the limits. First match wins.
 _DATA_CENTER: tuple[_Row, ...] = (
-    ("P100-SXM2", 0, Peak("P100 SXM2", 10.6, 0, 21.2, 0, 732, 56, _sheet("P100"), 4, 160, _GEN3)),
-    ("P100-PCIE", 15, Peak("P100 PCIe", 9.3, 0, 18.7, 0, 732, 56, _sheet("P100"), 4, 0, _GEN3)),
-    ("GP100", 0, Peak("Quadro GP100", 10.3, 0, 20.7, 0, 717, 56, _sheet("Quadro GP100"), 4, 80, _GEN3)),
-    ("V100S-PCIE", 0, Peak("V100S PCIe", 16.4, 0, 130, 0, 1134, 80, _sheet("V100S"), 6, 0, _GEN3)),
-    ("V100-PCIE", 0, Peak("V100 PCIe", 14.0, 0, 112, 0, 900, 80, _sheet("V100"), 6, 0, _GEN3)),
-    ("V100-(SXM2|SXM3|DGXS)", 0, Peak("V100 SXM2", 15.7, 0, 125, 0, 900, 80, _sheet("V100"), 6, 300, _GEN3)),
-    ("T4", 0, Peak("T4", 8.1, 0, 65, 0, 320, 40, _sheet("T4"), 4, 0, _GEN3)),
-    ("A2", 0, Peak("A2", 4.5, 9, 18, 0, 200, 10, _sheet("A2"), 2, 0, _GEN4 / 2)),
-    ("A10", 0, Peak("A10", 31.2, 62.5, 125, 0, 600, 72, _sheet("A10"), 6, 0, _GEN4)),
-    ("A30", 0, Peak("A30", 10.3, 82, 165, 0, 933, 56, _sheet("A30"), 24, 200, _GEN4)),
-    ("A40", 0, Peak("A40", 37.4, 74.8, 149.7, 0, 696, 84, _sheet("A40"), 6, 112.5, _GEN4)),
-    ("A[18]00.*PCIe", 60, Peak("A100 80GB PCIe", 19.5, 156, 312, 0, 1935, 108, _sheet("A100 80GB"), 40, 600, _GEN4)),
-    ("A[18]00", 60, Peak("A100 80GB SXM", 19.5, 156, 312, 0, 2039, 108, _sheet("A100 80GB"), 40, 600, _GEN4)),
-    ("A[18]00", 0, Peak("A100 40GB", 19.5, 156, 312, 0, 1555, 108, _sheet("A100"), 40, 600, _GEN4)),
-    ("L4", 0, Peak("L4", 30.3, 60, 121, 242, 300, 58, _sheet("L4"), 48, 0, _GEN4)),
-    ("L40S", 0, Peak("L40S", 91.6, 183, 362, 733, 864, 142, _sheet("L40S"), 96, 0, _GEN4)),
-    ("H100 NVL", 0, Peak("H100 NVL", 60, 417, 835, 1671, 3900, 132, _sheet("H100"), 50, 600, _GEN5)),
-    ("H100 PCIe", 0, Peak("H100 PCIe", 51, 378, 756, 1513, 2000, 114, _sheet("H100"), 50, 600, _GEN5)),
-    ("H100.*HBM3|H100.*SXM5", 0, Peak("H100 SXM", 67, 494, 989, 1979, 3350, 132, _sheet("H100"), 50, 900, _GEN5)),
-    ("GH200 144G HBM3e", 0, Peak("GH200 144GB", 67, 494, 989, 1979, 4900, 132, _sheet("GH200"), 50, 900, 450)),
-    ("GH200 480GB", 0, Peak("GH200 96GB", 67, 494, 989, 1979, 4000, 132, _sheet("GH200"), 50, 900, 450)),
-    ("H200 NVL", 0, Peak("H200 NVL", 60, 417, 835, 1671, 4800, 132, _sheet("H200"), 50, 900, _GEN5)),
-    ("H200", 0, Peak("H200", 67, 494, 989, 1979, 4800, 132, _sheet("H200"), 50, 900, _GEN5)),
-    ("B200", 0, Peak("B200", 75, 1100, 2250, 4500, 7700, 148, _sheet("HGX B200"), 126, 1800, _GEN5)),
-    ("MI100", 0, Peak("MI100", 46.1, 0, 184.6, 0, 1229, 120, _sheet("MI100"), 8, 276, _GEN4)),
-    ("MI210", 0, Peak("MI210", 45.3, 0, 181, 0, 1638, 104, _sheet("MI210"), 8, 300, _GEN4)),
-    ("MI250X", 0, Peak("MI250X, one die", 47.9, 0, 191.5, 0, 1638, 110, _sheet("MI250X"), 8, 400, _GEN4)),
-    ("MI250", 0, Peak("MI250, one die", 45.3, 0, 181, 0, 1638, 104, _sheet("MI250"), 8, 300, _GEN4)),
-    ("MI300A", 0, Peak("MI300A", 122.6, 490.3, 980.6, 1961.2, 5300, 228, _sheet("MI300A"), 24, 768, _GEN5)),
-    ("MI300X", 0, Peak("MI300X", 163.4, 653.7, 1307.4, 2614.9, 5300, 304, _sheet("MI300X"), 32, 896, _GEN5)),
-    ("MI325X", 0, Peak("MI325X", 163.4, 653.7, 1307.4, 2614.9, 6000, 304, _sheet("MI325X"), 32, 896, _GEN5)),
-    ("MI350X", 0, Peak("MI350X", 144.2, 0, 2309.6, 4614, 8000, 256, _sheet("MI350X"), 32, 1075, _GEN5)),
-    ("MI355X", 0, Peak("MI355X", 157.3, 0, 2516.6, 5033.2, 8000, 256, _sheet("MI355X"), 32, 1075, _GEN5)),
+    ("P100-SXM2", 0, GpuSpec("P100 SXM2", 10.6, 0, 21.2, 0, 732, 56, _sheet("P100"), 4, 160, _GEN3)),
+    ("P100-PCIE", 15, GpuSpec("P100 PCIe", 9.3, 0, 18.7, 0, 732, 56, _sheet("P100"), 4, 0, _GEN3)),
+    ("GP100", 0, GpuSpec("Quadro GP100", 10.3, 0, 20.7, 0, 717, 56, _sheet("Quadro GP100"), 4, 80, _GEN3)),
+    ("V100S-PCIE", 0, GpuSpec("V100S PCIe", 16.4, 0, 130, 0, 1134, 80, _sheet("V100S"), 6, 0, _GEN3)),
+    ("V100-PCIE", 0, GpuSpec("V100 PCIe", 14.0, 0, 112, 0, 900, 80, _sheet("V100"), 6, 0, _GEN3)),
+    ("V100-(SXM2|SXM3|DGXS)", 0, GpuSpec("V100 SXM2", 15.7, 0, 125, 0, 900, 80, _sheet("V100"), 6, 300, _GEN3)),
+    ("T4", 0, GpuSpec("T4", 8.1, 0, 65, 0, 320, 40, _sheet("T4"), 4, 0, _GEN3)),
+    ("A2", 0, GpuSpec("A2", 4.5, 9, 18, 0, 200, 10, _sheet("A2"), 2, 0, _GEN4 / 2)),
+    ("A10", 0, GpuSpec("A10", 31.2, 62.5, 125, 0, 600, 72, _sheet("A10"), 6, 0, _GEN4)),
+    ("A30", 0, GpuSpec("A30", 10.3, 82, 165, 0, 933, 56, _sheet("A30"), 24, 200, _GEN4)),
+    ("A40", 0, GpuSpec("A40", 37.4, 74.8, 149.7, 0, 696, 84, _sheet("A40"), 6, 112.5, _GEN4)),
+    ("A[18]00.*PCIe", 60, GpuSpec("A100 80GB PCIe", 19.5, 156, 312, 0, 1935, 108, _sheet("A100 80GB"), 40, 600, _GEN4)),
+    ("A[18]00", 60, GpuSpec("A100 80GB SXM", 19.5, 156, 312, 0, 2039, 108, _sheet("A100 80GB"), 40, 600, _GEN4)),
+    ("A[18]00", 0, GpuSpec("A100 40GB", 19.5, 156, 312, 0, 1555, 108, _sheet("A100"), 40, 600, _GEN4)),
+    ("L4", 0, GpuSpec("L4", 30.3, 60, 121, 242, 300, 58, _sheet("L4"), 48, 0, _GEN4)),
+    ("L40S", 0, GpuSpec("L40S", 91.6, 183, 362, 733, 864, 142, _sheet("L40S"), 96, 0, _GEN4)),
+    ("H100 NVL", 0, GpuSpec("H100 NVL", 60, 417, 835, 1671, 3900, 132, _sheet("H100"), 50, 600, _GEN5)),
+    ("H100 PCIe", 0, GpuSpec("H100 PCIe", 51, 378, 756, 1513, 2000, 114, _sheet("H100"), 50, 600, _GEN5)),
+    ("H100.*HBM3|H100.*SXM5", 0, GpuSpec("H100 SXM", 67, 494, 989, 1979, 3350, 132, _sheet("H100"), 50, 900, _GEN5)),
+    ("GH200 144G HBM3e", 0, GpuSpec("GH200 144GB", 67, 494, 989, 1979, 4900, 132, _sheet("GH200"), 50, 900, 450)),
+    ("GH200 480GB", 0, GpuSpec("GH200 96GB", 67, 494, 989, 1979, 4000, 132, _sheet("GH200"), 50, 900, 450)),
+    ("H200 NVL", 0, GpuSpec("H200 NVL", 60, 417, 835, 1671, 4800, 132, _sheet("H200"), 50, 900, _GEN5)),
+    ("H200", 0, GpuSpec("H200", 67, 494, 989, 1979, 4800, 132, _sheet("H200"), 50, 900, _GEN5)),
+    ("B200", 0, GpuSpec("B200", 75, 1100, 2250, 4500, 7700, 148, _sheet("HGX B200"), 126, 1800, _GEN5)),
+    ("MI100", 0, GpuSpec("MI100", 46.1, 0, 184.6, 0, 1229, 120, _sheet("MI100"), 8, 276, _GEN4)),
+    ("MI210", 0, GpuSpec("MI210", 45.3, 0, 181, 0, 1638, 104, _sheet("MI210"), 8, 300, _GEN4)),
+    ("MI250X", 0, GpuSpec("MI250X, one die", 47.9, 0, 191.5, 0, 1638, 110, _sheet("MI250X"), 8, 400, _GEN4)),
+    ("MI250", 0, GpuSpec("MI250, one die", 45.3, 0, 181, 0, 1638, 104, _sheet("MI250"), 8, 300, _GEN4)),
+    ("MI300A", 0, GpuSpec("MI300A", 122.6, 490.3, 980.6, 1961.2, 5300, 228, _sheet("MI300A"), 24, 768, _GEN5)),
+    ("MI300X", 0, GpuSpec("MI300X", 163.4, 653.7, 1307.4, 2614.9, 5300, 304, _sheet("MI300X"), 32, 896, _GEN5)),
+    ("MI325X", 0, GpuSpec("MI325X", 163.4, 653.7, 1307.4, 2614.9, 6000, 304, _sheet("MI325X"), 32, 896, _GEN5)),
+    ("MI350X", 0, GpuSpec("MI350X", 144.2, 0, 2309.6, 4614, 8000, 256, _sheet("MI350X"), 32, 1075, _GEN5)),
+    ("MI355X", 0, GpuSpec("MI355X", 157.3, 0, 2516.6, 5033.2, 8000, 256, _sheet("MI355X"), 32, 1075, _GEN5)),
 )
 _PROFESSIONAL: tuple[_Row, ...] = (
-    ("Quadro RTX 5000", 0, Peak("Quadro RTX 5000", 11.2, 0, 89.2, 0, 448, 48, _TURING, 4, 50, _GEN3)),
-    ("Quadro RTX [68]000", 0, Peak("Quadro RTX 6000 or 8000", 16.3, 0, 130.5, 0, 672, 72, _TURING, 6, 100, _GEN3)),
-    ("TITAN RTX", 0, Peak("TITAN RTX", 16.3, 0, 130.5, 0, 672, 72, _TURING, 6, 100, _GEN3)),
-    ("TITAN V", 0, Peak("TITAN V", 14.9, 0, 119.2, 0, 653, 80, _PAGE, 4.5, 0, _GEN3)),
-    ("RTX A4000", 0, Peak("RTX A4000", 19.2, 38.3, 76.7, 0, 448, 48, _sheet("RTX A4000"), 4, 0, _GEN4)),
-    ("RTX A4500", 0, Peak("RTX A4500", 23.7, 47.3, 94.6, 0, 640, 56, _sheet("RTX A4500"), 6, 112.5, _GEN4)),
-    ("RTX A5000", 0, Peak("RTX A5000", 27.8, 55.6, 111.1, 0, 768, 64, _sheet("RTX A5000"), 6, 112.5, _GEN4)),
-    ("RTX A6000", 0, Peak("RTX A6000", 38.7, 77.4, 154.8, 0, 768, 84, _sheet("RTX A6000"), 6, 112.5, _GEN4)),
-    ("RTX 5000 Ada", 0, Peak("RTX 5000 Ada", 65.3, 130.6, 261.1, 522.1, 576, 100, _ADA, 72, 0, _GEN4)),
-    ("RTX 6000 Ada", 0, Peak("RTX 6000 Ada", 91.1, 182.1, 364.2, 728.5, 960, 142, _ADA, 96, 0, _GEN4)),
+    ("Quadro RTX 5000", 0, GpuSpec("Quadro RTX 5000", 11.2, 0, 89.2, 0, 448, 48, _TURING, 4, 50, _GEN3)),
+    ("Quadro RTX [68]000", 0, GpuSpec("Quadro RTX 6000 or 8000", 16.3, 0, 130.5, 0, 672, 72, _TURING, 6, 100, _GEN3)),
+    ("TITAN RTX", 0, GpuSpec("TITAN RTX", 16.3, 0, 130.5, 0, 672, 72, _TURING, 6, 100, _GEN3)),
+    ("TITAN V", 0, GpuSpec("TITAN V", 14.9, 0, 119.2, 0, 653, 80, _PAGE, 4.5, 0, _GEN3)),
+    ("RTX A4000", 0, GpuSpec("RTX A4000", 19.2, 38.3, 76.7, 0, 448, 48, _sheet("RTX A4000"), 4, 0, _GEN4)),
+    ("RTX A4500", 0, GpuSpec("RTX A4500", 23.7, 47.3, 94.6, 0, 640, 56, _sheet("RTX A4500"), 6, 112.5, _GEN4)),
+    ("RTX A5000", 0, GpuSpec("RTX A5000", 27.8, 55.6, 111.1, 0, 768, 64, _sheet("RTX A5000"), 6, 112.5, _GEN4)),
+    ("RTX A6000", 0, GpuSpec("RTX A6000", 38.7, 77.4, 154.8, 0, 768, 84, _sheet("RTX A6000"), 6, 112.5, _GEN4)),
+    ("RTX 5000 Ada", 0, GpuSpec("RTX 5000 Ada", 65.3, 130.6, 261.1, 522.1, 576, 100, _ADA, 72, 0, _GEN4)),
+    ("RTX 6000 Ada", 0, GpuSpec("RTX 6000 Ada", 91.1, 182.1, 364.2, 728.5, 960, 142, _ADA, 96, 0, _GEN4)),
     (
         "RTX PRO 6000 Blackwell Workstation",
         0,
-        Peak("RTX PRO 6000 Blackwell", 125, 250, 500, 1000, 1792, 188, _BLACKWELL, 128, 0, _GEN5),
+        GpuSpec("RTX PRO 6000 Blackwell", 125, 250, 500, 1000, 1792, 188, _BLACKWELL, 128, 0, _GEN5),
     ),
 )
 
 
 # The same name and number of units with less memory is a card with a narrower bus.
-_LEAST_GIB = {"RTX 3060": 11}
+_MIN_GIB = {"RTX 3060": 11}
 
 
 def _geforce(name: str, fp32: float, bandwidth: float, sms: int, l2_mb: float) -> _Row:
@@ -133,8 +133,8 @@ def _geforce(name: str, fp32: float, bandwidth: float, sms: int, l2_mb: float) -
     }[series]
     return (
         name,
-        _LEAST_GIB.get(name, 0),
-        Peak(name, fp32, fp32 * tf32, fp32 * f16, fp32 * fp8, bandwidth, sms, source, l2_mb, 0, pcie),
+        _MIN_GIB.get(name, 0),
+        GpuSpec(name, fp32, fp32 * tf32, fp32 * f16, fp32 * fp8, bandwidth, sms, source, l2_mb, 0, pcie),
     )
 
 
@@ -182,13 +182,13 @@ _OTHER_CARD = re.compile(
 )
 
 
-def peak_of(device: Device) -> Peak | None:
+def spec_of(device: Device) -> GpuSpec | None:
     """Return the limits of a device by its name, None where the name or the number of its units fits none."""
     return _look_up(device.name, device.memory_bytes, device.num_sms)
 
 
 @lru_cache(maxsize=64)
-def _look_up(name: str, memory_bytes: int, num_sms: int) -> Peak | None:
+def _look_up(name: str, memory_bytes: int, num_sms: int) -> GpuSpec | None:
     if not name or _OTHER_CARD.search(name):
         return None
     spaced = " ".join(name.split())
@@ -196,6 +196,6 @@ def _look_up(name: str, memory_bytes: int, num_sms: int) -> Peak | None:
         if memory_bytes >= least_gib << 30 and re.search(
             rf"(?<![A-Za-z0-9])({words})(?![A-Za-z0-9])", spaced, re.IGNORECASE
         ):
-            # Fewer units than the sheet says are a slice of the device or another card of the same name.
+            # Fewer units than on the sheet are a slice of the device or another card of the same name.
             return peak if num_sms in (0, peak.num_sms) else None
     return None

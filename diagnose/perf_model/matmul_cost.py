@@ -13,10 +13,10 @@ from typing import NamedTuple, TypeAlias
 from diagnose.perf_model.gpu_specs import Precision
 from diagnose.perf_model.op_inputs import BYTES, Inputs, Shape, Tensor
 
-__all__ = ["PRODUCTS", "Work", "compiled_product", "is_convolution", "output_of_convolution"]
+__all__ = ["PRODUCTS", "OpCost", "compiled_product", "is_convolution", "output_of_convolution"]
 
 
-class Work(NamedTuple):
+class OpCost(NamedTuple):
     """The least that an operator does."""
 
     flop: float  # operations of matrix units; 0 where memory alone counts
@@ -24,7 +24,7 @@ class Work(NamedTuple):
     precision: Precision  # by the type of its inputs
 
 
-Formula: TypeAlias = Callable[[Inputs], Work]
+Formula: TypeAlias = Callable[[Inputs], OpCost]
 
 _PRECISION: Mapping[str, Precision] = {
     "float": "fp32", "c10::BFloat16": "f16", "c10::Half": "f16", "half": "f16",
@@ -32,34 +32,34 @@ _PRECISION: Mapping[str, Precision] = {
 }  # fmt: skip
 
 
-def _product(batch: int, m: int, k: int, n: int, tensor: Tensor) -> Work:
+def _product(batch: int, m: int, k: int, n: int, tensor: Tensor) -> OpCost:
     """Return the work of ``batch`` products of m × k with k × n."""
     size = BYTES[tensor.type]
-    return Work(2.0 * batch * m * k * n, float(batch * (m * k + k * n + m * n) * size), _PRECISION[tensor.type])
+    return OpCost(2.0 * batch * m * k * n, float(batch * (m * k + k * n + m * n) * size), _PRECISION[tensor.type])
 
 
-def _mm(given: Inputs, first: int = 0) -> Work:
+def _mm(given: Inputs, first: int = 0) -> OpCost:
     left, right = given.tensors[first], given.tensors[first + 1]
     (m, k), (other, n) = left.shape, right.shape
     _same(k, other)
     return _product(1, m, k, n, left)
 
 
-def _bmm(given: Inputs, first: int = 0) -> Work:
+def _bmm(given: Inputs, first: int = 0) -> OpCost:
     left, right = given.tensors[first], given.tensors[first + 1]
     (batch, m, k), (_, other, n) = left.shape, right.shape
     _same(k, other)
     return _product(batch, m, k, n, left)
 
 
-def _mv(given: Inputs, first: int = 0) -> Work:
+def _mv(given: Inputs, first: int = 0) -> OpCost:
     left = given.tensors[first]
     (m, k), (other,) = left.shape, given.tensors[first + 1].shape
     _same(k, other)
     return _product(1, m, k, 1, left)
 
 
-def _linear(given: Inputs) -> Work:
+def _linear(given: Inputs) -> OpCost:
     left = given.tensors[0]
     (*rows, k), (n, other) = left.shape, given.tensors[1].shape
     _same(k, other)
@@ -71,7 +71,7 @@ def _same(k: int, other: int) -> None:
         raise ValueError("the inner sizes differ")
 
 
-def compiled_product(given: Inputs) -> Work:
+def compiled_product(given: Inputs) -> OpCost:
     """Return the work of a product template of inductor: two inputs and the output, m × k, k × n and m × n elements.
 
     Raises:
@@ -85,7 +85,7 @@ def compiled_product(given: Inputs) -> Work:
     else:
         inner = left.shape[-1]
         _same(inner, right.shape[-2])
-    return Work(2.0 * out.size * inner, float(left.bytes + right.bytes + out.bytes), _PRECISION[left.type])
+    return OpCost(2.0 * out.size * inner, float(left.bytes + right.bytes + out.bytes), _PRECISION[left.type])
 
 
 class _Convolution(NamedTuple):
@@ -112,7 +112,7 @@ _FORWARD = {
 }
 
 
-def _convolution(given: Inputs, where: _Convolution) -> Work:
+def _convolution(given: Inputs, where: _Convolution) -> OpCost:
     if where.transposed >= 0 and given.flag(where.transposed) is not False:
         if given.flag(where.transposed) is None:
             raise ValueError("it may be a transposed one")
@@ -130,20 +130,20 @@ def _each(values: list[int], rank: int) -> list[int]:
     return values * rank if len(values) == 1 else values
 
 
-def _with_output(image: Tensor, weight: Tensor, out: Shape) -> Work:
+def _with_output(image: Tensor, weight: Tensor, out: Shape) -> OpCost:
     """Return the work of a convolution whose output has the spatial size ``out``."""
     filters, each = weight.shape[0], prod(weight.shape[1:])
     written = image.shape[0] * filters * prod(out)
     moved = image.bytes + weight.bytes + written * BYTES[image.type]
-    return Work(2.0 * written * each, float(moved), _PRECISION[image.type])
+    return OpCost(2.0 * written * each, float(moved), _PRECISION[image.type])
 
 
 def is_convolution(op: str) -> bool:
-    """Tell whether an operator is the forward of a convolution that may lack its stride."""
+    """Return whether an operator is the forward of a convolution that may lack its stride."""
     return op in _FORWARD
 
 
-def output_of_convolution(given: Inputs, after: Inputs) -> Work | None:
+def output_of_convolution(given: Inputs, after: Inputs) -> OpCost | None:
     """Return the work of a convolution whose output is the first input of what runs after it, None where it is not.
 
     It is one if batch and filters fit and an integer stride and a padding of less than the kernel lead to its size.
@@ -163,28 +163,28 @@ def _is_output(size: int, kernel: int, out: int) -> bool:
     return any((size + 2 * p - kernel) // s + 1 == out for p in paddings for s in (1, 2, 3, 4, kernel))
 
 
-def _transposed(given: Inputs) -> Work:
+def _transposed(given: Inputs) -> OpCost:
     """Return the work of a transposed convolution: each element of its input meets all of the kernel."""
     image, weight = given.tensor(0), given.tensor(1)
     each = prod(weight.shape[1:])
-    return Work(2.0 * image.size * each, float(image.bytes + weight.bytes), _PRECISION[image.type])
+    return OpCost(2.0 * image.size * each, float(image.bytes + weight.bytes), _PRECISION[image.type])
 
 
-def _convolution_backward(given: Inputs) -> Work:
-    """Return the work of the gradients that are asked for, each of which costs as much as the forward."""
+def _convolution_backward(given: Inputs) -> OpCost:
+    """Return the work of the gradients that are computed, each of which costs as much as the forward."""
     above, image, weight = (given.tensor(i) for i in range(3))
     if given.flag(7) is None or len(given.values) < 11:
-        raise ValueError("neither kind nor gradients are said")
+        raise ValueError("neither kind nor gradients were recorded")
     each = 2.0 * prod(weight.shape[1:]) * (image.size if given.flag(7) else above.size)
     wanted = [text.strip() == "True" for text in given.values[10].strip("[]").split(",")]
     moved = above.bytes * sum(wanted[:2]) + (image.bytes + weight.bytes) * sum(wanted[:2])
-    return Work(each * sum(wanted[:2]), float(moved), _PRECISION[image.type])
+    return OpCost(each * sum(wanted[:2]), float(moved), _PRECISION[image.type])
 
 
-def _one_gradient(given: Inputs, above: int, weight: int) -> Work:
+def _one_gradient(given: Inputs, above: int, weight: int) -> OpCost:
     """Return the work of one gradient of a convolution, by an operator of its own as older releases had."""
     gradient, other = given.tensors[above], given.tensors[weight]
-    return Work(
+    return OpCost(
         2.0 * gradient.size * prod(other.shape[1:]), float(gradient.bytes + other.bytes), _PRECISION[gradient.type]
     )
 
@@ -215,8 +215,8 @@ _ATTENTION = {
 _CAUSAL = ("True", "1", "2")  # a flag, or efficient attention's kind of mask
 
 
-def _attention(given: Inputs, where: _Attention) -> Work:
-    """Return the work of attention; where it is not said to be causal, of all pairs, which is the most it can be.
+def _attention(given: Inputs, where: _Attention) -> OpCost:
+    """Return the work of attention; without a causal flag, of all pairs, which is the most it can be.
 
     The backward makes the scores again and four more products of the same size: five where the forward has two.
     """
@@ -228,7 +228,7 @@ def _attention(given: Inputs, where: _Attention) -> Work:
     products = 5 if where.backward else 2
     flop = batch * q.shape[where.heads] * pairs * (width + v.shape[3]) * products
     moved = (2 * q.bytes + k.bytes + v.bytes) * (2 if where.backward else 1)
-    return Work(float(flop), float(moved), _PRECISION[q.type])
+    return OpCost(float(flop), float(moved), _PRECISION[q.type])
 
 
 PRODUCTS: Mapping[str, Formula] = {

@@ -1,7 +1,7 @@
 """What an operator has to do at least, from its inputs: operations, and bytes to and from memory.
 
 Every input is counted as read once and every output as written once: caches and fusion within the operator can save
-no more than that. Operators whose inputs do not tell the work have none: a convolution without recorded stride, a
+no more than that. Operators whose inputs do not determine the work have none: a convolution without recorded stride, a
 list of tensors of unknown type, an index whose result depends on values.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 
-from diagnose.perf_model.matmul_cost import PRODUCTS, Work, compiled_product
+from diagnose.perf_model.matmul_cost import PRODUCTS, OpCost, compiled_product
 from diagnose.perf_model.op_inputs import BYTES, Inputs, Shape, element_bytes, inputs
 
-__all__ = ["Work", "is_pointwise", "output_size", "reads_values", "work_of"]
+__all__ = ["OpCost", "cost_of", "is_pointwise", "output_size", "reads_values"]
 
 # Operators that read each element and write one, whatever they compute; with and without a trailing underscore.
 _POINTWISE = frozenset({
@@ -52,13 +52,13 @@ _COMPILED = ("triton_poi_", "triton_per_", "triton_red_")
 
 
 def is_pointwise(op: str) -> bool:
-    """Tell whether an operator computes each element of its output from the same element of its inputs."""
+    """Return whether an operator computes each element of its output from the same element of its inputs."""
     name = op.removeprefix("aten::").removesuffix("_")
     return op.startswith("aten::") and (name in _POINTWISE or name in _COMPARISONS)
 
 
 def output_size(shapes: str, types: str) -> int:
-    """Return the number of elements of a pointwise operator's output, 0 where its shapes do not tell."""
+    """Return the number of elements of a pointwise operator's output, 0 where its shapes do not determine it."""
     given = inputs(shapes, types)
     tensors = given.tensors if given else []
     shape = _broadcast([tensor.shape for tensor in tensors]) if tensors else None
@@ -66,12 +66,12 @@ def output_size(shapes: str, types: str) -> int:
 
 
 def reads_values(op: str) -> bool:
-    """Tell whether an operator's work follows from its numbers and flags too, not from shapes alone."""
+    """Return whether an operator's work follows from its numbers and flags too, not from shapes alone."""
     return (op in PRODUCTS and ("conv" in op or "attention" in op)) or op in _BY_VALUE or op.startswith("triton_")
 
 
-def work_of(op: str, shapes: str, types: str, values: str = "", kernel: str = "") -> Work | None:
-    """Return the work of an operator from the texts of its inputs, None where they do not tell it.
+def cost_of(op: str, shapes: str, types: str, values: str = "", kernel: str = "") -> OpCost | None:
+    """Return the work of an operator from the texts of its inputs, None where they do not determine it.
 
     ``kernel`` is the name of a kernel of it: lists of tensors are recorded without their type.
     """
@@ -85,7 +85,7 @@ def work_of(op: str, shapes: str, types: str, values: str = "", kernel: str = ""
         return None
 
 
-def _formula(op: str, kernel: str) -> Callable[[Inputs], Work] | None:
+def _formula(op: str, kernel: str) -> Callable[[Inputs], OpCost] | None:
     if is_pointwise(op):
         return partial(_pointwise, op)
     if op.startswith(_FOREACH):
@@ -99,8 +99,8 @@ def _formula(op: str, kernel: str) -> Callable[[Inputs], Work] | None:
     return compiled_product if op.startswith(_TEMPLATE) and "mm" in op else _FORMULAS.get(op)
 
 
-def _moving(count: float) -> Work:
-    return Work(0, float(count), "fp32")
+def _moving(count: float) -> OpCost:
+    return OpCost(0, float(count), "fp32")
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
@@ -111,7 +111,7 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
     return tuple(next(iter(column), 1) for column in sizes) if all(len(column) <= 1 for column in sizes) else None
 
 
-def _pointwise(op: str, given: Inputs) -> Work:
+def _pointwise(op: str, given: Inputs) -> OpCost:
     tensors = given.tensors
     shape = _broadcast([tensor.shape for tensor in tensors])
     if shape is None:
@@ -125,31 +125,31 @@ def _pointwise(op: str, given: Inputs) -> Work:
     return _moving(sum(tensor.bytes for tensor in tensors) + prod(shape) * each)
 
 
-def _foreach(op: str, each: int, given: Inputs) -> Work:
+def _foreach(op: str, each: int, given: Inputs) -> OpCost:
     """Return the work over lists of tensors: all are read, and as much as the first one is written."""
     sizes = [sum(map(prod, shapes)) for shapes in given.lists if shapes]
     if not sizes or not each:
-        raise ValueError("the lists or their type are not said")
+        raise ValueError("the lists or their type were not recorded")
     written = 0 if op.startswith(f"{_FOREACH}norm") else sizes[0]
     read = sum(sizes[1:]) if op.startswith((f"{_FOREACH}copy_", f"{_FOREACH}zero_")) else sum(sizes)
     return _moving((read + written) * each)
 
 
-def _fused_optimizer(op: str, each: int, given: Inputs) -> Work:
+def _fused_optimizer(op: str, each: int, given: Inputs) -> OpCost:
     read, written = _FUSED_OPTIMIZERS[op.removeprefix("aten::")]
     sizes = [sum(map(prod, shapes)) for shapes in given.lists[:read] if shapes]
     if not sizes or not each:
-        raise ValueError("the lists or their type are not said")
+        raise ValueError("the lists or their type were not recorded")
     return _moving((sum(sizes) + sizes[0] * min(written, len(sizes) - 1)) * each)
 
 
-def _concatenation(each: int, given: Inputs) -> Work:
+def _concatenation(each: int, given: Inputs) -> OpCost:
     if not given.lists[0] or not each:
-        raise ValueError("the list or its type is not said")
+        raise ValueError("the list or its type was not recorded")
     return _moving(2 * sum(map(prod, given.lists[0])) * each)
 
 
-def _compiled(given: Inputs, *, reduces: bool) -> Work:
+def _compiled(given: Inputs, *, reduces: bool) -> OpCost:
     """Return the work of a kernel of inductor: it is given its inputs and outputs, then how many elements it visits.
 
     Of a tensor that is larger than that it touches a part. One number for a plain loop, or two; a reduction has two.
@@ -158,58 +158,58 @@ def _compiled(given: Inputs, *, reduces: bool) -> Work:
     sizes = {tensor.size for tensor in given.tensors}
     visited = rows * columns if reduces or (columns not in sizes and rows * columns in sizes) else columns
     if visited <= 1:
-        raise ValueError("the numbers of elements are not said")
+        raise ValueError("the numbers of elements were not recorded")
     return _moving(sum(min(tensor.size, visited) * BYTES[tensor.type] for tensor in given.tensors))
 
 
-def _written(given: Inputs) -> Work:
+def _written(given: Inputs) -> OpCost:
     return _moving(given.tensors[0].bytes)
 
 
-def _times(given: Inputs, *, count: int) -> Work:
+def _times(given: Inputs, *, count: int) -> OpCost:
     """Return the work of moving ``count`` tensors of the first one's size."""
     return _moving(count * given.tensors[0].bytes)
 
 
-def _dropout(given: Inputs) -> Work:
+def _dropout(given: Inputs) -> OpCost:
     return _moving(2 * given.tensors[0].bytes + given.tensors[0].size)  # and the mask, a byte each
 
 
-def _index_select(given: Inputs) -> Work:
+def _index_select(given: Inputs) -> OpCost:
     table, chosen, (dim,) = given.tensor(0), given.tensor(2), given.numbers(1)
     taken = chosen.size * (table.size // max(table.shape[dim], 1))
     return _moving(chosen.bytes + 2 * taken * BYTES[table.type])
 
 
-def _embedding_backward(given: Inputs) -> Work:
+def _embedding_backward(given: Inputs) -> OpCost:
     above, chosen, (rows,) = given.tensor(0), given.tensor(1), given.numbers(2)
     return _moving(above.bytes + chosen.bytes + rows * above.shape[-1] * BYTES[above.type])
 
 
-def _gather(given: Inputs) -> Work:
+def _gather(given: Inputs) -> OpCost:
     table, chosen = given.tensor(0), given.tensor(2)
     return _moving(chosen.bytes + 2 * chosen.size * BYTES[table.type])
 
 
-def _scatter(given: Inputs) -> Work:
+def _scatter(given: Inputs) -> OpCost:
     """Return the work of adding or writing elements at places: each place is read and written."""
     table, chosen, source = given.tensor(0), given.tensor(2), given.tensor(3)
     return _moving(chosen.bytes + source.bytes + 2 * source.size * BYTES[table.type])
 
 
-def _index_put(given: Inputs) -> Work:
+def _index_put(given: Inputs) -> OpCost:
     """Return the work of writing or adding values at indices: each place is read and written, each value read."""
     values = given.tensor(2)
     return _moving(3 * values.bytes + sum(map(prod, given.lists[1])) * BYTES["long int"])
 
 
-def _pooling_backward(given: Inputs) -> Work:
+def _pooling_backward(given: Inputs) -> OpCost:
     above, image = given.tensor(0), given.tensor(1)
     return _moving(above.bytes + above.size * BYTES["long int"] + image.bytes)
 
 
 _BY_VALUE = frozenset({"aten::index_select", "aten::embedding_dense_backward"})
-_FORMULAS: Mapping[str, Callable[[Inputs], Work]] = {
+_FORMULAS: Mapping[str, Callable[[Inputs], OpCost]] = {
     **PRODUCTS,
     **{f"aten::{name}": partial(_times, count=1) for name in _REDUCTIONS},
     **{f"aten::{name}": partial(_times, count=2) for name in _IN_AND_OUT},

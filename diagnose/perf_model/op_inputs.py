@@ -17,7 +17,7 @@ BYTES: Mapping[str, int] = {
     "short": 2, "short int": 2, "bool": 1, "unsigned char": 1, "signed char": 1, "c10::Float8_e4m3fn": 1,
     "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::complex<float>": 8,
 }  # fmt: skip
-# Lists of tensors are recorded without their type: the kernel's template arguments tell it.
+# Lists of tensors are recorded without their type: the kernel's template arguments hold it.
 _LISTS = re.compile(r"multi_tensor_apply_kernel|CatArrayBatchedCopy")
 _SIZED = re.compile(r"OpaqueType<(\d+)u?l?>|(c10::BFloat16|c10::Half|\bfloat\b|\bdouble\b)")
 
@@ -66,7 +66,7 @@ class Inputs(NamedTuple):
         """Return the whole numbers of the argument ``index``: of a list, or of one number.
 
         Raises:
-            ValueError: the file does not say it.
+            ValueError: the file does not have it.
         """
         value = json.loads(self.values[index]) if index < len(self.values) else None
         listed = value if isinstance(value, list) else [value]
@@ -76,13 +76,13 @@ class Inputs(NamedTuple):
         return found
 
     def flag(self, index: int) -> bool | None:
-        """Return the truth value of the argument ``index``, None where the file does not say it."""
+        """Return the truth value of the argument ``index``, None where the file does not have it."""
         text = self.values[index] if index < len(self.values) else ""
         return {"True": True, "False": False}.get(text)
 
 
 def inputs(shapes: str, types: str, values: str = "") -> Inputs | None:
-    """Return what the texts say, None where they are not what a profiler writes."""
+    """Return the inputs in the texts, None where they are not what a profiler writes."""
     try:
         dims, kinds, given = (_listed(text) for text in (shapes, types, values or "[]"))
         return Inputs(
@@ -117,7 +117,7 @@ def _shape(dim: object) -> Shape:
 
 
 def element_bytes(kernel: str) -> int:
-    """Return the bytes of an element of the lists of tensors that a kernel works on, 0 where its name does not say."""
+    """Return the bytes of an element of a kernel's lists of tensors, 0 where its name does not show them."""
     if not _LISTS.search(kernel):
         return 0
     found = _SIZED.search(kernel)

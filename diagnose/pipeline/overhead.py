@@ -62,7 +62,7 @@ def _recorded(t: Tables) -> npt.NDArray[np.intp]:
 
 
 def _num_recorded(t: Tables) -> float:
-    return t.once("num_recorded", lambda: len(t.in_window(_recorded(t))) / t.steps.num)
+    return t.cached("num_recorded", lambda: len(t.in_window(_recorded(t))) / t.steps.num)
 
 
 def _num_inside(t: Tables, rule: str, began: Ints) -> int:

@@ -12,17 +12,18 @@ import numpy as np
 
 from diagnose import analyzers
 from diagnose.analyzers.common.memory import memory_of
+from diagnose.changes.common.prescribe import prescribe
 from diagnose.errors import is_debugging
-from diagnose.model.capture import Capture
+from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Source, Where
 from diagnose.model.events import Note, Trace
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.records import as_facts
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.overhead import overhead_share, recording_ns, without_recording
+from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.trust import is_scanty, trust_notes
-from diagnose.pipeline.verdict import headline, matches_verdict, verdict
-from diagnose.replay.savings import Replayed, path_of, replay_savings, waterfall
+from diagnose.pipeline.verdict import dominant, headline, verdict
 from diagnose.tables import Claim, Tables
 from diagnose.tables.roofline import roofline
 
@@ -67,7 +68,7 @@ class RankFindings(NamedTuple):
     """What the rules found in one rank, and what they prescribe."""
 
     tables: Tables
-    findings: list[Finding]  # worth naming, the top_kernels first
+    findings: list[Finding]  # worth naming, the most expensive first
     prescribed: tuple[Prescription, ...]
     notes: list[Note]
 
@@ -99,7 +100,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     shares = _shares(t)
     idle = shares if t.device_id >= 0 else {}
     queue = t.queue if t.device_id >= 0 else None
-    answer = verdict(queue, idle)
+    answer = verdict(queue, t.partition if queue else None, idle)
     replayed, falls, path = Replayed(prescribed), None, None
     with noting("replay", notes):
         replayed = replay_savings(t, found, prescribed)
@@ -107,7 +108,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         falls, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
     found = [replace(f, path_share=replayed.on_path.get(f.rule)) for f in found]
     answers = [f for f in found if f.lost_ns >= WORTH_ANSWERING * step_ns]
-    largest = next((f for f in answers if matches_verdict(answer, analyzers.META[f.rule])), None)
+    largest = dominant(answer, answers, step_ns, t.steps.num)
     found.sort(key=lambda f: f is not largest)
 
     def part(name: str, make: Callable[[Tables], _Part]) -> _Part | None:
@@ -217,12 +218,11 @@ def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, 
 
 def _prescriptions(found: list[Finding], step_ns: float, notes: list[Note]) -> tuple[Prescription, ...]:
     """Collect the changes, those that save most first; one that several findings ask for is listed once."""
-    rules = {rule.META.id: rule for rule in analyzers.RULES}
     listed: dict[str, Prescription] = {}
     for finding in found:
         given: list[Prescription] = []
         with noting(finding.rule, notes):
-            given = rules[finding.rule].prescribe(finding, step_ns)
+            given = prescribe(finding, step_ns)
         for p in given:
             if p.id not in listed or sum(p.saves_ns) > sum(listed[p.id].saves_ns):
                 listed[p.id] = p
@@ -243,4 +243,22 @@ def _source(t: Tables) -> Source:
         unprofiled_step_ns=tuple(int(ms * 1e6) for ms in info.unprofiled_ms) if info else (),
         settled_after=info.settled_after if info else None,
         samples=as_facts(info.nvml) if info else {},
+        setup=_setup(info) if info else {},
     )
+
+
+def _setup(info: CaptureInfo) -> dict[str, object]:
+    """Return what step times depend on besides the code, as far as the capture holds it."""
+    optimizers, flags = (info.optimizer, *info.optimizer.others), info.flags
+    has_optimizer = info.optimizer.num_params is not None
+    autocast = f"{flags.autocast.device} {flags.autocast.dtype}".strip()
+    known = {
+        "batch_size": info.loader.batch_size,
+        "num_params": sum(one.num_params or 0 for one in optimizers) if has_optimizer else None,
+        "num_tensors": sum(one.num_tensors or 0 for one in optimizers) if has_optimizer else None,
+        "param_dtypes": sorted({dtype for one in optimizers for dtype in one.dtypes}) or None,
+        "matmul_precision": flags.matmul_precision,
+        "autocast": autocast or ("off" if flags.matmul_precision is not None else None),  # both are noted together
+        "num_threads": flags.num_threads,
+    }
+    return {name: value for name, value in known.items() if value is not None}

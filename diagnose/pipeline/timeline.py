@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.locate import doing
+from diagnose.analyzers.common.locate import enclosing_operators
 from diagnose.model.charts import Gap, Picture, Span
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
@@ -26,7 +26,7 @@ MAX_LAYERS = 3  # of the host's nesting
 
 def picture(t: Tables) -> Picture:
     """Draw the typical step, up to the begin of the next one or the end of the window."""
-    i = t.steps.typical
+    i = t.steps.median_step
     start = int(t.steps.start[i])
     end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
     device, host = _device_bars(t, start, end), _host_bars(t, start, end)
@@ -106,7 +106,7 @@ def _gaps(t: Tables, start: int, end: int) -> tuple[Gap, ...]:
     causes = t.causes
     rows = np.flatnonzero((causes.start < end) & (causes.end > start))
     rows = np.sort(rows[np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:MAX_GAPS]])
-    details = doing(t, t.main, (causes.start[rows] + causes.end[rows]) // 2)
+    details = enclosing_operators(t, t.main, (causes.start[rows] + causes.end[rows]) // 2)
     return tuple(
         Gap(
             start_ns=max(int(causes.start[r]) - start, 0),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Mask, Rows
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
@@ -21,12 +21,10 @@ from diagnose.tables.host import Layers
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.steps import Steps, find_steps
 
-__all__ = ["Claim", "Mask", "Rows", "Tables"]
+__all__ = ["Claim", "Mask", "Rows", "Tables", "shared_table"]
 
 Claim: TypeAlias = "Callable[[Tables, Intervals], Intervals]"
 
-Rows = npt.NDArray[np.intp]
-Mask = npt.NDArray[np.bool_]
 T = TypeVar("T")
 
 
@@ -34,7 +32,7 @@ T = TypeVar("T")
 class Tables:
     """One rank's trace and everything derived from it, each table on first use.
 
-    ``claims`` are the idle rules in the order in which they are asked, the last one taking what is left; ``causes``
+    ``claims`` are the idle rules in their order, the last one taking what is left; ``causes``
     follows from them, so a claim itself must not read it.
     """
 
@@ -84,51 +82,51 @@ class Tables:
     def causes(self) -> Causes:
         """One cause for every idle nanosecond; without a device, for every nanosecond of the training thread."""
         idle = self.occupancy.idle if self.device_id >= 0 else span(*self.steps.window)
-        *asked, (rest, _) = self.claims
-        return assign(self.gaps, idle, [(rule, partial(claim, self)) for rule, claim in asked], rest=rest)
+        *claims, (rest, _) = self.claims
+        return assign(self.gaps, idle, [(rule, partial(claim, self)) for rule, claim in claims], rest=rest)
 
     @cached_property
-    def driving(self) -> tuple[int, ...]:
+    def launch_threads(self) -> tuple[int, ...]:
         """Threads that launch the device's tasks."""
-        return host.driving_threads(self.trace, self.tasks.launch) if self.device_id >= 0 else ()
+        return host.launch_threads(self.trace, self.tasks.launch) if self.device_id >= 0 else ()
 
     @cached_property
     def main(self) -> int:
         """The thread of the training loop."""
-        return host.main_thread(self.trace, self.steps.thread, self.driving)
+        return host.main_thread(self.trace, self.steps.thread, self.launch_threads)
 
     @cached_property
     def threads(self) -> tuple[int, ...]:
-        """The threads whose doings explain idle: the main one and those that launch."""
-        return tuple(dict.fromkeys((self.main, *self.driving)))
+        """The threads whose activity explains idle time: the main one and those that launch."""
+        return tuple(dict.fromkeys((self.main, *self.launch_threads)))
 
     def host_rows(self, *kinds: Kind) -> Rows:
-        """Return the rows of the given kinds on the threads that matter."""
+        """Return the rows of the given kinds on the main and launching threads."""
 
-        def look() -> Rows:
+        def find() -> Rows:
             rows = names.rows_of(self.trace, *kinds)
             return rows[np.isin(self.trace.events.thread[rows], self.threads)]
 
-        return self.once(("host_rows", kinds), look)
+        return self.cached(("host_rows", kinds), find)
 
     def calls(self, pattern: names.Pattern, *kinds: Kind) -> Rows:
-        """Return the rows on the threads that matter whose name the pattern finds."""
+        """Return the rows on the main and launching threads whose name the pattern finds."""
 
-        def look() -> Rows:
+        def find() -> Rows:
             rows = names.matching(self.trace, kinds or (Kind.RUNTIME,), pattern)
             return rows[np.isin(self.trace.events.thread[rows], self.threads)]
 
-        return self.once(("calls", pattern, kinds), look)
+        return self.cached(("calls", pattern, kinds), find)
 
     @cached_property
-    def _made(self) -> dict[object, object]:
+    def _cache(self) -> dict[object, object]:
         return {}
 
-    def once(self, key: object, make: Callable[[], T]) -> T:
-        """Return what ``make`` gives, made at the first asking for ``key``: tables that several rules share."""
-        if key not in self._made:
-            self._made[key] = make()
-        return cast("T", self._made[key])
+    def cached(self, key: object, make: Callable[[], T]) -> T:
+        """Return what ``make`` returned when ``key`` was first requested: for tables that several rules share."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return cast("T", self._cache[key])
 
     def tasks_matching(self, pattern: names.Pattern) -> Mask:
         """Return which tasks have a name that the pattern finds; each distinct name is searched once."""
@@ -152,20 +150,30 @@ class Tables:
 
     @cached_property
     def work_layers(self) -> dict[int, Layers]:
-        """Operators, annotations and runtime calls by nesting, for each thread that matters."""
+        """Operators, annotations and runtime calls by nesting, for the main and launching threads."""
         kinds = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME)
         return {t: host.layers(self.trace, host.host_rows(self.trace, t, *kinds)) for t in self.threads}
 
     @cached_property
     def frame_layers(self) -> dict[int, Layers]:
-        """Python frames by nesting, for each thread that matters; empty where stacks were not recorded."""
+        """Python frames by nesting, for the main and launching threads; empty where stacks were not recorded."""
         return {t: host.layers(self.trace, host.host_rows(self.trace, t, Kind.PYTHON)) for t in self.threads}
 
     @cached_property
     def in_ops(self) -> Intervals:
-        """Time in which a thread that matters was inside an operator or a runtime call."""
+        """Time in which the main or a launching thread was inside an operator or a runtime call."""
         return self.covering(self.host_rows(Kind.OP, Kind.RUNTIME))
 
     def name(self, row: int) -> str:
         """Return the name of an event."""
         return self.trace.names[int(self.trace.events.name[row])]
+
+
+def shared_table(make: Callable[[Tables], T]) -> Callable[[Tables], T]:
+    """Let a function of ``Tables`` compute its result once for each of them."""
+
+    @wraps(make)
+    def shared(t: Tables) -> T:
+        return t.cached(make, lambda: make(t))
+
+    return shared

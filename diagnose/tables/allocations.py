@@ -5,22 +5,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind
+from diagnose.model.arrays import Ints, Rows
+from diagnose.model.events import Kind
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
 
 __all__ = ["NEVER", "Allocations", "find_allocations"]
 
-Rows = npt.NDArray[np.intp]
 
 NEVER = np.iinfo(np.int64).max
 HOST = -1
 
 
 class Allocations(NamedTuple):
-    """The blocks that were taken while the profiler looked on, in the order of their time, and the totals."""
+    """The blocks that were taken while the profiler ran, in the order of their time, and the totals."""
 
     row: Rows  # the event, for its thread and time
     taken: Ints  # ns

@@ -1,12 +1,12 @@
-"""Slow one-off calls and where they recur: what tells a warm-up from a stall that every step pays."""
+"""Slow one-off calls and where they recur: which distinguishes a warm-up from a stall in every step."""
 
 from __future__ import annotations
 
 import re
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
 from diagnose.tables import Tables
@@ -15,7 +15,6 @@ from diagnose.tables.steps import COLD_CALL_NS
 
 __all__ = ["COMPILE", "allocations", "code_loads", "compile_frames", "recurs"]
 
-Rows = npt.NDArray[np.intp]
 
 _COPY_OR_GRAPH = re.compile(r"Memcpy|Memset|GraphLaunch")
 
@@ -28,7 +27,7 @@ COMPILE = re.compile(
 )
 SETUP_NS = 50_000  # many of these calls are queries that return in a few µs when there is nothing to load
 # A slow call counts as part of every step when it shows in at least this share of them.
-RECURS_IN = 0.5
+MIN_STEP_SHARE = 0.5
 
 
 def allocations(t: Tables) -> Rows:
@@ -48,14 +47,14 @@ def code_loads(t: Tables) -> Rows:
 
 
 def compile_frames(t: Tables) -> Rows:
-    """Return the stretches in which a graph or a kernel was being compiled."""
+    """Return the calls in which a graph or a kernel was being compiled."""
     return t.calls(COMPILE, Kind.ANNOTATION, Kind.PYTHON, Kind.OP)
 
 
 def recurs(t: Tables, rows: Rows) -> bool:
-    """Tell whether the given calls show in enough of the steps to be part of every step."""
+    """Return whether the given calls show in enough of the steps to be part of every step."""
     if not t.steps.marked or t.steps.num < 2:
         return False
     step = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right")
     inside = step[(step > 0) & (t.trace.events.start[rows] < t.steps.end[-1])]
-    return len(distinct(inside)) >= max(2.0, RECURS_IN * t.steps.num)
+    return len(distinct(inside)) >= max(2.0, MIN_STEP_SHARE * t.steps.num)

@@ -1,8 +1,7 @@
 """Every idle nanosecond gets exactly one cause.
 
-Each idle rule says which stretches of time it can account for; the rules are asked in their fixed order, and each
-takes what is still unclaimed. So the pieces tile the idle time whatever the rules answer: the invariant does not
-rest on their agreement.
+Each idle rule claims the intervals that it can account for; the rules run in their fixed order, and each takes what is
+still unclaimed. So the pieces tile the idle time whatever the rules return: the invariant does not depend on them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.intervals import Intervals, intersect, subtract, total
 from diagnose.tables.gaps import Gaps
 
@@ -26,10 +25,10 @@ class Causes(NamedTuple):
     start: Ints
     end: Ints
     rule: npt.NDArray[np.int16]  # row of rules
-    gap: npt.NDArray[np.intp]  # row of Gaps that the piece is part of
+    gap: Rows  # row of Gaps that the piece is part of
     rules: tuple[str, ...]
 
-    def of(self, rule: str) -> npt.NDArray[np.intp]:
+    def of(self, rule: str) -> Rows:
         """Return the rows of the pieces that a rule accounts for."""
         if rule not in self.rules:
             return np.empty(0, np.intp)
@@ -45,7 +44,7 @@ class Causes(NamedTuple):
 def assign(
     gaps: Gaps, idle: Intervals, claims: Iterable[tuple[str, Callable[[Intervals], Intervals]]], *, rest: str
 ) -> Causes:
-    """Ask each rule in turn for its share of what is left; what nobody claims goes to ``rest``."""
+    """Give each rule in turn what it claims of the time left; what no rule claims goes to ``rest``."""
     left = idle
     parts: list[tuple[str, Intervals]] = []
     for rule, claim in claims:

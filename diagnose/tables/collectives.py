@@ -1,27 +1,36 @@
-"""Collectives that rules of their own speak of: broadcasts of buffers in DDP's forward, and many small ones."""
+"""Collectives that have rules of their own: DDP's buffer broadcasts, many small ones, host barriers."""
 
 from __future__ import annotations
 
 import re
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, among, covered, intersect, subtract, union
+from diagnose.model.arrays import Rows
+from diagnose.model.events import Kind, Trace
+from diagnose.model.intervals import EMPTY, Intervals, among, covered, distinct, intersect, subtract, union
 from diagnose.tables import Tables
+from diagnose.tables.names import HOST_COLLECTIVE, matching
 
-__all__ = ["DEFAULT_BUCKET_MB", "buffer_broadcasts", "exposed_broadcasts", "exposed_small", "small_collectives"]
+__all__ = [
+    "buffer_broadcasts",
+    "collectives_of_calls",
+    "exposed_broadcasts",
+    "exposed_small",
+    "small_collectives",
+]
 
-DEFAULT_BUCKET_MB = 25  # of DistributedDataParallel
-MANY_SMALL = 30  # collectives a step beyond which their number itself costs
+MIN_COLLECTIVES_PER_STEP = 30  # collectives a step beyond which their number itself costs
 SMALL_NS = 100_000
 
+MIN_TIME_SHARE = 0.5  # of a kind's time inside barriers, from which on its collectives count as parts of them
+
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward")
+_HOST_COLLECTIVE = re.compile(r"^gloo:")
 _BROADCAST = re.compile(r"broadcast", re.IGNORECASE)
 
 
-def buffer_broadcasts(t: Tables) -> npt.NDArray[np.intp]:
+def buffer_broadcasts(t: Tables) -> Rows:
     """Return the rows of Tasks that are broadcasts launched inside DDP's forward."""
     forward = t.covering(t.calls(_FORWARD, Kind.ANNOTATION, Kind.OP))
     tasks = t.tasks
@@ -29,9 +38,9 @@ def buffer_broadcasts(t: Tables) -> npt.NDArray[np.intp]:
     if not len(mine) or not len(forward.start):
         return np.empty(0, np.intp)
     named = np.array([bool(_BROADCAST.search(t.name(row))) for row in tasks.row[mine].tolist()], bool)
-    called = t.trace.events.start[tasks.launch[mine]]
-    named &= covered(forward, called, called + 1) > 0
-    found: npt.NDArray[np.intp] = mine[named]
+    launched_at = t.trace.events.start[tasks.launch[mine]]
+    named &= covered(forward, launched_at, launched_at + 1) > 0
+    found: Rows = mine[named]
     return found
 
 
@@ -43,12 +52,12 @@ def exposed_broadcasts(t: Tables) -> Intervals:
     return intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
 
 
-def small_collectives(t: Tables) -> npt.NDArray[np.intp]:
+def small_collectives(t: Tables) -> Rows:
     """Return the rows of Tasks that are collectives of under ``SMALL_NS``, none where they are few."""
     tasks = t.tasks
     mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < SMALL_NS))
-    found: npt.NDArray[np.intp] = mine[~among(mine, buffer_broadcasts(t))]
-    return found if len(found) > MANY_SMALL * t.steps.num else np.empty(0, np.intp)
+    found: Rows = mine[~among(mine, buffer_broadcasts(t))]
+    return found if len(found) > MIN_COLLECTIVES_PER_STEP * t.steps.num else np.empty(0, np.intp)
 
 
 def exposed_small(t: Tables) -> Intervals:
@@ -58,3 +67,29 @@ def exposed_small(t: Tables) -> Intervals:
         return EMPTY
     alone = intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
     return subtract(alone, exposed_broadcasts(t))
+
+
+def collectives_of_calls(t: Tables) -> Rows:
+    """Return the rows of host collectives that are parts of a barrier or an object collective, on any thread.
+
+    The light window shows only that, say, an all-gather ran. The attribution window has the Python frames: a kind of
+    collective that runs mostly inside `barrier` or `all_gather_object` there is taken for such a part here too.
+    """
+    named = t.capture.attribution or t.trace
+    kinds = t.cached("collectives_of_calls", lambda: _kinds(named))
+    rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST_COLLECTIVE))
+    return np.array([row for row in rows.tolist() if t.name(row) in kinds], np.intp)
+
+
+def _kinds(trace: Trace) -> frozenset[str]:
+    events = trace.events
+    calls = matching(trace, (Kind.PYTHON, Kind.OP), HOST_COLLECTIVE)
+    rows = matching(trace, (Kind.ANNOTATION, Kind.OP), _HOST_COLLECTIVE)
+    inside = covered(union((events.start[calls], events.end[calls])), events.start[rows], events.end[rows])
+    length = events.end[rows] - events.start[rows]
+    names = events.name[rows]
+    return frozenset(
+        trace.names[name]
+        for name in distinct(names).tolist()
+        if inside[names == name].sum() > MIN_TIME_SHARE * length[names == name].sum()
+    )

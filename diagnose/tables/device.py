@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.diagnosis import Partition
-from diagnose.model.events import Ints, Kind, Trace
-from diagnose.model.intervals import Intervals, intersect, span, subtract, total, union
+from diagnose.model.events import Kind, Trace
+from diagnose.model.intervals import Intervals, span, subtract, total, union
 from diagnose.tables.names import COLLECTIVE, matching, rows_of
 
 __all__ = ["Occupancy", "Tasks", "find_tasks", "occupancy", "partition"]
@@ -21,13 +22,13 @@ _MOVES = re.compile(r"HtoD|DtoH|PtoP|HostToDevice|DeviceToHost|PeerToPeer|CopyHo
 class Tasks(NamedTuple):
     """The device tasks of one device in the window, sorted by start; columns are parallel."""
 
-    row: npt.NDArray[np.intp]  # row of Trace.events
+    row: Rows  # row of Trace.events
     start: Ints
     end: Ints  # clipped to the window
     stream: npt.NDArray[np.int32]
     launch: npt.NDArray[np.int32]  # row of the call that queued it, -1 where the file has none
-    is_collective: npt.NDArray[np.bool_]
-    is_copy: npt.NDArray[np.bool_]  # between host and device or between devices; a copy within one device is work
+    is_collective: Mask
+    is_copy: Mask  # between host and device or between devices; a copy within one device is work
 
 
 class Occupancy(NamedTuple):
@@ -96,8 +97,3 @@ def partition(parts: Occupancy, length: int) -> Partition:
         exposed_copy=total(parts.exposed_copy) / length,
         idle=total(parts.idle) / length,
     )
-
-
-def during(parts: Intervals, start: int, end: int) -> int:
-    """Return how many ns of [start, end) the parts cover."""
-    return total(intersect(parts, span(start, end)))

@@ -7,7 +7,7 @@ import numpy as np
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, span, subtract, total, union
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import outside_operators, python_stretches
+from diagnose.tables.host_gaps import host_gaps, outside_operators
 
 __all__ = ["TINY_NS", "overhead", "tiny_operators", "tiny_share"]
 
@@ -15,11 +15,11 @@ __all__ = ["TINY_NS", "overhead", "tiny_operators", "tiny_share"]
 # hardly done more than be called.
 TINY_NS = 15_000
 # Below this share of the step the rest dominates, and fusing small operators would not be felt.
-MIN_SHARE = 0.3
+MIN_OVERHEAD_SHARE = 0.3
 
 
 def tiny_operators(t: Tables) -> Intervals:
-    """Return the stretches of operators of the training thread that were over in less than TINY_NS."""
+    """Return the time of operators of the training thread that took less than TINY_NS."""
     events = t.trace.events
     rows = t.host_rows(Kind.OP)
     small = rows[events.end[rows] - events.start[rows] < TINY_NS]
@@ -32,9 +32,9 @@ def overhead(t: Tables) -> Intervals:
     Nothing where all of it is less than 30 % of the window: the step is work then.
     """
     window = span(*t.steps.window)
-    between = subtract(outside_operators(t), python_stretches(t))
+    between = subtract(outside_operators(t), host_gaps(t))
     calls = intersect(union(tiny_operators(t), between), window)
-    return calls if total(calls) >= MIN_SHARE * total(window) else EMPTY
+    return calls if total(calls) >= MIN_OVERHEAD_SHARE * total(window) else EMPTY
 
 
 def tiny_share(t: Tables) -> tuple[float, float]:

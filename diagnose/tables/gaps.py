@@ -7,53 +7,87 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints, Trace
+from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, among, distinct, union
 from diagnose.tables.device import Tasks
 
-__all__ = ["LATENCY_NS", "Gaps", "find_gaps", "is_blind", "one_gap"]
+__all__ = ["Gaps", "find_gaps", "late_tasks", "latency_bound", "launch_latency", "launches_unlinked", "one_gap"]
 
-# Time from the end of a launch call to the start of its task on an empty queue: 2 to 10 µs on every GPU of the traces
-# this was calibrated on. Up to here it belongs to the launch; what is longer waited for something else.
-LATENCY_NS = 10_000
+# Time from the end of a launch call to the start of its task on an empty device: 2 to 3 µs on most machines, 14 to 24
+# on some HIP ones, over 100 under virtualisation. It is measured where the trace has launches onto an empty device;
+# up to the bound it belongs to the launch, and what is longer waited for something else.
+MIN_LATENCY_NS = 10_000  # of the bound, and the bound where nothing can be measured
+MAX_LATENCY_NS = 500_000
+LATENCY_SPREAD = 1.5  # from the median to the bound; the upper quartile lies at 1.05 to 1.4 times the median
+MIN_LAUNCHES = 5  # onto an empty device, for a measurement
 MIN_LINKED = 0.5
 
 
-def is_blind(tasks: Tasks) -> bool:
-    """Tell whether the file links most tasks to no launch; a longer gap is then taken to be the host's."""
+def launches_unlinked(tasks: Tasks) -> bool:
+    """Return whether the file links most tasks to no launch; a longer gap is then taken to be the host's."""
     return bool(len(tasks.launch)) and float((tasks.launch >= 0).mean()) < MIN_LINKED
 
 
 class Gaps(NamedTuple):
-    """One row an idle region, in time order; the host's part comes first and meets the device's part at ``turn``."""
+    """One row an idle region, in time order; the host's part comes first, until ``queued_at``."""
 
     start: Ints
     end: Ints
-    called: Ints  # until here nothing was launched for the task after; the launch, if any, begins
-    turn: Ints  # until here the task after was not queued yet: the host's part; from here on the device's part
-    before: npt.NDArray[np.intp]  # row of Tasks that ended last before it, -1 at the window's start
-    after: npt.NDArray[np.intp]  # row of Tasks that ends it, -1 at the window's end
+    launch_start: Ints  # until here nothing was launched for the task after; the launch, if any, begins
+    queued_at: Ints  # until here the task after was not queued yet: the host's part; from here on the device's part
+    before: Rows  # row of Tasks that ended last before it, -1 at the window's start
+    after: Rows  # row of Tasks that ends it, -1 at the window's end
     launch: npt.NDArray[np.int32]  # row of Trace.events: the call that queued `after`, -1 where unknown
-    late: npt.NDArray[np.bool_]  # the launch began after the gap did
-    crosses: npt.NDArray[np.bool_]  # queued task after, and the one before ran on another stream only
+    late: Mask  # the launch began after the gap did
+    cross_stream: Mask  # queued task after, and the one before ran on another stream only
+    latency_ns: int = MIN_LATENCY_NS  # up to here a pause before a task belongs to its launch
 
     def unlaunched(self) -> Intervals:
         """Return the parts in which nothing had been launched yet."""
-        return union((self.start, self.called))
+        return union((self.start, self.launch_start))
 
-    def host_part(self, which: npt.NDArray[np.bool_] | None = None) -> Intervals:
+    def host_part(self, which: Mask | None = None) -> Intervals:
         """Return the host's parts, of all gaps or of the chosen ones."""
         keep = slice(None) if which is None else which
-        return union((self.start[keep], self.turn[keep]))
+        return union((self.start[keep], self.queued_at[keep]))
 
-    def device_part(self, which: npt.NDArray[np.bool_] | None = None) -> Intervals:
+    def device_part(self, which: Mask | None = None) -> Intervals:
         """Return the device's parts, of all gaps or of the chosen ones."""
         keep = slice(None) if which is None else which
-        return union((self.turn[keep], self.end[keep]))
+        return union((self.queued_at[keep], self.end[keep]))
+
+
+def late_tasks(trace: Trace, tasks: Tasks) -> Mask:
+    """Return which tasks were launched onto an empty device: everything before had finished when the launch began."""
+    known = tasks.launch >= 0
+    order = np.argsort(tasks.start, kind="stable")
+    ended = np.empty(len(order), np.int64)
+    ended[order] = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(tasks.end[order])[:-1])
+    late: Mask = known & (trace.events.start[tasks.launch] >= ended)
+    return late
+
+
+def launch_latency(trace: Trace, tasks: Tasks) -> int | None:
+    """Return the median time from the end of a launch onto an empty device to the task's start, ns.
+
+    Copies are left out, since many of their calls return only when the copy is done. None where too few launches
+    found the device empty.
+    """
+    late = late_tasks(trace, tasks) & ~(tasks.is_copy | tasks.is_collective)
+    delay = tasks.start[late] - trace.events.end[tasks.launch[late]]
+    delay = delay[delay >= 0]
+    return int(np.median(delay)) if len(delay) >= MIN_LAUNCHES else None
+
+
+def latency_bound(latency: int | None) -> int:
+    """Return up to which length a pause before a task belongs to its launch, ns."""
+    return int(np.clip(LATENCY_SPREAD * (latency or 0), MIN_LATENCY_NS, MAX_LATENCY_NS))
 
 
 def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
     """Return the idle regions with their neighbours and their launch."""
+    latency = latency_bound(launch_latency(trace, tasks))
     start, end = idle
     num = len(tasks.start)
     after = np.searchsorted(tasks.start, end, side="left")
@@ -63,34 +97,41 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
     launch = np.where(has_after, tasks.launch[after] if num else -1, -1).astype(np.int32)
     known = launch >= 0
     events = trace.events
-    called = np.where(known, events.start[launch], start)
+    launch_start = np.where(known, events.start[launch], start)
     returned = np.where(known, events.end[launch], start)
-    late = (known & (called > start)) | ~has_after
-    if is_blind(tasks):
-        late |= ~known & (end - start >= LATENCY_NS)
+    late = (known & (launch_start > start)) | ~has_after
+    if launches_unlinked(tasks):
+        late |= ~known & (end - start >= latency)
         returned = np.where(~known & late, end, returned)
-        called = np.where(~known & late, end, called)
-    turn = np.where(late, returned + LATENCY_NS, returned)
-    turn = np.where(has_after, np.clip(turn, start, end), end)
-    called = np.where(has_after, np.clip(called, start, turn), end)
-    return Gaps(start, end, called, turn, before, after, launch, late, _crosses(tasks, start, before, after, known))
+        launch_start = np.where(~known & late, end, launch_start)
+    queued_at = np.where(late, returned + latency, returned)
+    queued_at = np.where(has_after, np.clip(queued_at, start, end), end)
+    launch_start = np.where(has_after, np.clip(launch_start, start, queued_at), end)
+    return Gaps(
+        start,
+        end,
+        launch_start,
+        queued_at,
+        before,
+        after,
+        launch,
+        late,
+        _cross_stream(tasks, start, before, after, known),
+        latency,
+    )
 
 
-def _crosses(
-    tasks: Tasks, start: Ints, before: npt.NDArray[np.intp], after: npt.NDArray[np.intp], known: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
-    """Tell for each gap whether the task after can only have waited for another stream's task."""
+def _cross_stream(tasks: Tasks, start: Ints, before: Rows, after: Rows, known: Mask) -> Mask:
+    """Return for each gap whether the task after can only have waited for a task on another stream."""
     if not len(tasks.start):
         return np.zeros(len(start), bool)
-    between: npt.NDArray[np.bool_] = (
-        known & (before >= 0) & (after >= 0) & (tasks.stream[before] != tasks.stream[after])
-    )
+    between: Mask = known & (before >= 0) & (after >= 0) & (tasks.stream[before] != tasks.stream[after])
     if between.any():  # of several that end together one may be the own stream's
-        asked = np.flatnonzero(between)
+        rows = np.flatnonzero(between)
         streams = distinct(tasks.stream)
         stream = np.searchsorted(streams, tasks.stream)
         ended = tasks.end * len(streams) + stream
-        between[asked] = ~among(start[asked] * len(streams) + stream[after[asked]], ended)
+        between[rows] = ~among(start[rows] * len(streams) + stream[after[rows]], ended)
     return between
 
 
@@ -98,11 +139,11 @@ def one_gap(start: int, end: int) -> Gaps:
     """Return the window of a trace without a device as one region that is the host's from end to end."""
     none = np.full(1, -1, np.intp)
     one = np.ones(1, np.int64)
-    launch, late, crosses = none.astype(np.int32), np.ones(1, bool), np.zeros(1, bool)
-    return Gaps(start * one, end * one, end * one, end * one, none, none, launch, late, crosses)
+    launch, late, cross_stream = none.astype(np.int32), np.ones(1, bool), np.zeros(1, bool)
+    return Gaps(start * one, end * one, end * one, end * one, none, none, launch, late, cross_stream)
 
 
-def _last_to_end(tasks: Tasks, time: Ints) -> npt.NDArray[np.intp]:
+def _last_to_end(tasks: Tasks, time: Ints) -> Rows:
     """Return, for each time, the row of Tasks with the latest end at or before it, -1 where there is none."""
     if not len(tasks.end):
         return np.full(len(time), -1, np.intp)

@@ -1,4 +1,4 @@
-"""The host's side: which threads drive the device, and what they were inside of at a given time."""
+"""The host's side: which threads launch on the device, and which events enclose a given time."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind, Trace
+from diagnose.model.arrays import Ints, Rows
+from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables.names import rows_of
 
-__all__ = ["Layers", "driving_threads", "host_rows", "intervals_of", "layers", "main_thread"]
+__all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "main_thread"]
 
-Rows = npt.NDArray[np.intp]
 
-# A thread counts as driving the device where it launched at least this share of its tasks.
-MIN_SHARE = 0.01
-MAX_DEPTH = 64  # nesting deeper than this adds nothing that a report could show
+# A thread counts as launching where it launched at least this share of its tasks.
+MIN_LAUNCH_SHARE = 0.01
+MAX_DEPTH = 64  # a report shows no deeper nesting
 
 
 class Layers(NamedTuple):
@@ -34,17 +34,17 @@ class Layers(NamedTuple):
     def at_each(self, time: Ints) -> list[list[int]]:
         """Return, for each time, the rows of the events open then, outermost first."""
         found: list[list[int]] = [[] for _ in range(len(time))]
-        asked = np.arange(len(time))
+        pending = np.arange(len(time))
         for depth in range(len(self.rows)):
-            rows = self.open_in(depth, time[asked])
-            asked, rows = asked[rows >= 0], rows[rows >= 0]
-            if not len(asked):
+            rows = self.open_in(depth, time[pending])
+            pending, rows = pending[rows >= 0], rows[rows >= 0]
+            if not len(pending):
                 break
-            for i, row in zip(asked.tolist(), rows.tolist(), strict=True):
+            for i, row in zip(pending.tolist(), rows.tolist(), strict=True):
                 found[i].append(row)
         return found
 
-    def open_in(self, depth: int, time: Ints) -> npt.NDArray[np.intp]:
+    def open_in(self, depth: int, time: Ints) -> Rows:
         """Return, for each time, the row open in layer ``depth``, -1 where none is."""
         found = np.full(len(time), -1, np.intp)
         if depth >= len(self.rows) or not len(time):
@@ -75,7 +75,7 @@ def layers(trace: Trace, rows: Rows) -> Layers:
     return Layers(tuple(out_rows), tuple(out_start), tuple(out_end))
 
 
-def driving_threads(trace: Trace, launch: npt.NDArray[np.int32]) -> tuple[int, ...]:
+def launch_threads(trace: Trace, launch: npt.NDArray[np.int32]) -> tuple[int, ...]:
     """Return the threads that launched the given tasks, the busiest first."""
     rows = launch[launch >= 0]
     threads = trace.events.thread[rows]
@@ -84,20 +84,20 @@ def driving_threads(trace: Trace, launch: npt.NDArray[np.int32]) -> tuple[int, .
         return ()
     counts = np.bincount(threads)
     order = np.argsort(counts)[::-1]
-    return tuple(int(t) for t in order if counts[t] >= max(1, MIN_SHARE * len(threads)))
+    return tuple(int(t) for t in order if counts[t] >= max(1, MIN_LAUNCH_SHARE * len(threads)))
 
 
-def main_thread(trace: Trace, marked: int, driving: tuple[int, ...]) -> int:
+def main_thread(trace: Trace, marked: int, launch_threads: tuple[int, ...]) -> int:
     """Return the thread that runs the training loop: the one with the step marks, else the one with most host time."""
     if marked >= 0:
         return marked
     rows = rows_of(trace, Kind.OP, Kind.ANNOTATION)
     threads = trace.events.thread[rows]
-    if driving:
-        mine = np.isin(threads, driving)
+    if launch_threads:
+        mine = np.isin(threads, launch_threads)
         rows, threads = rows[mine], threads[mine]
     if not len(rows):
-        return driving[0] if driving else -1
+        return launch_threads[0] if launch_threads else -1
     weights = (trace.events.end - trace.events.start)[rows].astype(np.float64)
     return int(np.bincount(threads[threads >= 0], weights[threads >= 0]).argmax())
 

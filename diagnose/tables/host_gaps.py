@@ -1,36 +1,37 @@
-"""Long stretches in which the training thread ran no operator and made no call: user Python, files, waiting."""
+"""Host gaps: long intervals in which the training thread ran no operator and made no call (Python, files, waiting)."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind
+from diagnose.model.arrays import Ints, Mask
+from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, longer_than, span, subtract
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["least_stretch", "outside_operators", "python_stretches", "ready_share", "waiting_share", "waits"]
+__all__ = ["host_gaps", "min_host_gap_ns", "outside_operators", "ready_share", "waiting_share", "waits"]
 
 # Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
 # else. In short steps a tenth of the step is long already.
-STRETCH_NS = 1_000_000
-SHORTEST_NS = 200_000
-SHARE_OF_STEP = 0.1
+GAP_NS = 1_000_000
+MIN_GAP_NS = 200_000
+GAP_STEP_SHARE = 0.1
 # Of the samples at a line. On busy cores up to a fifth of those at a line that only sleeps find it ready to run: the
 # wait is over, and it waits for a core.
-WAITS = 0.75
-MIN_WAITING = 0.7  # of the samples in a stretch
+MIN_LINE_WAIT_SHARE = 0.75
+MIN_PIECE_WAIT_SHARE = 0.7  # of the samples in a host gap
 
 
-def least_stretch(t: Tables) -> int:
-    """Return how long a stretch between operators must be to count, ns."""
-    return int(np.clip(SHARE_OF_STEP * t.steps.step_ns, SHORTEST_NS, STRETCH_NS))
+def min_host_gap_ns(t: Tables) -> int:
+    """Return how long an interval between operators must be to count as a host gap, ns."""
+    return int(np.clip(GAP_STEP_SHARE * t.steps.step_ns, MIN_GAP_NS, GAP_NS))
 
 
-def python_stretches(t: Tables) -> Intervals:
-    """Return the long stretches between operators within the window, loading left out."""
-    return t.once("python_stretches", lambda: longer_than(outside_operators(t), least_stretch(t)))
+@shared_table
+def host_gaps(t: Tables) -> Intervals:
+    """Return the long intervals between operators within the window, loading left out."""
+    return longer_than(outside_operators(t), min_host_gap_ns(t))
 
 
 def outside_operators(t: Tables) -> Intervals:
@@ -40,9 +41,9 @@ def outside_operators(t: Tables) -> Intervals:
 
 
 def ready_share(t: Tables) -> float:
-    """Return the part of the watched time in which the training thread could have run but had no core; 0 if unknown.
+    """Return the part of the watched time in which the training thread was runnable but not scheduled; 0 if unknown.
 
-    A stretch of Python that was taken off its core looks like a long one.
+    Python that was taken off its core looks like a long host gap.
     """
     return (t.capture.info.sampler.ready_share or 0.0) if t.capture.info else 0.0
 
@@ -51,7 +52,7 @@ def waiting_share(t: Tables, pieces: Intervals) -> tuple[Ints, Ints]:
     """Return, for each piece, how many samples fell into it and how many of them found the thread waiting.
 
     Waiting means at a line that waits nearly always: one that sleeps, or reads a socket. Where a line computes as
-    well, as a checkpoint does between its writes, a sample that finds it off the CPU says little.
+    well, as a checkpoint does between its writes, a sample that finds it off the CPU is no evidence.
     """
     none = np.zeros(len(pieces.start), np.int64)
     samples = t.capture.samples
@@ -64,23 +65,23 @@ def waiting_share(t: Tables, pieces: Intervals) -> tuple[Ints, Ints]:
     still = samples.running == 0
     at = samples.place[inside]
     num = np.bincount(at, minlength=len(samples.places) + 1)
-    idles = np.bincount(at, still[inside], minlength=len(num)) >= WAITS * np.maximum(num, 1)
+    idles = np.bincount(at, still[inside], minlength=len(num)) >= MIN_LINE_WAIT_SHARE * np.maximum(num, 1)
     seen = np.bincount(i[inside], minlength=len(pieces.start))
     waiting = np.bincount(i[inside & still & idles[samples.place]], minlength=len(pieces.start))
     return seen, waiting
 
 
-def waits(t: Tables, pieces: Intervals) -> npt.NDArray[np.bool_]:
-    """Tell which pieces the thread spent waiting, as far as the sampler can tell.
+def waits(t: Tables, pieces: Intervals) -> Mask:
+    """Return which pieces the thread spent waiting, as far as the sampler shows.
 
     Samples are few: a piece into which none fell is taken for what the others are that come before the same operator.
     """
     seen, waiting = waiting_share(t, pieces)
     alike = _what_follows(t, pieces)
     seen_alike, waiting_alike = (np.bincount(alike, n.astype(np.float64))[alike] for n in (seen, waiting))
-    told = seen > 0
-    seen, waiting = np.where(told, seen, seen_alike), np.where(told, waiting, waiting_alike)
-    found: npt.NDArray[np.bool_] = (seen > 0) & (waiting >= MIN_WAITING * seen)
+    sampled = seen > 0
+    seen, waiting = np.where(sampled, seen, seen_alike), np.where(sampled, waiting, waiting_alike)
+    found: Mask = (seen > 0) & (waiting >= MIN_PIECE_WAIT_SHARE * seen)
     return found
 
 

@@ -1,7 +1,7 @@
-"""What a device task does, told from its name: the class of a kernel of cuBLAS, cuDNN, CUTLASS, Triton, ROCm, PyTorch.
+"""The class of a device task by its name: kernels of cuBLAS, cuDNN, CUTLASS, Triton, ROCm, PyTorch.
 
 The first pattern that matches decides, so special names stand before general ones: a cuDNN batch norm is a
-normalisation, not a convolution. Names that say nothing are told by the operator that launched them, where it is known.
+normalisation, not a convolution. Names that match nothing are classified by the operator that launched them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Events, Kind, Trace
 from diagnose.tables.names import COLLECTIVE, NAME_PART
 
@@ -107,7 +108,7 @@ _BY_NAME: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
 )
-# Operators that tell the class where the kernel's name does not.
+# Operators that determine the class where the kernel's name does not.
 _BY_OP: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("attention", re.compile(r"scaled_dot_product|_flash_attention|_efficient_attention|multi_head_attention")),
     ("convolution", re.compile(r"^aten::(_?convolution|cudnn_conv|miopen_conv|conv[123]d|thnn_conv|slow_conv)")),
@@ -131,7 +132,7 @@ def classify(name: str, op: str = "") -> str:
     return OTHER
 
 
-def kernel_classes(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.str_]:
+def kernel_classes(trace: Trace, rows: Rows) -> npt.NDArray[np.str_]:
     """Return the class of each device task; each distinct name is looked at once."""
     events: Events = trace.events
     names, inverse = np.unique(events.name[rows], return_inverse=True)

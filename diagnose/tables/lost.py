@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, union
-from diagnose.tables import Tables
-from diagnose.tables.names import KERNEL_LAUNCH, matching, rows_of
+from diagnose.tables import Tables, shared_table
+from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, matching, rows_of
 
-__all__ = ["launches_without_task", "lost_share", "unanswered"]
+__all__ = ["graph_holes", "launches_without_task", "lost_share", "time_without_task"]
+
+MIN_HOLE_NS = 1_000_000  # nodes of a graph follow each other within some µs
 
 
-def _launches(t: Tables) -> npt.NDArray[np.intp]:
+def _launches(t: Tables) -> Rows:
     start, end = t.steps.window
     rows = matching(t.trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
     began = t.trace.events.start[rows]
     return rows[(began >= start) & (began < end)]
 
 
-def launches_without_task(t: Tables) -> npt.NDArray[np.intp]:
-    """Return the launches in the window that no device task of any device answers."""
-
-    def look() -> npt.NDArray[np.intp]:
-        answered = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
-        answered[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
-        launches = _launches(t)
-        return launches[~answered[launches]]
-
-    return t.once("launches_without_task", look)
+@shared_table
+def launches_without_task(t: Tables) -> Rows:
+    """Return the launches in the window without a device task on any device."""
+    has_task = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
+    has_task[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
+    launches = _launches(t)
+    return launches[~has_task[launches]]
 
 
 def lost_share(t: Tables) -> float:
@@ -37,14 +36,25 @@ def lost_share(t: Tables) -> float:
     return len(launches_without_task(t)) / max(1, len(_launches(t)))
 
 
-def unanswered(t: Tables) -> Intervals:
-    """Return the stretches from a launch without a task to the next launch that has one."""
+def time_without_task(t: Tables) -> Intervals:
+    """Return the intervals from a launch without a task to the next launch that has one."""
     lost = launches_without_task(t)
     if not len(lost):
         return EMPTY
     events = t.trace.events
     launches = _launches(t)
-    answered = launches[~np.isin(launches, lost)]
-    i = np.searchsorted(events.start[answered], events.start[lost], side="right")
-    until = np.append(events.start[answered], t.steps.window_end)[i]
+    with_task = launches[~np.isin(launches, lost)]
+    i = np.searchsorted(events.start[with_task], events.start[lost], side="right")
+    until = np.append(events.start[with_task], t.steps.window_end)[i]
     return union((events.start[lost], until))
+
+
+def graph_holes(t: Tables) -> Intervals:
+    """Return long idle beside a task of a graph while the next task was queued: nodes that were not recorded."""
+    gaps, tasks = t.gaps, t.tasks
+    of_graph = np.zeros(len(t.trace.events) + 1, bool)
+    of_graph[matching(t.trace, (Kind.RUNTIME,), GRAPH_LAUNCH)] = True
+    if not of_graph.any() or not len(tasks.launch):
+        return EMPTY
+    beside = ((gaps.before >= 0) & of_graph[tasks.launch[gaps.before]]) | of_graph[gaps.launch]
+    return gaps.device_part(beside & (gaps.end - gaps.queued_at >= MIN_HOLE_NS))

@@ -6,8 +6,8 @@ import re
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind, Trace
 
 __all__ = [
@@ -15,6 +15,8 @@ __all__ = [
     "BACKWARD",
     "BLOCKING",
     "COLLECTIVE",
+    "GRAPH_CAPTURE",
+    "GRAPH_LAUNCH",
     "HOST_BACKEND",
     "HOST_COLLECTIVE",
     "KERNEL_LAUNCH",
@@ -50,6 +52,8 @@ LAUNCH = re.compile(
 KERNEL_LAUNCH = re.compile(
     r"^(cuda|hip|cu)(Ext)?(Launch(Cooperative)?Kernel|GraphLaunch|ModuleLaunch|LaunchCooperative)"
 )
+GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
+GRAPH_CAPTURE = re.compile(r"^(cuda|hip|cu)(StreamBeginCapture|StreamEndCapture|GraphInstantiate)")
 # Calls that return only once the device has caught up.
 BLOCKING = re.compile(
     r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*Async)|^(cu)Memcpy(DtoH|HtoD|DtoD)_v2$"
@@ -80,7 +84,7 @@ COLLECTIVE = re.compile(
 )
 
 
-def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: re.Pattern[str]) -> npt.NDArray[np.intp]:
+def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: re.Pattern[str]) -> Rows:
     """Return the rows of the given kinds whose name the pattern finds, in time order."""
     rows = rows_of(trace, *kinds)
     names = trace.events.name[rows]
@@ -90,7 +94,7 @@ def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: re.Pattern[str]) ->
     return rows[hit[names]]
 
 
-def rows_of(trace: Trace, *kinds: Kind) -> npt.NDArray[np.intp]:
+def rows_of(trace: Trace, *kinds: Kind) -> Rows:
     """Return the rows of the given kinds, in time order."""
     column = trace.events.kind
     mask = column == kinds[0]

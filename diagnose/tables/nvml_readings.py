@@ -1,4 +1,4 @@
-"""What NVML said of the device while the steps ran; see ``diagnose.capture.record.nvml`` for the series."""
+"""NVML's readings of the device while the steps ran; see ``diagnose.capture.record.nvml`` for the series."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Floats, Ints, Mask
 from diagnose.model.records import GpuReadings, ProcessRecord
 from diagnose.tables import Tables
 
 __all__ = ["SLOWED", "Clocks", "clocks_of", "gpu_rows", "other_processes", "slowed_by"]
 
 IDLE = 0x01
-# Bits of NVML's reasons by which the device runs slower than it could, and how each is called.
+# Bits of NVML's reasons by which the device runs slower than it could, and their names in reports.
 SLOWED: Mapping[int, str] = {
     0x04: "the power limit",
     0x08: "a hardware slowdown",
@@ -26,16 +26,16 @@ _ANY = sum(SLOWED)
 
 
 class Clocks(NamedTuple):
-    """Readings of one GPU while it was at work; parallel arrays."""
+    """Readings of one GPU while it was busy; parallel arrays."""
 
-    mhz: npt.NDArray[np.float64]
-    reasons: npt.NDArray[np.int64]
+    mhz: Floats
+    reasons: Ints
     most_mhz: float  # what the board allows
 
     @property
-    def slowed(self) -> npt.NDArray[np.bool_]:
-        """Tell which readings show a reason of SLOWED."""
-        found: npt.NDArray[np.bool_] = (self.reasons & _ANY) != 0
+    def slowed(self) -> Mask:
+        """Return which readings show a reason of SLOWED."""
+        found: Mask = (self.reasons & _ANY) != 0
         return found
 
 
@@ -45,7 +45,7 @@ def gpu_rows(t: Tables) -> tuple[GpuReadings, ...]:
 
 
 def clocks_of(gpu: GpuReadings) -> Clocks | None:
-    """Return the clocks of one GPU; None where the board tells none, or it was never at work."""
+    """Return the clocks of one GPU; None where the board reports none, or it was never busy."""
     working = [
         (mhz, reasons)
         for mhz, reasons, use in zip(gpu.sm_mhz, gpu.throttle_reasons, gpu.utilisation, strict=False)

@@ -1,6 +1,6 @@
-"""Which operator launched each device task, and what it was given.
+"""Which operator launched each device task, and with which inputs.
 
-Where the trace has no shapes of its own, as a light window, they come from the attribution window: see ``twins``.
+Where the trace has no shapes of its own, as a light window, they come from the attribution window: see ``match_tasks``.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind
-from diagnose.tables import Tables
-from diagnose.tables.window_matching import twins
+from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.events import Kind
+from diagnose.tables import Tables, shared_table
+from diagnose.tables.window_matching import match_tasks
 
-__all__ = ["Given", "given", "operators"]
-
-Rows = npt.NDArray[np.intp]
+__all__ = ["OperatorInputs", "operator_inputs", "operators"]
 
 
-class Given(NamedTuple):
+class OperatorInputs(NamedTuple):
     """The launching operator of each task and its inputs: rows of ``texts``, parallel to the tasks, -1 for unknown."""
 
     texts: Sequence[str]
@@ -30,9 +29,9 @@ class Given(NamedTuple):
     values: npt.NDArray[np.int32]
 
     @property
-    def is_known(self) -> npt.NDArray[np.bool_]:
-        """Tell for which tasks shapes and types are there."""
-        known: npt.NDArray[np.bool_] = (self.shapes >= 0) & (self.types >= 0)
+    def is_known(self) -> Mask:
+        """Return for which tasks shapes and types are there."""
+        known: Mask = (self.shapes >= 0) & (self.types >= 0)
         return known
 
     def text(self, row: int) -> str:
@@ -40,17 +39,9 @@ class Given(NamedTuple):
         return self.texts[row] if row >= 0 else ""
 
 
+@shared_table
 def operators(t: Tables) -> Rows:
     """Return for each task the innermost operator that launched it, -1 where none is known."""
-    return t.once("launching operators", lambda: _operators(t))
-
-
-def given(t: Tables) -> Given:
-    """Return what each task's operator was given, as far as it was recorded."""
-    return t.once("given", lambda: _given(t))
-
-
-def _operators(t: Tables) -> Rows:
     events = t.trace.events
     found = np.full(len(t.tasks.row), -1, np.intp)
     launch = t.tasks.launch
@@ -64,20 +55,24 @@ def _operators(t: Tables) -> Rows:
     return found
 
 
-def _given(t: Tables) -> Given:
+@shared_table
+def operator_inputs(t: Tables) -> OperatorInputs:
+    """Return the inputs of each task's operator, as far as they were recorded."""
     own = _recorded(t)
     attribution = t.capture.attribution
     if attribution is None or attribution is t.trace or own.is_known.any():
         return own
-    named = t.once("attribution", lambda: Tables(t.capture, attribution))
-    other, twin = _recorded(named), twins(t, named)
-    columns = (np.where(twin >= 0, column[twin], -1) if len(column) else np.full(len(twin), -1) for column in other[1:])
-    return Given(other.texts, *(column.astype(np.int32) for column in columns))
+    named = t.cached("attribution", lambda: Tables(t.capture, attribution))
+    other, match = _recorded(named), match_tasks(t, named)
+    columns = (
+        np.where(match >= 0, column[match], -1) if len(column) else np.full(len(match), -1) for column in other[1:]
+    )
+    return OperatorInputs(other.texts, *(column.astype(np.int32) for column in columns))
 
 
-def _recorded(t: Tables) -> Given:
+def _recorded(t: Tables) -> OperatorInputs:
     events, ops = t.trace.events, operators(t)
     columns = (events.name, events.shapes, events.types, events.values)
     if not len(events):
-        return Given(t.trace.names, *(np.full(len(ops), -1, np.int32) for _ in columns))
-    return Given(t.trace.names, *(np.where(ops >= 0, column[ops], -1).astype(np.int32) for column in columns))
+        return OperatorInputs(t.trace.names, *(np.full(len(ops), -1, np.int32) for _ in columns))
+    return OperatorInputs(t.trace.names, *(np.where(ops >= 0, column[ops], -1).astype(np.int32) for column in columns))

@@ -1,4 +1,4 @@
-"""How near each operator's kernels come to what the device can do: the roofline, from shapes and data sheets."""
+"""The roofline: achieved against peak rate of each operator's kernels, from shapes and data sheets."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Device
 from diagnose.model.intervals import distinct
-from diagnose.perf_model.gpu_specs import Peak, Precision, peak_of
+from diagnose.perf_model.gpu_specs import GpuSpec, Precision, spec_of
 from diagnose.perf_model.matmul_cost import is_convolution, output_of_convolution
-from diagnose.perf_model.op_cost import Work, reads_values, work_of
+from diagnose.perf_model.op_cost import OpCost, cost_of, reads_values
 from diagnose.perf_model.op_inputs import inputs
-from diagnose.tables import Tables
-from diagnose.tables.op_launches import Given, given, operators
+from diagnose.tables import Tables, shared_table
+from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Roofline
 
-__all__ = ["MIN_NS", "Group", "device_of", "device_peak", "groups", "has_tensor_cores", "roofline"]
+__all__ = ["MIN_NS", "Group", "device_of", "gpu_spec", "groups", "has_tensor_cores", "roofline"]
 
-Rows = npt.NDArray[np.intp]
 
 # Below this the fixed cost of starting and draining a kernel, not its work, sets its time.
 MIN_NS = 20_000
 TENSOR_CORES = 7  # major compute capability from which products of 16-bit numbers have units of their own
-MOST_POINTS = 60  # of the chart: the top_kernels operators; what is left out is too short to be seen there
+MAX_POINTS = 60  # of the chart: the most expensive operators; what is left out is too short to be seen there
 LOOK_AHEAD = 3  # tasks after a convolution among which one takes its output: its bias, a norm, an activation
 _NAMES: dict[Precision, str] = {"fp32": "fp32", "tf32": "tf32", "f16": "16-bit", "fp8": "8-bit"}
 _TF32 = re.compile(r"tf32|xf32|s1688|tensorop_s\d+", re.IGNORECASE)
@@ -46,23 +45,23 @@ class Group(NamedTuple):
     time_ns: float
     bound_ns: float  # what the device needs at its peak
     limit: Literal["compute", "memory"]
-    work: Work  # of all calls together
+    work: OpCost  # of all calls together
     precision: Precision
     full_precision: bool  # a float32 product although the device has units for 16-bit ones: judged by another rule
 
     @property
     def share(self) -> float:
-        """Return how near the kernels come to the bound, 0 to 1."""
+        """Return the achieved share of the bound, 0 to 1."""
         return min(self.bound_ns / self.time_ns, 1.0)
 
     def achieved(self) -> str:
-        """Say what rate was reached."""
+        """Return the rate that was reached, as text."""
         if self.limit == "compute":
             return f"{self.work.flop / self.time_ns / 1e3:.0f} TFLOP/s"
         return f"{self.work.bytes / self.time_ns:.0f} GB/s"
 
-    def peak(self, peak: Peak) -> str:
-        """Say the device's own rate."""
+    def peak(self, peak: GpuSpec) -> str:
+        """Return the device's own rate, as text."""
         return (
             f"{peak.rate(self.precision) / 1e12:.0f} TFLOP/s"
             if self.limit == "compute"
@@ -79,61 +78,58 @@ def device_of(t: Tables) -> Device | None:
     return t.trace.devices[0] if len(kinds) == 1 else None
 
 
-def device_peak(t: Tables) -> Peak | None:
+def gpu_spec(t: Tables) -> GpuSpec | None:
     """Return the limits of the device, None where it is not in the table."""
     device = device_of(t)
-    return peak_of(device) if device else None
+    return spec_of(device) if device else None
 
 
 def has_tensor_cores(t: Tables) -> bool:
-    """Tell whether the device has units for 16-bit products, as far as the trace says."""
+    """Return whether the device has units for 16-bit products, as far as the trace shows."""
     device = device_of(t)
     return device is not None and device.compute_capability[0] >= TENSOR_CORES
 
 
+@shared_table
 def groups(t: Tables) -> list[Group]:
     """Return the operators whose work is known with the kernels' time and bound; empty for an unknown device."""
-    return t.once("roofline", lambda: _groups(t))
-
-
-def _groups(t: Tables) -> list[Group]:
-    peak = device_peak(t)
+    peak = gpu_spec(t)
     if peak is None:
         return []
-    told, ops = given(t), operators(t)
+    op_inputs, ops = operator_inputs(t), operators(t)
     length = t.tasks.end - t.tasks.start
-    asked = np.flatnonzero((ops >= 0) & told.is_known & ~t.tasks.is_collective & ~t.tasks.is_copy)
-    if not len(asked):
+    chosen = np.flatnonzero((ops >= 0) & op_inputs.is_known & ~t.tasks.is_collective & ~t.tasks.is_copy)
+    if not len(chosen):
         return []
-    _, inverse = np.unique(ops[asked], return_inverse=True)
-    asked = asked[np.bincount(inverse, length[asked].astype(np.float64))[inverse] >= MIN_NS]
-    code = _code(told, asked)
+    _, inverse = np.unique(ops[chosen], return_inverse=True)
+    chosen = chosen[np.bincount(inverse, length[chosen].astype(np.float64))[inverse] >= MIN_NS]
+    code = _code(op_inputs, chosen)
     order = np.argsort(code, kind="stable")
-    parts = np.split(asked[order], np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []
-    found = [_group(t, told, peak, part) for part in parts]
+    parts = np.split(chosen[order], np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []
+    found = [_group(t, op_inputs, peak, part) for part in parts]
     return sorted((group for group in found if group), key=lambda group: -group.time_ns)
 
 
-def _code(told: Given, tasks: Rows) -> npt.NDArray[np.int64]:
+def _code(op_inputs: OperatorInputs, tasks: Rows) -> Ints:
     """Return a number for each task that is the same for calls with the same work."""
-    size = len(told.texts) + 1
+    size = len(op_inputs.texts) + 1
     matters = np.zeros(size, bool)
-    for name in distinct(told.name[tasks]).tolist() if len(tasks) else []:
-        matters[name] = reads_values(told.texts[name])
-    values = np.where(matters[told.name[tasks]], told.values[tasks], -1)
+    for name in distinct(op_inputs.name[tasks]).tolist() if len(tasks) else []:
+        matters[name] = reads_values(op_inputs.texts[name])
+    values = np.where(matters[op_inputs.name[tasks]], op_inputs.values[tasks], -1)
     code = np.zeros(len(tasks), np.int64)
-    for column in (told.name[tasks], told.shapes[tasks], told.types[tasks], values):
+    for column in (op_inputs.name[tasks], op_inputs.shapes[tasks], op_inputs.types[tasks], values):
         code = np.unique(code * size + column + 1, return_inverse=True)[1].astype(np.int64)
     return code
 
 
-def _group(t: Tables, told: Given, peak: Peak, tasks: Rows) -> Group | None:
-    columns = (told.name, told.shapes, told.types, told.values)
-    op, shapes, types, values = (told.text(int(column[tasks[0]])) for column in columns)
+def _group(t: Tables, op_inputs: OperatorInputs, peak: GpuSpec, tasks: Rows) -> Group | None:
+    columns = (op_inputs.name, op_inputs.shapes, op_inputs.types, op_inputs.values)
+    op, shapes, types, values = (op_inputs.text(int(column[tasks[0]])) for column in columns)
     length = t.tasks.end[tasks] - t.tasks.start[tasks]
     longest = int(tasks[length.argmax()])
     kernel = t.name(int(t.tasks.row[longest]))
-    each = work_of(op, shapes, types, values, kernel) or _by_follower(t, told, int(tasks[0]), op)
+    each = cost_of(op, shapes, types, values, kernel) or _by_follower(t, op_inputs, int(tasks[0]), op)
     if each is None:
         return None
     calls = len(distinct(operators(t)[tasks]))
@@ -153,19 +149,19 @@ def _group(t: Tables, told: Given, peak: Peak, tasks: Rows) -> Group | None:
         time_ns=float(length.sum()),
         bound_ns=max(compute_ns, memory_ns) * calls,
         limit="compute" if compute_ns > memory_ns else "memory",
-        work=Work(each.flop * calls, each.bytes * calls, precision),
+        work=OpCost(each.flop * calls, each.bytes * calls, precision),
         precision=precision,
         full_precision=bool(each.flop) and precision == "fp32" and has_tensor_cores(t),
     )
 
 
-def _by_follower(t: Tables, told: Given, task: int, op: str) -> Work | None:
+def _by_follower(t: Tables, op_inputs: OperatorInputs, task: int, op: str) -> OpCost | None:
     """Return the work of a convolution whose stride was not recorded, where what runs after it takes its output."""
     if not is_convolution(op):
         return None
-    mine = inputs(told.text(int(told.shapes[task])), told.text(int(told.types[task])))
+    mine = inputs(op_inputs.text(int(op_inputs.shapes[task])), op_inputs.text(int(op_inputs.types[task])))
     for i in _next(t, operators(t), task) if mine else []:
-        theirs = inputs(told.text(int(told.shapes[i])), told.text(int(told.types[i])))
+        theirs = inputs(op_inputs.text(int(op_inputs.shapes[i])), op_inputs.text(int(op_inputs.types[i])))
         work = output_of_convolution(mine, theirs) if mine and theirs else None
         if work is not None:
             return work
@@ -179,8 +175,8 @@ def _next(t: Tables, ops: Rows, task: int) -> list[int]:
 
 
 def roofline(t: Tables) -> Roofline | None:
-    """Return the chart's points, the top_kernels first; None for an unknown device or where no work is known."""
-    peak, found = device_peak(t), groups(t)
+    """Return the chart's points, the most expensive first; None for an unknown device or where no work is known."""
+    peak, found = gpu_spec(t), groups(t)
     if peak is None or not found:
         return None
     from diagnose.model.charts import Roofline, RooflinePoint
@@ -199,7 +195,7 @@ def roofline(t: Tables) -> Roofline | None:
             bound=g.limit,
             achieved=g.share,
         )
-        for g in found[:MOST_POINTS]
+        for g in found[:MAX_POINTS]
     )
     rates = {name: peak.rate(precision) / 1e12 for precision, name in _NAMES.items()}
     return Roofline(peak.name, {name: rate for name, rate in rates.items() if rate}, peak.bandwidth, points)

@@ -1,4 +1,4 @@
-"""How long ranks wait for each other in collectives: the same collective, seen from every rank.
+"""How long ranks wait for each other in collectives: the same collective on every rank.
 
 All ranks leave a collective together, and each enters it when it gets there: the one that is inside for the shortest
 time came last, and what another was inside for longer it waited. No common clock is needed.
@@ -10,25 +10,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind
+from diagnose.model.arrays import Floats, Ints
+from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, intersect, union
 from diagnose.tables import Tables
 from diagnose.tables.names import HOST_BACKEND, matching
 
 __all__ = ["Skew", "skew_of"]
 
-MOSTLY = 0.5  # of the others' waiting, from which one rank is called the late one
+MIN_WAIT_SHARE = 0.5  # of the others' waiting, from which one rank is called the late one
 
 
 @dataclass(frozen=True)
 class Skew:
-    """What the ranks' waits amount to; the first axis of the arrays is the rank's place in the list given."""
+    """The ranks' waits; the first axis of the arrays is the index in the given list of ranks."""
 
     num_collectives: int  # a step
-    waits_ns: npt.NDArray[np.float64]  # exposed waiting for other ranks, per step
-    last: npt.NDArray[np.float64]  # of the others' waiting, the share in which this rank was the one that came last
+    waits_ns: Floats  # exposed waiting for other ranks, per step
+    last: Floats  # of the others' waiting, the share in which this rank was the one that came last
 
     @property
     def lost_ns(self) -> float:
@@ -37,17 +37,17 @@ class Skew:
 
     @property
     def last_most(self) -> int:
-        """Return the place of the rank that the others wait for most."""
+        """Return the index of the rank that the others wait for most."""
         return int(self.last.argmax())
 
     @property
     def late(self) -> int | None:
-        """Return the place of the rank that most of the waiting is for, None where ranks take turns."""
-        return self.last_most if self.last[self.last_most] >= MOSTLY else None
+        """Return the index of the rank that most of the waiting is for, None where it varies."""
+        return self.last_most if self.last[self.last_most] >= MIN_WAIT_SHARE else None
 
 
 def skew_of(ranks: Sequence[Tables]) -> Skew | None:
-    """Compare the collectives of all ranks; None where they cannot be told to be the same ones."""
+    """Compare the collectives of all ranks; None where they cannot be matched."""
     each = [_collectives(t) for t in ranks]
     if len(ranks) < 2 or not len(each[0][0]) or any(names != each[0][0] for names, _, _ in each):
         return None

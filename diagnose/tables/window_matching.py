@@ -1,24 +1,22 @@
-"""Finds for each device task of the light window the same task in the attribution window, which recorded shapes.
+"""Matches each device task of the light window with the same task in the attribution window, which recorded shapes.
 
-A step is known again by the names of its tasks in the order of their launches: where a step of the attribution window
-has the very same list, the two are the same work, task by task. Steps without such a twin stay without shapes.
+A step is recognised by the names of its tasks in the order of their launches: where a step of the attribution window
+has the very same list, the two are the same work, task by task. Steps without a match stay without shapes.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Rows
 from diagnose.model.intervals import distinct
 from diagnose.tables import Tables
 
-__all__ = ["Rows", "twins"]
-
-Rows = npt.NDArray[np.intp]
+__all__ = ["Rows", "match_tasks"]
 
 
-def twins(t: Tables, named: Tables) -> Rows:
-    """Return for each task of ``t`` the index of its twin in ``named.tasks``, -1 where there is none."""
+def match_tasks(t: Tables, named: Tables) -> Rows:
+    """Return for each task of ``t`` the index of the matching one in ``named.tasks``, -1 where there is none."""
     found = np.full(len(t.tasks.row), -1, np.intp)
     kernel_of = {name: i for i, name in enumerate(named.trace.names)}
     mine = np.array([kernel_of.get(t.trace.names[n], -1) for n in _names(t).tolist()] or [-1], np.intp)
@@ -46,8 +44,8 @@ def _key(kernels: Rows) -> bytes:
 def _by_step(t: Tables) -> list[Rows]:
     """Return the tasks of each step in the order of their launches; tasks without a launch belong to none."""
     launched = np.flatnonzero(t.tasks.launch >= 0)
-    called = t.trace.events.start[t.tasks.launch[launched]]
-    order = np.lexsort((t.tasks.start[launched], called))
-    launched, called = launched[order], called[order]
-    cuts = np.searchsorted(called, t.steps.start)
+    launched_at = t.trace.events.start[t.tasks.launch[launched]]
+    order = np.lexsort((t.tasks.start[launched], launched_at))
+    launched, launched_at = launched[order], launched_at[order]
+    cuts = np.searchsorted(launched_at, t.steps.start)
     return [part for part in np.split(launched, cuts)[1:] if len(part)]

@@ -154,7 +154,7 @@ def _value(found: re.Match[str], *, code: bool) -> tuple[str, int]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Tell whether what stands behind a name is a credential."""
+    """Return whether what stands behind a name is a credential."""
     tier = _tier(name)
     if tier == "none" or _is_harmless(value):
         return False
@@ -188,13 +188,13 @@ def _parts(name: str) -> list[str]:
 
 
 def _is_harmless(value: str) -> bool:
-    """Tell whether a value is a switch, a reference to a variable, a path or a placeholder."""
+    """Return whether a value is a switch, a reference to a variable, a path or a placeholder."""
     value = value.strip("\"'")
     return not value or value.lower() in _NOTHING or value[0] in "$<@" or value == MASK or bool(_PATH.match(value))
 
 
 def _is_random(value: str, least: int = 16) -> bool:
-    """Tell whether a value holds a run of letters and digits that no word or number looks like."""
+    """Return whether a value holds a run of letters and digits that no word or number looks like."""
     if least < 16:
         return len(value) >= least and _has_digit(value) and any(map(str.isalpha, value))
     return any(_changes(run) >= 4 for run in _ALNUM.findall(value))

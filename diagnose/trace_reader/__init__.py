@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from diagnose.trace_reader.documents import read_info
 from diagnose.trace_reader.file import read_trace
 from diagnose.trace_reader.folders import open_captures
 
-__all__ = ["open_captures", "read_trace"]
+__all__ = ["open_captures", "read_info", "read_trace"]

@@ -1,43 +1,51 @@
-"""From the parsed events of one kind to the values of its columns, as lists."""
+"""From the parsed events of one kind to the values of its columns; strings, threads and devices become numbers."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from diagnose.model.events import Kind
-from diagnose.trace_reader.device_ids import Places
-from diagnose.trace_reader.intern import Names, Texts, Threads
-from diagnose.trace_reader.schema import Args
+from diagnose.model.events import Kind, Thread
+from diagnose.trace_reader.schema import DEVICE_KINDS, Args
 
-__all__ = ["Fields", "Values"]
+__all__ = ["Fields", "Values", "num_events", "printable", "shortened"]
 
 Values = dict[str, list[Any]]
+_Key = tuple["int | str", "int | str", "int | str", "int | str"]
 
 _CPU = 0  # torch's DeviceType
-_ON_DEVICE = frozenset({Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.SYNC})
-_CORRELATED = _ON_DEVICE | {Kind.RUNTIME}
+_CORRELATED = (*DEVICE_KINDS, Kind.RUNTIME)
+_MAX_THREADS = 32_767  # Events.thread is int16; what comes later counts as an unknown thread
+_MAX_DEVICE = 32_767  # Events.device is int16
+_MAX_STREAM = 2**31 - 1  # cuda_sync writes 2**32 - 1 for "no stream"
+_MAX_NAME_CHARS = 60  # of a name in a sentence
+_MAX_LABEL_CHARS = 40  # of "stream 7"; Python refuses to convert thousands of digits
+_LAST_NUMBER = re.compile(r"-?\d+$", re.ASCII)
+# Control characters but tab and line feed, marks that turn the direction of writing, halves of surrogate pairs: on a
+# terminal, in a page or in UTF-8 they do harm, and no name of an operator, kernel or thread has any.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Fields:
-    """Numbers strings, threads and places, and looks up the numbers for every event."""
+    """Numbers strings, threads and devices, and looks up the numbers for every event."""
 
     def __init__(self) -> None:
         self.names = Names()
         self.threads = Threads()
         self._texts = Texts(self.names)
-        self._places = Places()
+        self._device_streams = DeviceStreamIds()
         self._grids = _Grids({b"": -1})
 
     def values(self, kind: Kind, events: list[Any]) -> Values:
-        """Return the columns of these events, all but their times; columns that say nothing are left out."""
+        """Return the columns of these events, all but their times; columns without a value are left out."""
         names, args = self.names, [event.args for event in events]
         values: Values = {"name": [names[event.name] for event in events]}
-        if kind in _ON_DEVICE:
-            places = self._places
-            found = [places[a.device, a.stream, event.pid, event.tid] for event, a in zip(events, args, strict=True)]
+        if kind in DEVICE_KINDS:
+            ids = self._device_streams
+            found = [ids[a.device, a.stream, event.pid, event.tid] for event, a in zip(events, args, strict=True)]
             values["device"] = [device for device, _ in found]
             values["stream"] = [stream for _, stream in found]
         else:
@@ -70,12 +78,12 @@ class Fields:
         return {"grid": [grids[bytes(a.grid)] for a in args], **self._of_collective(args)}
 
     def _of_collective(self, args: list[Args]) -> Values:
-        told = [a.collective or a.stack for a in args]
-        if not any(told):
+        details = [a.collective or a.stack for a in args]
+        if not any(details):
             return {}
         names = self.names
         return {
-            "detail": [names[_detail(a)] if text else -1 for a, text in zip(args, told, strict=True)],
+            "detail": [names[_detail(a)] if text else -1 for a, text in zip(args, details, strict=True)],
             "size": [a.num_elements if a.collective else -1 for a in args],
         }
 
@@ -104,6 +112,112 @@ _MORE: Final[Mapping[Kind, Callable[[Fields, list[Args]], Values]]] = {
     Kind.MEMORY: Fields._of_allocation,
     Kind.SYNC: Fields._of_wait,
 }
+
+
+def printable(text: str) -> str:
+    """Return the text with U+FFFD in the place of characters that cannot be shown."""
+    return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", text)
+
+
+def shortened(name: str) -> str:
+    """Return a name as a sentence can hold it."""
+    text = printable(name[:_MAX_NAME_CHARS]).replace("\n", " ")
+    return text if len(name) <= _MAX_NAME_CHARS else f"{text}…"
+
+
+def num_events(count: int) -> str:
+    """Return "1 event" or "12,345 events"."""
+    return "1 event" if count == 1 else f"{count:,} events"
+
+
+class Names(dict[str, int]):
+    """String to row of ``Trace.names``."""
+
+    def __missing__(self, text: str) -> int:
+        row = self[text] = len(self)
+        return row
+
+
+class Texts(dict[bytes, int]):
+    """JSON text of a list, as it stands in the file, to the row of its normalised text; -1 for no text.
+
+    Exporters lay the same list out differently, one even with a number per line.
+    """
+
+    def __init__(self, names: Names) -> None:
+        super().__init__({b"": -1})
+        self._names = names
+
+    def __missing__(self, raw: bytes) -> int:
+        try:
+            text = json.dumps(json.loads(raw))
+        except (ValueError, RecursionError):
+            text = raw.decode(errors="replace")
+        row = self[raw] = self._names[text]
+        return row
+
+
+class Threads(dict[tuple[int | str, int | str], int]):
+    """(pid, tid) to row of ``Trace.threads``; ids that are a number once and text another time are one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: dict[tuple[str, str], int] = {}
+        self._names: dict[tuple[str, str], str] = {}
+
+    def __missing__(self, key: tuple[int | str, int | str]) -> int:
+        pid, tid = str(key[0]), str(key[1])
+        if pid == "-1":  # the profiler's own overhead belongs to no thread
+            row = -1
+        elif len(self._rows) < _MAX_THREADS:
+            row = self._rows.setdefault((pid, tid), len(self._rows))
+        else:
+            row = self._rows.get((pid, tid), -1)
+        self[key] = row
+        return row
+
+    def set_name(self, pid: int | str, tid: int | str, name: str) -> None:
+        """Remember a thread's name; it counts only where the thread recorded events."""
+        self._names[str(pid), str(tid)] = name.strip()
+
+    def of_unknown(self) -> int:
+        """Return the row of the thread that stands for all events without one."""
+        return self._rows.setdefault(("", ""), len(self._rows))
+
+    def threads(self) -> tuple[Thread, ...]:
+        """Return the threads in the order of their rows."""
+        return tuple(
+            Thread(printable(pid), printable(tid), printable(self._names.get((pid, tid), "")))
+            for pid, tid in self._rows
+        )
+
+
+class DeviceStreamIds(dict[_Key, tuple[int, int]]):
+    """(args.device, args.stream, pid, tid) to (device, stream), -1 where it is not recorded.
+
+    The pid and tid of a device event stand in where its arguments name no device and no stream; old exporters
+    write the tid as "stream 7".
+    """
+
+    def __missing__(self, key: _Key) -> tuple[int, int]:
+        device, stream, pid, tid = (_number(value) for value in key)
+        ids = (
+            _within(device if device >= 0 else pid, _MAX_DEVICE),
+            _within(stream if key[1] != "" else tid, _MAX_STREAM),
+        )
+        self[key] = ids
+        return ids
+
+
+def _number(value: int | str) -> int:
+    if isinstance(value, int):
+        return value
+    found = _LAST_NUMBER.search(value.strip()[-_MAX_LABEL_CHARS:])
+    return int(found.group()) if found else -1
+
+
+def _within(value: int, largest: int) -> int:
+    return value if 0 <= value <= largest else -1
 
 
 class _Grids(dict[bytes, int]):

@@ -1,4 +1,4 @@
-"""One trace file into a Trace."""
+"""Reads one trace file into a Trace, and states what of the file could not be read."""
 
 from __future__ import annotations
 
@@ -6,27 +6,38 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
-from diagnose.errors import InputError
-from diagnose.model.events import Trace
-from diagnose.trace_reader import origin
-from diagnose.trace_reader.blocks import Window
-from diagnose.trace_reader.envelope import LONGEST_TAIL, Envelope, Keys, read_head, read_keys
-from diagnose.trace_reader.events import Ending, read_events
-from diagnose.trace_reader.remarks import notes, repeated_note, without_events, without_times
-from diagnose.trace_reader.rows import Rows
+from diagnose.errors import InputError, NotATraceError
+from diagnose.model.events import Note, Trace
+from diagnose.trace_reader.envelope import (
+    MAX_TAIL_BYTES,
+    Envelope,
+    devices,
+    epoch_ns,
+    rank_of,
+    read_head,
+    read_keys,
+    small_values,
+    world_size_of,
+)
+from diagnose.trace_reader.events import Ending, Window, read_events
+from diagnose.trace_reader.fields import num_events, shortened
+from diagnose.trace_reader.rows import EventRows
+from diagnose.trace_reader.schema import LEFT_OUT
 from diagnose.trace_reader.source import STANDARD_INPUT, open_source
-from diagnose.trace_reader.table import Table, finish
+from diagnose.trace_reader.table import finish
 
 __all__ = ["read_trace"]
+
+_KINETO_KEYS = frozenset({"schemaVersion", "deviceProperties", "computeProperties", "baseTimeNanoseconds"})
+_MAX_LISTED = 5  # categories that are named
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
     """Read a trace of torch.profiler, JSON or gzip, of any release; a truncated one up to its cut.
 
     ``-`` is standard input. Memory is bounded by the columns (at most 85 bytes an event), not by the size of the file.
-    What holds for every trace stands in ``diagnose.trace_reader.plausibility``.
+    What holds for every trace is described in ``diagnose.trace_reader.plausibility``.
 
     Raises:
         InputError: the file cannot be read or holds no events.
@@ -45,39 +56,38 @@ def _read(path: str | os.PathLike[str], name: str) -> Trace:
     with open_source(path) as source, _without_collector():
         window = Window(source)
         head = read_head(window, source, name)
-        rows = Rows()
+        rows = EventRows()
         ending = read_events(window, rows)
         around = _read_keys(head, ending, window)
     if not rows.count:
-        raise without_events(name, rows, ending, around)
+        raise _error_without_events(name, rows, ending, around)
     fault = ending.fault or source.fault
-    trust = notes(rows, ending, fault, around)
+    trust = _notes(rows, ending, fault, around)
     table = finish(rows)
     if table is None:
-        raise without_times(name, rows)
-    trust += table.notes + repeated_note(table.num_repeated)
-    trace = _assemble(name, around.keys, table, rows)
-    return replace(trace, raw_bytes=source.raw_bytes, cut=around.is_cut, trust=trust)
+        raise _error_without_times(name, rows)
+    trust += table.notes + _repeated_note(table.num_repeated)
+    keys = around.keys
+    return Trace(
+        events=table.events,
+        names=table.names,
+        threads=rows.fields.threads.threads(),
+        devices=devices(keys),
+        rank=rank_of(keys, name),
+        world_size=world_size_of(keys),
+        epoch_ns=epoch_ns(keys, table.first_ns),
+        path=name,
+        raw_bytes=source.raw_bytes,
+        cut=around.is_cut,
+        metadata=small_values(keys),
+        trust=trust,
+    )
 
 
 def _read_keys(head: bytes, ending: Ending, window: Window) -> Envelope:
     if not ending.complete:
         return Envelope(read_keys(head, b"}").keys, is_cut=True, is_unread=False)
-    return read_keys(head, ending.text + window.read_rest(LONGEST_TAIL))
-
-
-def _assemble(name: str, keys: Keys, table: Table, rows: Rows) -> Trace:
-    return Trace(
-        events=table.events,
-        names=table.names,
-        threads=rows.fields.threads.threads(),
-        devices=origin.devices(keys),
-        rank=origin.rank_of(keys, name),
-        world_size=origin.world_size_of(keys),
-        epoch_ns=origin.epoch_ns(keys, table.first_ns),
-        path=name,
-        metadata=origin.small_values(keys),
-    )
+    return read_keys(head, ending.text + window.read_rest(MAX_TAIL_BYTES))
 
 
 @contextmanager
@@ -90,3 +100,62 @@ def _without_collector() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def _notes(rows: EventRows, ending: Ending, fault: str, around: Envelope) -> tuple[Note, ...]:
+    """Return one sentence for everything that the file held and the table does not."""
+    found = []
+    if around.is_cut:
+        why = f" ({fault})" if fault else ""
+        found.append(f"The file is cut off{why}: {num_events(rows.num_events)} read, the end of the trace is missing.")
+    elif fault:
+        found.append(f"The file is complete, but {fault}: parts of it may be wrong.")
+    if around.is_unread:
+        found.append("What follows the list of events is not JSON, or a second list, and was left out.")
+    if ending.num_skipped:
+        found.append(f"Could not be parsed and left out: {num_events(ending.num_skipped)}.")
+    if rows.num_without_length:
+        found.append(
+            f"With a duration that is negative or no number, taken as zero: {num_events(rows.num_without_length)}."
+        )
+    found += [f"Left out: {num_events(count)} of the {what}." for what, count in _left_out(rows)]
+    return tuple(Note(text) for text in found)
+
+
+def _repeated_note(count: int) -> tuple[Note, ...]:
+    """Return the sentence about events that the file has twice, if it has any."""
+    return (Note(f"Counted once, but twice in the file: {num_events(count)}."),) if count else ()
+
+
+def _error_without_events(name: str, rows: EventRows, ending: Ending, around: Envelope) -> InputError:
+    """Return the error for a file in which no event could be used."""
+    if ending.fault:
+        return InputError(f"{name} holds no event that can be used: {ending.fault}. Copy or record the trace again.")
+    if around.is_cut and rows.categories <= LEFT_OUT:
+        return InputError(f"{name} ends before its first event. Copy or record the trace again.")
+    if not rows.num_events:
+        return InputError(f"{name} holds no events. Let the profiler record at least one step.")
+    if _KINETO_KEYS.isdisjoint(around.keys) and "Trace" not in rows.categories:
+        return NotATraceError(
+            f"{name} is not a trace of torch.profiler: none of its {num_events(rows.num_events)} is of a category "
+            "that it writes. Name a file that torch.profiler exported."
+        )
+    return InputError(
+        f"{name} holds no operator, runtime call or device task among its {num_events(rows.num_events)}. "
+        "Let the profiler record at least one step."
+    )
+
+
+def _left_out(rows: EventRows) -> Iterator[tuple[str, int]]:
+    for what, counts in (("category", rows.left_out), ("phase", rows.phases)):
+        most = sorted((+counts).most_common(_MAX_LISTED))
+        yield from ((f"{what} '{shortened(name)}'", count) for name, count in most)
+        if len(+counts) > _MAX_LISTED:
+            yield f"{len(+counts) - _MAX_LISTED:,} other kinds of {what}", counts.total() - sum(n for _, n in most)
+
+
+def _error_without_times(name: str, rows: EventRows) -> InputError:
+    """Return the error for a file in which no event has a plausible time."""
+    return InputError(
+        f"{name} has no event with a plausible time among its {num_events(rows.num_events)}. Record the trace again."
+    )

@@ -96,7 +96,7 @@ def _open_rank(folder: Path, info: CaptureInfo) -> Capture:
 
 
 def _optional(folder: Path, name: str, read: Callable[[Path], _Read], notes: list[Note]) -> _Read | None:
-    """Read a file of a capture; what is damaged becomes a note, since the rest may still tell enough."""
+    """Read a file of a capture; what is damaged becomes a note, since the rest may suffice."""
     if not name:
         return None
     try:
@@ -144,6 +144,6 @@ def _check_ranks(captures: Sequence[Capture]) -> None:
         if other is not capture:
             raise InputError(
                 f"{other.trace.path} and {capture.trace.path} are both of rank {capture.trace.rank}. "
-                "Name one trace for each rank; where the files do not say their rank, put it into their names "
+                "Name one trace for each rank; where the files do not hold their rank, put it into their names "
                 "(rank0.json, rank1.json)."
             )

@@ -16,15 +16,16 @@ from msgspec import Raw
 
 from diagnose.trace_reader.schema import NO_TIME, Args, ExactEvent
 
-__all__ = ["Salvage", "flatten", "repair", "salvage"]
+__all__ = ["EVENT_START", "Salvage", "flatten", "repair", "salvage"]
 
 _NO_NUMBER = re.compile(rb"(?<=[\s:\[,])[-+]?(?:nan|NaN|inf|Infinity)(?:\(\w*\))?(?=\s*[,}\]])")
 _BACKSLASH = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _SEPARATOR = re.compile(r"[\s,]*")
-_NEXT_EVENT = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)")')
+EVENT_START = r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"'
+_NEXT_EVENT = re.compile(rf"\}}\s*,\s*(?={EVENT_START})")
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]+|[\]}]+', re.DOTALL)
-_LONGEST_TOKEN = len(r"-Infinity\u0000")  # an error this near to the end may be a token that is cut
-_LONGEST_NUMBER = 40  # digits of a whole number; int64 has 19, and Python refuses to convert some thousands
+_MAX_TOKEN_CHARS = len(r"-Infinity\u0000")  # an error this near to the end may be a token that is cut
+_MAX_DIGITS = 40  # digits of a whole number; int64 has 19, and Python refuses to convert some thousands
 _MAX_DEPTH = 64  # of nesting; events of recorded traces have up to 6
 _USUAL_EVENT = 4096  # characters looked at first: an error costs as much as stands before it
 _WIDER = 8
@@ -85,7 +86,7 @@ class _Digits(float):
 
 
 def _whole_number(text: str) -> int | None:
-    return int(text) if len(text) <= _LONGEST_NUMBER else None
+    return int(text) if len(text) <= _MAX_DIGITS else None
 
 
 _SCANNER = json.JSONDecoder(strict=False, parse_float=_Digits, parse_int=_whole_number)
@@ -178,7 +179,7 @@ def salvage(raw: bytes, *, is_last: bool = True, flattened: bool = False) -> Sal
 
 
 def _runs_out(error: json.JSONDecodeError) -> bool:
-    return error.msg.startswith("Unterminated") or error.pos > len(error.doc) - _LONGEST_TOKEN
+    return error.msg.startswith("Unterminated") or error.pos > len(error.doc) - _MAX_TOKEN_CHARS
 
 
 def _event(value: Mapping[str, object]) -> ExactEvent:

@@ -26,15 +26,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind, Note, Trace, step_number
+from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import distinct
-from diagnose.trace_reader.causes import DEVICE_KINDS
-from diagnose.trace_reader.intern import printable, shortened
+from diagnose.trace_reader.fields import num_events, printable, shortened
+from diagnose.trace_reader.schema import DEVICE_KINDS
 from diagnose.trace_reader.times import UNKNOWN_NS
 
 __all__ = [
-    "LONGEST_SILENCE_NS",
     "MAX_BYTES",
+    "MAX_SILENCE_NS",
     "bound_sizes",
     "check_trace",
     "implausible_marks",
@@ -44,10 +45,9 @@ __all__ = [
 ]
 
 _Columns = Mapping[str, npt.NDArray[Any]]
-_Mask = npt.NDArray[np.bool_]
 
-# torch.distributed ends a wait after 30 minutes at the latest unless told otherwise; nothing recorded waits longer.
-LONGEST_SILENCE_NS = 30 * 60 * 10**9
+# torch.distributed ends a wait after 30 minutes unless configured otherwise; nothing recorded waits longer.
+MAX_SILENCE_NS = 30 * 60 * 10**9
 MAX_BYTES = 2**50
 _ON_HOST, _MAY_MARK = np.zeros(len(Kind), np.bool_), np.zeros(len(Kind), np.bool_)
 _ON_HOST[[Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME, Kind.MEMORY, Kind.GC]] = True
@@ -55,13 +55,13 @@ _MAY_MARK[[Kind.OP, Kind.ANNOTATION]] = True
 _NUM_NAMED = 3
 
 
-def implausible_times(columns: _Columns, names: Sequence[str]) -> tuple[_Mask | None, tuple[Note, ...]]:
+def implausible_times(columns: _Columns, names: Sequence[str]) -> tuple[Mask | None, tuple[Note, ...]]:
     """Mark events without a time, apart from the rest, or lasting beyond it; columns are sorted by start.
 
     The rest is the largest group of events without a silence of half an hour. None stands for no event at all.
     """
     start, end = columns["start"], columns["end"]
-    if start[0] != UNKNOWN_NS and end.max() - start[0] <= LONGEST_SILENCE_NS:
+    if start[0] != UNKNOWN_NS and end.max() - start[0] <= MAX_SILENCE_NS:
         return None, ()
     unknown = start == UNKNOWN_NS
     apart = ~unknown
@@ -69,36 +69,35 @@ def implausible_times(columns: _Columns, names: Sequence[str]) -> tuple[_Mask | 
     if first < len(start):
         begin, stop = _largest_group(start[first:])
         begin, stop = first + begin, first + stop
-        apart[begin:stop] = end[begin:stop] > start[stop - 1] + LONGEST_SILENCE_NS
-    return unknown | apart, (*_of_unknown(int(unknown.sum())), *_of_apart(columns, np.flatnonzero(apart), names))
+        apart[begin:stop] = end[begin:stop] > start[stop - 1] + MAX_SILENCE_NS
+    notes: tuple[Note, ...] = ()
+    if count := int(unknown.sum()):
+        notes = (Note(f"Left out, since their time is missing, no number or out of range: {num_events(count)}."),)
+    return unknown | apart, (*notes, *_of_apart(columns, np.flatnonzero(apart), names))
 
 
 def _largest_group(start: Ints) -> tuple[int, int]:
     """Return the first and the last row, exclusive, of the largest group without a long silence in it."""
-    edges = np.flatnonzero(np.diff(start) > LONGEST_SILENCE_NS) + 1
+    edges = np.flatnonzero(np.diff(start) > MAX_SILENCE_NS) + 1
     begin, stop = np.append(0, edges), np.append(edges, len(start))
     largest = int((stop - begin).argmax())
     return int(begin[largest]), int(stop[largest])
 
 
-def _of_unknown(count: int) -> tuple[Note, ...]:
-    return (Note(f"Left out, since their time is missing, no number or out of range: {_events(count)}."),) * bool(count)
-
-
-def _of_apart(columns: _Columns, rows: npt.NDArray[np.intp], names: Sequence[str]) -> tuple[Note, ...]:
+def _of_apart(columns: _Columns, rows: Rows, names: Sequence[str]) -> tuple[Note, ...]:
     if not len(rows):
         return ()
     named = Counter(names[n] for n in columns["name"][rows].tolist()).most_common(_NUM_NAMED)
     listed = ", ".join(f"'{shortened(name)}'" for name, _ in named)
     return (
         Note(
-            f"Left out, since they start or end more than 30 minutes away from all others: {_events(len(rows))} "
+            f"Left out, since they start or end more than 30 minutes away from all others: {num_events(len(rows))} "
             f"({listed}{', …' if len(named) == _NUM_NAMED else ''})."
         ),
     )
 
 
-def implausible_marks(columns: _Columns, names: Sequence[str]) -> tuple[_Mask | None, tuple[Note, ...]]:
+def implausible_marks(columns: _Columns, names: Sequence[str]) -> tuple[Mask | None, tuple[Note, ...]]:
     """Mark step marks that cannot be steps: without a length or a number, or in the place of a better one."""
     numbers = {row: step_number(name) for row, name in enumerate(names) if name.startswith("ProfilerStep#")}
     if not numbers:
@@ -122,7 +121,7 @@ def implausible_marks(columns: _Columns, names: Sequence[str]) -> tuple[_Mask | 
     return left_out, (Note(f"Left out, since no step can begin or end there: {listed}."),)
 
 
-def _apart(start: Ints, end: Ints) -> _Mask:
+def _apart(start: Ints, end: Ints) -> Mask:
     """Choose marks that overlap by less than half, those of usual length first; marks are sorted by start."""
     length = end - start
     if (end[:-1] <= start[1:]).all():
@@ -143,14 +142,14 @@ def _overlap_by_half(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return 2 * common >= min(one[1] - one[0], other[1] - other[0])
 
 
-def without_thread(columns: _Columns) -> npt.NDArray[np.intp]:
+def without_thread(columns: _Columns) -> Rows:
     """Return the rows of host events that are on no thread."""
     return np.flatnonzero((columns["thread"] < 0) & _ON_HOST[columns["kind"]])
 
 
 def thread_note(count: int) -> Note:
     """Return the sentence about host events without a thread."""
-    return Note(f"Without a thread in the file, and taken to be on one: {_events(count)} of the host.")
+    return Note(f"Without a thread in the file, and taken to be on one: {num_events(count)} of the host.")
 
 
 def bound_sizes(columns: _Columns) -> None:
@@ -196,8 +195,8 @@ def _broken(trace: Trace) -> Iterator[str]:
         "time begins at zero": int(e.start[0]) == 0,
         "rows are sorted": bool((steady >= 0).all()),
         "no event ends before it starts": bool((e.end >= e.start).all()),
-        "no event starts apart": bool((steady <= LONGEST_SILENCE_NS).all()),
-        "no event ends apart": int(e.end.max()) <= int(e.start[-1]) + LONGEST_SILENCE_NS,
+        "no event starts apart": bool((steady <= MAX_SILENCE_NS).all()),
+        "no event ends apart": int(e.end.max()) <= int(e.start[-1]) + MAX_SILENCE_NS,
         "kinds are known": int(e.kind.max()) < len(Kind),
         "host events have a thread": not ((e.thread < 0) & _ON_HOST[e.kind]).any(),
         "threads are in range": int(e.thread.max()) < len(trace.threads) and int(e.thread.min()) >= -1,
@@ -221,7 +220,3 @@ _TEXT_COLUMNS = ("name", "shapes", "types", "values", "detail")
 
 def _in_range(rows: npt.NDArray[np.int32], names: Sequence[str]) -> bool:
     return int(rows.max()) < len(names) and int(rows.min()) >= -1
-
-
-def _events(count: int) -> str:
-    return "1 event" if count == 1 else f"{count:,} events"

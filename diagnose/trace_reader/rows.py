@@ -1,4 +1,4 @@
-"""Rows of the event table, appended kind by kind and column by column."""
+"""Collects the events of a file in columns: one array each, filled block by block."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.events import Kind
-from diagnose.trace_reader.columns import Column
 from diagnose.trace_reader.fields import Fields, Values
-from diagnose.trace_reader.kinds import CATEGORIES, INSTANTS, LEFT_OUT, MEMORY_NAME
-from diagnose.trace_reader.schema import Event, ExactEvent
+from diagnose.trace_reader.schema import CATEGORIES, INSTANTS, LEFT_OUT, MEMORY_NAME, Event, ExactEvent
 from diagnose.trace_reader.times import durations_ns, exact_ns, floats_hold, instants_ns, starts_ns
 
-__all__ = ["ImpreciseTimesError", "Rows"]
+__all__ = ["EventRows", "ImpreciseTimesError"]
 
+_Array = npt.NDArray[Any]
+_MIN_ROWS = 4096
 _DTYPES: Final = {
     "start": np.int64,
     "end": np.int64,
@@ -36,7 +36,6 @@ _DTYPES: Final = {
     "grid": np.int32,
     "awaits": np.int64,
 }
-
 _BATCH = 1024  # rows that are converted at once: numpy's cost for each call no longer counts
 
 
@@ -44,7 +43,7 @@ class ImpreciseTimesError(Exception):
     """The times of this block need their digits: decode it again into ExactEvent."""
 
 
-class Rows:
+class EventRows:
     """The table while it grows; ``start`` and ``end`` are in ns of the file's own clock."""
 
     def __init__(self) -> None:
@@ -99,7 +98,7 @@ class Rows:
     def _name_threads(self, group: Iterable[Any]) -> None:
         for event in group:
             if event.ph == "M" and event.name == "thread_name":
-                self.fields.threads.call(event.pid, event.tid, event.args.name)
+                self.fields.threads.set_name(event.pid, event.tid, event.args.name)
 
     def _append(self, kind: Kind, values: Values) -> None:
         waiting = self._waiting.setdefault(kind, values)
@@ -150,3 +149,35 @@ def _array(values: list[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     except OverflowError:  # a number that is too large for its column counts as unknown
         limits = np.iinfo(dtype)
         return np.array([v if limits.min <= v <= limits.max else -1 for v in values], dtype)
+
+
+class Column:
+    """A column in which rows that were never written read as -1."""
+
+    def __init__(self, dtype: npt.DTypeLike) -> None:
+        self._data: _Array = np.empty(0, dtype)
+        self._filled = 0
+
+    def write(self, at: int, values: _Array) -> None:
+        """Write rows from row ``at`` on; what lies between them and earlier ones was not recorded."""
+        end = at + len(values)
+        self._grow(end)
+        self._data[self._filled : at] = -1
+        self._data[at:end] = values
+        self._filled = max(self._filled, end)
+
+    def finish(self, length: int) -> _Array:
+        """Return the column with ``length`` rows; the object is empty afterwards."""
+        data, self._data = self._data, np.empty(0, self._data.dtype)
+        if not self._filled:
+            return np.broadcast_to(np.array(-1, data.dtype), length)
+        if len(data) < length:
+            data.resize(length, refcheck=False)
+        data[self._filled : length] = -1
+        data.resize(length, refcheck=False)
+        return data
+
+    def _grow(self, length: int) -> None:
+        if length > len(self._data):
+            # By a quarter: resizing a large block moves pages, not bytes, and untouched pages take no memory.
+            self._data.resize(max(length, len(self._data) * 5 // 4, _MIN_ROWS), refcheck=False)

@@ -1,6 +1,6 @@
-"""The part of a Kineto event that is read; everything else is skipped while it is parsed.
+"""What is read of a Kineto event: its fields, and what each category means in any exporter's release.
 
-Only names are listed here that end up in a column. Types are decoded leniently, so that numbers written as
+Only fields are listed here that end up in a column. Types are decoded leniently, so that numbers written as
 text ("616", as ROCm exporters do) are numbers. What fits no type sends its block to ``diagnose.trace_reader.lenient``.
 """
 
@@ -10,12 +10,90 @@ import math
 
 from msgspec import Raw, Struct
 
-__all__ = ["NO_TEXT", "NO_TIME", "Args", "Event", "ExactEvent"]
+from diagnose.model.events import Kind
+
+__all__ = [
+    "CATEGORIES",
+    "DEVICE_KINDS",
+    "GC_NAME",
+    "INSTANTS",
+    "LEFT_OUT",
+    "MEMORY_NAME",
+    "NO_TEXT",
+    "NO_TIME",
+    "Args",
+    "Event",
+    "ExactEvent",
+    "is_annotation",
+    "is_launch",
+]
+
+GC_NAME = "Python GC"
+MEMORY_NAME = "[memory]"
+DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.SYNC)
+
+CATEGORIES = {
+    "cpu_op": Kind.OP,
+    "Operator": Kind.OP,
+    "user_annotation": Kind.ANNOTATION,
+    "python_function": Kind.PYTHON,
+    "cuda_runtime": Kind.RUNTIME,
+    "cuda_driver": Kind.RUNTIME,
+    "Runtime": Kind.RUNTIME,
+    "hip_runtime": Kind.RUNTIME,
+    "xpu_runtime": Kind.RUNTIME,
+    "xpu_driver": Kind.RUNTIME,
+    "mtia_runtime": Kind.RUNTIME,
+    "privateuse1_runtime": Kind.RUNTIME,
+    "privateuse1_driver": Kind.RUNTIME,
+    "kernel": Kind.KERNEL,
+    "Kernel": Kind.KERNEL,
+    "gpu_memcpy": Kind.MEMCPY,
+    "Memcpy": Kind.MEMCPY,
+    "gpu_memset": Kind.MEMSET,
+    "Memset": Kind.MEMSET,
+    "cuda_sync": Kind.SYNC,
+    "overhead": Kind.OVERHEAD,
+}
+
+# Allocations and marks; early exporters gave them no category, as they do to metadata.
+INSTANTS = frozenset({"", "cpu_instant_event"})
+
+# Known and not wanted: copies of annotations on the device's rows, spans over everything, arrows.
+LEFT_OUT = INSTANTS | frozenset({"gpu_user_annotation", "Trace", "ac2g", "async_cpu_to_gpu", "async", "fwdbwd"})
+
+# Before `user_annotation` existed, record_function wrote these as operators.
+_ANNOTATIONS = (
+    "ProfilerStep#",
+    "ProfilerStep*",
+    "enumerate(DataLoader)#",
+    "Optimizer.step#",
+    "Optimizer.zero_grad#",
+    "DistributedDataParallel.forward",
+    "nccl:",
+    "gloo:",
+    "mpi:",
+    "ucc:",
+)
+
+_LAUNCH_NAMES = ("launch", "memcpy", "memset")
+
+
+def is_annotation(name: str) -> bool:
+    """Return whether an operator of this name is a record_function of PyTorch itself."""
+    return name.startswith(_ANNOTATIONS)
+
+
+def is_launch(name: str) -> bool:
+    """Return whether a runtime call of this name puts work on a device."""
+    lowered = name.lower()
+    return any(word in lowered for word in _LAUNCH_NAMES)
+
 
 NO_TEXT = Raw(b"")
 NO_TIME = -math.inf  # what is missing or no number; JSON has no such number, and the largest of several ignores it
 
-_NAMES = {
+_FIELD_NAMES = {
     "input_dims": "Input Dims",
     "input_types": "Input type",
     "input_values": "Concrete Inputs",
@@ -34,8 +112,8 @@ _NAMES = {
 }
 
 
-class Args(Struct, frozen=True, gc=False, rename=_NAMES):
-    """``args`` of an event; the names in the file stand in ``_NAMES`` where they differ."""
+class Args(Struct, frozen=True, gc=False, rename=_FIELD_NAMES):
+    """``args`` of an event; ``_FIELD_NAMES`` has the names in the file where they differ."""
 
     correlation: int = -1
     device: int | str = -1

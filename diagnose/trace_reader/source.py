@@ -1,4 +1,4 @@
-"""The bytes of a trace: a file, a pipe or standard input, decompressed where they are gzip, whatever the name says."""
+"""The bytes of a trace: a file, a pipe or standard input, decompressed where they are gzip, whatever their name."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _standard_input() -> FileIO:
 
 
 def _open(name: str) -> FileIO:
-    # Without waiting, which an open does where nobody has opened the other end of a named pipe.
+    # Without waiting, which an open does where no process has opened the other end of a named pipe.
     descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
     try:
         return FileIO(descriptor)

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Raw
 
-from diagnose.model.events import Ints
+from diagnose.model.arrays import Floats, Ints
 
 __all__ = ["UNKNOWN_NS", "durations_ns", "exact_ns", "floats_hold", "instants_ns", "starts_ns"]
-
-_Floats = npt.NDArray[np.float64]
 
 # Up to here the nearest float lies within half a nanosecond of a time with three decimals (102 days).
 _EXACT_BELOW_US = 2.0**43
 UNKNOWN_NS = -(2**63)  # in the place of a start that is missing, no number, or out of range
 # Clocks count from a machine's start or from 1970. A sum of any two of these fits into int64.
 _EARLIEST_NS, _LATEST_NS = -(2**60), 2**62  # 36 years before zero, 2116
-_LONGEST_US = 2.0**50  # 35 years
-_SHORTEST_US = 5e-324  # the smallest number above zero
+_MAX_DURATION_US = 2.0**50  # 35 years
+_MIN_POSITIVE_US = 5e-324  # the smallest number above zero
 
 
 def floats_hold(starts_us: Sequence[float], durations_us: Sequence[float]) -> bool:
-    """Say whether these starts, read as floats, still have their nanoseconds.
+    """Return whether these starts, read as floats, still have their nanoseconds.
 
     Whole microseconds have none to lose: floats hold them up to the year 2255. A late start may have been
     rounded to a whole one, so durations are looked at too.
@@ -34,7 +31,7 @@ def floats_hold(starts_us: Sequence[float], durations_us: Sequence[float]) -> bo
     return all(map(float.is_integer, starts_us)) and all(map(float.is_integer, durations_us))
 
 
-def starts_ns(us: _Floats) -> Ints:
+def starts_ns(us: Floats) -> Ints:
     """Convert times; the fraction is rounded on its own, where it is still exact. Unusable ones are UNKNOWN_NS."""
     earliest, latest = _EARLIEST_NS / 1000, _LATEST_NS / 1000
     if _within(us, earliest, latest):
@@ -45,12 +42,12 @@ def starts_ns(us: _Floats) -> Ints:
     return starts
 
 
-def _within(us: _Floats, low: float, high: float) -> bool:
-    """Say whether all values lie between the two; what is no number lies nowhere."""
+def _within(us: Floats, low: float, high: float) -> bool:
+    """Return whether all values lie between the two; what is no number lies nowhere."""
     return bool(np.minimum.reduce(us, initial=high) > low and np.maximum.reduce(us, initial=low) < high)
 
 
-def _rounded(us: _Floats) -> Ints:
+def _rounded(us: Floats) -> Ints:
     whole = us.astype(np.int64)
     return whole * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
 
@@ -67,13 +64,13 @@ def instants_ns(ns: Sequence[int]) -> Ints:
     return starts
 
 
-def durations_ns(us: _Floats) -> tuple[Ints, int]:
+def durations_ns(us: Floats) -> tuple[Ints, int]:
     """Convert durations; those that are negative or no number count as zero, and are the number beside them."""
     count = 0
-    if not _within(us, -_SHORTEST_US, _LONGEST_US):
+    if not _within(us, -_MIN_POSITIVE_US, _MAX_DURATION_US):
         unusable = ~((us >= 0.0) & (us < np.inf))
         count = int(np.count_nonzero(unusable))
-        us = np.minimum(np.where(unusable, 0.0, us), _LONGEST_US)
+        us = np.minimum(np.where(unusable, 0.0, us), _MAX_DURATION_US)
     return np.rint(us * 1000.0).astype(np.int64), count
 
 

@@ -17,12 +17,12 @@ from diagnose.capture.process.children import ForkedChildren
 from diagnose.capture.process.ranks import rank_and_size
 from diagnose.capture.process.run import leave_behind, silence_kineto, trace_script
 from diagnose.capture.process.script import Outcome, StopScript, check_script, run_script
-from diagnose.capture.record.script_config import ScriptFacts
+from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.import_hooks import when_imported
 from diagnose.capture.steps.listener import Listener
+from diagnose.changes import patch_of
+from diagnose.changes.common.patching import CannotApply, Log, Undo
 from diagnose.errors import DiagnoseError
-from diagnose.trials.patches import PATCHES, Log, Undo
-from diagnose.trials.patches.base import CannotApply
 from diagnose.trials.sentences import told
 from diagnose.trials.spec import LEAST_TIMED, Order, Run
 from diagnose.trials.timing import StepTimer
@@ -58,12 +58,13 @@ def _patch(order: Order, log: Log) -> list[Undo]:
 
     def install() -> None:
         for name in order.ids:
-            patch = PATCHES[name]
-            if patch.install is not None:
+            patch = patch_of(name)
+            if patch is not None and patch.install is not None:
                 undo.append(patch.install(log, order.arguments.get(name, {})))
 
     for name in order.ids:
-        for variable, value in PATCHES[name].environment.items():
+        patch = patch_of(name)
+        for variable, value in patch.environment.items() if patch is not None else ():
             os.environ[variable] = value
             log.did(f"{variable}={value}")
     when_imported("torch", install)
@@ -90,16 +91,16 @@ def _measure(order: Order, script: Sequence[str], *, module: bool) -> Run:
         if timer.done:
             raise StopScript
 
-    listener = Listener(order.step_on, ScriptFacts(), boundary)  # type: ignore[arg-type]  # checked by the parent
-    when_imported("torch", numbers.arm)
-    when_imported("torch", listener.arm)
+    listener = Listener(order.step_on, ScriptConfig(), boundary)  # type: ignore[arg-type]  # checked by the parent
+    when_imported("torch", numbers.install)
+    when_imported("torch", listener.install)
     owner, forked = os.getpid(), ForkedChildren()
     outcome = run_script(script, module=module)
     if os.getpid() != owner:  # the script forked, and this is the child at the script's end
         os._exit(outcome.exit_code)
-    listener.disarm()
+    listener.remove()
     listener.shut_loaders()
-    numbers.disarm()
+    numbers.remove()
     run = _result(order, outcome, timer, numbers, memory)
     leave_behind(outcome, forked)
     return run

@@ -101,7 +101,7 @@ class _Planner:
         while waiting:
             name, folder = waiting.pop()
             for child in self._children(folder):
-                below = os.path.join(name, child.name)  # noqa: PTH118
+                below = os.path.join(name, child.name)
                 waiting += self._add(below, child, inside=_is_within(folder, self._root))
             if len(self._plan.entries) > MAX_ENTRIES:
                 raise _too_much(self._plan.source, f"over {MAX_ENTRIES:,} names")
@@ -155,7 +155,7 @@ class _Planner:
         """Plan a link: within the folder it stays one; what it leads to outside is copied where it is small."""
         real = os.path.realpath(path)
         if inside and _is_within(real, self._root):
-            here = os.path.dirname(name)  # noqa: PTH120
+            here = os.path.dirname(name)
             text = os.path.relpath(os.path.relpath(real, self._root), here or ".")
             self._plan.entries[name] = Entry("link", text)
             return []
@@ -184,14 +184,14 @@ class _Planner:
         size = entries = 0
         for here, _folders, files in os.walk(folder):
             entries += len(files) + 1
-            size += sum(_size_of(os.path.join(here, file)) for file in files)  # noqa: PTH118
+            size += sum(_size_of(os.path.join(here, file)) for file in files)
             if size > LINKED_FOLDER_BYTES or entries > LINKED_FOLDER_ENTRIES:
                 return False
         return True
 
     def _lend_git_objects(self) -> None:
         """Let the copy of a repository read the objects of the original and write its own into the copy."""
-        objects = os.path.join(self._root, GIT_OBJECTS)  # noqa: PTH118
+        objects = os.path.join(self._root, GIT_OBJECTS)
         if ".git" in self._plan.entries and Path(objects).is_dir():
             for name in ("", "/info", "/pack"):
                 self._plan.entries[GIT_OBJECTS + name] = Entry("folder", objects + name)

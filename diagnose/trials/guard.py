@@ -148,7 +148,7 @@ def _descendants(root: int) -> list[int]:
     """Return the processes below ``root`` that run; none where there is no /proc."""
     parents: dict[int, int] = {}
     with contextlib.suppress(OSError):
-        for name in os.listdir("/proc"):  # noqa: PTH208
+        for name in os.listdir("/proc"):
             if name.isdecimal():
                 with contextlib.suppress(OSError, ValueError, IndexError):
                     text = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
@@ -170,7 +170,7 @@ def _is_closed(pipe: int) -> bool:
     return bool(select.select([pipe], [], [], 0)[0])
 
 
-def _remove(folder: Any) -> None:  # noqa: ANN401  # from JSON
+def _remove(folder: Any) -> None:  # from JSON
     """Remove the temporary folder of a ``prove`` that has ended without doing so."""
     from diagnose.trials.copying import remove_tree
 

@@ -41,13 +41,13 @@ class _Autocast(cst.CSTTransformer):
         self.count = 0
         self.why = "no loss.backward() follows a call of the model in the same block of the script"
 
-    def leave_IndentedBlock(  # noqa: N802  # libcst calls it so
+    def leave_IndentedBlock(  # libcst calls it so
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
         del original_node
         return updated_node.with_changes(body=self._wrapped(list(updated_node.body)))
 
-    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:  # noqa: N802
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
         del original_node
         return updated_node.with_changes(body=self._wrapped(list(updated_node.body)))
 
@@ -133,9 +133,7 @@ class _Kept(cst.CSTTransformer):
         self.lines, self.augmented = lines, augmented
         self.count = 0
 
-    def leave_AugAssign(  # noqa: N802
-        self, original_node: cst.AugAssign, updated_node: cst.AugAssign
-    ) -> cst.AugAssign | cst.Assign:
+    def leave_AugAssign(self, original_node: cst.AugAssign, updated_node: cst.AugAssign) -> cst.AugAssign | cst.Assign:
         operators = {cst.AddAssign: cst.Add, cst.SubtractAssign: cst.Subtract}
         operator = operators.get(type(updated_node.operator))
         value = self._kept(updated_node.value)
@@ -147,7 +145,7 @@ class _Kept(cst.CSTTransformer):
         added = cst.BinaryOperation(updated_node.target, operator(), value)
         return cst.Assign([cst.AssignTarget(updated_node.target)], added)
 
-    def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:  # noqa: N802
+    def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:
         value = self._kept(updated_node.value)
         names = [target.target for target in updated_node.targets]
         plain = all(isinstance(name, cst.Name) and name.value not in self.augmented for name in names)
@@ -190,7 +188,7 @@ class _Threads(cst.CSTTransformer):
         super().__init__()
         self.threads, self.count = threads, 0
 
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         del original_node
         name = m.Name("DataLoader")
         if not m.matches(updated_node, m.Call(func=name | m.Attribute(attr=name))):

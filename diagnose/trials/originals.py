@@ -168,7 +168,7 @@ def _written_by_others() -> set[tuple[int, int]]:
     """Return the files that living processes hold open for writing: no trial lives when this is asked for."""
     found: set[tuple[int, int]] = set()
     with contextlib.suppress(OSError):  # no /proc: not Linux
-        for process in os.listdir("/proc"):  # noqa: PTH208
+        for process in os.listdir("/proc"):
             if process.isdecimal():
                 found |= _written_by(process)
     return found
@@ -177,7 +177,7 @@ def _written_by_others() -> set[tuple[int, int]]:
 def _written_by(process: str) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     with contextlib.suppress(OSError):  # another user's, or gone
-        for descriptor in os.listdir(f"/proc/{process}/fd"):  # noqa: PTH208
+        for descriptor in os.listdir(f"/proc/{process}/fd"):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 text = Path(f"/proc/{process}/fdinfo/{descriptor}").read_text(encoding="ascii")
                 flags = int(text.partition("flags:")[2].split()[0], 8)

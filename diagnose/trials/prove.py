@@ -9,18 +9,18 @@ from math import ceil
 from statistics import median
 from typing import Literal, Protocol, TypeAlias
 
+from diagnose.changes import any_compiles, patch_of
 from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.model.diagnosis import Trial
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.patches import PATCHES, any_compiles
 from diagnose.trials.spec import Run
 from diagnose.trials.trials import (
     Measured,
+    evaluate,
     is_certain,
     is_gain,
-    is_open,
+    is_inconclusive,
     joined,
-    judge,
     nothing_done,
     refused,
     with_note,
@@ -31,16 +31,16 @@ __all__ = ["Proof", "Runs", "prove"]
 Kind: TypeAlias = Literal["single", "combination", "without"]
 
 TIMED_S = 2.0  # of timed steps in a run: long enough for a median, short beside starting a process
-MOST_TIMED, LEAST_TIMED = 200, 15
-WARM_UP_SHARE = 3  # the warm-up is a third of the timed steps, at least LEAST_WARM_UP
-LEAST_WARM_UP = 10
+MAX_TIMED_STEPS, MIN_TIMED_STEPS = 200, 15
+WARM_UP_SHARE = 3  # the warm-up is a third of the timed steps, at least MIN_WARM_UP_STEPS
+MIN_WARM_UP_STEPS = 10
 SLOW_STEP_NS = 1e9  # steps this long: a few must do
 FEW_STEPS = 6
-MOST_BLOCKS = 3  # of runs with a change, where the first ones leave open what it does
+MAX_BLOCKS = 3  # of runs with a change, where the first ones are inconclusive
 SEEN_ONCE = "It was measured once only, for want of time; give --budget more to see it again."
 NOT_AGAIN = "A second pair of runs was not as certain, so the first may have been chance."
 TIMEOUT_FACTOR = 6.0  # times the first run: compiling takes long, hanging takes for ever
-LEAST_TIMEOUT_S = 60.0
+MIN_TIMEOUT_S = 60.0
 COMPILING_SHARE = 2 / 3  # of what is left, for a run with a change that compiles: the first starts with an empty cache
 
 
@@ -69,8 +69,8 @@ def prove(runs: Runs, chosen: Sequence[Candidate], budget_s: float, say: Callabl
 
     Order of the runs: unchanged, unchanged (its noise), then for each candidate changed, changed, unchanged; so every
     candidate stands between two baselines, and a drift of the machine falls on both. What was faster or slower is run
-    once more in the same way, and is so only if it is again. What uneven runs leave open is run again, the least
-    certain first, while the budget lasts.
+    once more in the same way, and is so only if it is again. What is inconclusive since runs were uneven is run again,
+    the least certain first, while the budget lasts.
 
     Raises:
         CaptureError: what is unchanged could not be measured.
@@ -112,15 +112,17 @@ class _Proving:
 
     def _calibrate(self) -> None:
         """Run the unchanged script once and choose how many steps to time."""
-        self._runs.warm_up, self._runs.timed = LEAST_WARM_UP, LEAST_TIMED
+        self._runs.warm_up, self._runs.timed = MIN_WARM_UP_STEPS, MIN_TIMED_STEPS
         first = self._run((), "once, to see how long its steps take")
         if not first.step_ns:
             raise CaptureError(f"The run without changes could not be measured. {first.failure}")
         step_ns = median(first.step_ns)
         fitting = ceil(TIMED_S * 1e9 / step_ns)
-        timed = FEW_STEPS if step_ns > SLOW_STEP_NS else min(max(fitting, LEAST_TIMED), MOST_TIMED)
+        timed = FEW_STEPS if step_ns > SLOW_STEP_NS else min(max(fitting, MIN_TIMED_STEPS), MAX_TIMED_STEPS)
         self._runs.timed = timed
-        self._runs.warm_up = max(LEAST_WARM_UP, ceil(timed / WARM_UP_SHARE)) if step_ns <= SLOW_STEP_NS else FEW_STEPS
+        self._runs.warm_up = (
+            max(MIN_WARM_UP_STEPS, ceil(timed / WARM_UP_SHARE)) if step_ns <= SLOW_STEP_NS else FEW_STEPS
+        )
 
     def _baseline(self) -> None:
         for _ in range(2 if not self._baselines else 1):
@@ -145,7 +147,7 @@ class _Proving:
             self._baseline()
             beside.append(self._baselines[-1])
         first = Measured(ids, beside, variants, self._baselines, kind)
-        trial = judge(candidate, first)
+        trial = evaluate(candidate, first)
         if kind != "single":
             return trial
         self._blocks[candidate.id] = [first]
@@ -157,27 +159,27 @@ class _Proving:
 
     def _seen_again(self, candidate: Candidate, first: Trial) -> Trial:
         """Measure a second time what was faster or slower: of many changes that do nothing, one is so by chance."""
-        second = judge(candidate, self._run_again(candidate, "to see it again"))
-        trial = self._judged(candidate)
+        second = evaluate(candidate, self._run_again(candidate, "to see it again"))
+        trial = self._evaluated(candidate)
         if is_certain(second) and (second.speed_up > 1) is (first.speed_up > 1):
             return trial
         low, high = trial.interval
         return with_note(replace(trial, interval=(min(low, 1.0), max(high, 1.0))), NOT_AGAIN)
 
     def _settle(self, candidates: dict[str, Candidate]) -> None:
-        """Run again what is open, that with the widest interval first; what a combination needs is kept back."""
+        """Run again what is inconclusive, the widest interval first; what a combination needs is kept back."""
         while self._has_time_for(6):
             uncertain = [
                 (trial.interval[1] / trial.interval[0], i)
                 for i, trial in enumerate(self._proof.trials)
-                if is_open(trial) and len(self._blocks[trial.id]) < MOST_BLOCKS
+                if is_inconclusive(trial) and len(self._blocks[trial.id]) < MAX_BLOCKS
             ]
             if not uncertain:
                 return
             _, i = max(uncertain)
             candidate = candidates[self._proof.trials[i].id]
             self._run_again(candidate, "since the runs were uneven")
-            self._proof.trials[i] = self._judged(candidate)
+            self._proof.trials[i] = self._evaluated(candidate)
             self._say(_sentence(self._proof.trials[i]))
 
     def _run_again(self, candidate: Candidate, why: str) -> Measured:
@@ -188,8 +190,8 @@ class _Proving:
         self._blocks[candidate.id].append(block)
         return block
 
-    def _judged(self, candidate: Candidate) -> Trial:
-        return judge(candidate, joined(self._blocks[candidate.id], self._baselines))
+    def _evaluated(self, candidate: Candidate) -> Trial:
+        return evaluate(candidate, joined(self._blocks[candidate.id], self._baselines))
 
     def _combine(self, chosen: Sequence[Candidate]) -> None:
         gains = sorted((t for t in self._proof.trials if is_gain(t)), key=lambda t: -t.speed_up)
@@ -221,8 +223,8 @@ class _Proving:
         left = self._budget_s - (time.monotonic() - self._began)
         self._say(f"running it {what} ({max(left, 0):.0f} s of the budget left)")
         share = 1.0 if not self._longest_s else COMPILING_SHARE if any_compiles(ids) else 0.0
-        timeout = max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * self._longest_s, share * left)
-        run = self._runs.time(ids, timeout_s=min(timeout, max(left, LEAST_TIMEOUT_S)))
+        timeout = max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * self._longest_s, share * left)
+        run = self._runs.time(ids, timeout_s=min(timeout, max(left, MIN_TIMEOUT_S)))
         self._proof.num_runs += 1
         if not ids:
             self._longest_s = max(self._longest_s, run.wall_s)
@@ -234,7 +236,7 @@ class _Proving:
 
 def _together(ids: Sequence[str]) -> tuple[str, ...]:
     """Leave out what changes the same thing as one before it."""
-    groups = [PATCHES[name].group for name in ids]
+    groups = [patch.group if (patch := patch_of(name)) is not None else "" for name in ids]
     return tuple(name for i, name in enumerate(ids) if not groups[i] or groups[i] not in groups[:i])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from diagnose.capture.process.process import compiled_graphs
-from diagnose.capture.steps.converged import steady_since
+from diagnose.capture.steps.converged import converged_since
 
 __all__ = ["StepTimer"]
 
@@ -17,7 +17,7 @@ QUIET_STEPS = 3  # steps without a new compiled graph before timing begins
 
 
 class StepTimer:
-    """Hears step boundaries; ``done`` once the wanted steps are timed.
+    """Times the steps between calls of ``boundary``; ``done`` once enough are timed.
 
     On a GPU the times are those between events in the device's queue, so that nothing waits for the device.
     """
@@ -36,13 +36,13 @@ class StepTimer:
         next(self._plan)
 
     def restart(self) -> None:
-        """Begin anew: what was taken for a step has changed."""
+        """Begin again: what ends a step has changed."""
         self.__init__(  # type: ignore[misc]  # the same timer, from its start
             self._warm_up, self._timed, alone=self._alone, timing_begins=self._timing_begins
         )
 
     def boundary(self) -> None:
-        """Take notice that a step is over."""
+        """End a step."""
         now = time.perf_counter_ns()
         duration, self._last = now - self._last, now
         if self.done:
@@ -72,7 +72,7 @@ class StepTimer:
         while not ready and len(times) < self._warm_up * (PATIENCE if self._alone else 1):
             times.append((yield))
             quiet, graphs = (quiet + 1 if graphs == compiled_graphs() else 0), compiled_graphs()
-            settled = quiet >= QUIET_STEPS and steady_since(times[-max(len(times) // 2, 8) :]) is not None
+            settled = quiet >= QUIET_STEPS and converged_since(times[-max(len(times) // 2, 8) :]) is not None
             ready = self._alone and len(times) >= self._warm_up and settled
         self.steady = ready or not self._alone
         self.num_warm_up = len(times)

@@ -1,4 +1,4 @@
-"""From runs to trials: pairs of baseline and changed runs, judged for time and for numbers."""
+"""From runs to trials: pairs of baseline and changed runs, evaluated for time and for numbers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from math import inf
 from statistics import median
 from typing import Literal, NamedTuple
 
+from diagnose.changes import CHANGES
+from diagnose.changes.common.change import Promise
 from diagnose.model.diagnosis import Trial
 from diagnose.model.statistics import noise_of, speed_up
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.numerics import compare, norms_apart
-from diagnose.trials.patches import PATCHES
-from diagnose.trials.patches.base import Promise
+from diagnose.trials.numerics import compare_losses, norms_apart
 from diagnose.trials.spec import Run
 
 __all__ = [
     "Measured",
+    "evaluate",
     "is_certain",
     "is_gain",
-    "is_open",
+    "is_inconclusive",
     "joined",
-    "judge",
     "loosest",
     "nothing_done",
     "refused",
@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 _ORDER: tuple[Promise, ...] = ("identical", "rounding", "reduced")
-SHOWN_LOSSES = 100
-OPEN = 1.25  # ends of an interval around 1 that are further apart than this leave it open what a change does
+MAX_LOSSES = 100
+INCONCLUSIVE = 1.25  # ends of an interval around 1 that are further apart than this do not show what a change does
 
 
 class Measured(NamedTuple):
@@ -51,8 +51,8 @@ def joined(blocks: Sequence[Measured], all_baselines: Sequence[Run]) -> Measured
     return Measured(blocks[0].ids, list(beside.values()), variants, all_baselines, blocks[0].kind)
 
 
-def judge(candidate: Candidate, measured: Measured) -> Trial:
-    """Return what came of a change."""
+def evaluate(candidate: Candidate, measured: Measured) -> Trial:
+    """Return what a change did to the time and to the losses, those of every run with it."""
     ids, baselines, variants, all_baselines, kind = measured
     good = [run for run in variants if run.step_ns]
     failure = next((run.failure for run in variants if run.failure), "")
@@ -63,8 +63,11 @@ def judge(candidate: Candidate, measured: Measured) -> Trial:
     after = [run.step_ns for run in good]
     noise = max(noise_of([run.step_ns for run in all_baselines if run.step_ns]), noise_of(after))
     faster = speed_up(before, after, noise)
-    parity = compare([run.losses for run in all_baselines if run.losses] or [()], good[0].losses, loosest(ids))
-    apart = norms_apart(baselines[0].grad_norms, good[0].grad_norms)
+    unchanged = [run.losses for run in all_baselines if run.losses] or [()]
+    parity = compare_losses(unchanged, [run.losses for run in good], loosest(ids))
+    worst = good[parity.run]
+    norms = [apart for run in good if (apart := norms_apart(baselines[0].grad_norms, run.grad_norms)) is not None]
+    apart = max(norms, default=None)
     baseline_ms = tuple(ns / 1e6 for run in before for ns in run)
     predicted = candidate.predicted_ratio
     return Trial(
@@ -81,11 +84,13 @@ def judge(candidate: Candidate, measured: Measured) -> Trial:
         noise=noise,
         peak_bytes=_peaks(baselines, good),
         skipped_steps=_skipped(baselines[0], good[0]),
-        losses=(baselines[0].losses[:SHOWN_LOSSES], good[0].losses[:SHOWN_LOSSES]),
+        losses=(unchanged[0][:MAX_LOSSES], worst.losses[:MAX_LOSSES]),
         drift=parity.drift,
-        grad_norms=(baselines[0].grad_norms, good[0].grad_norms),
+        worst_drift=parity.worst_drift,
+        drift_limits=parity.limits,
+        grad_norms=(baselines[0].grad_norms, worst.grad_norms),
         grad_drift=apart,
-        note=_note(good, parity.note, apart),
+        note=" ".join([_note(good, parity.note, apart), *([f"One run with it failed. {failure}"] if failure else [])]),
     )
 
 
@@ -112,10 +117,10 @@ def is_certain(trial: Trial) -> bool:
     return not trial.failure and not low <= 1.0 <= high
 
 
-def is_open(trial: Trial) -> bool:
+def is_inconclusive(trial: Trial) -> bool:
     """Tell whether the runs were too uneven to say if the change helps or does nothing."""
     low, high = trial.interval
-    return not trial.failure and not is_certain(trial) and high > OPEN * low
+    return not trial.failure and not is_certain(trial) and high > INCONCLUSIVE * low
 
 
 def with_note(trial: Trial, sentence: str) -> Trial:
@@ -125,7 +130,8 @@ def with_note(trial: Trial, sentence: str) -> Trial:
 
 def loosest(ids: Sequence[str]) -> Promise:
     """Return the promise of several changes together: that of the one which changes the numbers most."""
-    return max((PATCHES[name].promise for name in ids), key=_ORDER.index, default="identical")
+    promises = (CHANGES[name].numerics.promise or _ORDER[-1] for name in ids)
+    return max(promises, key=_ORDER.index, default="identical")
 
 
 def _left_alone(run: Run) -> list[str]:

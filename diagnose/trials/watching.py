@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diagnose.trials.patches.base import replace_attribute
+from diagnose.changes.common.patching import replace_attribute
 
 __all__ = ["DevicePeak", "Numbers", "PeakMemory", "Returned", "seed_everything"]
 
@@ -28,7 +28,7 @@ class Numbers:
         self._norms: list[Any] = []
         self._undo: list[Callable[[], None]] = []
 
-    def arm(self) -> None:
+    def install(self) -> None:
         """Begin to listen; torch has just been imported."""
         import torch
         from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -36,7 +36,7 @@ class Numbers:
         original = torch.autograd.backward
 
         @functools.wraps(original)
-        def heard(tensors: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+        def heard(tensors: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
             self._hear(tensors)
             original(tensors, *args, **kwargs)
 
@@ -46,7 +46,7 @@ class Numbers:
         self._undo.append(handle.remove)
         self._undo.append(self._watch_scalers())
 
-    def disarm(self) -> None:
+    def remove(self) -> None:
         """Stop listening."""
         while self._undo:
             self._undo.pop()()
@@ -74,7 +74,7 @@ class Numbers:
         original = GradScaler.step
 
         @functools.wraps(original)
-        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # whatever it takes
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # whatever it takes
             result = original(scaler, optimizer, *args, **kwargs)
             if scaler.is_enabled() and len(self._overflows) < MOST_LOSSES:
                 state = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {})  # anew in every step
@@ -83,14 +83,14 @@ class Numbers:
 
         return replace_attribute(GradScaler, "step", step)
 
-    def _hear(self, tensors: Any) -> None:  # noqa: ANN401  # a tensor or several
+    def _hear(self, tensors: Any) -> None:  # a tensor or several
         import torch
 
         first = tensors[0] if isinstance(tensors, list | tuple) and tensors else tensors
         if isinstance(first, torch.Tensor) and first.numel() == 1 and len(self._losses) < MOST_LOSSES:
             self._losses.append(first.detach().clone())
 
-    def _before_step(self, optimizer: Any, args: object, kwargs: object) -> None:  # noqa: ANN401, ARG002
+    def _before_step(self, optimizer: Any, args: object, kwargs: object) -> None:  # noqa: ARG002
         if len(self._norms) == MOST_NORMS:
             return
         import torch
@@ -149,7 +149,7 @@ class DevicePeak:
         return bool(cls._cuda().is_available() and cls._cuda().is_initialized())
 
     @staticmethod
-    def _cuda() -> Any:  # noqa: ANN401  # a module
+    def _cuda() -> Any:  # a module
         return sys.modules["torch"].cuda
 
 

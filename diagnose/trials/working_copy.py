@@ -106,7 +106,7 @@ class WorkingCopy:
             with os.scandir(here) as found:
                 children = list(found)
             for child in children:
-                name = os.path.join(folder, child.name)  # noqa: PTH118  # this is done for every file before every run
+                name = os.path.join(folder, child.name)  # this is done for every file before every run
                 entry = self._plan.entries.get(name)
                 is_folder = child.is_dir(follow_symlinks=False)
                 if entry is None or (entry.kind == "folder") is not is_folder:

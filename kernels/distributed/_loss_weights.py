@@ -49,7 +49,7 @@ class LossWeights(Joinable):
         dist.all_reduce(everyones, group=self._group)
         return everyones
 
-    def join_hook(self, **_: Any) -> JoinHook:  # noqa: ANN401  # torch's own signature
+    def join_hook(self, **_: Any) -> JoinHook:  # torch's own signature
         """Return what a rank without batches does in the others' steps."""
         return _AddsNothing(self)
 

@@ -9,7 +9,7 @@ __all__ = ["balanced"]
 
 
 def balanced(costs: Sequence[float], num_parts: int) -> list[int]:
-    """Return where to cut layers into ``num_parts`` parts in a row so that the top_kernels part costs least.
+    """Return where to cut layers into ``num_parts`` parts in a row so that the most expensive part costs least.
 
     ``cuts[i]`` to ``cuts[i + 1]`` are part i; none is empty.
 
@@ -20,7 +20,7 @@ def balanced(costs: Sequence[float], num_parts: int) -> list[int]:
     if not 1 <= num_parts <= num:
         raise ValueError(f"{num} layers cannot be cut into {num_parts} stages; use fewer ranks, or finer layers.")
     sums = [0.0, *accumulate(costs)]
-    best = list(sums)  # the cost of the top_kernels part, for the first n layers in as many parts as so far
+    best = list(sums)  # the cost of the most expensive part, for the first n layers in as many parts as so far
     cuts: list[list[int]] = []
     for parts in range(2, num_parts + 1):
         found, at = [float("inf")] * (num + 1), [0] * (num + 1)

@@ -88,7 +88,7 @@ class BucketChoice:
         return "\n".join(rows)
 
 
-def tune_buckets(  # noqa: PLR0913  # what a measurement needs
+def tune_buckets(  # what a measurement needs
     module: nn.Module,
     make_step: MakeStep,
     batches: Iterable[Any],
@@ -97,7 +97,7 @@ def tune_buckets(  # noqa: PLR0913  # what a measurement needs
     candidates: Sequence[float] | None = None,
     steps: int = 8,
     rounds: int = 3,
-    **ddp_arguments: Any,  # noqa: ANN401  # DDP's own
+    **ddp_arguments: Any,  # DDP's own
 ) -> BucketChoice:
     """Return the fastest ``bucket_cap_mb`` for ``module``; all ranks call it, and all get the same answer.
 

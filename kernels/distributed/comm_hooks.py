@@ -74,7 +74,7 @@ def register(name: str, make: Callable[..., CommHook]) -> None:
     _HOOKS[name] = make
 
 
-def comm_hook(name: str, **options: Any) -> CommHook:  # noqa: ANN401  # each hook's own
+def comm_hook(name: str, **options: Any) -> CommHook:  # each hook's own
     """Return a new hook: ``plain``, ``fp16``, ``bf16``, ``int8``, ``power_sgd``, ``hierarchical`` or one registered.
 
     Raises:
@@ -92,7 +92,7 @@ def comm_hook(name: str, **options: Any) -> CommHook:  # noqa: ANN401  # each ho
     return make(**options)
 
 
-def install(ddp: nn.Module, hook: CommHook | str | Callable[..., Any], **options: Any) -> CommHook:  # noqa: ANN401
+def install(ddp: nn.Module, hook: CommHook | str | Callable[..., Any], **options: Any) -> CommHook:
     """Let ``ddp`` exchange its gradients through a hook, and return the hook.
 
     ``hook`` is a name with its options, what ``comm_hook`` returned, or a function ``(state, bucket)`` as torch takes

@@ -46,7 +46,7 @@ __all__ = ["fully_sharded"]
 M = TypeVar("M", bound=nn.Module)
 
 
-def fully_sharded(  # noqa: PLR0913  # what sharding leaves open
+def fully_sharded(  # what sharding leaves open
     model: M,
     mesh: DeviceMesh,
     *,

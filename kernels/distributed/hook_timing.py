@@ -143,7 +143,7 @@ class TimedHook(CommHook):
         self.hook.load_state_dict(state_dict)
 
 
-def install_timed(ddp: nn.Module, hook: CommHook | str = "plain", **options: Any) -> TimedHook:  # noqa: ANN401
+def install_timed(ddp: nn.Module, hook: CommHook | str = "plain", **options: Any) -> TimedHook:
     """Install a hook with a clock around it; errors are those of ``install``."""
     timed = TimedHook(comm_hook(hook, **options) if isinstance(hook, str) else hook)
     install(ddp, timed)

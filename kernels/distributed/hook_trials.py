@@ -100,7 +100,7 @@ class HookChoice:
         )
 
 
-def try_hooks(  # noqa: PLR0913  # what a trial needs
+def try_hooks(  # what a trial needs
     module: nn.Module,
     make_step: MakeStep,
     batches: Iterable[Any],
@@ -109,7 +109,7 @@ def try_hooks(  # noqa: PLR0913  # what a trial needs
     state: Sequence[Stateful] = (),
     steps: int = 50,
     tolerance: float = TOLERANCE,
-    **ddp_arguments: Any,  # noqa: ANN401  # DDP's own
+    **ddp_arguments: Any,  # DDP's own
 ) -> HookChoice:
     """Train ``steps`` steps with plain DDP and with each hook, from the same state; all ranks get the same answer.
 
@@ -155,7 +155,7 @@ def _trial(
     module, make_step, batches, steps, group = what
     device = next(module.parameters()).device
 
-    def run(ddp: DistributedDataParallel, step: Any) -> tuple[list[float], list[float], int]:  # noqa: ANN401
+    def run(ddp: DistributedDataParallel, step: Any) -> tuple[list[float], list[float], int]:
         hook = install(ddp, name, **options)
         times, results = timed_steps(step, batches, steps, device)
         if any(result is None for result in results):

@@ -164,18 +164,18 @@ def check_loader(loader: Iterable[Any], *, group: dist.ProcessGroup | None = Non
         )
 
 
-def _length(loader: Any) -> int | None:  # noqa: ANN401  # a loader over a stream has __len__, which raises
+def _length(loader: Any) -> int | None:  # a loader over a stream has __len__, which raises
     try:
         return len(loader)
     except TypeError:
         return None
 
 
-def _digest(batch: Any) -> str:  # noqa: ANN401  # whatever a loader yields
+def _digest(batch: Any) -> str:  # whatever a loader yields
     """Return what differs where any tensor does; at least one character."""
     found = hashlib.sha1(usedforsecurity=False)
 
-    def add(part: Any) -> None:  # noqa: ANN401
+    def add(part: Any) -> None:
         if isinstance(part, Tensor):
             data = part.detach().cpu().contiguous().view(-1)
             found.update(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"")

@@ -70,7 +70,7 @@ class MemoryEstimate:
         return f"{self.total / 1e9:.3g} GB a rank: {', '.join(parts)}"
 
 
-def estimate_memory(  # noqa: PLR0913  # what the memory depends on
+def estimate_memory(  # what the memory depends on
     model: nn.Module,
     strategy: Strategy,
     *,
@@ -81,7 +81,7 @@ def estimate_memory(  # noqa: PLR0913  # what the memory depends on
     param_dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
     activations: int = 0,
-    **optimizer_arguments: Any,  # noqa: ANN401  # the optimizer's own
+    **optimizer_arguments: Any,  # the optimizer's own
 ) -> MemoryEstimate:
     """Return what a rank holds; ``num_ranks`` are those that share one copy (with ``hsdp``: inside a replica).
 
@@ -139,7 +139,7 @@ def _largest_stage(model: nn.Module, num_ranks: int) -> nn.Module:
     return max(stages, key=lambda stage: num_bytes(stage.parameters()))
 
 
-def state_per_byte(optimizer: type[Optimizer], **arguments: Any) -> float:  # noqa: ANN401  # the optimizer's own
+def state_per_byte(optimizer: type[Optimizer], **arguments: Any) -> float:  # the optimizer's own
     """Return how many bytes of state the optimizer keeps for each byte of a parameter, by one step of a small one.
 
     Raises:

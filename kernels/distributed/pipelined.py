@@ -59,7 +59,7 @@ class Pipeline:
             parameters; interleaved, the number of micro batches is not a multiple of the ranks.
     """
 
-    def __init__(  # noqa: PLR0913  # what a pipeline consists of
+    def __init__(  # what a pipeline consists of
         self,
         layers: Sequence[nn.Module],
         criterion: Callable[[Any, Any], Tensor],

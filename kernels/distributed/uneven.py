@@ -131,7 +131,7 @@ def _longest(counts: Sequence[int], rates: Sequence[float]) -> float:
     return max(count / rate for count, rate in zip(counts, rates, strict=True))
 
 
-def _now(device: torch.device) -> Any:  # noqa: ANN401  # seconds, or an event of the device
+def _now(device: torch.device) -> Any:  # seconds, or an event of the device
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -139,7 +139,7 @@ def _now(device: torch.device) -> Any:  # noqa: ANN401  # seconds, or an event o
     return event
 
 
-def _seconds(start: Any, end: Any) -> float:  # noqa: ANN401  # seconds, or an event of the device
+def _seconds(start: Any, end: Any) -> float:  # seconds, or an event of the device
     if isinstance(start, float):
         return float(end) - start
     end.synchronize()

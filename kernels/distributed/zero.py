@@ -46,7 +46,7 @@ def zero_optimizer(
     parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
     *,
     group: dist.ProcessGroup | None = None,
-    **arguments: Any,  # noqa: ANN401  # the optimizer's own
+    **arguments: Any,  # the optimizer's own
 ) -> Optimizer:
     """Return ``optimizer(parameters, **arguments)`` with its state split over the ranks of ``group``.
 

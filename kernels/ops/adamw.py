@@ -37,7 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnose.kernels.ops.scaffold import FLOATING, checked, operator
+from diagnose.kernels.ops.custom_op import FLOATING, checked, operator
 
 __all__ = ["FusedAdamW", "adamw_step", "clip_factor", "step_by_formula"]
 
@@ -60,7 +60,7 @@ def clip_factor(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     return (max_norm / (total + LEAST_NORM)).clamp(max=1.0)  # type: ignore[no-any-return]  # a tensor
 
 
-def adamw_step(  # noqa: PLR0913  # AdamW's arguments
+def adamw_step(  # AdamW's arguments
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     exp_avgs: Sequence[Tensor],
@@ -95,9 +95,9 @@ class FusedAdamW(torch.optim.AdamW):
     No ``amsgrad``. Sparse gradients are refused.
     """
 
-    def __init__(  # noqa: PLR0913  # AdamW's arguments
+    def __init__(  # AdamW's arguments
         self,
-        params: Any,  # noqa: ANN401  # tensors, pairs with names, or groups
+        params: Any,  # tensors, pairs with names, or groups
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         *,
@@ -110,7 +110,7 @@ class FusedAdamW(torch.optim.AdamW):
         )
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, *, grad_scale: Tensor | None = None) -> Any:  # noqa: ANN401
+    def step(self, closure: Callable[[], Any] | None = None, *, grad_scale: Tensor | None = None) -> Any:
         """Step all parameters that have gradients; return the loss that ``closure`` gave, if any.
 
         ``grad_scale``, one number in a tensor, multiplies every gradient: a clip factor.
@@ -154,7 +154,7 @@ class FusedAdamW(torch.optim.AdamW):
         return dict(found)
 
 
-def step_by_formula(  # noqa: PLR0913, PLR0917  # the schema's
+def step_by_formula(  # the schema's
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     exp_avgs: Sequence[Tensor],
@@ -195,7 +195,7 @@ def _widened(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in tensors]
 
 
-def _check(  # noqa: PLR0913, PLR0917
+def _check(
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     exp_avgs: Sequence[Tensor],
@@ -205,9 +205,9 @@ def _check(  # noqa: PLR0913, PLR0917
     lr: float,
     beta1: float,
     beta2: float,
-    weight_decay: float,  # noqa: ARG001  # any number
+    weight_decay: float,  # any number
     eps: float,
-    *_: Any,  # noqa: ANN401
+    *_: Any,
 ) -> None:
     if not len(params) == len(grads) == len(exp_avgs) == len(exp_avg_sqs):
         raise ValueError(

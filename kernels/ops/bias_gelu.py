@@ -30,10 +30,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812  # its usual name
+from torch.nn import functional as F  # its usual name
 
+from diagnose.kernels.ops.custom_op import checked, operator, same_shape
 from diagnose.kernels.ops.gelu import check_form
-from diagnose.kernels.ops.scaffold import checked, operator, same_shape
 
 __all__ = ["bias_gelu"]
 
@@ -79,12 +79,12 @@ def _eager_backward(grad: Tensor, x: Tensor, bias: Tensor, approximate: str) -> 
     return slope.to(x.dtype).contiguous()  # type: ignore[no-any-return]  # a tensor
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401, ARG001  # torch's names
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # torch's names
     ctx.save_for_backward(*inputs[:2])
     ctx.approximate = inputs[2]
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, bias = ctx.saved_tensors
     dx = _bias_gelu_backward(grad, x, bias, ctx.approximate)
     dbias = dx.flatten(0, -2).sum(0, dtype=bias.dtype) if x.dim() > 1 else dx.to(bias.dtype)
@@ -96,7 +96,7 @@ _bias_gelu = operator(
     "(Tensor x, Tensor bias, str approximate) -> Tensor",
     check=_check,
     eager=_eager,
-    fake=lambda x, bias, approximate: x.new_empty(x.shape),  # noqa: ARG005
+    fake=lambda x, bias, approximate: x.new_empty(x.shape),
     program="pairs:bias_gelu",
     rows=(0,),
 )
@@ -105,7 +105,7 @@ _bias_gelu_backward = operator(
     "(Tensor grad, Tensor x, Tensor bias, str approximate) -> Tensor",
     check=_check_backward,
     eager=_eager_backward,
-    fake=lambda grad, x, bias, approximate: x.new_empty(x.shape),  # noqa: ARG005
+    fake=lambda grad, x, bias, approximate: x.new_empty(x.shape),
     program="pairs:bias_gelu_backward",
     rows=(0, 1),
     twice=True,

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from diagnose.kernels.ops.scaffold import checked, operator, transforming
+from diagnose.kernels.ops.custom_op import checked, operator, transforming
 
 __all__ = ["cross_entropy", "linear_cross_entropy"]
 
@@ -70,7 +70,7 @@ def cross_entropy(
     return _reduced(loss, target, ignore_index, reduction)
 
 
-def linear_cross_entropy(  # noqa: PLR0913  # a layer's arguments, and a loss's
+def linear_cross_entropy(  # a layer's arguments, and a loss's
     hidden: Tensor,
     weight: Tensor,
     target: Tensor,
@@ -125,7 +125,7 @@ def _reduced(loss: Tensor, target: Tensor, ignored: int, reduction: str) -> Tens
     return loss.sum() if reduction == "sum" else loss
 
 
-def _check(logits: Tensor, target: Tensor, *_: Any) -> None:  # noqa: ANN401
+def _check(logits: Tensor, target: Tensor, *_: Any) -> None:
     checked("cross_entropy", logits=logits)
     checked("cross_entropy", target=target, dtypes=TARGETS)
     if target.device != logits.device:
@@ -168,7 +168,7 @@ def _refuse_strangers(index: Tensor, num: int) -> None:
             raise ValueError(f"cross_entropy needs targets from 0 to {num - 1}, or ignore_index, not {wrong}.")
 
 
-def _eager_backward(  # noqa: PLR0913, PLR0917  # the schema's
+def _eager_backward(  # the schema's
     grad: Tensor, logits: Tensor, target: Tensor, lse: Tensor, ignored: int, smoothing: float
 ) -> Tensor:
     del lse  # calculated again, so that derivatives of this formula see where it comes from
@@ -188,18 +188,18 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _fake(logits: Tensor, target: Tensor, ignored: int, smoothing: float) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+def _fake(logits: Tensor, target: Tensor, ignored: int, smoothing: float) -> tuple[Tensor, Tensor]:
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     return logits.new_empty(target.shape, dtype=dtype), logits.new_empty(target.shape, dtype=dtype)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401  # torch's names
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # torch's names
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(inputs[0], inputs[1], output[1])
     ctx.numbers = inputs[2:]
 
 
-def _backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:  # noqa: ANN401, ARG001
+def _backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     if grad is None:
         return None, None, None, None
     return _cross_entropy_backward(grad, *ctx.saved_tensors, *ctx.numbers), None, None, None
@@ -217,9 +217,9 @@ _cross_entropy = operator(
 _cross_entropy_backward = operator(
     "diagnose::cross_entropy_backward",
     "(Tensor grad, Tensor logits, Tensor target, Tensor lse, int ignore_index, float label_smoothing) -> Tensor",
-    check=lambda grad, logits, target, *_: _check(logits, target),  # noqa: ARG005
+    check=lambda grad, logits, target, *_: _check(logits, target),
     eager=_eager_backward,
-    fake=lambda grad, logits, *_: logits.new_empty(logits.shape),  # noqa: ARG005
+    fake=lambda grad, logits, *_: logits.new_empty(logits.shape),
     program="cross_entropy:backward",
     rows=(0, 1, 2, 3),
     twice=True,

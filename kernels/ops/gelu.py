@@ -30,9 +30,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812  # its usual name
+from torch.nn import functional as F  # its usual name
 
-from diagnose.kernels.ops.scaffold import checked, operator, same_shape
+from diagnose.kernels.ops.custom_op import checked, operator, same_shape
 
 __all__ = ["check_form", "gelu"]
 
@@ -72,12 +72,12 @@ def _eager_backward(grad: Tensor, x: Tensor, approximate: str) -> Tensor:
     return torch.ops.aten.gelu_backward(grad, x, approximate=approximate)  # type: ignore[no-any-return]
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401, ARG001  # torch's names
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # torch's names
     ctx.save_for_backward(inputs[0])
     ctx.approximate = inputs[1]
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return _gelu_backward(grad, ctx.saved_tensors[0], ctx.approximate), None
 
 
@@ -86,7 +86,7 @@ _gelu = operator(
     "(Tensor x, str approximate) -> Tensor",
     check=_check,
     eager=_eager,
-    fake=lambda x, approximate: torch.empty_like(x),  # noqa: ARG005
+    fake=lambda x, approximate: torch.empty_like(x),
     program="gelu:forward",
     rows=(0,),
 )
@@ -95,7 +95,7 @@ _gelu_backward = operator(
     "(Tensor grad, Tensor x, str approximate) -> Tensor",
     check=_check_backward,
     eager=_eager_backward,
-    fake=lambda grad, x, approximate: torch.empty_like(x),  # noqa: ARG005
+    fake=lambda grad, x, approximate: torch.empty_like(x),
     program="gelu:backward",
     rows=(0, 1),
     twice=True,

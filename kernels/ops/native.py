@@ -19,7 +19,7 @@ Example::
 
     from diagnose.kernels.ops.native import missing
     from diagnose.kernels.ops.scale import scale
-    from diagnose.kernels.ops.scaffold import using
+    from diagnose.kernels.ops.custom_op import using
 
     print(missing() or "the native library can be built here, and runs within using('native')")
     with using("eager"):
@@ -249,15 +249,15 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _scale(*arguments: Any) -> Any:  # noqa: ANN401  # as the schema says
+def _scale(*arguments: Any) -> Any:  # as the schema says
     return torch.ops.diagnose_native.scale(*arguments)
 
 
-def _gelu(x: Any, approximate: str) -> Any:  # noqa: ANN401
+def _gelu(x: Any, approximate: str) -> Any:
     return torch.ops.diagnose_native.gelu(x, approximate == "tanh")
 
 
-def _gelu_backward(grad: Any, x: Any, approximate: str) -> Any:  # noqa: ANN401
+def _gelu_backward(grad: Any, x: Any, approximate: str) -> Any:
     return torch.ops.diagnose_native.gelu_backward(grad, x, approximate == "tanh")
 
 

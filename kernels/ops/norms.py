@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnose.kernels.ops.scaffold import checked, operator, same_shape, transforming
+from diagnose.kernels.ops.custom_op import checked, operator, same_shape, transforming
 
 __all__ = ["add_layer_norm", "add_rms_norm", "layer_norm", "rms_norm"]
 
@@ -71,7 +71,7 @@ def add_layer_norm(
     return _normed("add_layer_norm", x, residual, weight, bias, eps, True)
 
 
-def _normed(  # noqa: PLR0913, PLR0917  # every norm's arguments
+def _normed(  # every norm's arguments
     name: str,
     x: Tensor,
     residual: Tensor | None,
@@ -103,7 +103,7 @@ def _autocast(device: str) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
-def _check(  # noqa: PLR0913, PLR0917  # the schema's
+def _check(  # the schema's
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float, center: bool
 ) -> None:
     name = "layer_norm" if center else "rms_norm"
@@ -131,7 +131,7 @@ def _statistics(h: Tensor, eps: float, center: bool) -> tuple[Tensor, Tensor, Te
     return wide * rstd.unsqueeze(-1), mean, rstd
 
 
-def _eager(  # noqa: PLR0913, PLR0917  # the schema's
+def _eager(  # the schema's
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float, center: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     h = x if residual is None else (x + residual).contiguous()
@@ -148,7 +148,7 @@ def _eager(  # noqa: PLR0913, PLR0917  # the schema's
     return y, nothing if residual is None else h, mean.contiguous(), rstd.contiguous()
 
 
-def _eager_backward(  # noqa: PLR0913, PLR0917
+def _eager_backward(
     grad: Tensor,
     grad_h: Tensor | None,
     h: Tensor,
@@ -184,7 +184,7 @@ def _torch_can(h: Tensor, weight: Tensor | None) -> bool:
     return alike and h.numel() > 0 and not transforming()
 
 
-def _torch_backward(  # noqa: PLR0913, PLR0917
+def _torch_backward(
     grad: Tensor,
     grad_h: Tensor | None,
     h: Tensor,
@@ -207,12 +207,12 @@ def _summed(tensor: Tensor, dims: tuple[int, ...]) -> Tensor:
     return tensor.sum(dims) if dims else tensor.clone()
 
 
-def _fake(  # noqa: PLR0913, PLR0917
+def _fake(
     x: Tensor,
     residual: Tensor | None,
-    weight: Tensor | None,  # noqa: ARG001
-    bias: Tensor | None,  # noqa: ARG001
-    eps: float,  # noqa: ARG001
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
     center: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     y = x.new_empty(x.shape)
@@ -221,15 +221,15 @@ def _fake(  # noqa: PLR0913, PLR0917
     return y, h, rstd.new_empty(x.shape[:-1] if center else 0), rstd
 
 
-def _fake_backward(  # noqa: PLR0913, PLR0917
-    grad: Tensor,  # noqa: ARG001
-    grad_h: Tensor | None,  # noqa: ARG001
+def _fake_backward(
+    grad: Tensor,
+    grad_h: Tensor | None,
     h: Tensor,
     weight: Tensor | None,
-    mean: Tensor,  # noqa: ARG001
+    mean: Tensor,
     rstd: Tensor,
-    eps: float,  # noqa: ARG001
-    center: bool,  # noqa: ARG001
+    eps: float,
+    center: bool,
     with_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     nothing = rstd.new_empty(0)
@@ -242,12 +242,12 @@ def _kept_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _check_backward(grad: Tensor, grad_h: Tensor | None, h: Tensor, weight: Tensor | None, *_: Any) -> None:  # noqa: ANN401
+def _check_backward(grad: Tensor, grad_h: Tensor | None, h: Tensor, weight: Tensor | None, *_: Any) -> None:
     checked("norm_backward", grad=grad, grad_h=grad_h, h=h, weight=weight)
     same_shape("norm_backward", h=h, grad=grad, grad_h=grad_h)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401  # torch's names
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # torch's names
     x, residual, weight, bias, eps, center = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(x if residual is None else output[1], weight, output[2], output[3])
@@ -255,7 +255,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
     ctx.with_residual = residual is not None
 
 
-def _backward(ctx: Any, grad: Tensor | None, grad_h: Tensor | None, *_: Tensor | None) -> tuple[Any, ...]:  # noqa: ANN401
+def _backward(ctx: Any, grad: Tensor | None, grad_h: Tensor | None, *_: Tensor | None) -> tuple[Any, ...]:
     h, weight, mean, rstd = ctx.saved_tensors
     if not ctx.with_residual:
         grad_h = None

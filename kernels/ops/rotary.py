@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnose.kernels.ops.scaffold import checked, operator, same_shape
+from diagnose.kernels.ops.custom_op import checked, operator, same_shape
 
 __all__ = ["angles", "rotary"]
 
@@ -72,7 +72,7 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int = -2, interleave
     return _rotary(x, cos, sin, seq_dim if seq_dim < 0 else seq_dim - rank, interleaved, False)  # type: ignore[no-any-return]
 
 
-def _check(x: Tensor, cos: Tensor, sin: Tensor, seq_dim: int, *_: Any) -> None:  # noqa: ANN401
+def _check(x: Tensor, cos: Tensor, sin: Tensor, seq_dim: int, *_: Any) -> None:
     checked("rotary", x=x, cos=cos, sin=sin)
     same_shape("rotary", cos=cos, sin=sin)
     if cos.dtype not in (x.dtype, torch.float32):
@@ -84,7 +84,7 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor, seq_dim: int, *_: Any) -> None: 
         )
 
 
-def _eager(x: Tensor, cos: Tensor, sin: Tensor, seq_dim: int, interleaved: bool, back: bool) -> Tensor:  # noqa: PLR0913, PLR0917
+def _eager(x: Tensor, cos: Tensor, sin: Tensor, seq_dim: int, interleaved: bool, back: bool) -> Tensor:
     wide = x if x.dtype == torch.float64 else x.float()
     half = cos.shape[1]
     turned = wide[..., : 2 * half]
@@ -96,12 +96,12 @@ def _eager(x: Tensor, cos: Tensor, sin: Tensor, seq_dim: int, interleaved: bool,
     return torch.cat((result, wide[..., 2 * half :]), -1).to(x.dtype).contiguous()
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401, ARG001  # torch's names
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # torch's names
     ctx.save_for_backward(*inputs[1:3])
     ctx.form = inputs[3:]
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     cos, sin = ctx.saved_tensors
     seq_dim, interleaved, back = ctx.form
     return _rotary(grad, cos, sin, seq_dim, interleaved, not back), None, None, None, None, None

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnose.kernels.ops.scaffold import checked, operator
+from diagnose.kernels.ops.custom_op import checked, operator
 
 __all__ = ["scale"]
 
@@ -41,15 +41,15 @@ def scale(x: Tensor, factor: float) -> Tensor:
     return _scale(x, float(factor))  # type: ignore[no-any-return]  # one tensor, by its schema
 
 
-def _check(x: Tensor, factor: float) -> None:  # noqa: ARG001  # any number
+def _check(x: Tensor, factor: float) -> None:  # any number
     checked("scale", x=x)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401, ARG001  # torch's names
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # torch's names
     ctx.factor = inputs[1]
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
     return _scale(grad, ctx.factor), None
 
 
@@ -58,7 +58,7 @@ _scale = operator(
     "(Tensor x, float factor) -> Tensor",
     check=_check,
     eager=lambda x, factor: x * factor,
-    fake=lambda x, factor: torch.empty_like(x),  # noqa: ARG005
+    fake=lambda x, factor: torch.empty_like(x),
     program="scale:forward",
     rows=(0,),
 )

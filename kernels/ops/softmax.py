@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnose.kernels.ops.scaffold import checked, operator, same_shape
+from diagnose.kernels.ops.custom_op import checked, operator, same_shape
 
 __all__ = ["softmax"]
 
@@ -77,11 +77,11 @@ def _new(*arguments: Tensor) -> Tensor:
     return torch.empty(arguments[-1].shape, dtype=arguments[-1].dtype, device=arguments[-1].device)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401, ARG001  # torch's names
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # torch's names
     ctx.save_for_backward(output)
 
 
-def _backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
+def _backward(ctx: Any, grad: Tensor) -> Tensor:
     return _softmax_backward(grad, ctx.saved_tensors[0])  # type: ignore[no-any-return]
 
 

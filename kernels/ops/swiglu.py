@@ -29,9 +29,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812  # its usual name
+from torch.nn import functional as F  # its usual name
 
-from diagnose.kernels.ops.scaffold import checked, operator, same_shape, transforming
+from diagnose.kernels.ops.custom_op import checked, operator, same_shape, transforming
 
 __all__ = ["swiglu"]
 
@@ -78,11 +78,11 @@ def _through_silu(grad: Tensor, x: Tensor) -> Tensor:
     return grad * s * (1 + x * (1 - s))
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401, ARG001  # torch's names
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # torch's names
     ctx.save_for_backward(*inputs)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     return _swiglu_backward(grad, *ctx.saved_tensors)  # type: ignore[no-any-return]
 
 
@@ -91,7 +91,7 @@ _swiglu = operator(
     "(Tensor gate, Tensor up) -> Tensor",
     check=_check,
     eager=_eager,
-    fake=lambda gate, up: gate.new_empty(gate.shape),  # noqa: ARG005
+    fake=lambda gate, up: gate.new_empty(gate.shape),
     program="pairs:swiglu",
     rows=(0, 1),
 )
@@ -100,7 +100,7 @@ _swiglu_backward = operator(
     "(Tensor grad, Tensor gate, Tensor up) -> (Tensor, Tensor)",
     check=_check_backward,
     eager=_eager_backward,
-    fake=lambda grad, gate, up: (gate.new_empty(gate.shape), gate.new_empty(gate.shape)),  # noqa: ARG005
+    fake=lambda grad, gate, up: (gate.new_empty(gate.shape), gate.new_empty(gate.shape)),
     program="pairs:swiglu_backward",
     rows=(0, 1, 2),
     twice=True,

@@ -208,7 +208,7 @@
     }, more);
     const all = [line("allocated", m.allocated, "#5b7fa6", { fill: "tozeroy", fillcolor: "rgba(91,127,166,0.22)" })];
     if (m.reserved) all.push(line("reserved", m.reserved, "#d08a2e"));
-    // The device's whole memory would press a small model flat: it is drawn where at least a tenth of it is used.
+    // The device's whole memory would press a small model flat: it is shown where at least a tenth of it is used.
     if (m.capacity && m.peak > m.capacity / 10) {
       all.push(line("the device has", [m.capacity, m.capacity], "#98a1ae", { x: [m.x[0], m.x[m.x.length - 1]] }));
     }
@@ -227,7 +227,7 @@
     const points = {
       type: "scatter", mode: "markers", name: "operators", showlegend: false, x: r.x, y: r.y,
       marker: { size: r.share.map((s) => 7 + 30 * Math.sqrt(Math.max(s, 0))), color: "#c7504a", opacity: 0.75, line: { width: 0 } },
-      customdata: r.text.map((text, i) => [text, r.told[i], (100 * r.share[i]).toFixed(1)]),
+      customdata: r.text.map((text, i) => [text, r.detail[i], (100 * r.share[i]).toFixed(1)]),
       hovertemplate: "<b>%{y:.2f} TFLOP/s</b>, %{x:.1f} FLOP per byte, %{customdata[2]} % of the step<br>%{customdata[1]}<br>%{customdata[0]}<extra></extra>",
     };
     const log = (text) => ({ type: "log", title: { text }, dtick: 1 });

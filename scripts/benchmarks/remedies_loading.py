@@ -31,10 +31,10 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from diagnose.kernels.accumulation import GradientAccumulation
-from diagnose.kernels.background import BackgroundLoader
-from diagnose.kernels.garbage import scheduled_gc
+from diagnose.kernels.background_loader import BackgroundLoader
+from diagnose.kernels.deferred_metrics import DeferredMetrics
+from diagnose.kernels.gc_schedule import scheduled_gc
 from diagnose.kernels.loader_tuning import tune_loader
-from diagnose.kernels.metrics import DeferredMetrics
 from diagnose.kernels.prefetch import DevicePrefetcher
 from diagnose.kernels.shared_cache import SharedCache
 

@@ -11,7 +11,7 @@ from fuzzing import values
 __all__ = ["mutate_anywhere"]
 
 
-def mutate_anywhere(rng: random.Random, document: Any) -> str:  # noqa: ANN401  # any JSON
+def mutate_anywhere(rng: random.Random, document: Any) -> str:  # any JSON
     """Change one value of a document in place, wherever it stands: another value, none, twice, or another key."""
     spots = list(_spots(document))
     if not spots:
@@ -35,7 +35,7 @@ def mutate_anywhere(rng: random.Random, document: Any) -> str:  # noqa: ANN401  
     return f"set {key}"
 
 
-def _spots(document: Any) -> Any:  # noqa: ANN401
+def _spots(document: Any) -> Any:
     items = list(document.items()) if isinstance(document, dict) else list(enumerate(document))
     for key, found in items:
         yield document, key

@@ -18,7 +18,8 @@ from fuzzing.values import MARKERS
 __all__ = ["MAX_MB", "MAX_SECONDS", "Problem", "problems"]
 
 MAX_SECONDS, MAX_MB = 20.0, 1000.0
-CODES = {"analyze": {0, 4}, "what-if": {0, 2, 4}, "compare": {0, 4}, "gate": {0, 3, 4}}
+CODES = {"analyze": {0, 4}, "what-if": {0, 2, 4}, "compare": {0, 4}, "gate": {0, 3, 4, 7}}
+ANSWERS = (0, 3, 7)  # 3 and 7 are verdicts of a gate
 LONGEST_SENTENCE = 1200  # characters, paths included
 # C0 without line feed, DEL, C1, directions, separators of lines, half surrogate pairs.
 CONTROL = re.compile(
@@ -60,7 +61,7 @@ def _of_stderr(case: Case, outcome: Outcome) -> Iterator[Problem]:
     if "Traceback" in shown and not outcome.raised:
         yield "traceback", "on stderr"
     yield from _control("stderr", shown)
-    failed = outcome.code not in (0, 3)
+    failed = outcome.code not in ANSWERS
     if not failed and shown:
         yield "noise on stderr", _shape(shown)
     if failed and not outcome.raised:
@@ -77,7 +78,7 @@ def _of_stderr(case: Case, outcome: Outcome) -> Iterator[Problem]:
 
 def _of_stdout(case: Case, outcome: Outcome) -> Iterator[Problem]:
     text = outcome.stdout
-    if outcome.code not in (0, 3):
+    if outcome.code not in ANSWERS:
         return
     if not text.strip() and "--update" not in case.argv:
         yield "nothing printed", case.argv[0]
@@ -170,7 +171,7 @@ def _of_json(command: str, text: str) -> Iterator[Problem]:
         yield from _what_if(document)
 
 
-def _numbers(document: Any, path: str) -> Iterator[tuple[str, float]]:  # noqa: ANN401  # any JSON
+def _numbers(document: Any, path: str) -> Iterator[tuple[str, float]]:  # any JSON
     if isinstance(document, float):
         yield path, document
     elif isinstance(document, (dict, list)):
@@ -179,7 +180,7 @@ def _numbers(document: Any, path: str) -> Iterator[tuple[str, float]]:  # noqa: 
 
 
 @functools.cache
-def _validator() -> Any:  # noqa: ANN401  # untyped library
+def _validator() -> Any:  # untyped library
     import jsonschema
 
     from diagnose.reports.json import schema
@@ -187,7 +188,7 @@ def _validator() -> Any:  # noqa: ANN401  # untyped library
     return jsonschema.Draft202012Validator(schema())
 
 
-def _schema_errors(document: Any) -> Iterator[Problem]:  # noqa: ANN401  # any JSON
+def _schema_errors(document: Any) -> Iterator[Problem]:  # any JSON
     for error in _validator().iter_errors(document):
         path = ".".join("*" if isinstance(part, int) else part for part in error.absolute_path)
         yield "schema", f"{path}: {error.validator}"

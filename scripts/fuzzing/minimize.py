@@ -43,7 +43,7 @@ def _smaller_file(case: Case, name: str, holds: Callable[[Case], bool]) -> Case:
         document = json.loads(text)
         write = packed if name.endswith(".gz") else bytes
 
-        def with_document(changed: Any) -> Case:  # noqa: ANN401  # any JSON
+        def with_document(changed: Any) -> Case:  # any JSON
             return Case(case.argv, {**case.files, name: write(json.dumps(changed).encode())}, case.what)
 
         if isinstance(document, (dict, list)) and holds(with_document(document)):
@@ -52,7 +52,7 @@ def _smaller_file(case: Case, name: str, holds: Callable[[Case], bool]) -> Case:
     return case
 
 
-def _shrink(part: Any, holds: Callable[[], bool]) -> None:  # noqa: ANN401  # any JSON
+def _shrink(part: Any, holds: Callable[[], bool]) -> None:  # any JSON
     """Leave out, in place, whatever the problem does not need: large pieces of lists first, then keys, then deeper."""
     if isinstance(part, list):
         _shrink_list(part, holds)

@@ -90,7 +90,7 @@ class Emitter:
         yield
         self.instructions.append((POP, self.key(), kind, after))
 
-    def op(self, name: str, self_ns: float = 0.0, **args: Any) -> AbstractContextManager[None]:  # noqa: ANN401 - what an operator was given
+    def op(self, name: str, self_ns: float = 0.0, **args: Any) -> AbstractContextManager[None]:
         """Enclose in an operator."""
         return self.event(name, "cpu_op", before=self_ns * 0.6, after=self_ns * 0.4, **args)
 

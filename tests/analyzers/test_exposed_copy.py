@@ -109,7 +109,7 @@ def test_batches_are_pinned_and_prefetched(recording):
 
 def test_values_are_read_back_a_step_later(recording):
     (p,) = between_kernels(recording, READBACK).prescribe("exposed-copy")
-    assert (p.id, p.remedy) == ("defer-readback", "diagnose.kernels.metrics")
+    assert (p.id, p.remedy) == ("defer-readback", "diagnose.kernels.deferred_metrics")
     assert p.safety == "same numbers, one step later"
     assert p.saves_ns == (60_000, 200_000)
 

@@ -14,7 +14,7 @@ def test_a_collection_before_the_late_launch(late):
 def test_the_remedy_schedules_collections(late):
     late.gc(350, 650)
     (p,) = late.prescribe("gc-pause")
-    assert (p.id, p.remedy) == ("schedule-gc", "diagnose.kernels.garbage")
+    assert (p.id, p.remedy) == ("schedule-gc", "diagnose.kernels.gc_schedule")
     assert p.title == "Freeze long-lived objects and collect between steps on a schedule"
     assert "scheduled_gc" in p.after
     assert p.saves_ns == (pytest.approx(285_000), 300_000)

@@ -51,7 +51,7 @@ def test_the_operator_and_the_line_that_asked(recording):
     (p,) = r.prescribe("host-sync")
     assert p.title == "Stop waiting for the device in the loop (train.py:12)"
     assert p.before == "running_loss += loss.item()   # train.py:12"
-    assert (p.id, p.remedy) == ("defer-sync", "diagnose.kernels.metrics")
+    assert (p.id, p.remedy) == ("defer-sync", "diagnose.kernels.deferred_metrics")
     assert "DeferredMetrics" in p.after
     assert p.saves_ns == (80_000, 400_000)
     assert p.predicted_step_ns == 760_000

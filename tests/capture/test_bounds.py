@@ -9,7 +9,7 @@ import pytest
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import heap_mb
 from diagnose.capture.record.interrupt import StepInterrupt
-from diagnose.capture.record.measurements import Measured, Surroundings
+from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.plan import Plan
 from diagnose.capture.record.trace_size import TraceSize
 
@@ -96,9 +96,9 @@ def test_long_steps_go_to_the_windows_not_to_the_wait(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("diagnose.capture.record.plan.time.monotonic", lambda: now[0])
     monkeypatch.setattr("diagnose.capture.record.plan.time.perf_counter_ns", lambda: int(now[0] * 1e9))
-    nothing = lambda *_: 0  # noqa: E731
-    around = Surroundings(
-        folder=tmp_path, prefix="rank0", num_ranks=1, say=nothing, foreign_active=lambda: False,
+    nothing = lambda *_: 0
+    hooks = PlanHooks(
+        folder=tmp_path, prefix="rank0", num_ranks=1, say=nothing, other_active=lambda: False,
         undecided=lambda: False, compiled=nothing, look=nothing, settled=nothing, sampling=nothing, wrote=nothing,
     )  # fmt: skip
     windows = []
@@ -107,7 +107,7 @@ def test_long_steps_go_to_the_windows_not_to_the_wait(tmp_path, monkeypatch):
         windows.append((kind, now[0], warm_up))
         yield
 
-    plan = Plan(CaptureOptions(output=tmp_path, max_seconds=30), around, Measured())
+    plan = Plan(CaptureOptions(output=tmp_path, max_seconds=30), hooks, Measurements())
     monkeypatch.setattr(plan._recorder, "record", record)
     for _ in range(4):
         now[0] += 7

@@ -14,7 +14,7 @@ def test_better_sources_take_over_and_lesser_ones_do_not():
         ("marker", "marker"),
         ("optimizer", "marker"),
     ):
-        choice.hear(source, gradients=True)
+        choice.on_event(source, gradients=True)
         assert choice.chosen == chosen
 
 
@@ -22,20 +22,20 @@ def test_batches_wait_for_the_optimizer():
     choice = SourceChoice("auto")
     choice.optimizer_exists = True
     for _ in range(64):  # gathering gradients over 64 batches
-        assert not choice.hear("dataloader", gradients=True)
-    assert choice.hear("optimizer", gradients=True)
+        assert not choice.on_event("dataloader", gradients=True)
+    assert choice.on_event("optimizer", gradients=True)
 
 
 def test_an_optimizer_that_never_steps_is_given_up():
     for gradients, patience in ((True, TRAINING_PATIENCE), (False, EVALUATION_PATIENCE)):
         choice = SourceChoice("auto")
         choice.optimizer_exists = True
-        heard = [choice.hear("dataloader", gradients=gradients) for _ in range(patience + 1)]
+        heard = [choice.on_event("dataloader", gradients=gradients) for _ in range(patience + 1)]
         assert heard.index(True) == patience
 
 
 def test_the_user_decides():
     choice = SourceChoice("forward")
-    choice.hear("optimizer", gradients=True)
+    choice.on_event("optimizer", gradients=True)
     assert choice.chosen is None
-    assert choice.hear("forward", gradients=True)
+    assert choice.on_event("forward", gradients=True)

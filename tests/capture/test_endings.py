@@ -71,7 +71,7 @@ def test_a_forked_child_neither_captures_nor_stays(endings):
     assert [p for p in run.folder.parent.iterdir() if "partial" in p.name] == []
 
 
-@pytest.mark.parametrize(("event", "code"), [("kill", -9), ("_exit", 7)])
+@pytest.mark.parametrize(("event", "code"), [("kill", -9), pytest.param("_exit", 7, marks=pytest.mark.full)])
 def test_a_killed_process_leaves_what_it_had(capturing, event, code):
     run = capturing("train.py", 1000, event, AFTER_LIGHT, steps=6, skip=4)
     assert run.exit_code == code
@@ -81,7 +81,7 @@ def test_a_killed_process_leaves_what_it_had(capturing, event, code):
     assert (partial / info["light_file"]).exists()
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.full), "forkserver"])
 def test_workers_end_with_the_script(capturing, method):
     run = capturing("load.py", method, "train", steps=4)
     assert run.exit_code == 0, run.stderr

@@ -170,14 +170,14 @@ def test_captures_are_their_owner_s_alone(tmp_path):
 
 def test_a_description_fits_on_a_full_disk(tmp_path, monkeypatch):
     folder = made(tmp_path / "capture", files=())
-    open_private = folder_module.open_private
+    replace_private = folder_module.replace_private
 
-    def full(path):
+    def full(path, data):
         if (folder.partial / ".spare").exists():
             raise OSError(28, "No space left on device")
-        return open_private(path)
+        replace_private(path, data)
 
-    monkeypatch.setattr(folder_module, "open_private", full)
+    monkeypatch.setattr(folder_module, "replace_private", full)
     folder.write_info(CaptureInfo(run_id="later"))
     folder.publish()
     assert names(tmp_path / "capture") == ["capture.json"]

@@ -1,11 +1,12 @@
 """NVML through a module that answers as a driver would."""
 
-import time
+import threading
 from types import SimpleNamespace
 
 from diagnose.capture.record.nvml import GpuMonitor
 
 GPUS = [{"index": 0, "uuid": "aaaa-1", "name": "Fake"}]
+ROWS = 4
 
 
 class NotSupportedError(Exception):
@@ -21,38 +22,43 @@ class FakeDriver:
     def __init__(self):
         self.asked = set()
         self.shut = False
+        self.num_rows = 0
+        self.enough = threading.Event()  # rows were taken
 
-    def nvmlInit(self):  # noqa: N802
+    def nvmlInit(self):
         pass
 
-    def nvmlShutdown(self):  # noqa: N802
+    def nvmlShutdown(self):
         self.shut = True
 
-    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
+    def nvmlDeviceGetHandleByUUID(self, uuid):
         if uuid != "GPU-aaaa-1":
             raise NotSupportedError
         return "second board"
 
-    def nvmlDeviceGetUtilizationRates(self, handle):  # noqa: N802
+    def nvmlDeviceGetUtilizationRates(self, handle):
         self.asked.add(handle)
+        self.num_rows += 1
+        if self.num_rows > ROWS:
+            self.enough.set()
         return SimpleNamespace(gpu=40, memory=7)
 
-    def nvmlDeviceGetClockInfo(self, handle, clock):  # noqa: N802
+    def nvmlDeviceGetClockInfo(self, handle, clock):
         return {1: 1200, 2: 2600}[clock]
 
-    def nvmlDeviceGetMaxClockInfo(self, handle, clock):  # noqa: N802
+    def nvmlDeviceGetMaxClockInfo(self, handle, clock):
         return 1980
 
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):  # noqa: N802
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
         return 0x4
 
-    def nvmlDeviceGetPowerUsage(self, handle):  # noqa: N802
+    def nvmlDeviceGetPowerUsage(self, handle):
         return 350_000
 
-    def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle):
         return SimpleNamespace(used=5, total=10)
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
         return [SimpleNamespace(pid=1, usedGpuMemory=3)]
 
     def __getattr__(self, name):
@@ -65,7 +71,8 @@ class FakeDriver:
 def watched(nvml, gpus=GPUS):
     monitor = GpuMonitor(gpus, 2.0, nvml)
     monitor.start()
-    time.sleep(0.05)
+    if isinstance(nvml, FakeDriver):
+        assert nvml.enough.wait(300)
     monitor.stop()
     return monitor.summary()
 
@@ -84,7 +91,7 @@ def test_series():
     assert gpu["other_processes"] == [{"pid": 1, "memory_bytes": 3}]
     lengths = {len(gpu[key]) for key in ("time_ns", "sm_mhz", "power_w", "temperature_c", "memory_used_bytes")}
     assert len(lengths) == 1
-    assert lengths.pop() > 3
+    assert lengths.pop() >= ROWS
     assert summary["throttle_names"]["4"] == "software power cap"
 
 
@@ -97,7 +104,7 @@ def test_what_a_board_does_not_offer_is_none():
 
 def test_no_driver_is_one_sentence():
     class NoDriver:
-        def nvmlInit(self):  # noqa: N802
+        def nvmlInit(self):
             raise NotSupportedError("Library Not Found")
 
     summary = watched(NoDriver())

@@ -12,7 +12,7 @@ def ends(keys, **options):
     finder = StepFinder(**options)
     found = []
     for number, key in enumerate(keys):
-        end, changed = finder.hear(key)
+        end, changed = finder.on_event(key)
         if changed:
             found.clear()
         if end:
@@ -69,7 +69,7 @@ def test_a_locked_finder_forgets_nothing():
     finder, _ = ends("A" * 20)
     finder.locked = True
     for _ in range(500):
-        assert finder.hear("B") == (False, False)
+        assert finder.on_event("B") == (False, False)
     assert finder.anchor == "A"
 
 
@@ -90,6 +90,6 @@ def test_a_locked_finder_keeps_its_anchor():
     finder, _ = ends("AAAA")
     finder.locked = True
     for key in "ABABABAB":
-        _, changed = finder.hear(key)
+        _, changed = finder.on_event(key)
         assert not changed
     assert finder.anchor == "A"

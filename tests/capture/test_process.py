@@ -1,56 +1,61 @@
-"""What can be read of processes from outside."""
+"""What can be read of processes from outside: the files of /proc stand in a folder, so that no process is timed."""
 
-import subprocess
+import os
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
 
+from diagnose.capture.process import process
 from diagnose.capture.process.process import busy_share
-from diagnose.capture.record.script_config import ScriptFacts
+from diagnose.capture.record import script_config
+from diagnose.capture.record.script_config import ScriptConfig
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+TICK = os.sysconf("SC_CLK_TCK")
 
 
 @pytest.fixture
-def child():
-    """Start a process that runs a line of Python, and say that it is under way."""
-    started = []
+def proc(tmp_path, monkeypatch):
+    """Return a function that writes a process of /proc: CPU seconds, and the uptime at which it began; now is 100."""
+    monkeypatch.setattr(process, "PROC", tmp_path)
+    (tmp_path / "uptime").write_text("100.00 180.00\n")
 
-    def start(line):
-        process = subprocess.Popen([sys.executable, "-S", "-c", f"print(flush=True); import time; {line}"], stdout=-1)
-        started.append(process)
-        process.stdout.readline()
-        return process
+    def write(pid, *, user_s, system_s, began_s):
+        fields = ["S", *"0" * 10, str(int(user_s * TICK)), str(int(system_s * TICK)), *"0" * 6, str(began_s * TICK)]
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (odd) name) {' '.join(fields)} 0 0\n")
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return write
 
 
-def test_a_process_that_computes_and_one_that_waits(child):
-    spins, sleeps = child("any(iter(int, 1))"), child("time.sleep(60)")
-    time.sleep(1.0)
-    assert busy_share([sleeps.pid]) < 0.2
-    assert busy_share([spins.pid]) > busy_share([spins.pid, sleeps.pid]) > busy_share([sleeps.pid])
+def test_the_share_is_of_the_lives_of_all_processes_together(proc):
+    proc(7, user_s=25, system_s=5, began_s=60)  # 30 of 40 s
+    proc(8, user_s=1, system_s=1, began_s=90)  # 2 of 10 s
+    assert busy_share([7]) == 0.75
+    assert busy_share([8]) == 0.2
+    assert busy_share([7, 8]) == 32 / 50
 
 
-def test_of_a_process_that_is_gone_nothing_is_said(child):
-    process = child("pass")
-    process.wait()
-    assert busy_share([process.pid]) is None
+def test_of_a_process_that_is_gone_nothing_is_known(proc):
+    proc(7, user_s=1, system_s=0, began_s=60)
+    assert busy_share([7, 9]) is None
     assert busy_share([]) is None
 
 
-def test_the_loader_s_workers_are_taken_down_while_they_live(child):
-    class Iterator:
-        _workers = (child("time.sleep(60)"),)
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_the_files_of_this_system_are_read():
+    assert busy_share([os.getpid()]) >= 0
 
-    facts, dataset, iterator = ScriptFacts(), object(), Iterator()
-    facts.loader_opened(SimpleNamespace(num_workers=1), dataset)
-    facts.batch_delivered(dataset, iterator)
-    facts.settle()
-    assert facts.loader["num_workers"] == 1
-    assert 0 <= facts.loader["workers_busy"] < 0.9
+
+def test_the_loader_s_workers_are_taken_down_while_they_live(monkeypatch):
+    class Iterator:
+        _workers = (SimpleNamespace(pid=7), SimpleNamespace(pid=8))
+
+    shares = {(7, 8): 0.6404}
+    monkeypatch.setattr(script_config, "busy_share", lambda pids: shares[tuple(pids)])
+    config, dataset, iterator = ScriptConfig(), object(), Iterator()
+    config.loader_opened(SimpleNamespace(num_workers=2), dataset)
+    config.batch_delivered(dataset, iterator)
+    config.settle()
+    assert config.loader["num_workers"] == 2
+    assert config.loader["workers_busy"] == 0.64

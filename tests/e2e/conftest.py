@@ -11,6 +11,13 @@ import pytest
 Command = Callable[..., subprocess.CompletedProcess[str]]
 LIMIT_S = 300
 LAUNCHER = (sys.executable, "-m", "diagnose")
+FEW_RUNS = (
+    "from diagnose.trials import prove\n"
+    "prove.TIMED_S, prove.MIN_TIMED_STEPS, prove.MIN_WARM_UP_STEPS, prove.MAX_BLOCKS = 0.02, 6, 2, 1\n"
+    "prove.is_certain = lambda trial: False\n"  # what is faster by chance would be run again
+    "from diagnose.cli.main import main\n"
+    "main()"
+)
 
 
 @pytest.fixture
@@ -24,6 +31,12 @@ def diagnose(tmp_path: Path) -> Command:
         return subprocess.run(command, check=False, **(settings | options))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def few_runs() -> Sequence[str]:
+    """Return what starts ``diagnose`` with proofs of few steps, and of few runs however their times fall."""
+    return (sys.executable, "-c", FEW_RUNS)
 
 
 @pytest.fixture

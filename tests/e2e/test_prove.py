@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.trials.runs import Command, Runner
+
 pytestmark = pytest.mark.slow
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 TRAIN = """
-import sys, time
+import sys
 import torch
 from pathlib import Path
 
@@ -20,7 +22,6 @@ model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.L
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range({steps}):
     {before}
-    time.sleep(0.004)
     loss = model(torch.randn(32, 64)).square().mean()
     loss.backward()
     optimizer.step()
@@ -65,7 +66,7 @@ def test_workers_are_proven_on_the_slow_dataset_and_a_control_is_not(diagnose, t
 
 
 @pytest.fixture(scope="module")
-def awkward(tmp_path_factory):
+def awkward(tmp_path_factory, few_runs):
     """Prove a script that writes, is random and raises under a change; return its folder and the diagnosis."""
     folder = tmp_path_factory.mktemp("awkward")
     (folder / "log.txt").write_text("mine")
@@ -75,7 +76,7 @@ def awkward(tmp_path_factory):
     )
     after = "Path('log.txt').write_text('step'); Path(f'ckpt{step}.pt').touch()"
     (folder / "train.py").write_text(train(before=before, after=after))
-    command = (sys.executable, "-m", "diagnose", "prove", "--yes", "--json", "--budget", "3m", "--apply")
+    command = (*few_runs, "prove", "--yes", "--json", "--budget", "1h", "--apply")
     done = subprocess.run(
         [*command, "compile-model,sham", "train.py"], cwd=folder, check=False, capture_output=True, text=True
     )
@@ -132,11 +133,22 @@ def test_nothing_runs_unasked(diagnose, script):
     assert "--yes" in done.stderr
 
 
+@pytest.mark.full
 def test_two_ranks_are_started_the_same_way_for_every_run(diagnose):
     launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2"
     arguments = (FIXTURES / "ddp_one_bucket.py", "--steps", "400", "--device", "cpu")
-    diagnosis = proven(diagnose, "--launcher", launcher, "--apply", "bucket-gradients", "--budget", "5m", *arguments)
+    diagnosis = proven(diagnose, "--launcher", launcher, "--apply", "bucket-gradients", "--budget", "20m", *arguments)
     changed = trial(diagnosis, "bucket-gradients")
     assert changed["failure"] == ""
     assert "bucket_cap_mb" in changed["note"]
     assert changed["numerics"] in ("identical", "within")
+
+
+def test_two_ranks_run_with_a_change(tmp_path):
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    script = (str(FIXTURES / "ddp_one_bucket.py"), "--steps", "400", "--device", "cpu")
+    runner = Runner(Command(script, tmp_path, launcher), tmp_path / "runs", warm_up=2, timed=5, cwd_mode="same")
+    run = runner.time(("bucket-gradients",), timeout_s=600)
+    assert run.failure == ""
+    assert any("bucket_cap_mb" in change for change in run.applied)
+    assert len(run.step_ns) == 5

@@ -86,7 +86,7 @@ def running(tmp_path):
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.full)])
 def test_a_signal_to_the_group_ends_script_workers_and_detached_processes(traced, tmp_path, number):
     process = traced(LOADING, "--skip", "100000")
     os.killpg(process.pid, number)

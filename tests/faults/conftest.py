@@ -9,7 +9,6 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,16 +146,21 @@ def faulty_in() -> type[Faulty]:
     return Faulty
 
 
+class OnceEach(dict[str, Any]):
+    """Makes what is asked for the first time that it is asked for."""
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        super().__init__()
+        self.make = make
+
+    def __missing__(self, name: str) -> Any:
+        self[name] = self.make(name)
+        return self[name]
+
+
 @pytest.fixture(scope="session")
-def side_by_side() -> Callable[[dict[str, Callable[[], Any]]], dict[str, Any]]:
-    """Return a function that makes several things two at a time: starting a script is mostly waiting for the disk."""
-
-    def run(calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-        with ThreadPoolExecutor(2) as pool:
-            started = {name: pool.submit(call) for name, call in calls.items()}
-            return {name: future.result() for name, future in started.items()}
-
-    return run
+def once_each() -> type[OnceEach]:
+    return OnceEach
 
 
 @pytest.fixture

@@ -31,12 +31,15 @@ def traced(faulty, name):
     return faulty.trace(launcher=LAUNCHER)
 
 
+CASES = ["is killed", pytest.param("raises", marks=pytest.mark.full)]
+
+
 @pytest.fixture(scope="module")
-def endings(tmp_path_factory, faulty_in):
-    return {name: traced(faulty_in(tmp_path_factory.mktemp("ranks")), name) for name in DEATHS}
+def endings(tmp_path_factory, faulty_in, once_each):
+    return once_each(lambda name: traced(faulty_in(tmp_path_factory.mktemp("ranks")), name))
 
 
-@pytest.mark.parametrize("name", DEATHS)
+@pytest.mark.parametrize("name", CASES)
 def test_the_launcher_fails_and_nothing_stays(endings, name):
     ended = endings[name]
     assert ended.code != 0
@@ -44,7 +47,7 @@ def test_the_launcher_fails_and_nothing_stays(endings, name):
     assert "diagnose itself" not in ended.stderr
 
 
-@pytest.mark.parametrize("name", DEATHS)
+@pytest.mark.parametrize("name", CASES)
 def test_descriptions_name_files_that_are_there(endings, name):
     folder = endings[name].folder / "capture"
     for path in folder.glob("capture.rank*.json"):

@@ -66,6 +66,7 @@ SCRIPTS = {
     "raises at exit": ("import atexit; atexit.register(lambda: 1 / 0)", "", FEW, 0, "finished"),
     "killed worker": (WORKERS, "next(batches)", MANY, 1, "raised"),
 }  # fmt: skip
+EVERYDAY = {"closed outputs", "no descriptors", "daemon", "terminates itself", "killed worker"}
 KEEP_GOING = {"leaves at once", "terminates itself", "killed worker", "raises at exit"}
 
 
@@ -82,18 +83,26 @@ def traced(faulty, name):
     return ended
 
 
+def cases(wanted=lambda case: True):
+    """Return the wanted scripts; those that are not of every day, with their mark."""
+    return [
+        pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.full])
+        for name, case in SCRIPTS.items()
+        if wanted(case)
+    ]
+
+
 @pytest.fixture(scope="module")
-def endings(tmp_path_factory, faulty_in, side_by_side):
-    folders = {name: faulty_in(tmp_path_factory.mktemp("script")) for name in SCRIPTS}
-    return side_by_side({name: lambda name=name: traced(folders[name], name) for name in SCRIPTS})
+def endings(tmp_path_factory, faulty_in, once_each):
+    return once_each(lambda name: traced(faulty_in(tmp_path_factory.mktemp("script")), name))
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", cases())
 def test_the_exit_code_is_the_script_s(endings, name):
     assert endings[name].code == SCRIPTS[name][3], endings[name].stderr[-2000:]
 
 
-@pytest.mark.parametrize("name", [name for name, case in SCRIPTS.items() if case[4]])
+@pytest.mark.parametrize("name", cases(lambda case: case[4]))
 def test_the_capture_is_there(endings, name):
     ended = endings[name]
     if SCRIPTS[name][4] == "killed":  # where it stays until somebody looks
@@ -108,7 +117,7 @@ def test_the_capture_is_there(endings, name):
     assert json.loads(ended.stdout)["steps"] >= 1
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", cases())
 def test_nothing_of_diagnose_is_seen_and_nothing_stays(endings, name):
     ended = endings[name]
     assert "diagnose itself" not in ended.stderr
@@ -118,7 +127,7 @@ def test_nothing_of_diagnose_is_seen_and_nothing_stays(endings, name):
     assert (ended.folder / "data.bin").read_bytes() == b"of the user"
 
 
-@pytest.mark.parametrize("name", [name for name, case in SCRIPTS.items() if not case[4]])
+@pytest.mark.parametrize("name", cases(lambda case: not case[4]))
 def test_where_nothing_can_be_captured_nothing_is_left(endings, name):
     assert endings[name].partials == []
     assert not (endings[name].folder / "capture").exists()

@@ -19,6 +19,7 @@ CASES = {
     "terminated twice": (signal.SIGTERM, 2, True, 143),
     "killed": (signal.SIGKILL, 1, False, -9),
 }
+EVERYDAY = {"ctrl-c twice", "terminated", "killed"}
 FEW_STEPS = ("--skip", "2", "--steps", "4")
 LAST_STEP = 40  # four steps in each window are recorded by then
 
@@ -38,13 +39,16 @@ def signalled(faulty, name):
     return faulty.ended(process)
 
 
+def cases(names=tuple(CASES)):
+    return [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.full]) for name in names]
+
+
 @pytest.fixture(scope="module")
-def endings(tmp_path_factory, faulty_in, side_by_side):
-    folders = {name: faulty_in(tmp_path_factory.mktemp("signal")) for name in CASES}
-    return side_by_side({name: lambda name=name: signalled(folders[name], name) for name in CASES})
+def endings(tmp_path_factory, faulty_in, once_each):
+    return once_each(lambda name: signalled(faulty_in(tmp_path_factory.mktemp("signal")), name))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases())
 def test_a_signal_ends_the_script_and_the_command(endings, name):
     ended = endings[name]
     assert ended.code == CASES[name][3], ended.stderr
@@ -53,7 +57,7 @@ def test_a_signal_ends_the_script_and_the_command(endings, name):
     assert "/diagnose/" not in ended.stderr, "a traceback of the script ends in the script"
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases())
 def test_what_lies_in_the_place_of_the_capture_is_whole(endings, name):
     ended = endings[name]
     folder = ended.folder / "capture"
@@ -68,7 +72,7 @@ def test_what_lies_in_the_place_of_the_capture_is_whole(endings, name):
         assert json.loads(ended.stdout)["steps"] >= 1
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "killed"])
+@pytest.mark.parametrize("name", cases([name for name in CASES if name != "killed"]))
 def test_nothing_half_written_stays(endings, name):
     assert endings[name].partials == []
     assert not [path for path in endings[name].folder.iterdir() if path.name.startswith(".")]

@@ -1,8 +1,14 @@
+"""What tests of loading share: shards of samples, and a tuner whose measurements are given."""
+
 import io
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
+
+from diagnose.kernels import loader_tuning
+from diagnose.kernels._loader_bench import Bench
 
 
 def _write_shards(folder, sizes):
@@ -25,3 +31,26 @@ def _write_shards(folder, sizes):
 def write_shards():
     """Return the function that writes tar shards of the given numbers of samples: x.npy, and y.cls counting up."""
     return _write_shards
+
+
+@pytest.fixture
+def timed_as(monkeypatch):
+    """Let tune_loader run every setting, but take these seconds for what it measured.
+
+    ``load`` and ``step`` are those of one batch, ``together(settings)`` those of a step with its batch.
+    """
+    measure, loop = loader_tuning.measure_costs, Bench._loop
+
+    def install(*, load, step, together):
+        def costs(*arguments):
+            found, batches = measure(*arguments)
+            return replace(found, samples=load, collate=0.0, step=step), batches
+
+        def timed(self, batches, settings):
+            taken, memory = loop(self, batches, settings)
+            return (together(settings) if taken else taken), memory
+
+        monkeypatch.setattr(loader_tuning, "measure_costs", costs)
+        monkeypatch.setattr(Bench, "_loop", timed)
+
+    return install

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from diagnose.kernels import prefetch
 from diagnose.kernels.accumulation import GradientAccumulation
-from diagnose.kernels.background import BackgroundLoader
+from diagnose.kernels.background_loader import BackgroundLoader
 from diagnose.kernels.prefetch import DevicePrefetcher
 
 

@@ -171,7 +171,7 @@ def test_inputs_without_gradients_still_train_the_first_block():
     assert all(p.grad is not None for p in model.parameters())
 
 
-@pytest.mark.parametrize("save_ops", [None, COSTLY_OPS], ids=["all", "selective"])
+@pytest.mark.parametrize("save_ops", [pytest.param(None, marks=pytest.mark.full), COSTLY_OPS], ids=["all", "selective"])
 def test_under_compile(net, save_ops):
     plain = copy.deepcopy(net)
     checkpoint_blocks(net, save_ops=save_ops)

@@ -192,6 +192,7 @@ def test_wrong_arguments_are_refused():
         compile_in_place(model, [sample()], backend="eager")
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # inductor's own
 def test_inductor():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from diagnose.kernels.background import BackgroundLoader
+from diagnose.kernels.background_loader import BackgroundLoader
 from diagnose.kernels.concurrent_samples import ConcurrentSamples
 from diagnose.kernels.loader_tuning import Settings, tune_loader
 
@@ -140,17 +140,19 @@ def test_refuses_what_it_cannot_serve(dataset, threads, error, match):
         ConcurrentSamples(dataset, threads=threads)
 
 
-def test_the_tuner_tries_threads_where_it_may_and_keeps_the_samples():
-    plain = DataLoader(Stored(96, 0.004), batch_size=16)
-    tuning = tune_loader(plain, lambda batch: time.sleep(0.005), seconds=0.4, sample_threads=8)
+def test_the_tuner_tries_threads_where_it_may_and_keeps_the_samples(timed_as):
+    timed_as(load=0.064, step=0.005, together=lambda settings: 0.07 / settings.threads)
+    plain = DataLoader(Stored(96), batch_size=16)
+    tuning = tune_loader(plain, lambda batch: None, seconds=0.01, sample_threads=8)
     assert tuning.settings.threads == 8, str(tuning)
     assert "8 threads" in str(tuning)
     assert batches(tuning.loader) == batches(plain)
 
 
-@pytest.mark.parametrize("dataset", [Whole(64, 0.001), Stored(64, 0.001, draws=True)])
-def test_the_tuner_leaves_threads_out_where_they_cannot_be(dataset):
+@pytest.mark.parametrize("dataset", [Whole(64), Stored(64, draws=True)])
+def test_the_tuner_leaves_threads_out_where_they_cannot_be(timed_as, dataset):
+    timed_as(load=0.01, step=0.0, together=lambda settings: 0.01 / settings.threads)
     plain = DataLoader(dataset, batch_size=8)
-    tuning = tune_loader(plain, seconds=0.2, sample_threads=4, other_draws=True)
+    tuning = tune_loader(plain, seconds=0.01, sample_threads=4, other_draws=True)
     assert not [t for t in tuning.trials if t.settings.threads > 1], str(tuning)
     assert tuning.settings.threads == Settings().threads

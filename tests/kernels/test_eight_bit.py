@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from diagnose.kernels.eight_bit import BACKENDS, eight_bit_adamw, estimate, is_available, state_bytes, take_over
+from diagnose.kernels.eight_bit import eight_bit_adamw, estimate, is_available, state_bytes, take_over
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # both packages import with warnings of their own
 
@@ -34,7 +34,7 @@ def trained(model, optimizer, steps=40):
     return float(loss)
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=["bitsandbytes", pytest.param("torchao", marks=pytest.mark.full)])  # torchao compiles
 def backend(request):
     if not is_available(request.param):
         pytest.skip(f"the {request.param} package is not installed")

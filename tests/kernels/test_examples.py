@@ -10,8 +10,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from diagnose.kernels import _OLD_NAMES as OLD_NAMES
+
 FOLDER = Path(__file__).parents[2] / "kernels"
-MODULES = sorted(p for p in FOLDER.glob("*.py") if not p.name.startswith("_"))
+MODULES = sorted(p for p in FOLDER.glob("*.py") if not p.name.startswith("_") and p.stem not in OLD_NAMES)
 OTHERS = {"patching"}  # its own tests run its example
 NEEDS = {"web_shards": ("webdataset",)}
 

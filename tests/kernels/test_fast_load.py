@@ -1,4 +1,3 @@
-import copy
 import json
 import warnings
 from pathlib import Path
@@ -7,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from diagnose.kernels.fast_load import fast_load, fill
+from diagnose.kernels.fast_load import fast_load
 
 
 class Tied(nn.Module):
@@ -246,32 +245,3 @@ def test_distributed_checkpoint_in_one_process(trained, tmp_path):
         fast_load(Tied, tmp_path)
     with pytest.raises(ValueError, match="does not fit the model"):
         fast_load(lambda: Tied(width=4), tmp_path, prefix="net.")
-
-
-def _sharded(rank, folder):
-    import torch.distributed as dist
-    from torch.distributed.fsdp import fully_shard
-
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    torch.manual_seed(0)
-    plain = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
-    for source in ("m.pt", "dcp"):
-        with torch.device("meta"):
-            model = copy.deepcopy(plain).to_empty(device="meta")
-        fully_shard(model[0])
-        fully_shard(model)
-        fill(model, f"{folder}/{source}")
-        assert model[0].weight.to_local().shape[0] == (4, 3)[rank]
-        assert torch.equal(model[0].weight.full_tensor(), plain[0].weight)
-        x = torch.ones(2, 5)
-        torch.testing.assert_close(model(x), plain(x))
-        model(x).sum().backward()
-    dist.destroy_process_group()
-
-
-def test_each_process_keeps_its_shards_only(tmp_path):
-    torch.manual_seed(0)
-    state = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)).state_dict()
-    torch.save(state, tmp_path / "m.pt")
-    save_distributed(state, tmp_path / "dcp")
-    torch.multiprocessing.spawn(_sharded, (str(tmp_path),), nprocs=2)

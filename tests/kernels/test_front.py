@@ -8,7 +8,8 @@ from pathlib import Path
 from diagnose import kernels
 
 FOLDER = Path(__file__).parents[2] / "kernels"
-MODULES = sorted(p.stem for p in FOLDER.glob("*.py") if not p.name.startswith("_"))
+OLD_NAMES = kernels._OLD_NAMES
+MODULES = sorted(p.stem for p in FOLDER.glob("*.py") if not p.name.startswith("_") and p.stem not in OLD_NAMES)
 
 
 def test_a_name_is_the_one_of_its_module():

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from diagnose.kernels import _OLD_NAMES as OLD_NAMES
+
 FOLDER = Path(__file__).parents[2] / "kernels"
 PACKAGES = (FOLDER, FOLDER / "distributed", FOLDER / "ops")
-REMEDIES = sorted(p for folder in PACKAGES for p in folder.glob("*.py") if not p.name.startswith("_"))
+FILES = [p for folder in PACKAGES for p in folder.glob("*.py") if not p.name.startswith("_")]
+REMEDIES = sorted(p for p in FILES if p.stem not in OLD_NAMES)
 OPERATORS = [p for p in REMEDIES if p.parent.name == "ops"]
 SECTIONS = ("What it cures", "When it does not help", "Cost", "Numerics", "Example::")
 

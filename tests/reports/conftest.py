@@ -9,7 +9,7 @@ from diagnose.analyzers import LEGENDS
 from diagnose.model.charts import Gap, Memory, Picture, Roofline, RooflinePoint, Span
 from diagnose.model.diagnosis import Diagnosis, Example, Finding, HostOperator, Partition, Prescription, Queue
 from diagnose.model.diagnosis import RankSummary, Source, Trial, Where
-from diagnose.model.forecast import CriticalPath, Forecast, PathPiece, Waterfall
+from diagnose.model.forecast import CriticalPath, Forecast, PathSegment, Waterfall
 from diagnose.model.events import Note
 
 MS = 1_000_000
@@ -141,8 +141,8 @@ def gaps() -> Diagnosis:
         critical_path=CriticalPath(
             {"host": 0.6, "compute": 0.37, "latency": 0.03, "copy": 0.0},
             (
-                PathPiece(0, 12 * MS, "host", "cudaLaunchKernel", "host 1"),
-                PathPiece(12 * MS, 20 * MS, "compute", "sm90_gemm<128, 64>", "GPU 0 stream 7"),
+                PathSegment(0, 12 * MS, "host", "cudaLaunchKernel", "host 1"),
+                PathSegment(12 * MS, 20 * MS, "compute", "sm90_gemm<128, 64>", "GPU 0 stream 7"),
             ),
         ),
         waterfall=Waterfall(

@@ -115,7 +115,7 @@ def test_a_healthy_trace_is_told_so(forms):
 def test_small_findings_alone_are_called_small(forms):
     d = forms["gaps"]
     page = Page(render(replace(d, dominant=None, findings=d.findings[-1:])))
-    assert "Little to gain The top_kernels finding takes 200 µs of each step (1.0 %)." in page.text
+    assert "Little to gain The largest finding takes 200 µs of each step (1.0 %)." in page.text
 
 
 def test_without_a_gpu_the_page_is_about_the_host(forms):
@@ -218,4 +218,4 @@ def test_the_waterfall_and_the_path_are_drawn(forms):
     assert '<b style="left: 70.00%; width: 10.00%">' in text
     assert 'title="compute, 8.00 ms: sm90_gemm&lt;128, 64&gt; (GPU 0 stream 7)"' in text
     assert text.count('class="fall"') == 2
-    assert "What the changes lead to" not in Page(render(forms["healthy"])).text
+    assert "Predicted step time after each change" not in Page(render(forms["healthy"])).text

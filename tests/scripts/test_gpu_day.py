@@ -93,6 +93,7 @@ def gpu_day(*arguments):
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=200)
 
 
+@pytest.mark.full
 def test_pieces_are_run_once_and_packed_small(tmp_path):
     work = tmp_path / "work"
     first = gpu_day("captures", "--only", "healthy-fixed", "--work", work, "--pack", tmp_path, "--minutes", "5")

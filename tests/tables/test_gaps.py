@@ -4,12 +4,12 @@ import pytest
 
 
 def gap(r, i=0):
-    """Return one gap in µs: (start, turn, end), the names of its neighbours, whether it was launched late."""
+    """Return one gap in µs: (start, queued_at, end), the names of its neighbours, whether it was launched late."""
     t = r.tables()
     gaps = t.gaps
-    start, turn, end = (int(column[i]) / 1000 for column in (gaps.start, gaps.turn, gaps.end))
+    start, queued_at, end = (int(column[i]) / 1000 for column in (gaps.start, gaps.queued_at, gaps.end))
     before, after = (t.name(t.tasks.row[row]) if row >= 0 else None for row in (gaps.before[i], gaps.after[i]))
-    return (start, turn, end), (before, after), bool(gaps.late[i])
+    return (start, queued_at, end), (before, after), bool(gaps.late[i])
 
 
 def between(recording, start=300, end=700, *, launched=None):
@@ -21,7 +21,7 @@ def between(recording, start=300, end=700, *, launched=None):
 
 
 @pytest.mark.parametrize(
-    ("launched", "turn", "late"),
+    ("launched", "queued_at", "late"),
     [
         ((-20, -15), 300, False),  # queued long before: all of it is the device's
         ((290, 300), 300, False),  # the call returned just as the gap began
@@ -36,15 +36,16 @@ def between(recording, start=300, end=700, *, launched=None):
         (None, 300, False),  # nobody knows: half of the tasks have a launch, so this one is an exception
     ],
 )
-def test_where_the_hosts_part_ends(recording, launched, turn, late):
-    assert gap(between(recording, launched=launched)) == ((300, turn, 700), ("a", "b"), late)
+def test_where_the_hosts_part_ends(recording, launched, queued_at, late):
+    assert gap(between(recording, launched=launched)) == ((300, queued_at, 700), ("a", "b"), late)
 
 
 @pytest.mark.parametrize(
-    ("launched", "called"), [((-20, -15), 300), ((290, 340), 300), ((400, 685), 400), ((705, 710), 700), (None, 300)]
+    ("launched", "launch_start"),
+    [((-20, -15), 300), ((290, 340), 300), ((400, 685), 400), ((705, 710), 700), (None, 300)],
 )
-def test_when_the_launch_was_called_within_the_gap(recording, launched, called):
-    assert between(recording, launched=launched).tables().gaps.called.tolist() == [called * 1000]
+def test_launch_start_within_the_gap(recording, launched, launch_start):
+    assert between(recording, launched=launched).tables().gaps.launch_start.tolist() == [launch_start * 1000]
 
 
 def test_the_parts_of_a_gap_meet(recording):

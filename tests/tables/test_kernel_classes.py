@@ -1,15 +1,10 @@
 """The class of a kernel from its name."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from diagnose.model.events import Kind
 from diagnose.tables.kernel_classes import OTHER, classify, kernel_classes
-from diagnose.trace_reader import read_trace
-
-TRACES = Path(__file__).parents[3] / "shared" / "traces"
 
 
 @pytest.mark.parametrize(
@@ -71,13 +66,10 @@ def test_a_copy_is_one_by_its_kind(recording):
     assert kernel_classes(trace, rows).tolist() == ["gemm", "memcpy"]
 
 
-def test_little_of_the_recorded_gpu_time_is_unclassified():
-    files = [path for path in sorted(TRACES.glob("*.json.gz")) if "not_kineto" not in path.name]
-    if not files:
-        pytest.skip("the recorded traces (../shared/traces) are not here")
+def test_little_of_the_recorded_gpu_time_is_unclassified(recorded, extent):
     time, unknown = 0, 0
-    for path in files:
-        trace = read_trace(path)
+    for name in recorded.of(extent):
+        trace = recorded.captures[name].trace
         rows = np.flatnonzero(trace.events.kind == Kind.KERNEL)
         length = (trace.events.end - trace.events.start)[rows]
         time += int(length.sum())

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from diagnose.errors import InputError
-from diagnose.trace_reader import blocks, events, lenient
-from diagnose.trace_reader.blocks import Window
+from diagnose.trace_reader import events, lenient
+from diagnose.trace_reader.events import Window
 from diagnose.trace_reader.file import read_trace
 from diagnose.trace_reader.lenient import flatten, salvage
 
@@ -55,10 +55,10 @@ def touched(monkeypatch):
 @pytest.mark.parametrize("start", [b"", b'{"ph":"X","name":"', b'{"ph":"X","args":{"a":[0'])
 @pytest.mark.parametrize("piece", [b"{" * MB, b"x" * MB, b" " * MB])
 def test_a_piece_without_an_event_is_read_to_a_limit_only(start, piece, touched, monkeypatch):
-    monkeypatch.setattr(events, "LONGEST_EVENT", MB)
+    monkeypatch.setattr(events, "MAX_EVENT_BYTES", MB)
     window = Window(source := Endless(piece, 100 * MB))
     window.replace(GOOD + b"," + start)
-    rows = events.Rows()
+    rows = events.EventRows()
     ending = events.read_events(window, rows)
     assert (rows.count, ending.complete, ending.fault) == (1, False, "an event in it is longer than 1 MB")
     assert source.raw_bytes <= 4 * MB
@@ -67,10 +67,10 @@ def test_a_piece_without_an_event_is_read_to_a_limit_only(start, piece, touched,
 
 
 def test_an_event_that_never_ends_does_not_make_every_block_longer(touched, monkeypatch):
-    monkeypatch.setattr(events, "LONGEST_EVENT", MB)
+    monkeypatch.setattr(events, "MAX_EVENT_BYTES", MB)
     text = b'{"ph":"X","args":{"a":[' + b",".join([GOOD] * 60_000)
     window = Window(source := Endless(text, len(text)))
-    rows = events.Rows()
+    rows = events.EventRows()
     ending = events.read_events(window, rows)
     assert rows.count > 59_990
     assert ending.num_skipped == 1
@@ -143,7 +143,7 @@ def test_what_stands_behind_the_end_is_named(read_text, behind):
         trace = read_text(text + behind)
         assert not trace.cut
         assert [note.text for note in trace.trust] == [
-            "What stands behind the list of events is not JSON, or a second list, and was left out."
+            "What follows the list of events is not JSON, or a second list, and was left out."
         ]
 
 
@@ -159,7 +159,7 @@ def test_nothing_before_the_first_event(read_text):
 
 
 def test_the_longest_event_is_longer_than_any_recorded():
-    assert blocks.LONGEST_EVENT >= 4 * MB
+    assert events.MAX_EVENT_BYTES >= 4 * MB
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_reading_stops_where_too_much_is_unreadable(piece, fault, monkeypatch):
     monkeypatch.setattr(events, "MAX_TOO_DEEP_BYTES", MB)
     window = Window(source := Endless(piece + b",", 100 * MB))
     window.replace(GOOD + b",")
-    rows = events.Rows()
+    rows = events.EventRows()
     ending = events.read_events(window, rows)
     assert rows.count > 0
     assert (ending.complete, ending.fault) == (False, fault)

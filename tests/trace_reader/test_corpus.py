@@ -16,8 +16,8 @@ import pytest
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.events import Kind, Trace
 from diagnose.trace_reader import open_captures, read_trace
-from diagnose.trace_reader.kinds import CATEGORIES
 from diagnose.trace_reader.plausibility import check_trace
+from diagnose.trace_reader.schema import CATEGORIES
 
 SMALL = 130_000  # bytes, compressed
 
@@ -56,8 +56,10 @@ def read_or_refuse(file: Path) -> InputError | None:
     return None
 
 
-def test_every_file_is_read_or_refused_in_a_sentence(corpus):
-    refused = {file.name: type(error) for file in corpus if (error := read_or_refuse(file))}
+def test_every_file_is_read_or_refused_in_a_sentence(corpus, recorded, extent):
+    names = [*recorded.of(extent), "edge_not_kineto_rocprof"]
+    files = [file for file in corpus if file.name.removesuffix(".json.gz") in names]
+    refused = {file.name: type(error) for file in files if (error := read_or_refuse(file))}
     assert refused == {"edge_not_kineto_rocprof.json.gz": NotATraceError}
 
 

@@ -12,12 +12,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import diagnose
+from diagnose.changes import autocast, schedule_gc
+from diagnose.changes.common.change import Patch
 from diagnose.errors import CaptureError, UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription, Source
 from diagnose.trials import prove as proving
 from diagnose.trials.in_process import InProcess
-from diagnose.trials.patches import PATCHES
-from diagnose.trials.patches.base import Patch
 
 NOTHING_KNOWN = Diagnosis(
     "no-gpu", "Not recorded.", None, 10e6, (10_000_000,) * 5, None, None, {}, (), (), (), Source("by hand")
@@ -28,7 +28,8 @@ NOTHING_KNOWN = Diagnosis(
 def short(monkeypatch):
     """Time a few steps instead of two seconds of them."""
     monkeypatch.setattr(proving, "TIMED_S", 0.02)
-    monkeypatch.setattr(proving, "LEAST_WARM_UP", 4)
+    monkeypatch.setattr(proving, "MIN_WARM_UP_STEPS", 4)
+    monkeypatch.setattr(proving, "MAX_BLOCKS", 1)
 
 
 def make(draw=lambda: torch.randn(8, 4), returns=lambda loss: loss):
@@ -39,7 +40,6 @@ def make(draw=lambda: torch.randn(8, 4), returns=lambda loss: loss):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
         def step():
-            time.sleep(0.001)
             loss = model(draw()).square().mean()
             loss.backward()
             optimizer.step()
@@ -56,41 +56,77 @@ def proven(factory, *ids, **options):
 
 
 class SlowSamples(Dataset):
+    def __init__(self, seconds):
+        self.seconds = seconds
+
     def __len__(self):
         return 32
 
     def __getitem__(self, index):
-        time.sleep(0.002)
+        time.sleep(self.seconds)
         return torch.full((4,), float(index))
 
 
-def make_loading():
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    loader = DataLoader(SlowSamples(), batch_size=4)
-    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+def loading(sample_s, step_s):
+    """Return a factory of a step that waits for its samples, and then for so many seconds more."""
 
-    def step():
-        time.sleep(0.005)
-        model(next(batches)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    def factory():
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        loader = DataLoader(SlowSamples(sample_s), batch_size=4)
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))
 
-    return step
+        def step():
+            time.sleep(step_s)
+            model(next(batches)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return factory
+
+
+@pytest.fixture
+def timed_as(monkeypatch):
+    """Let every run take place, but take these step times, by the changes that it ran with, for the measured ones."""
+    measure = InProcess.time
+
+    def install(step_ns):
+        def time(self, ids, *, timeout_s):
+            run = measure(self, ids, timeout_s=timeout_s)
+            return replace(run, step_ns=(step_ns(ids),) * len(run.step_ns)) if run.step_ns else run
+
+        monkeypatch.setattr(InProcess, "time", time)
+
+    return install
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
-def test_it_diagnoses_applies_measures_and_diagnoses_again(capsys):
-    diagnosis = diagnose.prove(make_loading, apply="load-in-workers, sham", budget=60)
+def test_it_diagnoses_applies_measures_and_diagnoses_again(capsys, timed_as):
+    timed_as(lambda ids: 5e6 if "load-in-workers" in ids else 13e6)
+    diagnosis = diagnose.prove(loading(0.001, 0.0), apply="load-in-workers, sham", budget="1h")
     workers, sham = diagnosis.trials
-    assert diagnosis.dominant == "data-stall"
+    assert "data-stall" in {finding.rule for finding in diagnosis.findings}
     assert workers.failure == ""
-    assert workers.interval[0] > 1.0
+    assert (workers.speed_up, workers.interval[0] > 1.0) == (pytest.approx(2.6), True)
     assert workers.numerics == "identical"
-    assert workers.predicted_ms < 12
+    assert workers.predicted_ms is not None
     assert (sham.numerics, sham.note) == ("identical", "Applied: nothing, on purpose.")
-    assert diagnosis.after.step_ns < diagnosis.step_ns
+    assert sham.speed_up == 1.0
+    assert diagnosis.after is not None
     assert "running it with load-in-workers" in capsys.readouterr().err
+
+
+@pytest.mark.timing
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+def test_loading_in_workers_is_a_gain():
+    diagnosis = diagnose.prove(loading(0.002, 0.005), apply="load-in-workers, sham", budget=60)
+    workers = diagnosis.trials[0]
+    assert diagnosis.dominant == "data-stall"
+    assert workers.interval[0] > 1.0
+    assert workers.predicted_ms < 12
+    assert diagnosis.after.step_ns < diagnosis.step_ns
 
 
 def test_losses_are_those_returned_or_else_those_of_backward():
@@ -130,14 +166,13 @@ def test_what_cannot_be_proven_is_one_sentence_with_the_traceback_behind_it(fact
 
 
 def test_data_that_ends_after_enough_steps_will_do(monkeypatch):
-    monkeypatch.setattr("diagnose.trials.timing.steady_since", lambda times: 0)
+    monkeypatch.setattr("diagnose.trials.timing.converged_since", lambda times: 0)
 
     def factory():
         steps = iter(range(20))
 
         def step():
             next(steps)
-            time.sleep(0.002)
 
         return step
 
@@ -147,9 +182,9 @@ def test_data_that_ends_after_enough_steps_will_do(monkeypatch):
 
 
 def test_a_change_that_crashes_is_a_result_and_the_others_go_on(monkeypatch):
-    broken = Patch("schedule-gc", "Break", "identical", lambda _log, _options: fail(OSError("no")))
-    monkeypatch.setitem(PATCHES, "schedule-gc", broken)
-    monkeypatch.setitem(PATCHES, "autocast", Patch("autocast", "Raise", "identical", _raising_backward))
+    broken = Patch(lambda _log, _options: fail(OSError("no")))
+    monkeypatch.setattr(schedule_gc, "CHANGE", replace(schedule_gc.CHANGE, patch=broken))
+    monkeypatch.setattr(autocast, "CHANGE", replace(autocast.CHANGE, patch=Patch(_raising_backward)))
     before = torch.autograd.backward
     trials = proven(make(), "schedule-gc", "autocast", "sham").trials
     assert [trial.failure for trial in trials] == [
@@ -166,8 +201,10 @@ def _raising_backward(_log, _options):
     return lambda: setattr(torch.autograd, "backward", original)
 
 
-def test_a_step_that_takes_too_long_is_given_up_between_steps():
-    run = InProcess(lambda: lambda: time.sleep(0.01)).time(("sham",), timeout_s=0.05)
+def test_a_step_that_takes_too_long_is_given_up_between_steps(monkeypatch):
+    now_s = itertools.count()  # a step a second
+    monkeypatch.setattr("diagnose.trials.in_process.time.monotonic", lambda: next(now_s))
+    run = InProcess(lambda: lambda: None).time(("sham",), timeout_s=4)
     assert "in the time that was left" in run.failure
     assert run.ids == ("sham",)
 

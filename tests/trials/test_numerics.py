@@ -2,13 +2,17 @@ import math
 
 import pytest
 
-from diagnose.trials.numerics import compare, norms_apart
+from diagnose.trials.numerics import compare_losses, norms_apart
 
 LOSSES = tuple(2.0 / (i + 1) for i in range(40))
 
 
 def scaled(by):
     return tuple(loss * (1 + by) for loss in LOSSES)
+
+
+def compare(baselines, losses, promise):
+    return compare_losses(baselines, [losses], promise)
 
 
 def test_the_same_bits_are_identical():
@@ -28,7 +32,7 @@ def test_a_promise_sets_what_is_within():
     assert compare([LOSSES], scaled(1e-1), "reduced").numerics == "drifted"
 
 
-def test_a_script_that_differs_from_itself_is_judged_by_that():
+def test_the_spread_of_the_unchanged_runs_is_allowed_for():
     parity = compare([LOSSES, scaled(0.05)], scaled(0.1), "identical")
     assert parity.numerics == "within"
     assert "differs from itself" in parity.note
@@ -56,3 +60,37 @@ def test_gradient_norms_are_compared_step_by_step():
     assert norms_apart((2.0,), (2.0,)) == 0.0
     assert norms_apart((2.0, 4.0), (2.0, math.nan)) == math.inf
     assert norms_apart((), (2.0,)) is None
+
+
+def spoiled(step, by):
+    return (*LOSSES[:step], LOSSES[step] + by, *LOSSES[step + 1 :])
+
+
+def test_one_loss_that_is_far_off_has_drifted():
+    """The median of 30 losses does not show it."""
+    parity = compare([LOSSES], spoiled(12, 0.5), "reduced")
+    assert (parity.numerics, parity.drift) == ("drifted", 0.0)
+    assert parity.worst_drift == pytest.approx(0.5 / LOSSES[12], rel=0.3)
+    assert parity.limits == (2e-2, 0.2)
+    assert "Loss 13 is" in parity.note
+    assert "of 2.0e-01 allowed" in parity.note
+    assert compare([LOSSES], spoiled(12, 0.01), "reduced").numerics == "within"
+
+
+def test_a_loss_near_zero_is_held_against_the_usual_one():
+    crossing = (*LOSSES[:12], 1e-9, *LOSSES[13:])
+    assert compare([crossing], (*LOSSES[:12], 3e-9, *LOSSES[13:]), "rounding").numerics == "within"
+
+
+def test_a_far_loss_is_allowed_where_the_unchanged_runs_have_one():
+    assert compare([LOSSES, spoiled(7, 0.4)], spoiled(12, 0.5), "reduced").numerics == "within"
+
+
+def test_every_run_with_the_change_counts():
+    parity = compare_losses([LOSSES], [LOSSES, scaled(0.5), LOSSES], "reduced")
+    assert (parity.numerics, parity.run) == ("drifted", 1)
+    assert parity.note.startswith("In 1 of 3 runs with the change: The median loss is 5.0e-01 away")
+    assert compare_losses([LOSSES], [LOSSES, (*LOSSES[:9], math.nan)], "reduced").numerics == "drifted"
+    assert compare_losses([LOSSES], [LOSSES, ()], "reduced").numerics == "unknown"
+    assert compare_losses([LOSSES], [LOSSES, scaled(1e-4)], "reduced").numerics == "within"
+    assert compare_losses([LOSSES], [LOSSES, LOSSES], "reduced").numerics == "identical"

@@ -211,6 +211,30 @@ def test_a_slower_change_and_one_that_drifts_are_results_but_no_gains():
     assert proof.best == ()
 
 
+def test_a_run_that_diverges_out_of_several_is_no_gain():
+    class Diverges(Script):
+        def time(self, ids, *, timeout_s):
+            run = super().time(ids, timeout_s=timeout_s)
+            return replace(run, losses=(*LOSSES[:9], *(5.0,) * 11)) if self.ran.count(("autocast",)) == 3 else run
+
+    proof = run(Diverges({"autocast": 0.5}), "autocast")
+    (trial,) = proof.trials
+    assert (trial.numerics, proof.best) == ("drifted", ())
+    assert trial.worst_drift > trial.drift_limits[1]
+    assert trial.losses[1][9] == 5.0
+    assert "In 1 of 4 runs with the change" in trial.note
+
+
+def test_a_run_with_a_change_that_fails_once_is_named():
+    class Fails(Script):
+        def time(self, ids, *, timeout_s):
+            run = super().time(ids, timeout_s=timeout_s)
+            return Run(ids=tuple(ids), failure="It ended.") if self.ran.count(("sham",)) == 2 and ids else run
+
+    (trial,) = run(Fails({}), "sham").trials
+    assert (trial.failure, trial.note.endswith("One run with it failed. It ended.")) == ("", True)
+
+
 def test_a_change_that_crashes_is_reported_and_the_others_go_on():
     proof = run(Script({"sham": 1.0}, fails=("compile-model",)), "compile-model", "sham")
     assert proof.trials[0].failure.startswith("It ended with exit code 1")

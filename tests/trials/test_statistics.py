@@ -1,7 +1,9 @@
+import math
+
 import numpy as np
 import pytest
 
-from diagnose.model.statistics import noise_of, speed_up
+from diagnose.model.statistics import noise_of, run_shift, runs_needed, speed_up
 
 RNG = np.random.default_rng(7)
 
@@ -64,3 +66,32 @@ def test_noise_is_the_largest_distance_from_the_middle():
     assert noise_of([[10.0] * 3, [11.0] * 3, [10.0] * 3]) == pytest.approx(0.1)
     assert noise_of([[10.0] * 3]) == 0.0
     assert noise_of([]) == 0.0
+
+
+def test_a_shift_of_runs_has_the_interval_of_student_and_the_chance_of_their_order():
+    shift = run_shift([1.0, math.e], [math.e**2, math.e**3])  # logarithms 0, 1 and 2, 3: spread 0.71, error 0.71
+    assert shift.ratio == pytest.approx(math.e**2)  # of the medians
+    assert math.log(shift.high / shift.ratio) == pytest.approx(4.303 * 0.5**0.5, rel=1e-3)
+    assert math.log(shift.ratio / shift.low) == pytest.approx(4.303 * 0.5**0.5, rel=1e-3)
+    assert shift.spread == pytest.approx(0.5**0.5)
+    assert shift.gap == pytest.approx(math.e)
+    assert (shift.order_chance, shift.num_orders) == (pytest.approx(1 / 6), 6)
+
+
+@pytest.mark.parametrize(
+    ("slower", "faster", "chance"),
+    [
+        ((4, 5, 6), (1, 2, 3), 1 / 20),
+        ((3, 5, 6), (1, 2, 4), 2 / 20),  # one pair the other way round
+        ((3, 4, 5), (1, 2, 3), 2 / 20),  # a tie counts as one
+        ((5,), (1, 2, 3, 4), 1 / 5),
+        ((6, 7, 8, 9, 10), (1, 2, 3, 4, 5), 1 / 252),
+    ],
+)
+def test_the_chance_of_an_order(slower, faster, chance):
+    assert run_shift(faster, slower).order_chance == pytest.approx(chance)
+    assert run_shift(slower, faster).order_chance == pytest.approx(chance)
+
+
+def test_more_runs_are_needed_for_smaller_differences():
+    assert [runs_needed(0.05, ratio) for ratio in (1.5, 1.2, 1.1, 1.0)] == [1, 1, 3, math.inf]

@@ -11,9 +11,9 @@ from diagnose.trials.watching import Numbers, PeakMemory, seed_everything
 @pytest.fixture
 def numbers():
     heard = Numbers()
-    heard.arm()
+    heard.install()
     yield heard
-    heard.disarm()
+    heard.remove()
 
 
 def test_every_scalar_loss_is_heard_and_the_gradient_before_a_step(numbers):
@@ -30,9 +30,9 @@ def test_every_scalar_loss_is_heard_and_the_gradient_before_a_step(numbers):
 def test_listening_ends_without_a_trace():
     before = torch.autograd.backward
     heard = Numbers()
-    heard.arm()
+    heard.install()
     assert torch.autograd.backward is not before
-    heard.disarm()
+    heard.remove()
     assert torch.autograd.backward is before
 
 

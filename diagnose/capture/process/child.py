@@ -26,11 +26,11 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the child is told."""
+    """The settings that the parent passes to the child."""
 
     options: CaptureOptions
     parent: int  # id of the process that waits for this one
-    failure_file: int  # open file that takes the text of a DiagnoseError: the parent says it, once
+    failure_file: int  # open file that takes the text of a DiagnoseError: the parent prints it, once
     signal_file: int  # open file that takes the number of each signal that arrived here, one byte each
 
     def encode(self) -> str:

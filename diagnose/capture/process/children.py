@@ -22,7 +22,7 @@ PID = struct.Struct("i")
 
 
 class ForkedChildren:
-    """Knows the children made by os.fork: each writes its process id into a pipe as its first act."""
+    """Tracks the children made by os.fork: each writes its process id into a pipe as its first act."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()

@@ -19,7 +19,7 @@ CHILD_SECONDS = 1.0  # CPU time of finished child processes from which on they m
 ENDINGS = {  # how the script ended -> what happened, and what to do
     "raised": ("the script raised {error}", "Make it run first; its traceback is above."),
     "interrupted": ("it was interrupted", "Let it run longer, or wait less with --skip."),
-    "killed": ("it was told to terminate", "Let it run longer, or wait less with --skip."),
+    "killed": ("it received a signal to terminate", "Let it run longer, or wait less with --skip."),
 }
 
 
@@ -35,9 +35,9 @@ def _reason(session: Session, outcome: Outcome) -> str:
     num_steps = session.num_steps
     if session.all_notes and session.complete:
         return " ".join(session.all_notes)
-    if session.foreign.place and num_steps:
+    if session.other_profilers.place and num_steps:
         return (
-            f"the script runs a profiler of its own ({session.foreign.place}) all the time. Switch it off, "
+            f"the script runs a profiler of its own ({session.other_profilers.place}) all the time. Switch it off, "
             "or give the trace it writes to `diagnose analyze`."
         )
     if outcome.ended in ENDINGS:
@@ -54,7 +54,7 @@ def _reason(session: Session, outcome: Outcome) -> str:
 
 
 def _never_stepped(session: Session) -> str:
-    if not session.listener.armed:
+    if not session.listener.installed:
         return "the script never imported torch. Trace the script that trains or runs the model."
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     if children.ru_utime > CHILD_SECONDS and not session.listener.num_events:

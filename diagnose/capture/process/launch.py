@@ -19,11 +19,11 @@ from types import FrameType
 
 from diagnose.capture.process.child import Order
 from diagnose.capture.process.children import RUN_VARIABLE, new_mark
+from diagnose.capture.process.process import STDERR
 
 __all__ = ["Ended", "supervise"]
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-STDERR = 2
 GROUP_SIGNAL_S = 0.2  # a signal to the group reaches both processes within this time
 
 # Neither `-m` nor a path: both would put a folder in front of sys.path that the script's own imports must not see.
@@ -65,7 +65,7 @@ def _python() -> list[str]:
 
 
 @contextmanager
-def _signals_to(child: subprocess.Popen[bytes], heard: int) -> Iterator[None]:
+def _signals_to(child: subprocess.Popen[bytes], log: int) -> Iterator[None]:
     """Pass signals on to the child that it has not received by itself.
 
     A terminal and a launcher signal the whole process group, others this process alone; a second KeyboardInterrupt
@@ -73,10 +73,10 @@ def _signals_to(child: subprocess.Popen[bytes], heard: int) -> Iterator[None]:
     """
     known = 0
 
-    def forward(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a handler
+    def forward(number: int, _frame: FrameType | None) -> None:
         nonlocal known
         time.sleep(GROUP_SIGNAL_S)
-        news = os.pread(heard, os.fstat(heard).st_size, known)
+        news = os.pread(log, os.fstat(log).st_size, known)
         known += len(news)
         if number not in news:
             child.send_signal(number)

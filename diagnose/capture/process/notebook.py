@@ -43,7 +43,7 @@ class Tracer:
         import torch  # noqa: F401  # the session hooks into it
 
         self._session = Session(self.options, (), say=self._say, stop=None)
-        self._session.arm()
+        self._session.install()
         self._session.listener.choice.chosen = "marker"
         self._session.mark()
         return self

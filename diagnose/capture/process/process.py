@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["busy_share", "compiled_graphs", "heap_mb", "silent_stderr"]
+__all__ = ["STDERR", "busy_share", "compiled_graphs", "heap_mb", "silent_stderr"]
 
 STDERR = 2
+PROC = Path("/proc")
 
 
 def compiled_graphs() -> int:
@@ -36,7 +37,7 @@ PROBE_BYTES = 64_000
 
 
 def heap_mb() -> float | None:
-    """Return how much is allocated by malloc, None where the allocator does not tell."""
+    """Return how much is allocated by malloc, None where the allocator does not count it."""
     reader = _heap_reader()
     return reader() / 1e6 if reader is not None else None
 
@@ -64,13 +65,13 @@ def _heap_reader() -> Callable[[], int] | None:
 
 
 def busy_share(pids: Iterable[int]) -> float | None:
-    """Return which share of their lives so far these processes spent on a CPU; None where the system does not tell."""
+    """Return the share of their lifetime that these processes spent on a CPU; None where it is unknown."""
     used = lived = 0.0
     try:
-        now = float(Path("/proc/uptime").read_text().split()[0])
+        now = float((PROC / "uptime").read_text().split()[0])
         tick = os.sysconf("SC_CLK_TCK")
         for pid in pids:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+            fields = (PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split()
             used += (int(fields[11]) + int(fields[12])) / tick  # user and system time
             lived += now - int(fields[19]) / tick
     except (OSError, ValueError, IndexError):  # not Linux, or one has ended

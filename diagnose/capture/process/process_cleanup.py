@@ -1,7 +1,7 @@
 """Ends every process of a run, also one that left its process group or whose parent has died.
 
-Each process of a run inherits an environment variable whose value names the run; /proc shows it. A system without
-/proc knows no such processes.
+Each process of a run inherits an environment variable whose value names the run; /proc shows it. Without /proc no such
+process is found.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 __all__ = ["end_marked", "kill_marked"]
 
-POLL_S = 0.02
-# They end by themselves once nobody uses them any more, and remove what would otherwise be left in shared memory.
+MEMBER_POLL_S = 0.02
+# They end by themselves once no process uses them any more, and remove what would otherwise be left in shared memory.
 HELPERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 
 
@@ -37,7 +37,7 @@ def end_marked(variable: str, value: str, *, grace_s: float) -> None:
         if time.monotonic() > deadline + grace_s:
             return  # not to be killed: it hangs in the kernel
         asked |= members
-        time.sleep(POLL_S)
+        time.sleep(MEMBER_POLL_S)
 
 
 def _send(pid: int, number: signal.Signals) -> None:

@@ -42,6 +42,6 @@ def agree_on_run_id() -> str:
     return hashlib.sha256("|".join(known).encode()).hexdigest()[:32] if any(known) else uuid.uuid4().hex
 
 
-def _distributed() -> Any:  # noqa: ANN401  # the module torch.distributed, if it is loaded and initialised
+def _distributed() -> Any:  # the module torch.distributed, if it is loaded and initialised
     module = sys.modules.get("torch.distributed")
     return module if module is not None and module.is_available() and module.is_initialized() else None

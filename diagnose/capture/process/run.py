@@ -68,7 +68,7 @@ def trace_script(
     command = (*(("-m",) if module else ()), *argv)
     session = Session(options, command, say=say, stop=_stop)
     say("waiting for the first step")
-    forget = when_imported("torch", session.arm)
+    forget = when_imported("torch", session.install)
     owner, forked, mark, signals = os.getpid(), ForkedChildren(), mark_run(), StopSignals()
     with signals.installed():
         outcome: Outcome | None = None

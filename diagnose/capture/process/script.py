@@ -52,7 +52,7 @@ def check_script(argv: Sequence[str], *, module: bool) -> None:
 
 
 def run_script(argv: Sequence[str], *, module: bool, signals: StopSignals | None = None) -> Outcome:
-    """Run ``argv`` as the main program and say how it ended; a traceback is printed as Python prints it.
+    """Run ``argv`` as the main program and return how it ended; a traceback is printed as Python prints it.
 
     With ``signals`` the caller has installed, stop signals are deferred from the script's end on.
     """

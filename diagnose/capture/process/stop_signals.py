@@ -81,14 +81,14 @@ class StopSignals:
         if callable(signal.getsignal(signal.SIGCHLD)):
             self._replace(signal.SIGCHLD, _do_nothing)
 
-    def _unwind(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the signature of a handler
+    def _unwind(self, number: int, _frame: FrameType | None) -> None:
         if os.getpid() == self._owner:
             self.stopped_by = number
             self._silence_children()  # the iterators that unwinding removes end their workers
             raise Killed
         self._die(number)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the signature of a handler
+    def _remember(self, number: int, _frame: FrameType | None) -> None:
         if os.getpid() == self._owner:
             self.deferred = number
         else:

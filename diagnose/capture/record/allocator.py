@@ -52,7 +52,7 @@ def allocator_map() -> dict[str, int]:
     return {"segments": len(segments), "free_pieces_bytes": sum(free), "largest_free_piece_bytes": largest}
 
 
-def _cuda() -> Any:  # noqa: ANN401  # a module, which may not be there
+def _cuda() -> Any:  # a module, which may not be there
     """Return torch.cuda where it is in use, None otherwise."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None

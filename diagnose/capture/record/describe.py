@@ -1,4 +1,4 @@
-"""Puts what a session knows into a CaptureInfo."""
+"""Describes a session in a CaptureInfo."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         sampler=fitting(SamplerRecord, session.sampler_summary),
         nvml=fitting(NvmlRecord, session.nvml_summary),
         memory=fitting(AllocatorRecord, counted | allocator_map()),
-        loader=fitting(LoaderRecord, session.facts.loader),
-        optimizer=fitting(OptimizerRecord, session.facts.optimizer),
+        loader=fitting(LoaderRecord, session.script_config.loader),
+        optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
         notes=tuple(map(mask_text, session.all_notes)),
         ended=ended,
         exit_code=exit_code,
@@ -74,8 +74,8 @@ def _flags(session: Session) -> FlagsRecord:
     noted = {
         **measured.flags,
         **session.precision,
-        "ddp": fitting(DdpRecord, session.facts.ddp),
-        "autocast": fitting(AutocastRecord, session.facts.autocast),
+        "ddp": fitting(DdpRecord, session.script_config.ddp),
+        "autocast": fitting(AutocastRecord, session.script_config.autocast),
         "spans_ns": measured.spans,
         "light_mb": round(measured.mb.get("light", 0.0), 3),
     }

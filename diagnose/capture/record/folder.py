@@ -18,15 +18,15 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnose.capture.record.gzip_io import open_packed
+from diagnose.capture.record.gzip_io import packed
 from diagnose.errors import OutputError
-from diagnose.model.files import cannot_write, move_new, open_private, printable, reason
+from diagnose.model.files import cannot_write, move_new, open_private, printable, reason, replace_private
 from diagnose.model.reservation import Reservation
 
 if TYPE_CHECKING:
     from diagnose.model.capture import CaptureInfo
 
-__all__ = ["CaptureFolder", "Places", "unfinished"]
+__all__ = ["CaptureFolder", "CapturePaths", "unfinished"]
 
 OUR_FILES = (
     "capture.json",
@@ -40,7 +40,7 @@ SPARE_BYTES = 128 * 1024  # descriptions are 5 to 50 kB
 TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}  # of a rename: something stands there
 
 
-class Places:
+class CapturePaths:
     """Where the capture of one process lies: ``target``, while it is written ``partial``, else ``beside``.
 
     Raises:
@@ -86,8 +86,8 @@ class CaptureFolder:
     """
 
     def __init__(self, target: Path, *, rank: int, num_ranks: int, force: bool) -> None:
-        places = Places(target, rank=rank, num_ranks=num_ranks, pid=os.getpid())
-        self.target, self.partial, self._beside = places.target, places.partial, places.beside
+        paths = CapturePaths(target, rank=rank, num_ranks=num_ranks, pid=os.getpid())
+        self.target, self.partial, self._beside = paths.target, paths.partial, paths.beside
         self._rank, self._num_ranks, self._force = rank, num_ranks, force
         self._shared = num_ranks > 1
         self._name = f"capture.rank{rank}.json" if self._shared else "capture.json"
@@ -144,21 +144,11 @@ class CaptureFolder:
         """
         text = json.dumps(info.to_json(), indent=1).encode("utf-8", "backslashreplace")
         try:
-            self._write(self._name, text)
+            replace_private(self._home / self._name, text)
         except OSError:
             if not self._give_up_spare():
                 raise
-            self._write(self._name, text)
-
-    def _write(self, name: str, data: bytes) -> None:
-        fresh = self._home / f".{name}.new"
-        try:
-            with open_private(fresh) as file:
-                file.write(data)
-            fresh.replace(self._home / name)
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            raise
+            replace_private(self._home / self._name, text)
 
     def _give_up_spare(self) -> bool:
         try:
@@ -178,10 +168,7 @@ class CaptureFolder:
         Raises:
             OSError: they cannot be written; earlier ones are still there.
         """
-        fresh = self.partial / f".{name}.new"
-        with open_packed(fresh) as packed:
-            packed.write(json.dumps(rows).encode())
-        fresh.replace(self.partial / name)
+        replace_private(self.partial / name, packed(json.dumps(rows).encode()))
 
     def publish(self) -> Path:
         """Move everything to its place and return that: ``target``, or a name beside it if something stands there now.

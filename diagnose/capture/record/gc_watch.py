@@ -1,4 +1,4 @@
-"""Notes when Python's garbage collector ran on the training thread.
+"""Records when Python's garbage collector ran on the training thread.
 
 The profiler records collections only together with stacks, which slow the step down; this needs neither.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 __all__ = ["GcWatch"]
 
 # Collections of the youngest objects take microseconds and are many: they are work like any other.
-LEAST_NS = 100_000
+MIN_PAUSE_NS = 100_000
 
 
 class GcWatch:
@@ -25,12 +25,12 @@ class GcWatch:
         self.runs: list[tuple[int, int]] = []
 
     def start(self) -> None:
-        """Begin to listen; does nothing where it already does."""
+        """Start recording; no effect where it is started already."""
         if self._note not in gc.callbacks:
             gc.callbacks.append(self._note)
 
     def stop(self) -> None:
-        """Stop to listen; does nothing where it does not."""
+        """Stop recording; no effect where it is not started."""
         if self._note in gc.callbacks:
             gc.callbacks.remove(self._note)
         self._began = 0
@@ -41,6 +41,6 @@ class GcWatch:
         now = time.time_ns()
         if phase == "start":
             self._began = now
-        elif self._began and now - self._began >= LEAST_NS:
+        elif self._began and now - self._began >= MIN_PAUSE_NS:
             self.runs.append((self._began, now))
             self._began = 0

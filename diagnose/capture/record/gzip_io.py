@@ -9,9 +9,17 @@ from typing import IO, Any, cast
 
 from diagnose.model.files import open_private
 
-__all__ = ["open_packed"]
+__all__ = ["open_packed", "packed"]
 
 QUICK = 2  # isal's levels are 0 to 3; 3 is slower and saves a few percent
+
+
+def packed(data: bytes) -> bytes:
+    """Return the data compressed."""
+    from isal import igzip
+
+    compress: Any = igzip.compress
+    return bytes(compress(data, QUICK))
 
 
 @contextmanager
@@ -25,8 +33,8 @@ def open_packed(path: Path) -> Iterator[IO[bytes]]:
 
     make: Any = igzip.IGzipFile
     try:
-        with open_private(path) as file, make(filename="", mode="wb", compresslevel=QUICK, fileobj=file) as packed:
-            yield cast("IO[bytes]", packed)
+        with open_private(path) as file, make(filename="", mode="wb", compresslevel=QUICK, fileobj=file) as stream:
+            yield cast("IO[bytes]", stream)
     except FileExistsError:
         raise
     except BaseException:

@@ -1,7 +1,7 @@
 """Runs a function on the main thread in the middle of a step, as soon as that thread executes Python again.
 
-A thread waits until the function is due and sends the main thread SIGURG, which a program ignores unless it has asked
-for it; a script that has its own handler for it keeps it, and is then not interrupted. A wait such as time.sleep
+A thread waits until the function is due and sends the main thread SIGURG, which a program ignores without
+a handler; a script that has its own handler for it keeps it, and is then not interrupted. A wait such as time.sleep
 goes on after it. While the main thread is inside a C function that returns late, nothing can be done.
 """
 
@@ -15,8 +15,8 @@ from types import FrameType
 
 __all__ = ["StepInterrupt"]
 
-AGAIN_S = 0.05  # until the next try, where the thread was where nothing may be stopped
-LONGEST_S = 1.0  # between two looks
+AGAIN_S = 0.05  # until the next try, where the thread was inside a boundary or a backward pass
+MAX_WAIT_S = 1.0  # between two looks
 
 
 class StepInterrupt:
@@ -38,7 +38,7 @@ class StepInterrupt:
             self._thread.start()
 
     def look(self) -> None:
-        """Ask at once when the function is due."""
+        """Compute the time until the next look again."""
         self._changed.set()
 
     def stop(self) -> None:
@@ -57,9 +57,9 @@ class StepInterrupt:
             if wait <= 0:
                 signal.pthread_kill(main, signal.SIGURG)
                 wait = AGAIN_S
-            self._changed.wait(min(wait, LONGEST_S))
+            self._changed.wait(min(wait, MAX_WAIT_S))
             self._changed.clear()
 
-    def _arrived(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the signature of a handler
+    def _arrived(self, _number: int, _frame: FrameType | None) -> None:
         if not self._over and os.getpid() == self._owner and self._due_in() <= 0:
             self._act()

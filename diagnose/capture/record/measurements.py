@@ -1,4 +1,4 @@
-"""What a capture measures, and what it needs of the world around it."""
+"""What a capture measures, and the callbacks it needs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from diagnose.capture.record.window import WindowKind
 
-__all__ = ["Measured", "Surroundings"]
+__all__ = ["Measurements", "PlanHooks"]
 
 
 @dataclass
-class Measured:
+class Measurements:
     """What the plan has measured so far; times are ns per step."""
 
     found_after: int | None = None  # steps until steady
@@ -28,14 +28,14 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What the plan needs of the world around it."""
+class PlanHooks:
+    """Callbacks and settings that the plan needs from the session."""
 
     folder: Path  # where to write
     prefix: str  # of file names: "rank0"
     num_ranks: int
     say: Callable[[str], None]
-    foreign_active: Callable[[], bool]  # whether the script's own profiler is at work
+    other_active: Callable[[], bool]  # whether the script's own profiler is at work
     undecided: Callable[[], bool]  # whether what a step is may still change
     compiled: Callable[[], int]  # how many graphs torch.compile has made so far
     look: Callable[[], None]  # called when a bound may be reached at another time than before

@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["GpuMonitor"]
 
-MOST_ROWS = 20_000  # of a series, over half an hour at 100 ms
+MAX_NVML_ROWS = 20_000  # of a series, over half an hour at 100 ms
 SLOW_EVERY = 5  # rows between two readings of what takes NVML 20 ms each (PCIe) or hardly changes (processes)
 
 THROTTLE_REASONS = {  # bits of nvmlDeviceGetCurrentClocksEventReasons, from NVML's documentation
@@ -33,7 +33,7 @@ THROTTLE_REASONS = {  # bits of nvmlDeviceGetCurrentClocksEventReasons, from NVM
 class GpuMonitor:
     """A thread that samples the given GPUs until it is stopped."""
 
-    def __init__(self, gpus: Sequence[Mapping[str, object]], period_ms: float, nvml: Any = None) -> None:  # noqa: ANN401
+    def __init__(self, gpus: Sequence[Mapping[str, object]], period_ms: float, nvml: Any = None) -> None:
         self.reason = ""  # why there is nothing, one sentence
         self._gpus = gpus
         self._period = period_ms / 1e3
@@ -86,25 +86,25 @@ class GpuMonitor:
 
     def _run(self) -> None:
         rows = 0
-        while not self._enough.wait(self._period) and rows < MOST_ROWS:
+        while not self._enough.wait(self._period) and rows < MAX_NVML_ROWS:
             for handle, series in zip(self._handles, self._series, strict=True):
                 _take(self._nvml, handle, series, slow=rows % SLOW_EVERY == 0)
             rows += 1
 
 
-def _find(nvml: Any, uuid: str) -> Any:  # noqa: ANN401  # pynvml is untyped
+def _find(nvml: Any, uuid: str) -> Any:
     """Return the handle of the GPU with this UUID, which torch writes with or without its "GPU-"."""
     last: Exception | None = None
     for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
         for form in (name, name.encode()):
             try:
                 return nvml.nvmlDeviceGetHandleByUUID(form)
-            except Exception as error:  # noqa: PERF203  # tried in turn; the last one tells
+            except Exception as error:  # noqa: PERF203  # the others are tried too
                 last = error
     raise LookupError(f"no GPU with the UUID {uuid}: {last}")
 
 
-def _ask(question: Callable[[], Any]) -> Any:  # noqa: ANN401  # numbers of all kinds
+def _ask(question: Callable[[], Any]) -> Any:
     """Return the answer, None where the board or the driver has none."""
     try:
         return question()
@@ -112,7 +112,7 @@ def _ask(question: Callable[[], Any]) -> Any:  # noqa: ANN401  # numbers of all 
         return None
 
 
-def _constants(nvml: Any, handle: Any) -> dict[str, Any]:  # noqa: ANN401  # pynvml is untyped
+def _constants(nvml: Any, handle: Any) -> dict[str, Any]:
     name = _ask(lambda: nvml.nvmlDeviceGetName(handle))
     memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     limit = _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
@@ -131,7 +131,7 @@ def _constants(nvml: Any, handle: Any) -> dict[str, Any]:  # noqa: ANN401  # pyn
     }
 
 
-def _take(nvml: Any, handle: Any, series: dict[str, Any], *, slow: bool) -> None:  # noqa: ANN401  # pynvml is untyped
+def _take(nvml: Any, handle: Any, series: dict[str, Any], *, slow: bool) -> None:
     """Append one row; ``slow`` readings have series and times of their own."""
     use = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
     memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
@@ -153,13 +153,13 @@ def _take(nvml: Any, handle: Any, series: dict[str, Any], *, slow: bool) -> None
         _take_slow(nvml, handle, series)
 
 
-def _throttle(nvml: Any, handle: Any) -> Any:  # noqa: ANN401  # pynvml is untyped
+def _throttle(nvml: Any, handle: Any) -> Any:
     """Return the bits of THROTTLE_REASONS; the call was renamed in driver 535."""
     new = _ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     return new if new is not None else _ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
-def _take_slow(nvml: Any, handle: Any, series: dict[str, Any]) -> None:  # noqa: ANN401  # pynvml is untyped
+def _take_slow(nvml: Any, handle: Any, series: dict[str, Any]) -> None:
     sent = _ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES))
     received = _ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES))
     series.setdefault("pcie_time_ns", []).append(time.time_ns())

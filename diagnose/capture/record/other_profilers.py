@@ -9,12 +9,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["ForeignProfilers"]
+__all__ = ["OtherProfilers"]
 
 OWN_MODULES = "diagnose.capture."
 
 
-class ForeignProfilers:
+class OtherProfilers:
     """Watches torch.autograd.profiler.profile, which every profiler of torch creates once per cycle."""
 
     def __init__(self, on_start: Callable[[], None]) -> None:
@@ -31,7 +31,7 @@ class ForeignProfilers:
         original = profile.__init__
 
         @functools.wraps(original)
-        def wrapped(profiler: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+        def wrapped(profiler: Any, *args: Any, **kwargs: Any) -> None:
             original(profiler, *args, **kwargs)
             frame = _caller()
             if not str(frame.f_globals.get("__name__")).startswith(OWN_MODULES):

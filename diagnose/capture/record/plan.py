@@ -14,19 +14,19 @@ import time
 from statistics import median
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.record.measurements import Measured, Surroundings
+from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
 from diagnose.capture.record.window import WindowKind
-from diagnose.capture.steps.converged import steady_since
+from diagnose.capture.steps.converged import converged_since
 
-__all__ = ["LEAST_STEPS", "Plan"]
+__all__ = ["MIN_STEPS", "Plan"]
 
 DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or never
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
-LEAST_STEPS = 10  # of a window where the user did not say: the median of ten is steady to a few percent
-MOST_STEPS = 100  # and of short steps so many that the window lasts
+MIN_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
+MAX_STEPS = 100  # and of short steps so many that the window lasts
 WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
-MOST_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
+MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
 WAIT_SHARE = 0.4  # of max_seconds for waiting,
 PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
@@ -39,20 +39,20 @@ ATTRIBUTION_GROWTH = 3.5  # MB a step against the light window: 3.1 with all fla
 class Plan:
     """Runs the plan; ``boundary`` is called at every step boundary, on the thread that steps."""
 
-    def __init__(self, options: CaptureOptions, around: Surroundings, measured: Measured) -> None:
+    def __init__(self, options: CaptureOptions, hooks: PlanHooks, measured: Measurements) -> None:
         self.done = False
         self.failed = False
         self.num_steps = 0
-        self._num_steps = LEAST_STEPS
+        self._num_steps = MIN_STEPS
         self._options = options
-        self._around = around
+        self._hooks = hooks
         self._measured = measured
-        self._together = around.num_ranks > 1
+        self._together = hooks.num_ranks > 1
         self._began_at = time.monotonic()
         self._step_began = time.perf_counter_ns()
         self._latest_ns = 0
         self._steps = self._script()
-        self._recorder = Recorder(around, measured)
+        self._recorder = Recorder(hooks, measured)
         self._over = False  # --max-seconds was reached inside a step
         next(self._steps)
 
@@ -115,7 +115,7 @@ class Plan:
     def _script(self) -> Steps:
         yield from self._wait()
         yield from self._plain()
-        first = min(self._num_steps, self._options.steps or LEAST_STEPS)
+        first = min(self._num_steps, self._options.steps or MIN_STEPS)
         yield from self._record("light", first, LIGHT_SHARE)
         if self._affords(REST_STEPS + 2):
             yield from self._pass(REST_STEPS)
@@ -137,19 +137,20 @@ class Plan:
         limit = self._options.skip if self._options.skip is not None else RANKED_SKIP if fixed else DEFAULT_SKIP
         times: list[int] = []
         settling_from = 0
-        compiled = self._around.compiled()
+        compiled = self._hooks.compiled()
         steady: int | None = None
         while len(times) < limit and not (times and (self._late(WAIT_SHARE) or not self._affords(RESERVED_STEPS))):
             times.append((yield))
-            if compiled != self._around.compiled():
-                compiled, settling_from, steady = self._around.compiled(), len(times), None
+            if compiled != self._hooks.compiled():
+                compiled, settling_from, steady = self._hooks.compiled(), len(times), None
             if steady is None:
-                steady = steady_since(times[settling_from:])
-            if steady is not None and not fixed and not self._around.undecided():
+                steady = converged_since(times[settling_from:])
+            if steady is not None and not fixed and not self._hooks.undecided():
                 break
-            self._tell_waiting(times)
+            now_ms = median(times[-8:]) / 1e6
+            self._hooks.say(f"waiting for a steady state: step {len(times)}, now {now_ms:.1f} ms each")
         self._num_steps = self._options.steps or self._fitting_steps(times)
-        self._around.settled()
+        self._hooks.settled()
         start = time.time_ns()
         if steady is None:
             if times and not self._affords(RESERVED_STEPS):
@@ -167,9 +168,9 @@ class Plan:
     def _plain(self) -> Steps:
         """Time steps with no profiler running, where the wait has not timed enough of them."""
         times = self._measured.unprofiled
-        wanted = (self._options.steps or LEAST_STEPS) - (0 if self._together else len(times))
+        wanted = (self._options.steps or MIN_STEPS) - (0 if self._together else len(times))
         if wanted > 0:
-            self._around.say(f"measuring {wanted} steps without the profiler")
+            self._hooks.say(f"measuring {wanted} steps without the profiler")
         for _ in range(max(wanted, 0)):
             if times and not self._affords(RESERVED_STEPS):
                 break
@@ -191,12 +192,12 @@ class Plan:
     def _fitting_steps(self, times: list[int]) -> int:
         """Return how many steps make a window long enough for the sampler and for a steady median."""
         if self._together or not times:
-            return LEAST_STEPS
-        return min(max(math.ceil(WINDOW_NS / median(times[-LEAST_STEPS:])), LEAST_STEPS), MOST_STEPS)
+            return MIN_STEPS
+        return min(max(math.ceil(WINDOW_NS / median(times[-MIN_STEPS:])), MIN_STEPS), MAX_STEPS)
 
     def _attribution_steps(self) -> int:
         """Return how many steps the attribution window may have, judging its size by the light window's."""
-        wanted = min((self._num_steps + 1) // 2, MOST_ATTRIBUTION_STEPS)
+        wanted = min((self._num_steps + 1) // 2, MAX_ATTRIBUTION_STEPS)
         light = self._measured
         if self._together or not light.light:
             return wanted
@@ -226,6 +227,3 @@ class Plan:
     def _pass(self, num_steps: int) -> Steps:
         for _ in range(num_steps):
             yield
-
-    def _tell_waiting(self, times: list[int]) -> None:
-        self._around.say(f"waiting for a steady state: step {len(times)}, now {median(times[-8:]) / 1e6:.1f} ms each")

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Generator
 from typing import TypeAlias
 
-from diagnose.capture.record.measurements import Measured, Surroundings
-from diagnose.capture.record.trace_size import POLL_S, TraceSize
+from diagnose.capture.record.measurements import Measurements, PlanHooks
+from diagnose.capture.record.trace_size import TRACE_POLL_S, TraceSize
 from diagnose.capture.record.window import Window, WindowKind
 from diagnose.model.files import reason
 
@@ -19,7 +19,7 @@ Steps: TypeAlias = Generator[None, int, None]
 """Resumed at every step boundary with the duration of the step that is over, ns."""
 
 
-MOST_TRIES = 3  # of a window that is cut although its trace is small
+MAX_ATTEMPTS = 3  # of a window that is cut although its trace is small
 SMALL_SHARE = 0.5  # of the limit: a trace below it was cut because of the script's own memory
 SAFETY = 2.0  # against the mean rate of a window that was cut: events come in bursts
 MIN_MB_PER_S = 5.0  # as much as an ordinary training script gives
@@ -28,10 +28,10 @@ MIN_MB_PER_S = 5.0  # as much as an ordinary training script gives
 class Recorder:
     """Holds the window that is open, if one is; a profiler that the script starts takes precedence."""
 
-    def __init__(self, around: Surroundings, measured: Measured) -> None:
-        self._around = around
+    def __init__(self, hooks: PlanHooks, measured: Measurements) -> None:
+        self._hooks = hooks
         self._measured = measured
-        self._together = around.num_ranks > 1
+        self._together = hooks.num_ranks > 1
         self._window: Window | None = None
         self._size: TraceSize | None = None
         self._limit_mb = math.inf
@@ -83,7 +83,7 @@ class Recorder:
         safe = self._size.safe_s(self._limit_mb)
         if safe > 0:
             return safe
-        return 0.0 if self._size.mb() >= self._limit_mb else POLL_S
+        return 0.0 if self._size.mb() >= self._limit_mb else TRACE_POLL_S
 
     @property
     def write_s(self) -> float:
@@ -96,16 +96,16 @@ class Recorder:
     ) -> Steps:
         """Record one window; where the script's own profiler is in the way, try again once it is gone.
 
-        ``late`` is asked after every step whether to close the window early. A window that was cut although its trace
+        ``late`` decides after every step whether to close the window early. A window that was cut although its trace
         turns out to be small is recorded again, now that the rate of its events is known.
         """
         self._limit_mb = limit_mb
         try:
             for tries in itertools.count(1):
-                while not self._together and self._around.foreign_active():
+                while not self._together and self._hooks.other_active():
                     yield
                 again = yield from self._attempt(kind, num_steps, late, warm_up=warm_up)
-                if not again or self._together or (self._cut and (tries >= MOST_TRIES or late())):
+                if not again or self._together or (self._cut and (tries >= MAX_ATTEMPTS or late())):
                     break
         finally:
             if self._cut:
@@ -117,16 +117,16 @@ class Recorder:
         """Record one window; return whether it should be recorded again."""
         self._disturbed = self._cut = False
         times: list[int] = []
-        self._window = None if self._around.foreign_active() else self._start(kind, num_steps)
+        self._window = None if self._hooks.other_active() else self._start(kind, num_steps)
         self._size = size = TraceSize(kind, self._highest.get(kind))
-        self._around.look()
+        self._hooks.look()
         began, small = time.time_ns(), False
         try:
             if warm_up:
                 yield  # recorded but not marked: the profiler's own first step is slow
             began = time.time_ns()
             self._marking = True
-            self._around.sampling(kind == "light")
+            self._hooks.sampling(kind == "light")
             while len(times) < num_steps and (self._together or not (self._disturbed or self._cut)):
                 times.append((yield))
                 if self._together or len(times) == num_steps:
@@ -134,7 +134,7 @@ class Recorder:
                 if late() or self._next_is_too_much(size, len(times) + warm_up):
                     break
         finally:
-            self._around.sampling(False)
+            self._hooks.sampling(False)
             window, self._window, self._marking = self._window, None, False
             if window is not None:
                 elapsed = self._recorded_s if self._cut else size.elapsed_s
@@ -152,7 +152,7 @@ class Recorder:
         return self._cut
 
     def _start(self, kind: WindowKind, num_steps: int) -> Window | None:
-        self._around.say(f"capturing {num_steps} steps ({kind} window)")
+        self._hooks.say(f"capturing {num_steps} steps ({kind} window)")
         try:
             window = Window(kind)
             window.start()
@@ -172,9 +172,9 @@ class Recorder:
             of_use = window.num_steps > had or (partial and kind not in measured.files)
             if not of_use and not self._cut:
                 return 0.0  # nothing whole in it, or less than an earlier window has
-            name = f"{self._around.prefix}.{kind}.pt.trace.json.gz"
-            self._around.say(f"writing {name}")
-            path = self._around.folder / (name if of_use else f"{name}.unused")
+            name = f"{self._hooks.prefix}.{kind}.pt.trace.json.gz"
+            self._hooks.say(f"writing {name}")
+            path = self._hooks.folder / (name if of_use else f"{name}.unused")
             mb = window.export(path)
             if not of_use:  # only its size was of interest
                 path.unlink()
@@ -191,7 +191,7 @@ class Recorder:
             measured.light = times[: window.num_steps]
         else:
             measured.attribution = times[: window.num_steps]
-        self._around.wrote()
+        self._hooks.wrote()
         return mb
 
     def _note_cut(self, kind: WindowKind) -> None:

@@ -18,14 +18,14 @@ from types import CodeType, FrameType
 
 __all__ = ["Sampler"]
 
-# Of the time since the last sample, what must be CPU time to count as running: where no state is told; and where one
+# Of the time since the last sample, what must be CPU time to count as running: where no state is known; and where one
 # could be, but reading it would hold up a thread that computes in Python once more.
 RUNNING_SHARE, BUSY_SHARE = 0.5, 0.95
 UNKNOWN = -1
 # A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
 # 5 ms the sampler would hardly ever look into a short stretch of Python, but into the torch call that comes after it.
 SWITCH_S = 0.0002
-MOST_SHARE = 0.0125  # of a core: where waking a thread is dear, as on virtual machines, samples come less often
+MAX_CPU_SHARE = 0.0125  # of a core: where waking a thread is dear, as on virtual machines, samples come less often
 
 
 class Sampler:
@@ -42,7 +42,7 @@ class Sampler:
         self._running: list[int] = []
         self._cost_ns = 0
         self._watched_ns = 0
-        self._ready_ns: int | None = 0  # the watched thread stood ready, but had no core; None where nothing tells
+        self._ready_ns: int | None = 0  # runnable but not scheduled; None where that is not counted
         self._enough = False
         self._switch_s = 0.0
         self._thread: threading.Thread | None = None
@@ -110,7 +110,7 @@ class Sampler:
                 del frame
                 self._running.append(state())
                 num += 1
-                pause = max(self._period, (time.thread_time_ns() - used) / (1e9 * num * MOST_SHARE))
+                pause = max(self._period, (time.thread_time_ns() - used) / (1e9 * num * MAX_CPU_SHARE))
         self._cost_ns += time.thread_time_ns() - used
         self._watched_ns += time.perf_counter_ns() - began
         now_ns = _ready_ns(self._native_id)
@@ -143,7 +143,7 @@ _LIBRARIES = _libraries()
 
 
 def _ready_ns(native_id: int) -> int | None:
-    """Return how long the thread has stood ready without a core since it began; None where nothing counts that."""
+    """Return how long the thread was runnable but not scheduled since it began; None where that is not counted."""
     try:
         fields = Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()
     except OSError:  # no such file, or the thread has ended
@@ -156,7 +156,7 @@ def _states(thread_id: int, native_id: int) -> Iterator[Callable[[], int]]:
     """Give a reader of what the thread does at this moment: 1 runs or is ready to, 0 waits, -1 unknown.
 
     Reading the file gives the interpreter up, so that a thread which waits for nothing else is ready by then. Without
-    Linux' files the CPU time since the last reading tells, which is blind to waits shorter than the period.
+    Linux' files the CPU time since the last reading decides, which misses waits shorter than the period.
     """
     try:
         file = os.open(f"/proc/self/task/{native_id}/stat", os.O_RDONLY)
@@ -171,7 +171,7 @@ def _states(thread_id: int, native_id: int) -> Iterator[Callable[[], int]]:
 
 
 def _state_in(file: int) -> int:
-    """Return what the line of /proc says: the letter after the name, which stands in parentheses and may hold any."""
+    """Return the state in the line of /proc: the letter after the name, which is in parentheses and may hold any."""
     try:
         letter = os.pread(file, 256, 0).rpartition(b") ")[2][:1]
     except OSError:  # the thread has ended
@@ -190,7 +190,7 @@ def _by_cpu_time(thread_id: int) -> Callable[[], int]:
 
 
 def _cpu_share(thread_id: int) -> Callable[[], float | None]:
-    """Return a reader of the thread's CPU time over the time since the last reading, None where nothing tells it."""
+    """Return a reader of the thread's CPU time over the time since the last reading, None where it is not counted."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return lambda: None
     clock = time.pthread_getcpuclockid(thread_id)

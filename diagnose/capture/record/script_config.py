@@ -10,7 +10,7 @@ from typing import Any
 
 from diagnose.capture.process.process import busy_share
 
-__all__ = ["ScriptFacts", "describe_gpus", "describe_optimizer", "precision_flags"]
+__all__ = ["ScriptConfig", "describe_gpus", "describe_optimizer", "precision_flags"]
 
 LOADER_ARGUMENTS = (
     "num_workers", "pin_memory", "persistent_workers", "prefetch_factor",
@@ -21,8 +21,8 @@ DDP_ARGUMENTS = ("find_unused_parameters", "broadcast_buffers", "gradient_as_buc
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-class ScriptFacts:
-    """Collects what the hooks see: DataLoaders, optimizers, DDP."""
+class ScriptConfig:
+    """Collects the arguments of DataLoaders, optimizers and DDP from the hooks."""
 
     def __init__(self) -> None:
         self._loaders: dict[int, dict[str, object]] = {}
@@ -39,7 +39,7 @@ class ScriptFacts:
             self._loaders[id(dataset)] = _describe_loader(loader, dataset)
 
     def batch_delivered(self, dataset: object, iterator: object) -> None:
-        """Count a batch, to tell the training loader from others."""
+        """Count a batch, to find the training loader among others."""
         self._batches[id(dataset)] += 1
         self._iterators[id(dataset)] = weakref.ref(iterator)
 
@@ -60,13 +60,13 @@ class ScriptFacts:
             described.sort(key=lambda one: -int(one["num_params"]))  # the model's own before small helpers
             self._optimizer = {**described[0], "others": described[1:8], "num_optimizers": len(described)}
 
-    def autocast_entered(self, context: Any) -> None:  # noqa: ANN401  # torch is not imported here
+    def autocast_entered(self, context: Any) -> None:
         """Take down the first autocast region that is switched on."""
         if getattr(context, "_enabled", True) and not self.autocast:
             dtype = str(getattr(context, "fast_dtype", "")).removeprefix("torch.")
             self.autocast = {"device": getattr(context, "device", ""), "dtype": dtype}
 
-    def watch_ddp(self, model: Any) -> None:  # noqa: ANN401  # torch is not imported here
+    def watch_ddp(self, model: Any) -> None:
         """Take down the arguments of a DistributedDataParallel; called once it is constructed."""
         self._ddp = {name: getattr(model, name, None) for name in DDP_ARGUMENTS}
         cap = getattr(model, "bucket_bytes_cap", None)
@@ -92,7 +92,7 @@ class ScriptFacts:
         return self._ddp
 
 
-def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:  # noqa: ANN401  # torch is not imported here
+def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
     described: dict[str, object] = {name: getattr(loader, name, None) for name in LOADER_ARGUMENTS}
     context = getattr(loader, "multiprocessing_context", None)
     described["start_method"] = context.get_start_method() if context is not None else None
@@ -106,7 +106,7 @@ def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:  # noqa
     return described
 
 
-def describe_optimizer(optimizer: Any) -> dict[str, Any]:  # noqa: ANN401  # torch is not imported here
+def describe_optimizer(optimizer: Any) -> dict[str, Any]:
     """Return class, flags and size of an optimizer."""
     tensors = [p for group in optimizer.param_groups for p in group["params"]]
     group: Mapping[str, object] = optimizer.param_groups[0] if optimizer.param_groups else {}
@@ -124,14 +124,14 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:  # noqa: ANN401  # tor
     }
 
 
-def _bytes(value: Any) -> int:  # noqa: ANN401  # torch is not imported here
+def _bytes(value: Any) -> int:
     """Return what a tensor holds on this rank, 0 for anything else."""
     part = getattr(value, "_local_tensor", value)  # a distributed tensor is as large as all its shards
     size = getattr(part, "nbytes", 0)
     return size if isinstance(size, int) else 0
 
 
-def _values(held: Any) -> Iterable[object]:  # noqa: ANN401  # optimizers keep what they like
+def _values(held: Any) -> Iterable[object]:  # optimizers keep what they like
     return held.values() if isinstance(held, Mapping) else ()
 
 

@@ -17,12 +17,12 @@ from diagnose.capture.record.allocator import allocator_counters
 from diagnose.capture.record.folder import CaptureFolder
 from diagnose.capture.record.gc_watch import GcWatch
 from diagnose.capture.record.interrupt import StepInterrupt
-from diagnose.capture.record.measurements import Measured, Surroundings
+from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
-from diagnose.capture.record.other_profilers import ForeignProfilers
-from diagnose.capture.record.plan import LEAST_STEPS, Plan
+from diagnose.capture.record.other_profilers import OtherProfilers
+from diagnose.capture.record.plan import MIN_STEPS, Plan
 from diagnose.capture.record.sampler import Sampler
-from diagnose.capture.record.script_config import ScriptFacts, describe_gpus, precision_flags
+from diagnose.capture.record.script_config import ScriptConfig, describe_gpus, precision_flags
 from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.steps.listener import Listener, in_backward
 from diagnose.errors import OutputError
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-MOST_STOPS = 3  # a script that swallows BaseException thrice means it
-SAY_EVERY = 1.0  # seconds between two lines about the same wait
+MAX_STOPS = 3  # a script that swallows BaseException thrice keeps running
+MIN_MESSAGE_S = 1.0  # seconds between two lines about the same wait
 
 
 class Session:
@@ -54,10 +54,10 @@ class Session:
         self.options, self.command = options, command
         self.rank, self.num_ranks = rank_and_size()
         self.folder = CaptureFolder(options.output, rank=self.rank, num_ranks=self.num_ranks, force=options.force)
-        self.facts = ScriptFacts()
-        self.listener = Listener(options.step_on, self.facts, self._boundary)
-        self.foreign = ForeignProfilers(self._foreign_started)
-        self.measured = Measured()
+        self.script_config = ScriptConfig()
+        self.listener = Listener(options.step_on, self.script_config, self._boundary)
+        self.other_profilers = OtherProfilers(self._other_profiler_started)
+        self.measured = Measurements()
         self.plan: Plan | None = None
         self.notes: list[str] = []
         self.complete = False  # the plan came to its end
@@ -77,11 +77,11 @@ class Session:
         self._monitor: GpuMonitor | None = None
         self._interrupt = StepInterrupt(lambda: self.plan.due_in if self.plan is not None else math.inf, self._in_step)
 
-    def arm(self) -> None:
+    def install(self) -> None:
         """Put hooks into torch once it is imported; a torch that takes none leaves the script alone."""
         try:
-            self.foreign.watch()
-            self.listener.arm()
+            self.other_profilers.watch()
+            self.listener.install()
         except (ImportError, AttributeError) as error:
             self.notes.append(f"This torch could not be hooked into fully ({error}).")
 
@@ -101,22 +101,22 @@ class Session:
     def _begin(self) -> None:
         """Start the plan at the first boundary of what is now taken for a step."""
         self.rank, self.num_ranks = rank_and_size()
-        self.measured = Measured()
-        around = Surroundings(
+        self.measured = Measurements()
+        hooks = PlanHooks(
             folder=self.folder.partial,
             prefix=f"rank{self.rank}",
             num_ranks=self.num_ranks,
             say=self.say,
-            foreign_active=self.foreign.active,
+            other_active=self.other_profilers.active,
             undecided=lambda: self.listener.finder.undecided,
             compiled=compiled_graphs,
             look=self._interrupt.look,
-            settled=self._settled,
+            settled=self._fix_steps,
             sampling=self._sample,
             wrote=self._save,
         )
         first = self.plan is None
-        self.plan = Plan(self.options, around, self.measured)
+        self.plan = Plan(self.options, hooks, self.measured)
         if first:
             self._interrupt.start()
 
@@ -127,10 +127,10 @@ class Session:
         if self.plan.cut() and self._stop is not None and not self.options.keep_going:
             self._leave_script()
 
-    def _settled(self) -> None:
+    def _fix_steps(self) -> None:
         """Fix what a step is, and take down what the script runs with while its objects are alive."""
         self.listener.lock()
-        self.facts.settle()
+        self.script_config.settle()
         self.gpus, self.precision = describe_gpus(), precision_flags()
         self.allocator_before = allocator_counters()
         self.run_id = agree_on_run_id()
@@ -143,8 +143,8 @@ class Session:
         self.complete = True
         self._end_threads()
         alone = self.plan is not None and self.plan.failed and self.num_ranks > 1  # the other ranks go on
-        if self._stop is None or self.options.keep_going or self._stops == MOST_STOPS or alone:
-            self._disarm()
+        if self._stop is None or self.options.keep_going or self._stops == MAX_STOPS or alone:
+            self._remove_hooks()
             return
         self._stops += 1
         self._stop()
@@ -163,16 +163,18 @@ class Session:
             self._sampler.stop()
             self._gc_watch.stop()
 
-    def _foreign_started(self) -> None:
+    def _other_profiler_started(self) -> None:
         if self.listener.active:
-            self.notes.append(f"The script runs a profiler of its own ({self.foreign.place}); it was left alone.")
+            self.notes.append(
+                f"The script runs a profiler of its own ({self.other_profilers.place}); it was left alone."
+            )
             if self.plan is not None:
                 self.plan.disturb()
 
-    def _disarm(self) -> None:
+    def _remove_hooks(self) -> None:
         self._interrupt.stop()
-        self.listener.disarm()
-        self.foreign.forget()
+        self.listener.remove()
+        self.other_profilers.forget()
 
     def _end_threads(self) -> None:
         if self._sampler is not None:
@@ -183,7 +185,7 @@ class Session:
 
     def close(self) -> None:
         """End the capture wherever it is; a window that holds a whole step is kept."""
-        self._disarm()
+        self._remove_hooks()
         try:
             if self.plan is not None:
                 self.plan.close()
@@ -191,13 +193,13 @@ class Session:
             self._end_threads()
 
     def note_what_is_missing(self) -> None:
-        """Say what the script's early end cost."""
+        """Note what is missing because the script ended early."""
         light = self.measured.light
         if self.complete:
             return
         if "attribution" not in self.measured.files:
             self.notes.append("The script ended before the attribution window: stacks, shapes and lines are missing.")
-        if len(light) < (self.options.steps or LEAST_STEPS):
+        if len(light) < (self.options.steps or MIN_STEPS):
             self.notes.append(f"The script ended during the light window: the timing rests on {len(light)} steps.")
 
     @property
@@ -223,7 +225,7 @@ class Session:
     def say(self, text: str) -> None:
         """Pass a line on, but not the same kind of line many times a second."""
         kind, now = text.partition(":")[0], time.monotonic()
-        if self.options.quiet or (kind == self._said[0] and now - self._said[1] < SAY_EVERY):
+        if self.options.quiet or (kind == self._said[0] and now - self._said[1] < MIN_MESSAGE_S):
             return
         self._said = (kind, now)
         self._say(text)

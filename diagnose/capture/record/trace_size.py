@@ -12,9 +12,9 @@ import time
 from diagnose.capture.process.process import heap_mb
 from diagnose.capture.record.window import WindowKind
 
-__all__ = ["POLL_S", "TraceSize"]
+__all__ = ["TRACE_POLL_S", "TraceSize"]
 
-POLL_S = 0.01  # how often a window's size is looked at
+TRACE_POLL_S = 0.01  # how often a window's size is looked at
 # MB of JSON a second. Measured on one core of 2 GHz: 300 for calls of C functions from Python, 50 for operators with
 # shapes, 15 for operators alone; a faster core and several threads are allowed for.
 MAX_MB_PER_S: dict[WindowKind, float] = {"light": 200.0, "attribution": 1000.0}
@@ -38,11 +38,11 @@ class TraceSize:
 
     def safe_s(self, limit_mb: float) -> float:
         """Return for how long the trace cannot reach a size, whatever is recorded."""
-        return limit_mb / self._mb_per_s - self.elapsed_s - POLL_S
+        return limit_mb / self._mb_per_s - self.elapsed_s - TRACE_POLL_S
 
     def mb(self) -> float:
         """Return an upper bound of the size at the next look."""
-        by_time = (self.elapsed_s + POLL_S) * self._mb_per_s
+        by_time = (self.elapsed_s + TRACE_POLL_S) * self._mb_per_s
         heap = heap_mb()
         if heap is None or self._lowest is None:
             return by_time

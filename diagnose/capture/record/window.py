@@ -23,7 +23,7 @@ __all__ = ["Window", "WindowKind"]
 WindowKind: TypeAlias = Literal["light", "attribution"]
 
 KNOBS: dict[WindowKind, dict[str, bool]] = {
-    # trace_only skips building Python objects for events that nobody asks for.
+    # trace_only skips building Python objects for events that nothing reads.
     "light": {"profile_all_threads": True, "trace_only": True},
     # profile_all_threads would lose the memory events (torch 2.13), and adjust_profiler_step would cut every step
     # mark down to the Python call that it begins in, which is the end of the step before.

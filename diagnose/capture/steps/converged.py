@@ -1,26 +1,26 @@
-"""Tells from step times when a script has reached its steady state."""
+"""Decides from step times when a script has reached its steady state."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
 
-__all__ = ["LEAST_STEPS", "steady_since"]
+__all__ = ["MIN_CONVERGED_STEPS", "converged_since"]
 
-LEAST_WINDOW = 4  # steps: the smallest group whose median shrugs off one outlier on either side
-LEAST_STEPS = 2 * LEAST_WINDOW
+MIN_WINDOW_STEPS = 4  # steps: the smallest group whose median shrugs off one outlier on either side
+MIN_CONVERGED_STEPS = 2 * MIN_WINDOW_STEPS
 TOLERANCE = 0.10  # medians of successive windows that differ by less count as equal: twice the step-to-step noise
 #                   of a quiet machine (about 5 %), and far below what compiling or autotuning costs
-NOISE_FACTOR = 1.0  # a difference within the noise of the medians themselves says nothing either
+NOISE_FACTOR = 1.0  # a difference within the noise of the medians themselves is not significant either
 
 
-def steady_since(times: Sequence[float]) -> int | None:
-    """Return the first step of the steady stretch that ``times`` ends with, None while they still settle.
+def converged_since(times: Sequence[float]) -> int | None:
+    """Return the first step from which ``times`` have converged, None while they have not.
 
     The last two windows (a quarter of all steps each, at least four) must have the same median. Windows grow with
     the wait, so noise averages out while a slow warm-up does not look flat.
     """
-    window = max(LEAST_WINDOW, len(times) // 4)
+    window = max(MIN_WINDOW_STEPS, len(times) // 4)
     if len(times) < 2 * window:
         return None
     before, after = times[-2 * window : -window], times[-window:]

@@ -1,6 +1,6 @@
-"""Where a script's steps can be heard: optimizer steps, DataLoader batches, calls of the outermost module, marks.
+"""Hooks for the events that may end a step: optimizer steps, DataLoader batches, outermost forward calls, marks.
 
-Each ``watch_*`` function makes one of them audible and returns a function that undoes it. They change class
+Each ``watch_*`` function installs one hook and returns a function that removes it. They change class
 attributes and torch's own global hooks only, so names that a script imported beforehand are reached too. What is
 called back while a model is being compiled carries ``_torchdynamo_disable``, so it is never compiled itself.
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from diagnose.capture import step_marker as marker
 
 __all__ = [
-    "Hear",
+    "OnEvent",
     "Undo",
     "shut_workers",
     "watch_autocast",
@@ -26,23 +26,23 @@ __all__ = [
     "watch_optimizers",
 ]
 
-Hear: TypeAlias = Callable[[object], None]
+OnEvent: TypeAlias = Callable[[object], None]
 """Called at each event with the object that it comes from."""
 Undo: TypeAlias = Callable[[], None]
 
 
-def watch_marks(hear: Hear) -> Undo:
-    """Hear ``diagnose.step()``."""
-    marker.set_listener(lambda: hear(marker))
+def watch_marks(on_event: OnEvent) -> Undo:
+    """Report each call of ``diagnose.step()``."""
+    marker.set_listener(lambda: on_event(marker))
     return lambda: marker.set_listener(None)
 
 
-def watch_optimizers(hear: Hear, made: Callable[[], None]) -> Undo:
-    """Hear the end of every optimizer's step, and ``made`` when an optimizer is constructed."""
+def watch_optimizers(on_event: OnEvent, made: Callable[[], None]) -> Undo:
+    """Report the end of every optimizer's step, and call ``made`` when an optimizer is constructed."""
     from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-    def stepped(optimizer: object, args: object, kwargs: object) -> None:  # noqa: ARG001  # torch's signature
-        hear(optimizer)
+    def stepped(optimizer: object, args: object, kwargs: object) -> None:  # torch's signature
+        on_event(optimizer)
 
     _keep_uncompiled(stepped)
     handle = register_optimizer_step_post_hook(stepped)
@@ -55,27 +55,27 @@ def watch_optimizers(hear: Hear, made: Callable[[], None]) -> Undo:
     return undo
 
 
-def watch_loaders(hear: Hear, opened: Callable[[object, object], None]) -> Undo:
-    """Hear every batch delivered, with its iterator, and ``opened`` with each loader and its dataset at an epoch."""
+def watch_loaders(on_event: OnEvent, opened: Callable[[object, object], None]) -> Undo:
+    """Report every batch with its iterator; call ``opened`` with loader and dataset when an epoch begins."""
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
     next_batch = _BaseDataLoaderIter.__next__
 
     @functools.wraps(next_batch)
-    def heard_next(self: Any) -> object:  # noqa: ANN401  # torch's iterator, whose type is private
+    def watched_next(self: Any) -> object:  # torch's iterator, whose type is private
         batch = next_batch(self)
-        hear(self)
+        on_event(self)
         return batch
 
     undo_opened = _around(
         DataLoader, "__iter__", before=lambda loader: opened(loader, getattr(loader, "dataset", None))
     )
-    _BaseDataLoaderIter.__next__ = heard_next  # type: ignore[method-assign]  # that is the point
+    _BaseDataLoaderIter.__next__ = watched_next  # type: ignore[method-assign]  # wrapped on purpose
 
     def undo() -> None:
         undo_opened()
-        if _BaseDataLoaderIter.__next__ is heard_next:
+        if _BaseDataLoaderIter.__next__ is watched_next:
             _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
 
     return undo
@@ -84,8 +84,8 @@ def watch_loaders(hear: Hear, opened: Callable[[object, object], None]) -> Undo:
 def shut_workers(iterators: Iterable[object]) -> None:
     """Shut the workers of DataLoader iterators down.
 
-    Left to the collector of cycles, their queues would die before they could tell the workers to end, and each worker
-    would be waited for in vain (5 s each, in torch 2.13).
+    Left to the collector of cycles, their queues would be gone before the workers receive the request to end, and
+    each worker would be waited for in vain (5 s each, in torch 2.13).
     """
     for iterator in list(iterators):
         shut = getattr(iterator, "_shutdown_workers", None)
@@ -94,35 +94,35 @@ def shut_workers(iterators: Iterable[object]) -> None:
                 shut()
 
 
-def watch_ddp(made: Hear) -> Undo:
-    """Hear every DistributedDataParallel once it is constructed."""
+def watch_ddp(made: OnEvent) -> Undo:
+    """Report every DistributedDataParallel once it is constructed."""
     from torch.nn.parallel import DistributedDataParallel
 
     return _around(DistributedDataParallel, "__init__", after=made)
 
 
-def watch_autocast(entered: Hear) -> Undo:
-    """Hear every autocast region that is entered outside compiled code."""
+def watch_autocast(entered: OnEvent) -> Undo:
+    """Report every autocast region that is entered outside compiled code."""
     from torch.amp.autocast_mode import autocast
 
     return _around(autocast, "__enter__", before=entered)
 
 
 def watch_backward(over: Callable[[], None]) -> Undo:
-    """Hear the end of every backward pass that ``Tensor.backward`` or ``torch.autograd.backward`` started."""
+    """Report the end of every backward pass that ``Tensor.backward`` or ``torch.autograd.backward`` started."""
     import torch
 
     original = torch.autograd.backward
 
     @functools.wraps(original)
-    def heard(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # whatever it takes
+    def watched(*args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
         over()
 
-    torch.autograd.backward = heard
+    torch.autograd.backward = watched
 
     def undo() -> None:
-        if torch.autograd.backward is heard:
+        if torch.autograd.backward is watched:
             torch.autograd.backward = original
 
     return undo
@@ -139,51 +139,51 @@ _NO_HANDLE = _NoHandle()
 
 
 class watch_forward:  # noqa: N801  # used like its sisters, but it must remember which call is the outermost
-    """Hear the beginning of every call of an outermost module; calling the object undoes it.
+    """Report the beginning of every call of an outermost module; calling the object removes the hooks.
 
-    The global hook exists only between outermost calls: inside one, modules run and compile as if nobody listened.
+    The global hook exists only between outermost calls: inside one, modules run and compile unhooked.
     """
 
-    def __init__(self, hear: Hear) -> None:
-        self._hear = hear
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
         self._stopped = False
         self._inner: Any = None
         self._outer: Any = None
         _keep_uncompiled(self._begins, self._ends)
-        self._undo_compile = self._hear_compiled()
-        self._listen()
+        self._undo_compile = self._wrap_compile()
+        self._register()
 
     def __call__(self) -> None:
-        """Stop listening."""
+        """Remove the hooks."""
         self._stopped = True
         self._undo_compile()
         for handle in (self._inner, self._outer):
             if handle is not None:
                 handle.remove()
 
-    def _listen(self) -> None:
+    def _register(self) -> None:
         from torch.nn.modules.module import register_module_forward_pre_hook
 
         if not self._stopped:
             self._outer = register_module_forward_pre_hook(self._begins)
 
-    def _begins(self, module: Any, args: object) -> None:  # noqa: ANN401, ARG002  # torch's signature
+    def _begins(self, module: Any, args: object) -> None:  # torch's signature
         if self._inner is not None:
             return
         self._outer.remove()
         in_place = getattr(module, "_compiled_call_impl", None) is not None
         self._inner = _NO_HANDLE if in_place else module.register_forward_hook(self._ends, always_call=True)
-        self._hear(module)
+        self._on_event(module)
 
-    def _hear_compiled(self) -> Undo:
-        """Hear modules that compile themselves in place outside their compiled call, which would absorb the hook."""
+    def _wrap_compile(self) -> Undo:
+        """Report modules that compile themselves in place from outside their compiled call, which absorbs hooks."""
         from torch.nn import Module
 
-        def compiled(module: Any) -> None:  # noqa: ANN401  # a Module
+        def compiled(module: Any) -> None:
             call = module._compiled_call_impl
 
             @functools.wraps(call)
-            def outermost(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # the module's own
+            def outermost(*args: Any, **kwargs: Any) -> Any:
                 if self._stopped or self._inner is not None:
                     return call(*args, **kwargs)
                 self._begins(module, args)
@@ -196,19 +196,19 @@ class watch_forward:  # noqa: N801  # used like its sisters, but it must remembe
 
         return _around(Module, "compile", after=compiled)
 
-    def _ends(self, module: object, args: object, output: object) -> None:  # noqa: ARG002  # torch's signature
+    def _ends(self, module: object, args: object, output: object) -> None:  # torch's signature
         if self._inner is not None:
             self._inner.remove()
             self._inner = None
-            self._listen()
+            self._register()
 
 
-def _around(cls: type, name: str, *, before: Hear | None = None, after: Hear | None = None) -> Undo:
+def _around(cls: type, name: str, *, before: OnEvent | None = None, after: OnEvent | None = None) -> Undo:
     """Wrap the method ``name`` of ``cls`` so that ``before`` and ``after`` get the object around each call."""
     original = getattr(cls, name)
 
     @functools.wraps(original)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # whatever the method takes
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if before is not None:
             before(self)
         result = original(self, *args, **kwargs)
@@ -225,6 +225,6 @@ def _around(cls: type, name: str, *, before: Hear | None = None, after: Hear | N
     return undo
 
 
-def _keep_uncompiled(*functions: Any) -> None:  # noqa: ANN401  # functions and bound methods alike
+def _keep_uncompiled(*functions: Any) -> None:  # functions and bound methods alike
     for function in functions:
         getattr(function, "__func__", function)._torchdynamo_disable = True

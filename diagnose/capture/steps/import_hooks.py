@@ -38,8 +38,8 @@ class _Watcher(MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002  # the import system's signature
-        target: ModuleType | None = None,  # noqa: ARG002
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         """Return the module's own spec with a loader that calls back; None for every other module."""
         if fullname != self.name or self.searching:
@@ -62,11 +62,11 @@ class _Watcher(MetaPathFinder):
 class _CallingLoader(Loader):
     """Loads like the loader it wraps and calls back afterwards; leaves no trace of itself in the module."""
 
-    def __init__(self, loader: Any, watcher: _Watcher) -> None:  # noqa: ANN401  # loaders share no useful type
+    def __init__(self, loader: Any, watcher: _Watcher) -> None:  # loaders share no useful type
         self.loader = loader
         self.watcher = watcher
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever the wrapped loader offers
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

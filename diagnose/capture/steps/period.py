@@ -3,8 +3,8 @@
 One step may hold several optimizer steps: two optimizers, a wrapper around another optimizer, one optimizer per
 parameter in the backward pass, five critic updates per generator update. The first event ever belongs to the
 beginning of a step; the step ends with the rarest key that recurs regularly, and among equally rare ones with the
-last in order. Skipped events (a gradient scaler that saw infinities) only lengthen one step. A key that falls silent,
-such as the optimizer of a trial run before the training, is forgotten.
+last in order. Skipped events (a gradient scaler that saw infinities) only lengthen one step. A key that no longer
+occurs, such as the optimizer of a trial run before the training, is dropped.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["StepFinder"]
 
 REMEMBERED = 8  # distances kept per key
 REGULAR_SHARE = 0.7  # of a key's distances that must be equal: scalers and unused parameters skip now and then
-LONGEST_CYCLE = 16  # occurrences of the commonest key in one step; rarer keys are bookkeeping, not the step
+MAX_CYCLE_EVENTS = 16  # occurrences of the commonest key in one step; rarer keys are bookkeeping, not the step
 NEWCOMER_EVENTS = 32  # so long a key seen once may still turn out to recur
 SILENT_CYCLES = 4  # of its usual distances without a key: it will not come again
 
 
 class StepFinder:
-    """Hears keys one by one and tells which of them end a step.
+    """Takes keys one by one and decides which of them end a step.
 
     With ``at_start`` events mark the beginning of what they stand for: the step then goes from the first key of
     the cycle to the next such key.
@@ -33,18 +33,18 @@ class StepFinder:
         self._at_start = at_start
         self.anchor: Hashable = None  # the key whose events end a step
         self.locked = False  # a locked finder keeps its anchor
-        self._heard = 0
+        self._num_events = 0
         self._last: dict[Hashable, int] = {}  # key -> number of its last event, in order of first appearance
         self._distances: dict[Hashable, deque[int]] = {}
 
-    def hear(self, key: Hashable) -> tuple[bool, bool]:
-        """Take the next event; return whether it ends a step, and whether the idea of a step has just changed."""
-        self._heard += 1
+    def on_event(self, key: Hashable) -> tuple[bool, bool]:
+        """Take the next event; return whether it ends a step, and whether the definition of a step has just changed."""
+        self._num_events += 1
         if key in self._last:
-            self._distances[key].append(self._heard - self._last[key])
+            self._distances[key].append(self._num_events - self._last[key])
         else:
             self._distances[key] = deque(maxlen=REMEMBERED)
-        self._last[key] = self._heard
+        self._last[key] = self._num_events
         changed = False
         first = next(iter(self._last))
         if not self.locked and (key == first or self._is_silent(first)):  # once a cycle: keys may be hundreds
@@ -61,7 +61,7 @@ class StepFinder:
     def _is_silent(self, key: Hashable) -> bool:
         known = self._distances[key]
         usual = median_low(known) if known else len(self._last)  # a cycle may hold every key once
-        return self._heard - self._last[key] > SILENT_CYCLES * usual + NEWCOMER_EVENTS
+        return self._num_events - self._last[key] > SILENT_CYCLES * usual + NEWCOMER_EVENTS
 
     @property
     def events_per_step(self) -> int:
@@ -73,7 +73,7 @@ class StepFinder:
     def undecided(self) -> bool:
         """Return whether a key seen only once may still recur and change what a step is."""
         return any(
-            not self._distances[key] and self._heard - last < NEWCOMER_EVENTS for key, last in self._last.items()
+            not self._distances[key] and self._num_events - last < NEWCOMER_EVENTS for key, last in self._last.items()
         )
 
     def _choose(self) -> Hashable:
@@ -84,7 +84,7 @@ class StepFinder:
         regular = {
             key: distance
             for key, distance in recurring.items()
-            if distance <= LONGEST_CYCLE * commonest and _is_regular(self._distances[key])
+            if distance <= MAX_CYCLE_EVENTS * commonest and _is_regular(self._distances[key])
         }
         rarest = max((regular or recurring).values())
         equals = [key for key, distance in (regular or recurring).items() if distance == rarest]

@@ -1,4 +1,4 @@
-"""Which source tells the steps, where the user did not say."""
+"""Which source of events marks the steps, where the user gave none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVALUATION_PATIENCE = 1024  # the same without gradients: a whole evaluation may
 
 
 class SourceChoice:
-    """Takes the best source heard so far: marks, then optimizers, then DataLoaders, then forward calls.
+    """Takes the best source seen so far: marks, then optimizers, then DataLoaders, then forward calls.
 
     A better one may still take over until the measurement begins. While an optimizer exists that has not stepped,
     lesser sources must be patient: a step may be gathering gradients.
@@ -22,9 +22,9 @@ class SourceChoice:
         self.chosen: str | None = None
         self.optimizer_exists = False
         self._forced = None if step_on == "auto" else step_on
-        self._heard = 0
+        self._num_lesser = 0
 
-    def hear(self, source: str, *, gradients: bool) -> bool:
+    def on_event(self, source: str, *, gradients: bool) -> bool:
         """Take an event of ``source``; return whether the choice has just changed to it."""
         if source == self.chosen or (self._forced is not None and source != self._forced):
             return False
@@ -39,5 +39,5 @@ class SourceChoice:
     def _ripe(self, source: str, *, gradients: bool) -> bool:
         if RANK[source] >= RANK["optimizer"] or not self.optimizer_exists:
             return True
-        self._heard += 1
-        return self._heard > (TRAINING_PATIENCE if gradients else EVALUATION_PATIENCE)
+        self._num_lesser += 1
+        return self._num_lesser > (TRAINING_PATIENCE if gradients else EVALUATION_PATIENCE)

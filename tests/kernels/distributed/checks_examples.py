@@ -92,8 +92,8 @@ def check_pipelined():
     run("pipelined")
 
 
-def check_one_process():
-    run("one_process")
+def check_single_process_parity():
+    run("single_process_parity")
 
 
 def check_hook_trials():

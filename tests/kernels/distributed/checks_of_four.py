@@ -14,8 +14,8 @@ from diagnose.kernels.distributed.comm_hooks import comm_hook, install
 from diagnose.kernels.distributed.fully_sharded import fully_sharded
 from diagnose.kernels.distributed.memory_estimate import estimate_memory
 from diagnose.kernels.distributed.mesh import build_mesh, hosts, two_levels
-from diagnose.kernels.distributed.one_process import compare_with_one_process
 from diagnose.kernels.distributed.pipelined import Pipeline
+from diagnose.kernels.distributed.single_process_parity import compare_with_one_process
 from diagnose.kernels.distributed.tensor_parallel import tensor_parallel
 
 

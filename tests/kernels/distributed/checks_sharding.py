@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from diagnose.kernels.distributed.fully_sharded import fully_sharded
 from diagnose.kernels.distributed.memory_estimate import estimate_memory
 from diagnose.kernels.distributed.mesh import build_mesh
-from diagnose.kernels.distributed.one_process import compare_with_one_process, parameter_distances
 from diagnose.kernels.distributed.pipelined import Pipeline
+from diagnose.kernels.distributed.single_process_parity import compare_with_one_process, parameter_distances
 from diagnose.kernels.distributed.tensor_parallel import COMMON_PLAN, tensor_parallel
 from diagnose.kernels.distributed.zero import whole_state, zero_optimizer
 

@@ -57,6 +57,7 @@ def test_alone_it_is_a_group_of_one_which_ends(monkeypatch):
         whole_group()
 
 
+@pytest.mark.full
 def test_torchrun_runs_the_example_of_the_page(tmp_path):
     example = "\n".join(line[4:] for line in launch.__doc__.split("Example::")[1].strip("\n").splitlines())
     script = tmp_path / "train.py"

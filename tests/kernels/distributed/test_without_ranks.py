@@ -16,8 +16,8 @@ from diagnose.kernels.distributed import (
     launch,
     local_sgd,
     mesh,
-    one_process,
     pipelined,
+    single_process_parity,
     uneven,
     zero,
 )
@@ -44,7 +44,7 @@ WITHOUT_GROUP = {
     "try_hooks": lambda: hook_trials.try_hooks(model(), lambda ddp: len, ONE, {}),
     "Pipeline": lambda: pipelined.Pipeline([model(), model()], nn.MSELoss(), num_micro_batches=2),
     "UnevenBatches": lambda: uneven.UnevenBatches(8, 4),
-    "compare": lambda: one_process.compare_with_one_process(model(), model(), len, len, ONE),
+    "compare": lambda: single_process_parity.compare_with_one_process(model(), model(), len, len, ONE),
 }
 WITHOUT_DDP = {
     "install": lambda: comm_hooks.install(model(), "fp16"),

@@ -1,12 +1,14 @@
-"""One rank: runs the checks of files, each in a process group of its own, and writes what became of them.
+"""Runs the checks of files on several ranks, each check in a process group of its own, and writes what became of it.
 
-Arguments: this rank, the number of ranks, a folder that the ranks share, and the files.
+Arguments: the number of ranks, a folder that the ranks share, and the files. All is imported once, before the ranks are
+forked: importing torch takes longer than most checks.
 """
 
 import datetime
 import gc
 import importlib.util
 import json
+import os
 import sys
 import traceback
 import warnings
@@ -46,21 +48,47 @@ def outcome(check, name, rank, num_ranks, folder):
     return ""
 
 
-def main(rank, num_ranks, folder, *paths):
+def run(rank, num_ranks, folder, modules):
+    (folder / f"rank{rank}").mkdir()
+    for module in modules:
+        for name, check in vars(module).items():
+            if name.startswith(PREFIX) and check.__module__ == module.__name__:
+                text = outcome(check, f"{module.__name__}.{name}", rank, num_ranks, folder)
+                result = folder / f"rank{rank}" / f"{module.__name__}.{name}.json"
+                result.write_text(json.dumps(text), encoding="utf-8")
+
+
+def forked(rank, num_ranks, folder, modules):
+    """Run the checks in a process of its own, which prints into a file of its own; return its number."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        with (folder / f"log{rank}").open("wb") as log:
+            for stream in (1, 2):
+                os.dup2(log.fileno(), stream)
+        run(rank, num_ranks, folder, modules)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main(num_ranks, folder, *paths):
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    folder = Path(folder)
-    (folder / f"rank{rank}").mkdir()
-    for path in map(Path, paths):
-        sys.path.insert(0, str(path.parent))
-        module = loaded(path)
-        gc.collect()
-        gc.freeze()  # what modules are made of: the collection after each check would walk all of torch
-        for name, check in vars(module).items():
-            if name.startswith(PREFIX) and check.__module__ == path.stem:
-                text = outcome(check, f"{path.stem}.{name}", int(rank), int(num_ranks), folder)
-                result = folder / f"rank{rank}" / f"{path.stem}.{name}.json"
-                result.write_text(json.dumps(text), encoding="utf-8")
+    num_ranks, folder = int(num_ranks), Path(folder)
+    sys.path.insert(0, str(Path(__file__).parent))
+    modules = [loaded(path) for path in map(Path, paths)]
+    gc.collect()
+    gc.freeze()  # what modules are made of: the collection after each check would walk all of torch
+    ranks = [forked(rank, num_ranks, folder, modules) for rank in range(num_ranks)]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+    (folder / "codes.json").write_text(json.dumps(codes), encoding="utf-8")
 
 
 if __name__ == "__main__":

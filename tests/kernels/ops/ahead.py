@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from diagnose.kernels.ops.programs import adamw, cross_entropy, gelu, norms, pairs, rotary, scale, softmax
+from diagnose.kernels.ops.triton_kernels import adamw, cross_entropy, gelu, norms, pairs, rotary, scale, softmax
 
 BLOCK = {"BLOCK": 1024}
 

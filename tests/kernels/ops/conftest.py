@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 # Triton decides when it is first imported whether it interprets; on a machine with a GPU it compiles instead.
 if not torch.cuda.is_available() and "triton" not in sys.modules:
     os.environ["TRITON_INTERPRET"] = "1"
 
 from diagnose.kernels import ops
-from diagnose.kernels.ops.scaffold import Operator, using
+from diagnose.kernels.ops.custom_op import Operator, using
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -17,7 +17,7 @@ SHAPES = ((3, 5), (1,), (4, 4), (0, 2), (2, 3, 3), (50,))
 def small_chunks(monkeypatch):
     """Let one program update 16 elements, so that tensors take several."""
     if importlib.util.find_spec("triton") is not None:
-        programs = importlib.import_module("diagnose.kernels.ops.programs.adamw")
+        programs = importlib.import_module("diagnose.kernels.ops.triton_kernels.adamw")
         programs._chunks.cache_clear()
         monkeypatch.setattr(programs, "CHUNK", 16)
         monkeypatch.setattr(programs, "ELEMENTS", 8)
@@ -187,7 +187,7 @@ def test_sparse_gradients_are_refused_before_anything_changes():
     ],
 )
 def test_what_does_not_fit_is_named(change, error, message):
-    one = lambda: [torch.ones(2)]  # noqa: E731
+    one = lambda: [torch.ones(2)]
     arguments = {"params": one(), "grads": one(), "exp_avgs": one(), "exp_avg_sqs": one(), "step": 1, "lr": 0.1}
     with pytest.raises(error, match=message):
         ops.adamw_step(**(arguments | change))

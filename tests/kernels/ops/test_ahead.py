@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="triton, which needs Linux, is not installe
 pytestmark = pytest.mark.full
 
 FOLDER = Path(__file__).parent
-PROGRAMS = FOLDER.parents[2] / "kernels" / "ops" / "programs"
+PROGRAMS = FOLDER.parents[2] / "kernels" / "ops" / "triton_kernels"
 
 
 CAPABILITIES = ("80", "90", "100")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch.autograd import gradcheck
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from diagnose.kernels import ops
 from diagnose.kernels.ops import native
+from diagnose.kernels.ops.custom_op import using
 from diagnose.kernels.ops.gelu import _gelu, _gelu_backward
-from diagnose.kernels.ops.scaffold import using
 from diagnose.kernels.ops.scale import _scale
 
 NVCC = native._nvcc()

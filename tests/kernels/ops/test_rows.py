@@ -4,17 +4,17 @@ import importlib
 
 import pytest
 import torch
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from diagnose.kernels import ops
-from diagnose.kernels.ops.scaffold import using
+from diagnose.kernels.ops.custom_op import using
 
 
 @pytest.fixture
 def short_blocks(monkeypatch):
     """Let programs hold eight columns, so that small rows are walked through as the longest are."""
     pytest.importorskip("triton", reason="triton, which needs Linux, is not installed")
-    monkeypatch.setattr(importlib.import_module("diagnose.kernels.ops.programs.layout"), "MAX_BLOCK", 8)
+    monkeypatch.setattr(importlib.import_module("diagnose.kernels.ops.triton_kernels.layout"), "MAX_BLOCK", 8)
     with using("triton"):
         yield
 
@@ -30,7 +30,7 @@ def results(case, dtype):
 def widened(case):
     """Return the case over rows of five times the length, in sevens' place."""
     make = case.make
-    wide = lambda dtype: tuple(torch.cat([a] * 5, -1) if isinstance(a, torch.Tensor) else a for a in make(dtype))  # noqa: E731
+    wide = lambda dtype: tuple(torch.cat([a] * 5, -1) if isinstance(a, torch.Tensor) else a for a in make(dtype))
     return type(case)(case.function, case.reference, wide)
 
 
@@ -46,7 +46,7 @@ def test_long_rows_are_walked_through(short_blocks, cases, name):
 @pytest.mark.parametrize("width", [7, 40])
 def test_softmax_of_infinities_and_nan_is_torchs(implementation, device, monkeypatch, width):
     if implementation == "triton":
-        monkeypatch.setattr(importlib.import_module("diagnose.kernels.ops.programs.layout"), "MAX_BLOCK", 16)
+        monkeypatch.setattr(importlib.import_module("diagnose.kernels.ops.triton_kernels.layout"), "MAX_BLOCK", 16)
     x = torch.randn(6, width, device=device)
     x[0] = -torch.inf
     x[1, : width - 2] = -torch.inf  # the first blocks hold nothing

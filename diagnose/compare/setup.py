@@ -1,0 +1,99 @@
+"""What a step time depends on besides the code: script, arguments, model, batch, device, versions, precision.
+
+Two steps are compared only where this is alike. What an older report does not hold is unknown, which is no difference.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TypeAlias
+
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.text.plain_text import middle, one_line
+
+__all__ = ["Difference", "Setup", "differences", "setup_of"]
+
+MAX_SHOWN = 60  # characters of a value
+SCRIPT = "script"
+
+Setup: TypeAlias = Mapping[str, str]  # what is known, by its name in a sentence
+
+RECORDED = {
+    "batch_size": "batch size",
+    "num_params": "number of parameters",
+    "num_tensors": "number of parameter tensors",
+    "param_dtypes": "type of the parameters",
+    "matmul_precision": "precision of float32 matrix products",
+    "autocast": "autocast",
+}
+"""Entries of ``Source.setup``, which captures hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not alike."""
+
+    what: str
+    before: str
+    after: str
+
+    def sentence(self) -> str:
+        """Name it."""
+        before, after = (middle(one_line(value), MAX_SHOWN) for value in (self.before, self.after))
+        return f"The {self.what} differs: {before} before, {after} after."
+
+
+def setup_of(diagnosis: Diagnosis) -> Setup:
+    """Return what a diagnosis knows of it."""
+    source = diagnosis.source
+    on_gpu = diagnosis.queue is not None
+    words = source.command.split(" ")
+    num_words = 2 if words[0] == "-m" else 1  # a module, and a script
+    script, arguments = " ".join(words[:num_words]), " ".join(words[num_words:])
+    known = {
+        SCRIPT: script,
+        "list of arguments": (arguments or "none") if script else "",
+        "number of processes": str(source.world_size),
+        "device": ", ".join(source.devices) if on_gpu else "CPU",
+        "number of CPU threads": "" if on_gpu else _shown(source.setup.get("num_threads")),
+        "torch version": source.torch,
+        "end of a step": source.found_steps_by if source.found_steps_by != "none" else "",
+        **{name: _shown(source.setup.get(key)) for key, name in RECORDED.items()},
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def differences(before: Sequence[Setup], after: Sequence[Setup]) -> tuple[Difference, ...]:
+    """Return what differs between two sides, or between the runs of one."""
+    names = dict.fromkeys(name for setup in (*before, *after) for name in setup)
+    found = (Difference(name, _values(name, before), _values(name, after)) for name in names)
+    return tuple(d for d in found if d.before and d.after and not _alike(d.what, (*before, *after)))
+
+
+def _values(name: str, setups: Iterable[Setup]) -> str:
+    return " and ".join(dict.fromkeys(setup[name] for setup in setups if name in setup))
+
+
+def _alike(name: str, setups: Sequence[Setup]) -> bool:
+    values = list(dict.fromkeys(setup[name] for setup in setups if name in setup))
+    return all(_same_script(values[0], other) if name == SCRIPT else values[0] == other for other in values[1:])
+
+
+def _same_script(one: str, other: str) -> bool:
+    """Tell whether two paths may name one script: checkouts lie in different folders, and one path may be relative."""
+    short, long = sorted((PurePosixPath(posixpath.normpath(path)) for path in (one, other)), key=_depth)
+    tail = [part for part in short.parts if part != ".."]
+    return short.name == long.name if short.is_absolute() else list(long.parts[-len(tail) :]) == tail
+
+
+def _depth(path: PurePosixPath) -> int:
+    return len(path.parts)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)

@@ -1,0 +1,293 @@
+"""Builds an operator of torch from one schema: plain PyTorch for every device, and a Triton program for GPUs.
+
+What it cures
+    `unfused-elementwise` and `slow-kernel`, where an expression of your own is what the diagnosis names. The operators
+    of this folder are built with it.
+
+When it does not help
+    Where `torch.compile` already fuses the expression: it needs no operator. On a CPU, where the plain formula runs.
+
+Cost
+    About 20 µs a call on the host outside of `torch.compile`, which is why an operator should replace several others.
+
+Numerics
+    The plain formula and the program agree to rounding; ``using("eager")`` compares them at any time.
+
+Example::
+
+    from diagnose.kernels.ops.custom_op import checked, operator
+
+
+    def check(x, factor):
+        checked("halve", x=x)
+
+
+    halve = operator(
+        "example::halve",
+        "(Tensor x, float factor) -> Tensor",
+        check=check,
+        eager=lambda x, factor: x * factor,
+        fake=lambda x, factor: torch.empty_like(x),
+        rows=(0,),
+    )
+    halve.register_autograd(
+        lambda context, gradient: (gradient * context.factor, None),
+        setup_context=lambda context, inputs, output: setattr(context, "factor", inputs[1]),
+    )
+    assert torch.equal(halve(torch.ones(3), 0.5), torch.full((3,), 0.5))
+    torch.compile(halve, fullgraph=True, backend="aot_eager")(torch.ones(3), 0.5)
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._library.custom_ops import CustomOpDef
+
+from diagnose.kernels.ops import native
+from diagnose.kernels.ops._choice import Implementation, chosen, using
+
+__all__ = ["FLOATING", "Implementation", "Operator", "checked", "operator", "same_shape", "transforming", "using"]
+
+FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+AUTOCAST_DEVICES = ("cpu", "cuda")
+
+Function = Callable[..., Any]
+
+
+class Operator:
+    """An operator as it is called; ``definition`` is what torch knows of it, for `opcheck` and for more rules.
+
+    Arguments are positional, and none may be left out.
+    """
+
+    def __init__(self, definition: CustomOpDef, check: Function, eager: Function, rows: frozenset[int]) -> None:
+        self.definition, self._check, self._eager, self._rows = definition, check, eager, rows
+        schema = definition._opoverload._schema
+        self._places = [place for place, argument in enumerate(schema.arguments) if str(argument.type) == "Tensor"]
+
+    def __call__(self, *arguments: Any) -> Any:  # as the schema says
+        """Run the operator; or its formula, under transforms of `torch.func` that torch has not opened to operators."""
+        if not torch.compiler.is_compiling():
+            if not all(isinstance(arguments[place], Tensor) for place in self._places):
+                self._check(*arguments)  # says which one in our words, where torch speaks of casts
+            if self._needs_formula(arguments):
+                self._check(*arguments)
+                return self._eager(*arguments)
+        return self.definition(*arguments)
+
+    def _needs_formula(self, arguments: tuple[Any, ...]) -> bool:
+        functorch = torch._C._functorch
+        if not transforming():
+            return False
+        stack = functorch.get_interpreter_stack()
+        if len(stack) > 1 or stack[0].key() != functorch.TransformType.Vmap:
+            return True
+        batched = {i for i, a in enumerate(arguments) if isinstance(a, Tensor) and functorch.is_batchedtensor(a)}
+        return not batched <= self._rows
+
+    def register_autograd(self, backward: Function, *, setup_context: Function) -> None:
+        """Give the operator its backward pass, as ``torch.library.register_autograd`` takes it."""
+        self.definition.register_autograd(backward, setup_context=setup_context)
+
+
+def operator(  # what an operator consists of
+    name: str,
+    schema: str,
+    *,
+    check: Function,
+    eager: Function,
+    fake: Function,
+    program: str | None = None,
+    rows: Sequence[int] = (),
+    mutates: Sequence[str] = (),
+    autocast: torch.dtype | None = None,
+    twice: bool = False,
+) -> Operator:
+    """Define ``name`` (``namespace::operator``) with ``schema``, and return it.
+
+    ``check`` raises where the arguments are wrong, for real and for fake tensors alike; it runs first. ``eager`` is the
+    formula in PyTorch's own operators, ``fake`` returns empty tensors of the result's shapes, dtypes and strides.
+    ``program`` is ``module:function`` of the Triton launcher, imported at its first call. ``rows`` are the positions of
+    tensors that may gain leading dimensions together, which is how `vmap` batches them; where others are batched,
+    the formula is. Under autocast, floating tensors are cast to ``autocast``. ``twice`` lets autograd differentiate
+    the operator through its formula, to any order: for operators that are backward passes themselves.
+
+    None of the functions may return an argument, or a view of one.
+    """
+
+    @functools.wraps(eager)
+    def run(*arguments: Any) -> Any:  # as the schema says
+        check(*arguments)
+        choice = chosen(name, tensors := _tensors(arguments))
+        if choice == "native":
+            return native.implementation(name, tensors[0].device.type)(*arguments)
+        return _loaded(program)(*arguments) if program is not None and choice == "triton" else eager(*arguments)
+
+    @functools.wraps(fake)
+    def checked_fake(*arguments: Any) -> Any:
+        check(*arguments)
+        return fake(*arguments)
+
+    defined = torch.library.custom_op(name, run, mutates_args=mutates, schema=schema)
+    defined.register_fake(checked_fake)
+    made = Operator(defined, check, eager, frozenset(rows))
+    if not mutates:
+        defined.register_vmap(_batching(defined, frozenset(rows)))
+    if autocast is not None:
+        for device in AUTOCAST_DEVICES:
+            _register_autocast(defined, device, autocast)
+    if twice:
+        defined.register_autograd(_through_formula(eager), setup_context=_keep_inputs)
+    return made
+
+
+def _register_autocast(defined: CustomOpDef, device: str, dtype: torch.dtype) -> None:
+    if hasattr(defined, "register_autocast"):
+        defined.register_autocast(device, dtype)
+        return
+    key = f"Autocast{device.upper()}"  # torch 2.6 leaves the rule to be registered by hand
+
+    def cast_and_run(*arguments: Any) -> Any:  # as the schema says
+        with torch.autocast(device, enabled=False):
+            cast = [a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments]
+            return defined._opoverload(*cast)
+
+    name = defined._opoverload._schema.name.rpartition("::")[2]
+    defined._lib.impl(name, cast_and_run, key)  # type: ignore[no-untyped-call]
+
+
+def transforming() -> bool:
+    """Say whether a transform of `torch.func` is at work, outside of compiling."""
+    return not torch.compiler.is_compiling() and bool(torch._C._functorch.get_interpreter_stack())
+
+
+def checked(operation: str, *, dtypes: Sequence[torch.dtype] = FLOATING, **tensors: Tensor | None) -> None:
+    """Raise where a named tensor is none, has a dtype outside ``dtypes``, or lies on another device than the first.
+
+    Raises:
+        TypeError: no tensor, or another dtype.
+        ValueError: another device.
+    """
+    first: tuple[str, torch.device] | None = None
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{operation} needs a tensor as {name}, not {type(tensor).__name__}.")
+        if tensor.dtype not in dtypes:
+            wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            raise TypeError(f"{operation} needs {name} in one of {wanted}, not {tensor.dtype}; convert it with .to().")
+        if first is None:
+            first = (name, tensor.device)
+        elif tensor.device != first[1]:
+            raise ValueError(
+                f"{operation} needs all tensors on one device; {first[0]} is on {first[1]}, {name} on {tensor.device}."
+            )
+
+
+def same_shape(operation: str, **tensors: Tensor | None) -> None:
+    """Raise where the named tensors differ in shape or dtype.
+
+    Raises:
+        ValueError: another shape.
+        TypeError: another dtype.
+    """
+    given = [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
+    first, reference = given[0]
+    for name, tensor in given[1:]:
+        if tensor.shape != reference.shape:
+            raise ValueError(
+                f"{operation} needs {name} in the shape of {first}, {tuple(reference.shape)}, "
+                f"not {tuple(tensor.shape)}."
+            )
+        if tensor.dtype != reference.dtype:
+            raise TypeError(f"{operation} needs {name} in the dtype of {first}, {reference.dtype}, not {tensor.dtype}.")
+
+
+@functools.cache
+def _loaded(program: str) -> Function:
+    module, function = program.split(":")
+    return getattr(importlib.import_module(f"diagnose.kernels.ops.triton_kernels.{module}"), function)  # type: ignore[no-any-return]
+
+
+def _tensors(arguments: Sequence[Any]) -> list[Tensor]:
+    found = [argument for argument in arguments if isinstance(argument, Tensor)]
+    for argument in arguments:
+        if isinstance(argument, list | tuple):
+            found += [entry for entry in argument if isinstance(entry, Tensor)]
+    return found
+
+
+def _batching(defined: CustomOpDef, rows: frozenset[int]) -> Function:
+    """Return the rule by which `vmap` runs the operator on a whole batch at once, or sample by sample."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:  # torch's
+        # Arguments that were left at their defaults are handed over without a dimension of their own.
+        dims = [*in_dims, *[None] * (len(arguments) - len(in_dims))]
+        batched = {position for position, dim in enumerate(dims) if dim is not None}
+        if batched <= rows:
+            at_front = [
+                _with_batch_first(argument, dim, info.batch_size) if position in rows else argument
+                for position, (argument, dim) in enumerate(zip(arguments, dims, strict=True))
+            ]
+            result = defined(*at_front)
+        else:
+            result = _sample_by_sample(defined, arguments, dims, info.batch_size)
+        return result, tuple(0 for _ in result) if isinstance(result, tuple) else 0
+
+    return rule
+
+
+def _sample_by_sample(defined: CustomOpDef, arguments: Sequence[Any], dims: Sequence[int | None], size: int) -> Any:
+    results = [
+        defined(*[a if dim is None else a.select(dim, sample) for a, dim in zip(arguments, dims, strict=True)])
+        for sample in range(size)
+    ]
+    if isinstance(results[0], tuple):
+        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+    return torch.stack(results)
+
+
+def _with_batch_first(argument: Any, dim: int | None, size: int) -> Any:  # a tensor or None
+    if not isinstance(argument, Tensor):
+        return argument
+    return argument.unsqueeze(0).expand(size, *argument.shape) if dim is None else argument.movedim(dim, 0)
+
+
+def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # torch's names
+    ctx.places = [place for place, value in enumerate(inputs) if isinstance(value, Tensor)]
+    ctx.others = [None if isinstance(value, Tensor) else value for value in inputs]
+    ctx.save_for_backward(*[inputs[place] for place in ctx.places])
+
+
+def _through_formula(eager: Function) -> Function:
+    """Return a backward pass that differentiates the plain formula, itself differentiable again."""
+
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        tensors = list(ctx.saved_tensors)
+        wanted = [
+            i for i, place in enumerate(ctx.places) if ctx.needs_input_grad[place] and tensors[i].is_floating_point()
+        ]
+
+        def formula(*variables: Tensor) -> Any:
+            values, current = list(ctx.others), list(tensors)
+            for i, variable in zip(wanted, variables, strict=True):
+                current[i] = variable
+            for place, tensor in zip(ctx.places, current, strict=True):
+                values[place] = tensor
+            return eager(*values)
+
+        outputs, pull, *_ = torch.func.vjp(formula, *[tensors[i] for i in wanted])
+        cotangents = gradients if isinstance(outputs, tuple) else gradients[0]
+        results: list[Any] = [None] * len(ctx.others)
+        for i, gradient in zip(wanted, pull(cotangents), strict=True):
+            results[ctx.places[i]] = gradient
+        return tuple(results)
+
+    return backward

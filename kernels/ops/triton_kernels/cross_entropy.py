@@ -1,0 +1,89 @@
+"""Cross entropy of rows of logits: a running maximum and sum forward, and the gradient in one further read."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from diagnose.kernels.ops.triton_kernels.layout import compute_dtype, row_block, rows_of, torch_compute_dtype, warps
+from diagnose.kernels.ops.triton_kernels.softmax import grow
+
+__all__ = ["backward", "forward"]
+
+MAX_HELD = 4096  # columns at once: vocabularies are longer than any block, and short blocks leave registers free
+
+
+@triton.jit
+def forward_kernel(
+    x_ptr, target_ptr, loss_ptr, lse_ptr, stride, width,
+    IGNORED: tl.constexpr, SMOOTHING: tl.constexpr, COMPUTE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    # loss = (1 - s) (lse - x_target) + s (lse - mean(x)) = lse - (1 - s) x_target - s mean(x)
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * stride
+    target = tl.load(target_ptr + row)
+    columns = tl.arange(0, BLOCK)
+    largest = tl.full((), float("-inf"), COMPUTE)
+    total = tl.zeros((), COMPUTE)
+    plain = tl.zeros((), COMPUTE)
+    for start in range(0, width, BLOCK):
+        inside = start + columns < width
+        x = tl.load(x_ptr + start + columns, mask=inside, other=float("-inf")).to(COMPUTE)
+        largest, total = grow(largest, total, x)
+        if SMOOTHING > 0:
+            plain += tl.sum(tl.where(inside, x, 0.0), 0)
+    lse = largest + tl.log(total)
+    valid = (target >= 0) & (target < width)
+    loss = lse - (1.0 - SMOOTHING) * tl.load(x_ptr + target, mask=valid, other=float("nan")).to(COMPUTE)
+    if SMOOTHING > 0:
+        loss -= SMOOTHING * (plain / width)
+    loss = tl.where(target == IGNORED, 0.0, loss)
+    tl.store(loss_ptr + row, loss)
+    tl.store(lse_ptr + row, lse)
+
+
+@triton.jit
+def backward_kernel(
+    grad_ptr, x_ptr, target_ptr, lse_ptr, dx_ptr, stride, width,
+    IGNORED: tl.constexpr, SMOOTHING: tl.constexpr, COMPUTE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    # dx = dloss (softmax(x) - (1 - s) [column = target] - s / width), and zero in rows that are ignored
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    target = tl.load(target_ptr + row)
+    grad = tl.load(grad_ptr + row)
+    lse = tl.load(lse_ptr + row)
+    x = tl.load(x_ptr + row * stride + column, mask=column < width, other=0.0).to(COMPUTE)
+    smoothing = tl.full((), SMOOTHING, COMPUTE)
+    dx = tl.exp(x - lse) - smoothing / width - tl.where(column == target, 1.0 - smoothing, 0.0)
+    dx = tl.where(target == IGNORED, 0.0, dx * grad)
+    tl.store(dx_ptr + row * width + column, dx.to(dx_ptr.dtype.element_ty), mask=column < width)
+
+
+def forward(x: Tensor, target: Tensor, ignored: int, smoothing: float) -> tuple[Tensor, Tensor]:
+    loss = torch.empty(x.shape[:-1], dtype=torch_compute_dtype(x), device=x.device)
+    lse = torch.empty_like(loss)
+    if x.numel():
+        width = x.shape[-1]
+        rows, (block, _) = rows_of(x, width), row_block(width, MAX_HELD)
+        with torch.cuda.device_of(x):
+            forward_kernel[(len(rows),)](
+                rows, target.contiguous(), loss, lse, rows.stride(0), width, ignored, smoothing, compute_dtype(x),
+                block, num_warps=warps(block),
+            )  # fmt: skip
+    return loss, lse
+
+
+def backward(grad: Tensor, x: Tensor, target: Tensor, lse: Tensor, ignored: int, smoothing: float) -> Tensor:
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if x.numel():
+        width = x.shape[-1]
+        rows, (block, _) = rows_of(x, width), row_block(width, MAX_HELD)
+        with torch.cuda.device_of(x):
+            backward_kernel[(len(rows), triton.cdiv(width, block))](
+                grad.contiguous(), rows, target.contiguous(), lse.contiguous(), dx, rows.stride(0), width, ignored,
+                smoothing, compute_dtype(x), block, num_warps=warps(block),
+            )  # fmt: skip
+    return dx

@@ -1,0 +1,78 @@
+"""The rules of a busy device on recorded traces: what they find is there, and each piece of time counts once."""
+
+import pytest
+
+from diagnose.pipeline.run import examine
+
+BUSY = (
+    "unfused-attention", "recompute", "layout-copy", "memset-traffic", "scatter-atomics", "unfused-elementwise",
+    "misaligned-matmul", "small-grid", "slow-kernel",
+)  # fmt: skip
+
+
+def lost(recorded, name):
+    answer = recorded.diagnoses[name]
+    return {f.rule: f.lost_ns / answer.step_ns for f in answer.findings}
+
+
+@pytest.mark.parametrize(
+    ("name", "dominant"),
+    [
+        ("tlut_add_mi300", "slow-kernel"),
+        ("tlut_sdpa_long_mi300", "slow-kernel"),
+        ("tl_qwen05b_h100", "unfused-elementwise"),
+    ],
+)
+def test_full_devices(recorded, name, dominant):
+    assert recorded.diagnoses[name].dominant == dominant
+
+
+@pytest.mark.parametrize("name", ["tl_owlv2_h100", "tl_timesformer_h100"])
+def test_written_out_attention_beside_a_larger_stall(recorded, name):
+    answer = recorded.diagnoses[name]
+    assert answer.dominant not in BUSY
+    assert lost(recorded, name)["unfused-attention"] > 0.2
+
+
+@pytest.mark.parametrize("name", ["luatil_gpt_compile", "ao_vit_bf16_a100"])
+def test_nothing_is_said_without_proof(recorded, name):
+    assert set(lost(recorded, name)).isdisjoint(BUSY)
+
+
+def test_together_they_lose_no_more_than_the_busy_time(recorded, extent):
+    for name in recorded.of(extent):
+        answer = recorded.diagnoses[name]
+        if answer.queue:
+            assert sum(lost(recorded, name).get(rule, 0) for rule in BUSY) <= answer.queue.busy_share + 1e-9, name
+
+
+def finding(recorded, name, rule):
+    return next(f for f in recorded.diagnoses[name].findings if f.rule == rule)
+
+
+def test_copies_of_a_language_model(recorded):
+    assert finding(recorded, "tl_qwen05b_h100", "layout-copy").where[0].op == "aten::contiguous"
+
+
+def test_conversions_of_an_image_model(recorded):
+    assert "foldedNhwcToNhwc" in finding(recorded, "ao_sam_amg_a100", "layout-copy").evidence[1]
+
+
+def test_recomputation_where_activations_are_checkpointed_and_nowhere_else(recorded, extent):
+    names = {*recorded.of(extent), "tl_rn_actckpt_ddp_mi300x"}
+    found = {name for name in names if any(f.rule == "recompute" for f in recorded.diagnoses[name].findings)}
+    assert found == {"tl_rn_actckpt_ddp_mi300x"}
+    assert "batch_norm_collect_statistics" in finding(recorded, *found, "recompute").evidence[1]
+
+
+def test_written_out_attention_is_not_told_to_pad(recorded):
+    for name in ("tl_owlv2_h100", "tl_timesformer_h100"):
+        assert "misaligned-matmul" not in lost(recorded, name)
+
+
+def test_a_recorded_run_of_eight_ranks(recorded):
+    found = examine([recorded.captures[f"param_dlrm_v100_r{i}"] for i in range(8)], draw=False)
+    straggler = next(f for f in found.findings if f.rule == "straggler")
+    assert straggler.title.startswith("Rank 7 comes late")
+    assert found.dominant == "launch-bound"
+    assert min(found.ranks, key=lambda r: r.waits_ns).rank == 7

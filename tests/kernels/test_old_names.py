@@ -1,0 +1,63 @@
+"""Modules that were renamed are importable under their old names for one release, with a deprecation warning."""
+
+import importlib
+import pickle
+import sys
+
+import pytest
+import torch
+
+from diagnose import kernels
+
+RENAMED = [
+    ("garbage", "gc_schedule", "scheduled_gc"),
+    ("background", "background_loader", "BackgroundLoader"),
+    ("metrics", "deferred_metrics", "DeferredMetrics"),
+    ("ops.scaffold", "ops.custom_op", "operator"),
+    ("distributed.one_process", "distributed.single_process_parity", "compare_with_one_process"),
+]
+
+
+def run(line):
+    """Execute an import as a script would; return its names."""
+    names = {"__name__": "user_script"}
+    exec(compile(line, "train.py", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize(("old", "new", "name"), RENAMED)
+def test_the_old_name_gives_the_same_objects_and_warns(monkeypatch, old, new, name):
+    monkeypatch.delitem(sys.modules, f"diagnose.kernels.{old}", raising=False)
+    message = rf"diagnose\.kernels\.{old} is now diagnose\.kernels\.{new}; the old name goes with the next release"
+    with pytest.warns(DeprecationWarning, match=message) as warned:
+        names = run(f"from diagnose.kernels.{old} import {name}")
+    assert names[name] is getattr(importlib.import_module(f"diagnose.kernels.{new}"), name)
+    assert [w.filename for w in warned] == ["train.py"]  # a script sees a warning that is its own
+
+
+@pytest.mark.parametrize(("old", "new", "name"), RENAMED)
+def test_nothing_public_is_missing_under_the_old_name(monkeypatch, old, new, name):
+    monkeypatch.delitem(sys.modules, f"diagnose.kernels.{old}", raising=False)
+    with pytest.warns(DeprecationWarning, match="is now"):
+        before = importlib.import_module(f"diagnose.kernels.{old}")
+    after = importlib.import_module(f"diagnose.kernels.{new}")
+    assert before.__all__ == after.__all__
+    assert [n for n in after.__all__ if getattr(before, n) is not getattr(after, n)] == []
+
+
+def test_a_module_is_importable_from_the_package_by_its_old_name(monkeypatch):
+    monkeypatch.delitem(sys.modules, "diagnose.kernels.metrics", raising=False)
+    monkeypatch.delattr(kernels, "metrics", raising=False)
+    with pytest.warns(DeprecationWarning, match="deferred_metrics"):
+        names = run("from diagnose.kernels import metrics")
+    assert names["metrics"].DeferredMetrics is kernels.DeferredMetrics
+
+
+def test_old_names_are_listed():
+    assert {old.split(".")[-1] for old, _, _ in RENAMED} == kernels._OLD_NAMES
+
+
+def test_a_patched_model_pickled_under_the_old_name_is_read():
+    patched = pickle.dumps(importlib.import_module("diagnose.kernels._module_matching")._gelu, protocol=0)
+    old = patched.replace(b"_module_matching", b"_stand_ins")
+    assert torch.equal(pickle.loads(old)(None, "none", torch.zeros(2)), torch.zeros(2))

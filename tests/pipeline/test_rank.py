@@ -1,0 +1,256 @@
+"""One rank: every rule speaks, what they found is ordered, and faults of one rule stay its own."""
+
+import pytest
+
+from diagnose import analyzers
+from diagnose.analyzers import host_sync
+from diagnose.errors import InputError
+from diagnose.pipeline.run import examine
+
+
+def broken(*_args):
+    raise ZeroDivisionError("by chance")
+
+
+def ids(findings):
+    return [f.rule for f in findings]
+
+
+def several(late):
+    """Give the gap two causes: 100 µs of collection and 290 of Python."""
+    late.gc(300, 400)
+    return late
+
+
+def test_findings_come_with_the_largest_first(late):
+    answer = several(late).diagnosis()
+    assert ids(answer.findings) == ["python-stall", "gc-pause", "launch-bound"]
+    assert [f.lost_ns for f in answer.findings] == [290_000, 100_000, 10_000]
+    assert answer.dominant == "python-stall"
+    assert [round(share, 6) for share in answer.idle_by_cause.values()] == [0.29, 0.1, 0.01]
+
+
+@pytest.mark.parametrize(("collected", "named"), [(9, False), (10, True)])
+def test_less_than_a_hundredth_of_the_step_is_not_named(late, collected, named):
+    late.gc(300, 300 + collected)
+    answer = late.diagnosis()
+    assert ("gc-pause" in ids(answer.findings)) == named
+    assert ("gc-pause" in {p.rule for p in answer.prescriptions}) == named
+    assert answer.idle_by_cause["gc-pause"] == collected / 1000
+
+
+def healthy(recording, num=3):
+    """Return steps that keep the device busy, with the queue always ahead and pauses of 1 µs."""
+    r = recording()
+    for i in range(num):
+        at = 1000 * i
+        r.step(i, at, at + 1000)
+        for k in range(10):
+            start = at + 100 * k
+            r.op("aten::linear", start, start + 100)
+            r.kernel("ampere_bf16_s16816gemm", start, start + 99, launched=(start - 500, start - 495))
+    return r
+
+
+def test_a_healthy_recording_yields_nothing(recording):
+    answer = healthy(recording).diagnosis()
+    assert answer.verdict == "kernel-bound"
+    assert answer.findings == ()
+    assert answer.prescriptions == ()
+    assert answer.dominant is None
+    assert "nothing stands out as waste" in answer.headline
+
+
+def test_a_full_device_takes_its_cause_from_the_busy_rules(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 1000)
+    r.kernel("ampere_sgemm_128x64", 0, 200, launched=(-20, -15))
+    r.kernel("gemm", 350, 1000, launched=(340, 345))
+    answer = r.diagnosis()  # 150 µs idle, and half of 200 µs for products in float32
+    assert answer.verdict == "kernel-bound"
+    assert [(f.rule, f.lost_ns) for f in answer.findings] == [
+        ("full-precision-matmul", 100_000),
+        ("launch-bound", 150_000),
+    ]
+    assert answer.dominant == "full-precision-matmul"
+
+
+def test_a_device_with_gaps_takes_it_from_the_idle_rules(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 1000)
+    for i in range(20):
+        r.kernel("ampere_sgemm_128x64", 35 * i, 35 * (i + 1), launched=(-40 + i, -39 + i))
+    r.kernel("gemm", 900, 1000, launched=(890, 895))
+    answer = r.diagnosis()
+    assert answer.verdict == "gaps"
+    assert [(f.rule, f.lost_ns) for f in answer.findings] == [
+        ("launch-bound", 200_000),
+        ("full-precision-matmul", 350_000),
+    ]
+    assert answer.dominant == "launch-bound"
+
+
+def test_where_nothing_lies_in_the_verdicts_scope_nothing_dominates(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 1000)
+    r.kernel("gemm", 0, 500, launched=(-20, -15))
+    r.kernel("gemm", 600, 1000, launched=(590, 595))
+    answer = r.diagnosis()
+    assert (answer.verdict, answer.dominant) == ("kernel-bound", None)
+    assert ids(answer.findings) == ["launch-bound"]
+
+
+@pytest.mark.parametrize(("took", "answers"), [(1_999, False), (2_000, True)])
+def test_less_than_a_fiftieth_of_the_step_is_listed_but_no_answer(recording, took, answers):
+    r = recording(devices=())
+    r.step(1, 0, 100_000)
+    r.op("aten::mm", 0, 100_000 - took)
+    r.annotation("gloo:barrier", 100_000 - took, 100_000)
+    answer = r.diagnosis()
+    assert ids(answer.findings) == ["host-collective"]
+    assert answer.dominant == ("host-collective" if answers else None)
+    assert ("nothing stands out" in answer.headline) is not answers
+
+
+def test_prescriptions_come_with_the_largest_saving_first_and_once(late):
+    answer = several(late).diagnosis()
+    sums = [sum(p.saves_ns) for p in answer.prescriptions]
+    assert sums == sorted(sums, reverse=True)
+    assert [p.id for p in answer.prescriptions] == ["python-off-the-loop", "schedule-gc", "compile-graphs"]
+
+
+def test_lines_come_from_the_attribution_window_and_timing_does_not(late, recording):
+    slow = recording()
+    slow.step(9, 0, 5000)
+    slow.kernel("gemm", 0, 1000, launched=(-20, -15))
+    slow.frame("train.py(40): augment", 1000, 4990)
+    slow.op("aten::relu", 4990, 5000)
+    slow.kernel("relu", 5000, 5000, launched=(4990, 4995))
+    answer = late.diagnosis(attribution=slow)
+    finding = answer.findings[0]
+    assert (finding.rule, finding.lost_ns) == ("python-stall", 390_000)
+    assert [(w.file, w.line) for w in finding.where] == [("train.py", 40)]
+    assert answer.step_ns == 1_000_000
+
+
+def test_sampled_lines_stand_before_those_of_the_attribution_window(late, recording):
+    late.samples_every(10, 300, 690, ("data.py", 7, "decode"), running=1)
+    slow = recording()
+    slow.step(9, 0, 1000)
+    slow.kernel("gemm", 0, 300, launched=(-20, -15))
+    slow.frame("train.py(40): augment", 300, 690)
+    slow.op("aten::relu", 690, 1000)
+    slow.kernel("relu", 700, 1000, launched=(690, 695))
+    where = late.diagnosis(attribution=slow).findings[0].where
+    assert [(w.file, w.line) for w in where if w.file] == [("data.py", 7), ("train.py", 40)]
+
+
+def test_a_rule_that_speaks_only_of_the_attribution_window_is_not_found(late, recording):
+    slow = recording()
+    slow.step(9, 0, 1000)
+    slow.kernel("gemm", 0, 300, launched=(-20, -15))
+    slow.gc(300, 690)
+    slow.op("aten::relu", 690, 1000)
+    slow.kernel("relu", 700, 1000, launched=(690, 695))
+    assert "gc-pause" not in ids(late.diagnosis(attribution=slow).findings)
+
+
+def test_few_device_tasks_lower_the_confidence(late, recording):
+    answer = late.diagnosis()
+    assert {f.confidence for f in answer.findings} == {"low"}
+    assert any("only 2 device tasks" in note.text for note in answer.trust)
+    many = healthy(recording)
+    many.kernel("late", 4000, 4100, launched=(2990, 2995))
+    assert not any("device tasks: too few" in note.text for note in many.diagnosis().trust)
+
+
+def inflate(r, *, light, unprofiled):
+    r.told(light_ms=(light,), unprofiled_ms=(unprofiled,))
+    return r.diagnosis()
+
+
+def test_the_profilers_own_time_is_not_counted_in_the_loss(late):
+    late.op("aten::mm", 200, 690)
+    for i in range(10):
+        late.op("aten::add", 310 + i, 311 + i)
+    answer = inflate(late, light=1.015, unprofiled=1.0)
+    (finding,) = answer.findings
+    # 15 events in the step cost 1 µs each; eleven operators and the launch of them fall into the idle region
+    assert finding.lost_ns == pytest.approx(400_000 - 12_000)
+    said = "Recording adds about 0.01 ms of it to each step, which is not counted in the loss."
+    assert finding.evidence[-1] == said
+    assert answer.profiler_overhead == pytest.approx(0.015)
+    assert answer.recording_ns == pytest.approx(15_000)
+
+
+def test_no_more_is_deducted_than_recording_can_cost(late):
+    late.op("aten::mm", 200, 690)
+    answer = inflate(late, light=2.0, unprofiled=1.0)
+    # of the events in the step one launch and one operator fall into the idle region, 2 µs each at most
+    assert answer.findings[0].lost_ns == pytest.approx(400_000 - 4_000)
+
+
+def test_a_faster_recorded_step_deducts_nothing(late):
+    late.op("aten::mm", 200, 690)
+    assert inflate(late, light=0.9, unprofiled=1.0).findings[0].lost_ns == 400_000
+
+
+def test_without_such_measurements_the_overhead_is_unknown(late):
+    answer = late.diagnosis()
+    assert (answer.profiler_overhead, answer.recording_ns) == (None, 0.0)
+
+
+def test_the_source_says_where_steps_came_from(late, recording):
+    assert late.diagnosis().source.found_steps_by == "profiler marks"
+    unmarked = recording()
+    unmarked.kernel("gemm", 0, 100, launched=(-10, -5))
+    assert unmarked.diagnosis().source.found_steps_by == "none"
+    late.told(found_steps_by="optimizer", command=("train.py", "--lr", "1"), torch="2.13.0", unprofiled_ms=(1.5,))
+    source = late.diagnosis().source
+    assert (source.found_steps_by, source.command, source.torch) == ("optimizer", "train.py --lr 1", "2.13.0")
+    assert source.unprofiled_step_ns == (1_500_000,)
+    assert source.devices == ("NVIDIA A100",)
+
+
+def test_the_slowest_rank_answers_with_every_ranks_numbers_beside_it(recording, late):
+    fast = healthy(recording, num=1)
+    slow = late  # a tail makes its step longer
+    slow.kernel("gemm", 1000, 1500, launched=(900, 905))
+    answer = examine([fast.capture(), slow.capture()])
+    assert answer.step_ns == 1_500_000
+    assert answer.dominant == "python-stall"
+    assert [(r.verdict, r.step_ns) for r in answer.ranks] == [("kernel-bound", 1_000_000), ("cpu-bound", 1_500_000)]
+    assert [r.dominant for r in answer.ranks] == [None, "python-stall"]
+    assert answer.ranks[1].idle_by_cause == answer.idle_by_cause
+    assert examine([slow.capture()]).ranks == ()
+
+
+def test_no_capture_at_all_is_said_in_a_sentence():
+    with pytest.raises(InputError, match="no trace was given"):
+        examine([])
+
+
+def test_without_a_device_only_the_hosts_rules_are_asked(recording, monkeypatch):
+    monkeypatch.setattr(host_sync, "find", broken)
+    assert host_sync not in analyzers.HOST_RULES
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 1000)
+    answer = r.diagnosis()
+    assert (answer.verdict, answer.queue, answer.partition, dict(answer.idle_by_cause)) == ("no-gpu", None, None, {})
+    assert answer.trust[0].text == "The file has no device task: only the host can be diagnosed."
+    assert [op.name for op in answer.operators] == ["aten::mm"]
+
+
+def test_launches_without_any_device_task_are_no_cpu_training(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.runtime("cudaLaunchKernel", 10, 20)
+    (note,) = [n for n in r.diagnosis().trust if n.rule == "lost-records"]
+    assert note.text == (
+        "The file has 1 launches but no device task although the file lists NVIDIA A100: "
+        "the profiler did not record the device. Profile with ProfilerActivity.CUDA."
+    )

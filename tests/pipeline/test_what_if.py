@@ -1,0 +1,168 @@
+"""What the step would take if: questions to the replay, through the function behind `diagnose what-if`."""
+
+import json
+
+import pytest
+
+from diagnose.errors import InputError, UsageError
+from diagnose.model.events import Device
+from diagnose.pipeline import what_if
+from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, run_what_if
+
+A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
+
+
+@pytest.fixture
+def asked(recording, monkeypatch):
+    """A step of 1400 µs: gemm to 300, Python to 690, relu from 700 to 1400; the host is done at 800."""
+    r = recording()
+    r.step(1, 0, 800)
+    r.kernel("gemm", 0, 300, launched=(-20, -15))
+    r.op("aten::relu", 690, 700)
+    r.kernel("relu", 700, 1400, launched=(691, 695))
+    monkeypatch.setattr(what_if, "open_captures", lambda _paths: [r.capture()])
+    return lambda **changes: run_what_if("trace.json", WhatIfRequest(**changes))
+
+
+def test_without_a_change_the_step_is_the_measured_one(asked):
+    answer = asked()
+    assert (answer.baseline_ns, answer.after_ns) == (1_400_000, pytest.approx(1_400_000))
+    assert sum(share for _, share in answer.path) == pytest.approx(1)
+
+
+def test_a_kernel_at_the_end_gives_back_what_it_loses(asked):
+    assert asked(scale=(("relu", 0.5),)).after_ns == pytest.approx(1_050_000)
+
+
+def test_a_kernel_that_ends_while_the_host_is_late_gives_nothing_back(asked):
+    assert asked(scale=(("gemm", 0.5),)).after_ns == pytest.approx(1_400_000)
+
+
+def test_without_the_stall_the_step_is_shorter(asked):
+    answer = asked(without=("python-stall",))
+    assert 1_000_000 <= answer.after_ns <= 1_020_000
+    assert "shorter" in answer.text()
+
+
+def test_changes_are_replayed_together(asked):
+    both = asked(without=("python-stall",), scale=(("relu", 0.5),)).after_ns
+    assert both < min(asked(without=("python-stall",)).after_ns, asked(scale=(("relu", 0.5),)).after_ns)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"without": ("no-such-rule",)}, "is no rule of idle time"),
+        ({"without": ("gc-pause",)}, "takes no time in this trace"),
+        ({"scale": (("conv", 0.5),)}, "No kernel"),
+    ],
+)
+def test_what_cannot_be_asked(asked, changes, words):
+    with pytest.raises(UsageError, match=words):
+        asked(**changes)
+
+
+def test_several_ranks_are_refused(late, monkeypatch):
+    monkeypatch.setattr(what_if, "open_captures", lambda _paths: [late.capture(), late.capture()])
+    with pytest.raises(InputError, match="2 ranks"):
+        run_what_if("folder", WhatIfRequest())
+
+
+@pytest.fixture
+def on_the_host(recording, monkeypatch):
+    """Two steps of 100 without a device: 60 of loading in the training process, 40 of operators."""
+    r = recording(devices=())
+    for i in range(2):
+        r.step(i + 1, 100 * i, 100 * i + 100)
+        r.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100 * i, 100 * i + 60)
+        r.op("aten::mm", 100 * i + 60, 100 * i + 100)
+    monkeypatch.setattr(what_if, "open_captures", lambda _paths: [r.capture()])
+    return lambda **changes: run_what_if("trace.json", WhatIfRequest(**changes))
+
+
+def test_without_a_device_the_host_is_replayed(on_the_host):
+    assert on_the_host().after_ns == pytest.approx(100_000)
+    assert on_the_host(without=("data-stall",)).after_ns == pytest.approx(40_000)
+
+
+def test_workers_hide_loading_as_far_as_they_are_fast_enough(on_the_host):
+    # One worker delivers a batch every 60, of which the rest of the step hides 40.
+    assert on_the_host(workers=1).after_ns == pytest.approx(60_000)
+    assert on_the_host(workers=2).after_ns == pytest.approx(40_000)
+
+
+def test_a_prescription_is_applied_between_its_bounds(on_the_host):
+    answer = on_the_host(apply=("load-in-workers",))
+    now, then = answer.forecasts
+    assert now.step_ns == pytest.approx(100_000)
+    assert then.low_ns == pytest.approx(40_000)  # all of the stall
+    assert then.low_ns < then.step_ns < then.high_ns < 100_000
+    assert "with load-in-workers: " in answer.text()
+    assert json.loads(answer.to_json())["forecasts"][1]["range_ms"] == [then.low_ns / 1e6, then.high_ns / 1e6]
+
+
+def test_without_a_device_there_are_no_kernels_to_scale(on_the_host):
+    with pytest.raises(InputError, match="no device work"):
+        on_the_host(scale=(("gemm", 0.5),))
+
+
+def test_a_wait_at_a_line_is_dropped(recording, monkeypatch):
+    # After the sync at 82 the device is idle to 120. Without it b is launched at 30 + 28 = 58, and follows a at 80.
+    r = recording()
+    r.step(1, 0, 150)
+    r.frame("train.py(7): step", 0, 150)
+    r.kernel("a", 20, 80, launched=(10, 15))
+    r.op("aten::item", 28, 83)
+    r.runtime("cudaStreamSynchronize", 30, 82)
+    r.op("aten::mm", 84, 130)
+    r.kernel("b", 120, 150, launched=(110, 115))
+    monkeypatch.setattr(what_if, "open_captures", lambda _paths: [r.capture()])
+    answer = run_what_if("trace.json", WhatIfRequest(no_sync=(("train.py", 7),)))
+    assert answer.after_ns == pytest.approx(110_000)
+    with pytest.raises(UsageError, match=r"No wait for the device was recorded at other\.py:7"):
+        run_what_if("trace.json", WhatIfRequest(no_sync=(("other.py", 7),)))
+
+
+def test_an_unknown_prescription_names_those_that_there_are(on_the_host):
+    with pytest.raises(UsageError, match="no prescription nonsense; there are: load-in-workers"):
+        on_the_host(apply=("nonsense",))
+
+
+@pytest.mark.parametrize("text", ["train.py", "train.py:", "train.py:x", ":4", "train.py:0"])
+def test_a_place_that_is_none(text):
+    with pytest.raises(UsageError, match="FILE:LINE"):
+        parse_place(text)
+
+
+@pytest.mark.parametrize("text", ["gemm", "=0.5", "gemm=fast", "gemm=-1", "(=1", "gemm=inf", "gemm=nan", "gemm=1e300"])
+def test_a_scale_that_is_none(text):
+    with pytest.raises(UsageError, match="PATTERN=FACTOR"):
+        parse_scale(text)
+
+
+def test_a_pattern_may_hold_an_equals_sign():
+    assert parse_scale("a=b=0.5") == ("a=b", 0.5)
+
+
+def test_a_kernel_pattern_may_say_so():
+    assert parse_scale("kernel~gemm=0.5") == ("gemm", 0.5)
+
+
+def test_a_change_and_a_line_are_replayed_on_the_window_that_has_lines(recording, monkeypatch):
+    # Both windows have float32 products; the timing window has more of them than the one with lines has tasks.
+    timing, lines = recording(devices=[A100]), recording(devices=[A100])
+    timing.step(1, 0, 20)
+    for i in range(5):
+        timing.kernel("ampere_sgemm_128x64_nn", 100 * i, 100 * i + 100, launched=(2 * i, 2 * i + 1))
+    lines.step(1, 0, 150)
+    lines.frame("train.py(7): step", 0, 150)
+    lines.kernel("ampere_sgemm_128x64_nn", 20, 80, launched=(10, 15))
+    lines.op("aten::item", 28, 83)
+    lines.runtime("cudaStreamSynchronize", 30, 82)
+    lines.kernel("b", 120, 150, launched=(110, 115))
+    monkeypatch.setattr(what_if, "open_captures", lambda _paths: [timing.capture(lines)])
+    answer = run_what_if("trace.json", WhatIfRequest(apply=("allow-tf32",), no_sync=(("train.py", 7),)))
+    # The product takes 30 to 60 of its 60 less; without the wait b is launched at 58, and ends at 88 at the earliest.
+    assert [f.title for f in answer.forecasts] == ["now", "allow-tf32", "no wait for the device at train.py:7"]
+    assert answer.baseline_ns == pytest.approx(150_000)
+    assert 88_000 <= answer.after_ns <= 110_000
