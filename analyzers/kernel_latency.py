@@ -1,7 +1,8 @@
 """Queued kernels follow each other with a short pause.
 
 What it looks for
-    Idle of under 10 µs before a task that was already queued on the same stream.
+    Idle of under 10 µs, or 1.5 times the launch latency of the machine where that is longer, before a task that was
+    already queued on the same stream.
 
 Why it costs
     The device needs about 1 to 5 µs from one kernel to the next. It adds up only when kernels are tiny.
@@ -22,7 +23,6 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.gaps import LATENCY_NS
 
 META = RuleMeta(
     id="kernel-latency",
@@ -37,7 +37,7 @@ META = RuleMeta(
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim short device parts."""
     gaps = t.gaps
-    short = (gaps.end - gaps.queued_at) < LATENCY_NS
+    short = (gaps.end - gaps.queued_at) < gaps.latency_ns
     return intersect(left, gaps.device_part(np.asarray(short)))
 
 

@@ -33,6 +33,7 @@ META = RuleMeta(
     host_order=100,
     legend=Legend("operators were issued slower than they ran", "#6366f1"),
     changes=("compile-model", "compile-graphs"),
+    inflated=True,
     cause="host-work",
 )
 
@@ -68,6 +69,6 @@ def _calling(t: Tables, _o: Occurrences) -> list[str]:
 def _launching(t: Tables, _o: Occurrences) -> list[str]:
     q = t.queue
     return [
-        f"{q.launches_per_step:.0f} launches a step; {q.late_share:.0%} of the device tasks start less than 10 µs "
-        f"after their launch: the queue was empty."
+        f"{q.launches_per_step:.0f} launches a step; {q.late_share:.0%} of the device tasks were launched onto an "
+        f"empty device."
     ]

@@ -1,8 +1,9 @@
 """The file lacks device work that ran.
 
 What it looks for
-    More than 0.1 % of the launches have no device task in the file; and idle during which a blocking call keeps
-    waiting for the device, although the file shows nothing running on it.
+    More than 0.1 % of the launches have no device task in the file; idle during which a blocking call keeps waiting
+    for the device, although the file shows nothing running on it; and holes of a millisecond or more beside the nodes
+    of a CUDA graph.
 
 Why it costs
     It does not: the device was busy with work that was not recorded (nodes of a CUDA graph, dropped buffers, a
@@ -21,10 +22,10 @@ import numpy as np
 
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.lost import lost_share, time_without_task
+from diagnose.tables.lost import MIN_HOLE_NS, graph_holes, lost_share, time_without_task
 from diagnose.tables.syncs import blocking_calls
 
 META = RuleMeta(
@@ -40,28 +41,35 @@ RETURN_NS = 50_000  # a blocking call returns this soon after the device has dra
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle in which the host still waits for a device that seems to do nothing."""
+    holes = intersect(left, graph_holes(t))
     if lost_share(t) <= MIN_LOST:
-        return EMPTY
+        return holes
     waits = t.covering(blocking_calls(t))
     gaps = t.gaps
     late = Intervals(np.minimum(gaps.start + RETURN_NS, gaps.end), gaps.end)
     waited = covered(waits, late.start, late.end)
     mine = (waited > 0) & (covered(time_without_task(t), gaps.start - RETURN_NS, gaps.end) > 0)
-    return intersect(intersect(left, Intervals(gaps.start[mine], gaps.end[mine])), subtract(waits, EMPTY))
+    waiting = intersect(intersect(left, Intervals(gaps.start[mine], gaps.end[mine])), subtract(waits, EMPTY))
+    return union(waiting, holes)
 
 
 def find(t: Tables) -> list[Finding]:
     """Say how many launches have no task, and how much idle may not be real."""
-    share = lost_share(t)
-    if share <= MIN_LOST:
-        return []
-    text = f"{share:.1%} of the launches in the window have no device task in the file."
+    share, holes = lost_share(t), graph_holes(t)
+    texts = []
+    if share > MIN_LOST:
+        texts.append(f"{share:.1%} of the launches in the window have no device task in the file.")
+    if len(holes.start):
+        texts.append(
+            f"{len(holes.start)} holes of {MIN_HOLE_NS / 1e6:.0f} ms or more beside tasks of CUDA graphs, whose nodes "
+            "follow each other within microseconds: nodes are missing."
+        )
     return idle_finding(
         t,
         Idle(
             META.id,
             "The file lacks device work: part of the idle is not real",
             confidence="medium",
-            evidence=lambda _t, _o: [text],
+            evidence=lambda _t, _o: texts,
         ),
     )

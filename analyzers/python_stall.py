@@ -31,6 +31,7 @@ META = RuleMeta(
     host_order=80,
     legend=Legend("Python code ran between operators", "#2fa36b"),
     changes=("python-off-the-loop",),
+    inflated=True,
     cause="host-work",
 )
 

@@ -1,7 +1,8 @@
 """A task waits for another stream.
 
 What it looks for
-    Idle before a task that was already launched, when the task that ended at the gap's start ran on another stream.
+    Idle of at most 50 µs before a task that was already launched, when the task that ended at the gap's start ran on
+    another stream. What lasts longer waits for something else, since nothing runs on any stream meanwhile.
 
 Why it costs
     The event between two streams takes its time to travel, and everything behind the waiting task waits too.
@@ -29,10 +30,17 @@ META = RuleMeta(
     changes=("wait-later",),
 )
 
+MAX_WAIT_NS = 50_000  # from the end of the task that is waited for to the start of the one that waits
+
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim the device's part of gaps between tasks of different streams."""
-    return intersect(left, t.gaps.device_part(t.gaps.cross_stream))
+    """Claim the device's part of short gaps between tasks of different streams.
+
+    In a gap nothing runs on any stream, so what was waited for has ended where the gap begins.
+    """
+    gaps = t.gaps
+    short = gaps.end - gaps.start <= max(MAX_WAIT_NS, gaps.latency_ns)
+    return intersect(left, gaps.device_part(gaps.cross_stream & short))
 
 
 def find(t: Tables) -> list[Finding]:

@@ -27,6 +27,7 @@ META = RuleMeta(
     kind="idle",
     order=190,
     legend=Legend("the task was queued; the trace does not say what held it", "#b3bac4"),
+    explains=False,
 )
 
 

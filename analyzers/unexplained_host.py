@@ -26,6 +26,7 @@ META = RuleMeta(
     order=1000,
     legend=Legend("the host was late; the trace does not say why", "#98a1ae"),
     fallback=True,
+    explains=False,
     cause="host-work",
 )
 

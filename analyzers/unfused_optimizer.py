@@ -32,6 +32,7 @@ META = RuleMeta(
     host_order=90,
     legend=Legend("the optimizer updated parameters one by one", "#c2477f"),
     changes=("fused-optimizer", "foreach-optimizer"),
+    inflated=True,
     cause="host-work",
 )
 

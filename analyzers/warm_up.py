@@ -2,7 +2,9 @@
 
 What it looks for
     Idle inside calls that a program makes once: device code being loaded (a launch of over 1 ms, `cuModuleLoad*`,
-    stream and event creation), the first allocations, compilation; and that do not recur in the later steps.
+    stream and event creation), the first allocations, compilation, the capture of a graph, and an operator that is
+    silent for a millisecond or more before a kernel runs for the first time in the file. What recurs in the later steps
+    is none of it.
 
 Why it costs
     Once. A claim about the steady state cannot be made from such time.
@@ -20,10 +22,12 @@ import numpy as np
 
 from diagnose.analyzers.common.idle_findings import Idle, calls_inside, idle_finding
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import Intervals, intersect
+from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames, recurs
+from diagnose.tables.host_compute import first_use, graph_captures
+from diagnose.tables.names import GRAPH_CAPTURE
 
 META = RuleMeta(
     id="warm-up",
@@ -47,9 +51,9 @@ def claim(t: Tables, left: Intervals) -> Intervals:
         cold = (events.end[loads] - events.start[loads]).sum()
         if t.steps.num > 1 or cold >= COLD_BESIDE * (events.end[blocks] - events.start[blocks]).sum():
             once.append(blocks)
-    if not once:
-        return Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
-    return intersect(intersect(left, t.gaps.host_part()), t.covering(np.concatenate(once)))
+    calls = t.covering(np.concatenate(once)) if once else EMPTY
+    captures = EMPTY if recurs(t, t.calls(GRAPH_CAPTURE)) else graph_captures(t)
+    return intersect(intersect(left, t.gaps.host_part()), union(calls, captures, first_use(t)))
 
 
 def find(t: Tables) -> list[Finding]:

@@ -103,7 +103,13 @@ def _source(s: Source) -> dict[str, Json]:
 def _queue(q: Queue) -> dict[str, Json]:
     shares = _shares({k: getattr(q, k) for k in ("busy_share", "idle_share", "empty_share", "late_share")})
     depths = {k: _share(getattr(q, k)) for k in ("depth_p50", "depth_p90", "launches_per_step")}
-    return {**shares, **depths, "delay_p50_ms": _ms(q.delay_p50_ns)}
+    depths["busy_depth_p50"] = _share(q.busy_depth_p50)
+    return {
+        **shares,
+        **depths,
+        "delay_p50_ms": _ms(q.delay_p50_ns),
+        "launch_latency_ms": None if q.launch_latency_ns is None else _ms(q.launch_latency_ns),
+    }
 
 
 def _finding(f: Finding, step_ns: float) -> dict[str, Json]:

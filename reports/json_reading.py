@@ -61,6 +61,8 @@ class _Queue(msgspec.Struct):
     launches_per_step: Amount
     late_share: Share | None
     delay_p50_ms: Ms
+    busy_depth_p50: Amount = None  # absent in older reports
+    launch_latency_ms: Ms = None
 
 
 class _Partition(msgspec.Struct):
@@ -230,6 +232,8 @@ def _queue(q: _Queue) -> Queue:
         launches_per_step=q.launches_per_step or 0.0,
         late_share=_share(q.late_share),
         delay_p50_ns=_whole(q.delay_p50_ms),
+        busy_depth_p50=q.busy_depth_p50,
+        launch_latency_ns=None if q.launch_latency_ms is None else _whole(q.launch_latency_ms),
     )
 
 

@@ -80,7 +80,7 @@ def _depth_text(queue: Queue) -> str:
     return (
         f"depth {queue.depth_p50:,.0f} at the median, {queue.depth_p90:,.0f} at the 90th percentile; "
         f"empty {percent(queue.empty_share)}; {queue.launches_per_step:,.0f} launches a step, "
-        f"{percent(queue.late_share)} of tasks started as soon as launched"
+        f"{percent(queue.late_share)} of tasks launched onto an empty device"
     )
 
 

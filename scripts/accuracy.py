@@ -28,7 +28,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="also write the table as Markdown")
     parser.add_argument("--traces", type=Path, default=TRACES)
+    parser.add_argument(
+        "--simulated", type=int, metavar="N", help="score N simulated cases instead (docs/simulation.md)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the simulated cases")
+    parser.add_argument("--jobs", type=int, default=1, help="processes for the simulated cases")
+    parser.add_argument("--table", type=Path, help="write the tables of the simulated cases into this page")
+    parser.add_argument("--verbose", action="store_true", help="a line for each simulated case too")
     options = parser.parse_args()
+    if options.simulated:
+        from simulation.command import run_simulated
+
+        return run_simulated(
+            options.simulated, options.seed, jobs=options.jobs, table=options.table, verbose=options.verbose
+        )
     if not (options.traces / "labels.csv").is_file():
         print(f"skipped: no labelled traces in {options.traces}")
         return 0

@@ -144,16 +144,18 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The device's queue over the steady steps; depth counts launched and unfinished tasks."""
+    """The device's queue over the steady steps; depth counts launches that are not finished, a graph's as one."""
 
     busy_share: float
     idle_share: float
     depth_p50: float  # weighted by time
     depth_p90: float
-    empty_share: float  # share of the step with no task launched and unfinished
+    empty_share: float  # share of the step with no launch unfinished
     launches_per_step: float
-    late_share: float  # share of tasks that started less than 10 µs after their launch: the host had no lead
+    late_share: float  # share of tasks launched onto an empty device: all before had finished when the launch began
     delay_p50_ns: int  # median launch delay
+    busy_depth_p50: float | None = None  # over the time in which the device works; None where launches are not linked
+    launch_latency_ns: int | None = None  # median, of launches onto an empty device; None where there are too few
 
 
 @dataclass(frozen=True, slots=True)

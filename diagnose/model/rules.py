@@ -40,5 +40,7 @@ class RuleMeta:
     changes: tuple[str, ...] = ()  # ids of the changes that it can prescribe
     one_off: bool = False  # its idle comes once, not in every step: it makes a recording cold
     computes: bool = True  # of kernel rules: False where the tasks move data instead of computing
+    explains: bool = True  # False: the time is there, its cause is not known
+    inflated: bool = False  # recording makes its time longer: it grows with the number of recorded events
     cause: Cause = "tasks"
     fallback: bool = False  # takes the idle time that no other rule claims

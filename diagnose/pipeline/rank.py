@@ -23,7 +23,7 @@ from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.overhead import overhead_share, recording_ns, without_recording
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.trust import is_scanty, trust_notes
-from diagnose.pipeline.verdict import headline, matches_verdict, verdict
+from diagnose.pipeline.verdict import dominant, headline, verdict
 from diagnose.tables import Claim, Tables
 from diagnose.tables.roofline import roofline
 
@@ -100,7 +100,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     shares = _shares(t)
     idle = shares if t.device_id >= 0 else {}
     queue = t.queue if t.device_id >= 0 else None
-    answer = verdict(queue, idle)
+    answer = verdict(queue, t.partition if queue else None, idle)
     replayed, falls, path = Replayed(prescribed), None, None
     with noting("replay", notes):
         replayed = replay_savings(t, found, prescribed)
@@ -108,7 +108,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         falls, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
     found = [replace(f, path_share=replayed.on_path.get(f.rule)) for f in found]
     answers = [f for f in found if f.lost_ns >= WORTH_ANSWERING * step_ns]
-    largest = next((f for f in answers if matches_verdict(answer, analyzers.META[f.rule])), None)
+    largest = dominant(answer, answers, step_ns, t.steps.num)
     found.sort(key=lambda f: f is not largest)
 
     def part(name: str, make: Callable[[Tables], _Part]) -> _Part | None:

@@ -7,10 +7,12 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, union
-from diagnose.tables import Tables
-from diagnose.tables.names import KERNEL_LAUNCH, matching, rows_of
+from diagnose.tables import Tables, shared_table
+from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, matching, rows_of
 
-__all__ = ["launches_without_task", "lost_share", "time_without_task"]
+__all__ = ["graph_holes", "launches_without_task", "lost_share", "time_without_task"]
+
+MIN_HOLE_NS = 1_000_000  # nodes of a graph follow each other within some µs
 
 
 def _launches(t: Tables) -> Rows:
@@ -20,16 +22,13 @@ def _launches(t: Tables) -> Rows:
     return rows[(began >= start) & (began < end)]
 
 
+@shared_table
 def launches_without_task(t: Tables) -> Rows:
     """Return the launches in the window without a device task on any device."""
-
-    def look() -> Rows:
-        has_task = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
-        has_task[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
-        launches = _launches(t)
-        return launches[~has_task[launches]]
-
-    return t.cached("launches_without_task", look)
+    has_task = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
+    has_task[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
+    launches = _launches(t)
+    return launches[~has_task[launches]]
 
 
 def lost_share(t: Tables) -> float:
@@ -48,3 +47,14 @@ def time_without_task(t: Tables) -> Intervals:
     i = np.searchsorted(events.start[with_task], events.start[lost], side="right")
     until = np.append(events.start[with_task], t.steps.window_end)[i]
     return union((events.start[lost], until))
+
+
+def graph_holes(t: Tables) -> Intervals:
+    """Return long idle beside a task of a graph while the next task was queued: nodes that were not recorded."""
+    gaps, tasks = t.gaps, t.tasks
+    of_graph = np.zeros(len(t.trace.events) + 1, bool)
+    of_graph[matching(t.trace, (Kind.RUNTIME,), GRAPH_LAUNCH)] = True
+    if not of_graph.any() or not len(tasks.launch):
+        return EMPTY
+    beside = ((gaps.before >= 0) & of_graph[tasks.launch[gaps.before]]) | of_graph[gaps.launch]
+    return gaps.device_part(beside & (gaps.end - gaps.queued_at >= MIN_HOLE_NS))

@@ -15,6 +15,8 @@ __all__ = [
     "BACKWARD",
     "BLOCKING",
     "COLLECTIVE",
+    "GRAPH_CAPTURE",
+    "GRAPH_LAUNCH",
     "HOST_BACKEND",
     "HOST_COLLECTIVE",
     "KERNEL_LAUNCH",
@@ -50,6 +52,8 @@ LAUNCH = re.compile(
 KERNEL_LAUNCH = re.compile(
     r"^(cuda|hip|cu)(Ext)?(Launch(Cooperative)?Kernel|GraphLaunch|ModuleLaunch|LaunchCooperative)"
 )
+GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
+GRAPH_CAPTURE = re.compile(r"^(cuda|hip|cu)(StreamBeginCapture|StreamEndCapture|GraphInstantiate)")
 # Calls that return only once the device has caught up.
 BLOCKING = re.compile(
     r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*Async)|^(cu)Memcpy(DtoH|HtoD|DtoD)_v2$"

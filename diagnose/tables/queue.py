@@ -1,4 +1,4 @@
-"""Queue depth: tasks launched on the host and not yet finished on the device, over time."""
+"""Queue depth: launches made on the host and not yet finished on the device, over time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import numpy as np
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Queue
 from diagnose.model.events import Trace
-from diagnose.model.intervals import distinct, total
+from diagnose.model.intervals import Intervals, covered, distinct, total
 from diagnose.tables.device import Occupancy, Tasks
-from diagnose.tables.gaps import LATENCY_NS, launches_unlinked
+from diagnose.tables.gaps import late_tasks, latency_bound, launch_latency, launches_unlinked
 from diagnose.tables.steps import Steps
 
 __all__ = ["SIGNIFICANT_IDLE", "depth_over_time", "queue_numbers"]
@@ -20,11 +20,20 @@ SIGNIFICANT_IDLE = 0.17
 
 
 def depth_over_time(trace: Trace, tasks: Tasks, window: tuple[int, int]) -> tuple[Ints, Ints]:
-    """Return (time, depth): from each time on, that many tasks are launched and unfinished; starts at the window."""
+    """Return (time, depth): from each time on, that many launches are unfinished; starts at the window.
+
+    A launch of many tasks, as of a graph, counts as one until its last task has ended.
+    """
     begun = np.where(tasks.launch >= 0, trace.events.start[tasks.launch], tasks.start)
     begun = np.clip(np.minimum(begun, tasks.start), window[0], window[1])
-    time = np.concatenate([begun, tasks.end, [window[0]]])
-    change = np.concatenate([np.ones(len(begun), np.int64), -np.ones(len(tasks.end), np.int64), [0]])
+    ended = tasks.end
+    if len(begun):
+        launch = np.where(tasks.launch >= 0, tasks.launch, -1 - np.arange(len(tasks.launch)))  # unlinked: its own
+        order = np.argsort(launch, kind="stable")
+        first = np.flatnonzero(np.diff(launch[order], prepend=launch[order[0]] - 1))
+        begun, ended = np.minimum.reduceat(begun[order], first), np.maximum.reduceat(tasks.end[order], first)
+    time = np.concatenate([begun, ended, [window[0]]])
+    change = np.concatenate([np.ones(len(begun), np.int64), -np.ones(len(ended), np.int64), [0]])
     order = np.argsort(time, kind="stable")
     time, depth = time[order], np.cumsum(change[order])
     last = np.append(time[1:] > time[:-1], True)
@@ -38,6 +47,7 @@ def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps) ->
     weight = np.diff(np.append(time, end))
     p50, p90 = _weighted_percentiles(depth, weight, (0.5, 0.9))
     known = tasks.launch >= 0
+    latency = launch_latency(trace, tasks)
     delay = np.maximum(tasks.start[known] - trace.events.end[tasks.launch[known]], 0)
     return Queue(
         busy_share=total(parts.busy) / (end - start),
@@ -46,16 +56,26 @@ def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps) ->
         depth_p90=p90,
         empty_share=float(weight[depth <= 0].sum() / max(1, weight.sum())),
         launches_per_step=len(distinct(tasks.launch[known])) / steps.num,
-        late_share=_late_share(tasks, parts, delay),
+        late_share=_late_share(trace, tasks, parts, latency_bound(latency)),
         delay_p50_ns=int(np.median(delay)) if len(delay) else 0,
+        busy_depth_p50=None if launches_unlinked(tasks) else _busy_depth(time, depth, end, parts.busy),
+        launch_latency_ns=latency,
     )
 
 
-def _late_share(tasks: Tasks, parts: Occupancy, delay: Ints) -> float:
-    """Return the share of tasks that began as soon as launched; unlinked, of those that began after a pause."""
+def _busy_depth(time: Ints, depth: Ints, end: int, busy: Intervals) -> float | None:
+    """Return the median depth over the time in which the device works, None where it never does."""
+    weight = covered(busy, time, np.append(time[1:], end))
+    return _weighted_percentiles(depth, weight, (0.5,))[0] if weight.sum() else None
+
+
+def _late_share(trace: Trace, tasks: Tasks, parts: Occupancy, pause: int) -> float:
+    """Return the share of tasks launched onto an empty device; unlinked, of those that began after a pause."""
+    if not len(tasks.launch):
+        return 0.0
     if not launches_unlinked(tasks):
-        return float((delay < LATENCY_NS).mean()) if len(delay) else 0.0
-    pauses = parts.idle.end[(parts.idle.end - parts.idle.start) >= LATENCY_NS]
+        return float(late_tasks(trace, tasks)[tasks.launch >= 0].mean())
+    pauses = parts.idle.end[(parts.idle.end - parts.idle.start) >= pause]
     return float(np.isin(tasks.start, pauses).mean())
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.model.arrays import Ints
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import distinct
 from diagnose.tables.names import LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
@@ -24,7 +24,8 @@ MIN_HOLE_NS = 5e6  # between profiling cycles; a thread that is put aside betwee
 # A first step this much longer than the median of the others, with device code being loaded in it, is a cold one.
 COLD_RATIO = 1.5
 ALIKE = 0.01  # of the median length: steps that differ by less count as equal
-QUEUED_BEFORE_NS = 100_000  # ten times the longest launch latency on an empty queue
+QUEUED_BEFORE_NS = 100_000  # ten times the usual launch latency on an empty queue
+CROPPED_SHARE = 0.01  # of the device's work: what ran before the recording's first wait is an incomplete rest
 COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a warm one takes 3 to 20 µs
 
 
@@ -128,13 +129,30 @@ def _window(trace: Trace, start: int, end: int) -> tuple[int, int]:
     mine = tasks[(began >= start) & (began < end)]
     if not len(mine):
         return start, end
-    first = int(next(iter(tasks[events.end[tasks] > start]), mine[0]))
-    launch = int(events.cause[first])
-    is_mine = launch >= 0 and start <= events.start[launch] < end
-    waited = int(events.start[first] - events.end[launch]) if is_mine else 0
     stop = max(end, int(events.end[mine].max()))
-    begin = int(events.start[first]) if waited > QUEUED_BEFORE_NS else start
-    return (begin if begin < stop else start), stop
+    begin = _after_cropped_work(trace, tasks[events.end[tasks] > start], (start, end))
+    return (begin if begin is not None and begin < stop else start), stop
+
+
+def _after_cropped_work(trace: Trace, tasks: Rows, window: tuple[int, int]) -> int | None:
+    """Return when the first task began that waited for work from before the recording, None where none did.
+
+    It is the first of its stream, was launched in the window, and waited although the file shows nothing running on any
+    stream. Nearly nothing ran before it.
+    """
+    events = trace.events
+    start, end, launch = events.start[tasks], events.end[tasks], events.cause[tasks]
+    firsts = np.sort(np.unique(events.stream[tasks], return_index=True)[1])
+    work = np.cumsum(end - start)
+    begin = None
+    for i in firsts.tolist():
+        if i and work[i - 1] > CROPPED_SHARE * work[-1]:
+            break
+        is_mine = launch[i] >= 0 and window[0] <= events.start[launch[i]] < window[1]
+        ready = max(int(events.end[launch[i]]), int(end[:i].max(initial=events.end[launch[i]])))
+        if is_mine and start[i] - ready > QUEUED_BEFORE_NS:
+            begin = int(start[i])
+    return begin
 
 
 def _unmarked(trace: Trace) -> Steps:
@@ -160,6 +178,8 @@ def _recorded(trace: Trace) -> tuple[int, int]:
     first = int(tasks[0])
     start, end = int(events.start[first]), int(events.end[tasks].max())
     launch = int(events.cause[first])
-    if launch >= 0 and start - int(events.end[launch]) <= QUEUED_BEFORE_NS:
+    if launch >= 0:
         start = min(start, int(events.start[launch]))
+    begin = _after_cropped_work(trace, tasks, (start, end))
+    start = start if begin is None else begin
     return start, max(end, start + 1)

@@ -38,7 +38,8 @@ def test_or_a_millisecond_whatever_else_the_gap_holds(recording, took, booked):
     r.step(1, 0, 10_000)
     r.kernel("gemm", 0, 1000, launched=(-20, -15))
     loading(r, start=1000, end=1000 + took)
-    r.op("aten::mm", 1000 + took, 10_000)
+    for start in range(1000 + took, 9000, 10):
+        r.op("aten::mm", start, start + 10)
     r.kernel("relu", 9000, 10_000, launched=(8990, 8995))
     assert r.booked() == {
         rule: ns for rule, ns in {"launch-bound": 8_000_000 - booked, "data-stall": booked}.items() if ns

@@ -55,3 +55,33 @@ def test_a_call_that_returns_as_the_device_drains_is_a_plain_sync(late):
 
 def test_a_complete_file_has_no_such_note(late):
     assert [note for note in late.diagnosis().trust if note.rule == "lost-records"] == []
+
+
+@pytest.mark.parametrize(("hole", "rule"), [(999, "unexplained-device"), (1000, "lost-records")])
+def test_a_long_hole_before_a_queued_graph_lacks_nodes(recording, hole, rule):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.kernel("gemm", 0, 1000, launched=(-20, -15))
+    node = r.kernel("node", 1000 + hole, 10_000)
+    r.runtime("cudaGraphLaunch", 100, 110, launches=node)
+    assert r.booked() == {rule: hole * 1000}
+
+
+def test_the_holes_beside_graphs_are_counted(recording):
+    r = recording()
+    r.step(1, 0, 10_000)
+    nodes = [r.kernel("node", at, at + 100) for at in (0, 2000, 4000)]
+    r.runtime("cudaGraphLaunch", -20, -10, launches=nodes)
+    r.kernel("gemm", 4100, 10_000, launched=(10, 20))
+    finding = r.find("lost-records")
+    assert finding.lost_ns == 3_800_000
+    assert finding.evidence[1].startswith("2 holes of 1 ms or more beside tasks of CUDA graphs")
+
+
+def test_a_graph_that_was_launched_late_waited_for_the_host(recording):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.kernel("gemm", 0, 1000, launched=(-20, -15))
+    node = r.kernel("node", 5000, 10_000)
+    r.runtime("cudaGraphLaunch", 4980, 4990, launches=node)
+    assert "lost-records" not in r.booked()

@@ -106,3 +106,16 @@ def test_compilation_in_one_step_is_warm_up(late):
 def test_calls_while_the_device_is_busy_cost_nothing(late):
     late.runtime("cuModuleLoadData", 10, 290)
     assert "warm-up" not in late.booked()
+
+
+def test_capturing_a_graph_is_warm_up_from_the_enclosing_operator_to_the_first_launch(recording):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.kernel("gemm", 0, 1000, launched=(-20, -15))
+    r.op("CompiledFunction", 1000, 9000)
+    for start in range(1000, 5000, 500):  # recorded into the graph, so nothing runs
+        r.op("aten::mm", start, start + 100)
+    r.runtime("cudaGraphInstantiateWithFlags", 5000, 5040)
+    node = r.kernel("gemm", 6000, 10_000)
+    r.runtime("cudaGraphLaunch", 5980, 5990, launches=node)
+    assert r.booked() == {"warm-up": 4_980_000, "launch-bound": 20_000}

@@ -13,7 +13,7 @@ LIMIT_S = 300
 LAUNCHER = (sys.executable, "-m", "diagnose")
 FEW_RUNS = (
     "from diagnose.trials import prove\n"
-    "prove.TIMED_S, prove.LEAST_TIMED, prove.LEAST_WARM_UP, prove.MOST_BLOCKS = 0.02, 6, 2, 1\n"
+    "prove.TIMED_S, prove.MIN_TIMED_STEPS, prove.MIN_WARM_UP_STEPS, prove.MAX_BLOCKS = 0.02, 6, 2, 1\n"
     "prove.is_certain = lambda trial: False\n"  # what is faster by chance would be run again
     "from diagnose.cli.main import main\n"
     "main()"

@@ -24,6 +24,7 @@ def collector():
     yield
     assert gc.isenabled(), "a test left the collector off"
     assert gc.get_freeze_count() == 0, "a test left objects frozen"
+    gc.freeze()  # as conftest.py has it for the tests that follow
 
 
 def test_collects_on_schedule_only():
@@ -55,6 +56,15 @@ def test_what_lives_is_frozen_after_the_warm_up_only():
         assert gc.get_freeze_count() > 1000
 
 
+def test_a_collection_goes_over_what_is_not_frozen_only():
+    heap = [[i] for i in range(20_000)]
+    with scheduled_gc(every=1, warm_up=0) as collect:
+        collect.step()
+        assert len(gc.get_objects()) < 20_000  # frozen objects are not among them
+    assert len(heap) == 20_000
+
+
+@pytest.mark.timing
 def test_frozen_heap_makes_collections_cheap():
     heap = [[i] for i in range(200_000)]
     start = gc.get_stats()[2]["collections"]

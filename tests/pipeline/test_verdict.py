@@ -1,40 +1,78 @@
-"""The verdict: sparse, full, or dense with gaps; and its sentence."""
+"""The verdict: shallow, full, or deep with gaps; the finding that answers; and the sentence."""
 
 import pytest
 
 from diagnose.analyzers import META
-from diagnose.model.diagnosis import Finding, Queue
-from diagnose.pipeline.verdict import headline, matches_verdict, verdict
+from diagnose.model.diagnosis import Finding, Partition, Queue
+from diagnose.pipeline.verdict import dominant, headline, matches_verdict, verdict
 
 
-def queue(idle, late=0.0):
-    return Queue(1 - idle, idle, 3.0, 9.0, idle, 100.0, late, 20_000)
+def queue(idle, *, depth=50.0, late=0.0):
+    return Queue(1 - idle, idle, 3.0, 9.0, idle, 100.0, late, 20_000, depth)
+
+
+def answered(found, causes, *, communication=0.0):
+    return verdict(found, Partition(1 - communication - found.idle_share, communication, 0.0, found.idle_share), causes)
+
+
+@pytest.mark.parametrize(
+    ("idle", "depth", "expected"),
+    [
+        (0.0, 1.0, "kernel-bound"),
+        (0.17, 1.0, "kernel-bound"),
+        (0.171, 1.0, "cpu-bound"),  # however small the idle share: the host has no lead
+        (0.171, 9.0, "gaps"),
+        (0.9, 9.0, "gaps"),
+        (0.9, 8.0, "cpu-bound"),
+    ],
+)
+def test_idle_first_then_the_depth_while_the_device_works(idle, depth, expected):
+    assert answered(queue(idle, depth=depth), {"launch-bound": idle}) == expected
 
 
 @pytest.mark.parametrize(
     ("idle", "late", "expected"),
-    [
-        (0.0, 1.0, "kernel-bound"),
-        (0.17, 1.0, "kernel-bound"),
-        (0.171, 0.0, "gaps"),
-        (0.5, 1.0, "gaps"),
-        (0.501, 0.49, "gaps"),
-        (0.501, 0.5, "cpu-bound"),
-        (1.0, 1.0, "cpu-bound"),
-    ],
+    [(0.5, 1.0, "gaps"), (0.501, 0.49, "gaps"), (0.501, 0.5, "cpu-bound"), (1.0, 1.0, "cpu-bound")],
 )
-def test_idle_first_then_how_many_tasks_are_late(idle, late, expected):
-    assert verdict(queue(idle, late), {"launch-bound": idle}) == expected
+def test_without_linked_launches_pauses_stand_for_the_depth(idle, late, expected):
+    assert answered(queue(idle, depth=None, late=late), {"launch-bound": idle}) == expected
+
+
+@pytest.mark.parametrize(("communication", "expected"), [(0.4, "cpu-bound"), (0.41, "gaps")])
+def test_a_device_that_waits_longer_for_other_ranks_is_not_limited_by_its_host(communication, expected):
+    assert answered(queue(0.4, depth=2.0), {"launch-bound": 0.4}, communication=communication) == expected
 
 
 @pytest.mark.parametrize(("cold", "expected"), [(0.299, "gaps"), (0.3, "cpu-bound")])
 @pytest.mark.parametrize("rule", ["warm-up", "recompilation", "allocator-stall"])
 def test_half_of_the_idle_in_a_cold_start_makes_the_host_the_limit(rule, cold, expected):
-    assert verdict(queue(0.6), {rule: cold, "launch-bound": 0.6 - cold}) == expected
+    assert answered(queue(0.6), {rule: cold, "launch-bound": 0.6 - cold}) == expected
 
 
 def test_without_a_queue_there_is_no_gpu():
-    assert verdict(None, {}) == "no-gpu"
+    assert verdict(None, None, {}) == "no-gpu"
+
+
+def found(rule, share, count=10):
+    return Finding(rule, "title", share * 1e6, count)
+
+
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    [
+        ([found("launch-bound", 0.4), found("data-stall", 0.3)], "data-stall"),  # recording makes launching longer
+        ([found("launch-bound", 0.4), found("data-stall", 0.29)], "launch-bound"),
+        ([found("launch-bound", 0.4), found("data-stall", 0.3, count=4)], "launch-bound"),  # in 4 of 10 steps
+        ([found("launch-bound", 0.4), found("warm-up", 0.39)], "launch-bound"),
+        ([found("data-stall", 0.4), found("host-sync", 0.39)], "data-stall"),
+        ([found("unexplained-host", 0.5), found("host-sync", 0.1)], "host-sync"),
+        ([found("unexplained-host", 0.5), found("host-sync", 0.09)], "unexplained-host"),
+        ([found("full-precision-matmul", 0.5)], None),
+    ],
+)
+def test_which_finding_answers(findings, expected):
+    answer = dominant("gaps", findings, 1e6, 10)
+    assert (answer.rule if answer else None) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,15 +102,15 @@ SYNC = Finding("host-sync", "The host waits", 400_000.0)
     ("found", "idle", "start"),
     [
         ("kernel-bound", 0.1, "The GPU is busy 90% of each 1.0 ms step"),
-        ("gaps", 0.4, "The GPU is idle 40% of each 1.0 ms step although its queue is dense"),
+        ("gaps", 0.4, "The GPU is idle 40% of each 1.0 ms step, in gaps of a queue otherwise 50 launches deep"),
         ("cpu-bound", 0.8, "The GPU is idle 80% of each 1.0 ms step because the host does not keep its queue filled"),
-        ("no-gpu", None, "Without a GPU in this recording the host takes all of each 1.0 ms step"),
+        ("no-gpu", None, "CPU-only recording: 1.0 ms per step"),
     ],
 )
 @pytest.mark.parametrize("largest", [SYNC, None])
 def test_the_headline_is_one_sentence(found, idle, start, largest):
     said = headline(found, None if idle is None else queue(idle), 1_000_000.0, largest)
-    end = "; the largest cause: the host waits (40% of the step)." if largest else ", and nothing stands out as waste."
+    end = "; the largest cost: the host waits (40% of the step)." if largest else ", and nothing stands out as waste."
     assert said == start + end
 
 
@@ -80,4 +118,4 @@ def test_the_headline_is_one_sentence(found, idle, start, largest):
     ("title", "said"), [("GPU idles", "GPU idles"), ("AdamW loops", "AdamW loops"), ("The x", "the x")]
 )
 def test_names_keep_their_capitals(title, said):
-    assert f"cause: {said} (" in headline("gaps", queue(0.4), 1e6, Finding("r", title, 1e5))
+    assert f"cost: {said} (" in headline("gaps", queue(0.4), 1e6, Finding("r", title, 1e5))

@@ -30,7 +30,9 @@ def test_figures_are_weighted_by_time(recording):
     assert (q.busy_share, q.idle_share, q.empty_share) == (0.4, 0.6, 0.5)
     assert q.launches_per_step == 2
     assert q.delay_p50_ns == 165_000  # 90 and 240
-    assert q.late_share == 0
+    assert q.late_share == 0.5  # the first: nothing ran before its launch
+    assert q.busy_depth_p50 == 1  # 200 µs at 1, 200 at 2
+    assert q.launch_latency_ns is None  # one launch is too few
 
 
 def test_what_was_queued_before_the_window_is_there_at_its_start(recording):
@@ -64,15 +66,49 @@ def test_one_launch_of_many_kernels_counts_once(recording):
     nodes = [r.kernel("node", 100 * i, 100 * i + 100) for i in range(1, 4)]
     r.runtime("cudaGraphLaunch", 10, 20, launches=nodes)
     assert r.tables().queue.launches_per_step == 1
-    assert depths(r)[1] == (10, 3)
+    assert depths(r) == [(0, 0), (10, 1), (400, 0)]
+    assert r.tables().queue.busy_depth_p50 == 1
 
 
-@pytest.mark.parametrize(("delay", "late"), [(9.999, 1.0), (10, 0.0)])
-def test_late_tasks_start_less_than_10_us_after_their_launch(recording, delay, late):
+@pytest.mark.parametrize(("launched", "late"), [(99, 0.5), (100, 1.0)])
+def test_late_tasks_are_launched_when_all_before_have_finished(recording, launched, late):
     r = recording()
     r.step(1, 0, 1000)
-    r.kernel("a", 100 + delay, 300, launched=(90, 100))
+    r.kernel("a", 50, 100, launched=(10, 20))
+    r.kernel("b", 300, 400, launched=(launched, launched + 5), stream=20)
     assert r.tables().queue.late_share == late
+
+
+def test_depth_is_over_the_time_in_which_the_device_works(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    for i in range(10):  # 10 unfinished at first, then one less every 10 µs
+        r.kernel("a", 100 + 10 * i, 110 + 10 * i, launched=(i, i + 1))
+    q = r.tables().queue
+    assert (q.depth_p50, q.busy_depth_p50) == (0, 5)
+
+
+def on_empty_device(recording, latency, num=6):
+    """Return a step in which the device waits for each launch, and each task starts so many µs after its launch."""
+    r = recording()
+    r.step(1, 0, 200 * num)
+    for i in range(num):
+        r.kernel("a", 200 * i + 10 + latency, 200 * i + 150, launched=(200 * i, 200 * i + 10))
+    return r
+
+
+def test_launch_latency_is_the_median_onto_an_empty_device(recording):
+    q = on_empty_device(recording, 20).tables().queue
+    assert (q.launch_latency_ns, q.late_share) == (20_000, 1.0)
+    assert on_empty_device(recording, 20, num=4).tables().queue.launch_latency_ns is None
+
+
+@pytest.mark.parametrize(("latency", "bound"), [(3, 10_000), (20, 30_000), (100, 150_000)])
+def test_a_pause_belongs_to_the_launch_up_to_one_and_a_half_of_the_latency(recording, latency, bound):
+    r = on_empty_device(recording, latency)
+    assert r.tables().gaps.latency_ns == bound
+    assert r.booked()["kernel-latency"] == latency * 1000  # of the first task, launched where the window begins
+    assert "unexplained-device" not in r.booked()
 
 
 def test_where_most_tasks_have_no_launch_a_pause_before_them_stands_for_lateness(recording):

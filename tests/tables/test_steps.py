@@ -172,3 +172,22 @@ def test_a_task_that_is_over_as_its_step_begins(recording, task):
     r.step(1, 0, 1000)
     r.kernel("a", *task, launched=(0, 5))
     assert steps(r).window == (0, 1_000_000)
+
+
+@pytest.mark.parametrize(("before", "start"), [(9, 5_000_000), (200, 0)])
+def test_work_that_was_queued_before_the_recording_is_no_idle_time(recording, before, start):
+    """The first task of stream 7 waits for 5 ms although nothing runs; all that ran before is ``before`` µs."""
+    r = recording()
+    r.kernel("fill", 0, before, stream=20, launched=(-20, -15))
+    r.kernel("gemm", 5000, 15_000, stream=7, launched=(20, 25))
+    r.kernel("gemm", 15_000, 16_000, stream=7, launched=(30, 35))
+    window = steps(r).window
+    assert window == ((start, 16_000_000) if start else (-20_000, 16_000_000))
+
+
+def test_a_side_stream_that_waits_for_another_is_not_cropped(recording):
+    r = recording()
+    r.kernel("fill", 0, 9, stream=20, launched=(-20, -15))
+    r.kernel("gemm", 10, 1000, stream=7, launched=(0, 5))
+    r.kernel("side", 1010, 15_000, stream=9, launched=(20, 25))
+    assert steps(r).window == (-20_000, 15_000_000)

@@ -1,0 +1,95 @@
+"""The wrong lines: a text that stands exactly once in the sources, what it becomes, and the tests that should notice.
+
+A text is searched for over all sources, so that a file can be moved; tests are patterns, so that theirs can, too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["CASES", "Case"]
+
+
+class Case(NamedTuple):
+    """One wrong line."""
+
+    area: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+_TESTS = {
+    "queue": ("tests/tables", "tests/pipeline"),
+    "causes": ("tests/tables", "tests/pipeline", "tests/analyzers"),
+    "verdict": ("tests/pipeline",),
+    "replay": ("tests/replay",),
+    "statistics": ("tests/**/test_statistics.py", "tests/trials/test_prove.py"),
+    "patches": ("tests/**/test_patches.py", "tests/**/test_scaling_patch.py", "tests/changes"),
+    "loaders": ("tests/kernels/test_*loader*.py", "tests/kernels/test_background*.py", "tests/kernels/test_conc*.py"),
+}
+_LINES = {
+    "queue": (
+        ("np.clip(np.minimum(begun, tasks.start), window[0]", "np.clip(np.maximum(begun, tasks.start), window[0]"),
+        ("empty_share=float(weight[depth <= 0].sum()", "empty_share=float(weight[depth <= 1].sum()"),
+        ("_weighted_percentiles(depth, weight, (0.5, 0.9))", "_weighted_percentiles(depth, weight, (0.5, 0.8))"),
+        ("tasks.start[known] - trace.events.end[tasks.launch[known]]",
+         "tasks.start[known] - trace.events.start[tasks.launch[known]]"),
+        ("return float((delay < ", "return float((delay > "),
+    ),
+    "causes": (
+        ("mine = intersect(left, claim(left))", "mine = claim(left)"),
+        ("left = subtract(left, mine)", "left = subtract(idle, mine)"),
+        ("order = np.argsort(-sums, kind=\"stable\")", "order = np.argsort(sums, kind=\"stable\")"),
+        ("gap = np.searchsorted(gaps.start, start, side=\"right\") - 1",
+         "gap = np.searchsorted(gaps.start, start, side=\"left\") - 1"),
+    ),
+    "verdict": (
+        ("if queue.idle_share <= SIGNIFICANT_IDLE:", "if queue.idle_share <= 0.0:"),
+        ("if queue.idle_share <= SPARSE_IDLE:", "if queue.idle_share <= 0.9:"),
+        (">= SPARSE_LATE or cold", ">= SPARSE_LATE and cold"),
+        ("cold >= queue.idle_share / 2", "cold >= queue.idle_share * 2"),
+        ("(rule.kind in (\"trust\", \"idle\")) != (found ==", "(rule.kind in (\"trust\", \"idle\")) == (found =="),
+    ),
+    "replay": (
+        ("latest = max(latest, allowed)", "latest = min(latest, allowed)"),
+        ("end[node] = latest + durations[node]", "end[node] = latest"),
+        ("allowed = end[sources[edge]] + delays[edge]", "allowed = end[sources[edge]]"),
+        ("sound = (rank[src] < rank[dst]) & (slack >= -MARGIN_NS)",
+         "sound = (rank[src] < rank[dst]) & (slack >= 10 * MARGIN_NS)"),
+        ("late = np.flatnonzero(tasks.start - allowed > EVENT_NS)",
+         "late = np.flatnonzero(tasks.start - allowed < EVENT_NS)"),
+        ("lanes.end[task] <= finish + MARGIN_NS]", "lanes.end[task] > finish + MARGIN_NS]"),
+        ("duration[tasks[hit]] - less[at[hit]]", "duration[tasks[hit]] + less[at[hit]]"),
+        ("ready = end - self.duration_ns", "ready = end"),
+        ("fraction * finding.lost_ns * t.steps.num / float(", "fraction * finding.lost_ns / float("),
+    ),
+    "statistics": (
+        ("baseline[:, :, np.newaxis] / variant[:, np.newaxis, :]",
+         "variant[:, np.newaxis, :] / baseline[:, :, np.newaxis]"),
+        ("noise *= (USUAL_RUNS / min(len(baseline), len(variant))) ** 0.5", "noise *= 1.0"),
+        ("float(max(high, ratio) * (1 + noise))", "float(max(high, ratio))"),
+        ("float(np.max(np.abs(medians / np.median(medians) - 1)))",
+         "float(np.min(np.abs(medians / np.median(medians) - 1)))"),
+        ("tail = (1 - COVERAGE) / 2", "tail = COVERAGE / 2"),
+    ),
+    "patches": (
+        ("return as_float(output, torch.bfloat16)", "return output"),
+        ("given.update(num_workers=wanted, persistent_workers=True)",
+         "given.update(num_workers=wanted, persistent_workers=False)"),
+        ("if type(self) is not cls or _has(signature", "if _has(signature"),
+        ("original(self, **{**changed, flag: True})", "original(self, **changed)"),
+        ("return _arguments(log, broadcast_buffers=False)", "return _arguments(log, broadcast_buffers=True)"),
+        ("self._has_gradients = True", "self._has_gradients = False"),
+    ),
+    "loaders": (
+        ("best.seconds > WORTH_CHANGING * trial.seconds", "best.seconds > trial.seconds"),
+        ("costs.transfer < WORTH_HIDING * costs.step", "costs.transfer > WORTH_HIDING * costs.step"),
+        ("number < len(self.expected) and not same(batch, self.expected[number])",
+         "number < len(self.expected) and same(batch, self.expected[number])"),
+        ("for _ in range(self.ahead))", "for _ in range(self.ahead + 3))"),
+        ("entries is None and not hasattr(loader.dataset, \"set_epoch\")", "entries is None"),
+        ("min(trial.seconds, again)", "max(trial.seconds, again)"),
+    ),
+}  # fmt: skip
+CASES = [Case(area, old, new, _TESTS[area]) for area, lines in _LINES.items() for old, new in lines]

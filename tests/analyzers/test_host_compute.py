@@ -1,0 +1,60 @@
+"""host-compute: the launching thread is inside one operator that calls nothing."""
+
+import pytest
+
+
+def silent_for(recording, us, *, name="gemm"):
+    """Return a step of 10 ms with an operator that is silent for so long between two kernels."""
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.kernel("gemm", 0, 1000, launched=(-20, -15))
+    r.op("aten::unique", 1000, 1000 + us)
+    r.op("aten::mm", 1000 + us, 1020 + us)
+    r.kernel(name, 1020 + us, 10_000, launched=(1005 + us, 1010 + us))
+    return r
+
+
+@pytest.mark.parametrize(("us", "rule"), [(999, "launch-bound"), (1000, "host-compute")])
+def test_an_operator_that_is_silent_for_a_millisecond_computes(recording, us, rule):
+    r = silent_for(recording, us)
+    assert max(r.booked(), key=r.booked().get) == rule
+
+
+def test_the_operator_that_filled_the_gap_is_named(recording):
+    finding = silent_for(recording, 4000).find("host-compute")
+    assert (finding.lost_ns, finding.count) == (4_000_000, 1)
+    assert finding.evidence[1] == "Inside aten::unique (4.00 ms a step)."
+    assert finding.examples[0].host == "aten::unique"
+
+
+def test_what_the_operator_calls_breaks_the_silence(recording):
+    r = silent_for(recording, 1500)
+    r.op("aten::empty", 1700, 1701)
+    assert r.booked()["launch-bound"] > 1_400_000
+    assert "host-compute" not in r.booked()
+
+
+def test_before_a_kernel_that_never_ran_it_is_first_use(recording):
+    assert silent_for(recording, 4000, name="new").booked()["warm-up"] == 4_000_000
+
+
+def test_an_operator_that_is_silent_in_every_step_is_no_first_use(recording):
+    r = recording()
+    for n in range(3):
+        at = 10_000 * n
+        r.step(n, at, at + 10_000)
+        r.kernel("gemm", at, at + 1000, launched=(at - 20, at - 15))
+        r.op("aten::unique", at + 1000, at + 5000)
+        r.kernel("new", at + 5010, at + 10_000, launched=(at + 5001, at + 5005))
+    booked = r.booked()
+    assert booked["host-compute"] == 12_000_000
+    assert "warm-up" not in booked
+
+
+def test_where_launches_are_not_linked_silence_shows_nothing(recording):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.op("aten::mm", 0, 10_000)
+    r.kernel("gemm", 0, 1000)
+    r.kernel("gemm", 5000, 10_000)
+    assert "host-compute" not in r.booked()
