@@ -36,7 +36,7 @@ _Part = TypeVar("_Part")
 
 # A finding that costs less of the step than this is not worth a line; and less than this is never the answer: steps of
 # the same script differ by as much.
-WORTH_NAMING, WORTH_ANSWERING = 0.01, 0.02
+MIN_NAMED_SHARE, MIN_ANSWER_SHARE = 0.01, 0.02
 
 
 def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
@@ -83,7 +83,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     if capture.attribution is not None:
         with noting("places", notes):
             found = _with_places(found, build_tables(capture, capture.attribution, notes), notes)
-    least = WORTH_NAMING * t.steps.step_ns
+    least = MIN_NAMED_SHARE * t.steps.step_ns
     with noting("profiler-overhead", notes):
         found = without_recording(t, found)
     found = [f for f in found if f.lost_ns >= least or (_is_state(f) and not f.lost_ns)]
@@ -101,13 +101,13 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     idle = shares if t.device_id >= 0 else {}
     queue = t.queue if t.device_id >= 0 else None
     answer = verdict(queue, t.partition if queue else None, idle)
-    replayed, falls, path = Replayed(prescribed), None, None
+    replayed, steps_after, path = Replayed(prescribed), None, None
     with noting("replay", notes):
         replayed = replay_savings(t, found, prescribed)
         notes += [Note(replayed.why_not)] if replayed.why_not else []
-        falls, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
+        steps_after, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
     found = [replace(f, path_share=replayed.on_path.get(f.rule)) for f in found]
-    answers = [f for f in found if f.lost_ns >= WORTH_ANSWERING * step_ns]
+    answers = [f for f in found if f.lost_ns >= MIN_ANSWER_SHARE * step_ns]
     largest = dominant(answer, answers, step_ns, t.steps.num)
     found.sort(key=lambda f: f is not largest)
 
@@ -128,7 +128,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         findings=tuple(found),
         prescriptions=replayed.prescriptions,
         replay_error=replayed.error,
-        waterfall=falls,
+        waterfall=steps_after,
         critical_path=path,
         source=_source(t),
         operators=part("operators", host_operators) or (),
