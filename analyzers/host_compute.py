@@ -33,6 +33,7 @@ META = RuleMeta(
     kind="idle",
     order=125,
     legend=Legend("an operator computed on the host", "#17a3a3"),
+    changes=("compute-on-device",),
     cause="host-work",
 )
 MAX_NAMED = 3

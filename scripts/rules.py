@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -12,6 +11,7 @@ from diagnose import analyzers
 from diagnose.analyzers import Analyzer
 from diagnose.changes import CHANGES, by_hand, patch_of
 from diagnose.changes.common.change import ByHand, Change
+from diagnose.text.pages import parse_page
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS: tuple[tuple[str, str, Sequence[Analyzer]], ...] = (
@@ -98,15 +98,9 @@ def _properties(change: Change) -> Iterator[tuple[str, str]]:
 
 def _page_of(module: str, name: str) -> Iterator[str]:
     """Yield the heading and the sections of the docstring of a rule or a change."""
-    first, sections = _parts(import_module(module).__doc__ or "")
-    yield f"### {name}\n\n{first}\n"
-    yield from (f"- **{heading}**: {text}" for heading, text in sections)
-
-
-def _parts(text: str) -> tuple[str, list[tuple[str, str]]]:
-    first, _, rest = text.partition("\n")
-    found = re.findall(r"^(\S.*)\n((?:[ ]{4}.*\n|\n)+)", rest + "\n", re.MULTILINE)
-    return first, [(heading, " ".join(body.split())) for heading, body in found]
+    page = parse_page(import_module(module).__doc__ or "")
+    yield f"### {name}\n\n{page.summary}\n"
+    yield from (f"- **{heading}**: {text}" for heading, text in page.sections)
 
 
 if __name__ == "__main__":

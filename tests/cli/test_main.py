@@ -78,8 +78,8 @@ def test_an_existing_report_is_kept_unless_forced(examined, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "code", "sentence"),
     [
-        (["-o", "r.pdf"], 2, "r.pdf has no known format; end its name in .html, .json or .txt."),
-        (["--html", "r.txt"], 2, "does not end in .html"),
+        (["-o", "r.pdf"], 2, "Invalid --output 'r.pdf': the name must end in .html, .json or .txt."),
+        (["--html", "r.txt"], 2, "Invalid --html 'r.txt': the name must end in .html."),
         (["--html", "r.html", "-o", "./r.html"], 2, "both name"),
         (["-o", "nowhere/r.json"], 6, "the folder nowhere does not exist"),
         (["--open"], 2, "--html FILE"),
@@ -147,7 +147,7 @@ def test_a_fault_of_our_own_says_how_to_report_it(examined, monkeypatch, capsys)
     monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", lambda captures, **_: {}["missing"])
     assert cli.run(["analyze", "a.json", "--quiet"]) == 70
     shown = capsys.readouterr().err
-    assert shown.startswith("diagnose: error: a fault in diagnose itself: KeyError: 'missing'.")
+    assert shown.startswith("diagnose: error: internal error: KeyError: 'missing'.")
     assert "Traceback" not in shown
     monkeypatch.setenv("DIAGNOSE_DEBUG", "1")
     assert cli.run(["analyze", "a.json", "--quiet"]) == 70
@@ -168,7 +168,18 @@ def test_wrong_usage_exits_with_2(capsys):
     assert cli.run(["analyse", "x"]) == 2
     assert cli.run(["trace", "--steps", "0", "train.py"]) == 2
     assert cli.run(["trace", "there-is-none.py"]) == 2
-    assert "There is no script there-is-none.py" in capsys.readouterr().err
+    assert "The script there-is-none.py does not exist" in capsys.readouterr().err
+
+
+def test_without_a_command_the_help_is_shown_as_it_is(capsys):
+    assert cli.run([]) == 2
+    shown = capsys.readouterr().err
+    assert "\n\nCommands:\n  trace    Run a script" in shown
+
+
+def test_wrong_usage_ends_with_one_sentence_like_every_error(capsys):
+    assert cli.run(["trace", "--step", "5", "train.py"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("diagnose: error: No such option")
 
 
 def test_help_imports_nothing_heavy():

@@ -52,7 +52,7 @@ def test_ranks_that_never_come_are_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "WAIT_S", 0.0)
     (tmp_path / "capture.rank0.json").touch()
     (note,) = ranks.wait_for_others(tmp_path, Ranks(0, 2, 2), whole_world=True, progress=QUIET)
-    assert note.startswith("No capture came from rank 1 of 2")
+    assert note.startswith("The capture of rank 1 of 2 is missing")
 
 
 def test_other_nodes_are_not_waited_for_without_a_shared_folder(tmp_path, monkeypatch):
