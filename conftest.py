@@ -31,6 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, here 
 LONGEST = ("faults", "e2e", "fixtures", "capture", "kernels/distributed", "kernels/ops", "reports/test_browser.py")
 TESTS = Path(__file__).parent / "tests"
 NOT_EVERYDAY = ("full", "timing")
+CPU_BEFORE = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,9 +75,23 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Let the test, with the fixtures that it sets up, wait for its turn."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if run is None:
+        item.stash[CPU_BEFORE] = _cpu_s()
         return (yield)
     with _turn(run, alone=item.get_closest_marker("timing") is not None):
+        item.stash[CPU_BEFORE] = _cpu_s()
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Give the report the CPU time of the test and of processes it waited for; see scripts/test_durations."""
+    if call.when == "teardown":
+        item.user_properties.append(("cpu_s", round(_cpu_s() - item.stash[CPU_BEFORE], 3)))
+    return (yield)
+
+
+def _cpu_s() -> float:
+    return sum(os.times()[:4])
 
 
 @contextmanager

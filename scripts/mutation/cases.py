@@ -21,7 +21,7 @@ class Case(NamedTuple):
 
 _TESTS = {
     "queue": ("tests/tables", "tests/pipeline"),
-    "causes": ("tests/tables", "tests/pipeline", "tests/analyzers"),
+    "causes": ("tests/tables", "tests/pipeline"),
     "verdict": ("tests/pipeline",),
     "replay": ("tests/replay",),
     "statistics": ("tests/**/test_statistics.py", "tests/trials/test_prove.py"),
@@ -35,7 +35,7 @@ _LINES = {
         ("_weighted_percentiles(depth, weight, (0.5, 0.9))", "_weighted_percentiles(depth, weight, (0.5, 0.8))"),
         ("tasks.start[known] - trace.events.end[tasks.launch[known]]",
          "tasks.start[known] - trace.events.start[tasks.launch[known]]"),
-        ("return float((delay < ", "return float((delay > "),
+        ("return float(late_tasks(trace, tasks)[", "return 1 - float(late_tasks(trace, tasks)["),
     ),
     "causes": (
         ("mine = intersect(left, claim(left))", "mine = claim(left)"),
@@ -46,8 +46,8 @@ _LINES = {
     ),
     "verdict": (
         ("if queue.idle_share <= SIGNIFICANT_IDLE:", "if queue.idle_share <= 0.0:"),
-        ("if queue.idle_share <= SPARSE_IDLE:", "if queue.idle_share <= 0.9:"),
-        (">= SPARSE_LATE or cold", ">= SPARSE_LATE and cold"),
+        ("busy_depth_p50 <= MAX_SHALLOW_DEPTH", "busy_depth_p50 > MAX_SHALLOW_DEPTH"),
+        ("if is_shallow(queue) or (queue.idle_share", "if is_shallow(queue) and (queue.idle_share"),
         ("cold >= queue.idle_share / 2", "cold >= queue.idle_share * 2"),
         ("(rule.kind in (\"trust\", \"idle\")) != (found ==", "(rule.kind in (\"trust\", \"idle\")) == (found =="),
     ),

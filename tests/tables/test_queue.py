@@ -35,6 +35,14 @@ def test_figures_are_weighted_by_time(recording):
     assert q.launch_latency_ns is None  # one launch is too few
 
 
+def test_the_upper_percentile_is_the_ninetieth(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("a", 100, 350, launched=(0, 10))
+    r.kernel("b", 350, 500, launched=(200, 210))
+    assert r.tables().queue.depth_p90 == 2  # 500 µs at 0, 350 at 1, 150 at 2
+
+
 def test_what_was_queued_before_the_window_is_there_at_its_start(recording):
     r = recording()
     r.step(1, 0, 1000)
