@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, calls_inside, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -52,4 +52,4 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of driver allocations with the calls that took it."""
     title = "The allocator asks the driver for memory in steady steps"
-    return idle_finding(t, Idle(META.id, title, evidence=calls_inside))
+    return idle_finding(t, IdleRule(META.id, title, evidence=calls_inside))

@@ -34,7 +34,7 @@ META = RuleMeta(
     order=130,
 )
 MIN_COVERED = 0.6  # of the busy time: most of what the device does must be known to say so
-NEAR = 0.6  # of the peak: what good libraries reach in large 16-bit products
+MIN_PEAK_SHARE = 0.6  # of the peak: what good libraries reach in large 16-bit products
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
@@ -45,7 +45,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     tasks = np.concatenate([group.tasks for group in known])
     time = busy_part(t, tasks)
     near = sum(group.share * group.time_ns for group in known) / sum(group.time_ns for group in known)
-    if time < MIN_COVERED * total(t.occupancy.busy) or near < NEAR:
+    if time < MIN_COVERED * total(t.occupancy.busy) or near < MIN_PEAK_SHARE:
         return []
     return [
         Finding(

@@ -16,7 +16,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.loading import loading_evidence, loading_facts
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
@@ -60,5 +60,5 @@ def find(t: Tables) -> list[Finding]:
         else "The step waits for the DataLoader's workers"
     )
     return idle_finding(
-        t, Idle(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
+        t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
     )

@@ -16,7 +16,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -41,4 +41,4 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time that another process may have taken."""
     text = f"{len(other_processes(t))} other process(es) were seen on the device while the steps ran."
     title = "Another process shares the device"
-    return idle_finding(t, Idle(META.id, title, confidence="medium", evidence=lambda _t, _o: [text]))
+    return idle_finding(t, IdleRule(META.id, title, confidence="medium", evidence=lambda _t, _o: [text]))

@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.locate import enclosing_operators
 from diagnose.model.diagnosis import Facts, Finding
 from diagnose.model.events import Ints, Kind
@@ -75,7 +75,7 @@ def _find_on_host(t: Tables) -> list[Finding]:
     if t.capture.info is not None and not facts["ddp"]:  # the capture would have seen one being made
         reductions = sum(1 for row in rows.tolist() if REDUCTION.search(t.name(row)))
         facts = {**facts, "reductions_by_hand": reductions / t.steps.num}
-    return idle_finding(t, Idle(META.id, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=facts))
+    return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=facts))
 
 
 def find(t: Tables) -> list[Finding]:
@@ -84,7 +84,7 @@ def find(t: Tables) -> list[Finding]:
         return _find_on_host(t)
     others = union(exposed_broadcasts(t), exposed_small(t))  # those have rules of their own
     exposed = total(subtract(t.occupancy.exposed_communication, others))
-    idle = idle_finding(t, Idle(META.id, TITLE))
+    idle = idle_finding(t, IdleRule(META.id, TITLE))
     lost_ns = exposed / t.steps.num + (idle[0].lost_ns if idle else 0.0)
     if lost_ns < MIN_SHARE * t.steps.step_ns:
         return []

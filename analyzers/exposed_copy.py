@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -58,7 +58,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name copies that nothing hides, with their kind and rate."""
     lost_ns = total(t.occupancy.exposed_copy) / t.steps.num
-    idle = idle_finding(t, Idle(META.id, "Copies between host and device are not hidden"))
+    idle = idle_finding(t, IdleRule(META.id, "Copies between host and device are not hidden"))
     lost_ns += idle[0].lost_ns if idle else 0.0
     if lost_ns < MIN_SHARE * t.steps.step_ns:
         return []

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
@@ -53,4 +53,4 @@ def _noted(t: Tables) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of garbage collections."""
-    return idle_finding(t, Idle(META.id, "Python's garbage collector stops the training thread"))
+    return idle_finding(t, IdleRule(META.id, "Python's garbage collector stops the training thread"))

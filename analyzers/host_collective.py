@@ -17,7 +17,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, longer_than, subtract, union
@@ -53,4 +53,4 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of collectives that the host waits for."""
-    return idle_finding(t, Idle(META.id, "The training thread waits for other ranks on the host", probe="middle"))
+    return idle_finding(t, IdleRule(META.id, "The training thread waits for other ranks on the host", probe="middle"))

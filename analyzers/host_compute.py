@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -47,7 +47,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the operators that filled the idle time."""
     title = "An operator computes on the host while the device waits"
-    return idle_finding(t, Idle(META.id, title, probe="middle", evidence=_operators))
+    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_operators))
 
 
 def _operators(t: Tables, o: Occurrences) -> list[str]:

@@ -23,7 +23,7 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -69,7 +69,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time after blocking calls with the operators that made them."""
     return idle_finding(
-        t, Idle(META.id, "The host waits for the device, which then runs dry", probe="start", evidence=_calls)
+        t, IdleRule(META.id, "The host waits for the device, which then runs dry", probe="start", evidence=_calls)
     )
 
 

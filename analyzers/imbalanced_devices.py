@@ -31,7 +31,7 @@ META = RuleMeta(
     order=20,
     changes=("one-process-a-device",),
 )
-EVEN = 0.8
+MIN_BALANCE = 0.8
 MIN_BUSY = 0.1  # of the window; a device that does next to nothing limits nobody
 
 
@@ -48,10 +48,10 @@ def find(t: Tables) -> list[Finding]:
         mine = rows[events.device[rows] == device]
         busy[device] = total(intersect(union((events.start[mine], events.end[mine])), span(start, end)))
     most, least = max(busy.values()), min(busy.values())
-    if most < MIN_BUSY * (end - start) or least >= EVEN * most:
+    if most < MIN_BUSY * (end - start) or least >= MIN_BALANCE * most:
         return []
     mean = sum(busy.values()) / len(busy)
-    told = ", ".join(f"GPU {device} {ns / t.steps.num / 1e6:.2f}" for device, ns in sorted(busy.items()))
+    listed = ", ".join(f"GPU {device} {ns / t.steps.num / 1e6:.2f}" for device, ns in sorted(busy.items()))
     return [
         Finding(
             rule=META.id,
@@ -59,6 +59,6 @@ def find(t: Tables) -> list[Finding]:
             lost_ns=(most - mean) / t.steps.num,
             count=len(busy),
             total_ns=int(most - mean),
-            evidence=(f"Busy with kernels, ms a step: {told}.",),
+            evidence=(f"Busy with kernels, ms a step: {listed}.",),
         )
     ]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -43,4 +43,4 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time between queued kernels."""
-    return idle_finding(t, Idle(META.id, "Pauses between queued kernels add up"))
+    return idle_finding(t, IdleRule(META.id, "Pauses between queued kernels add up"))

@@ -17,7 +17,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract
 from diagnose.model.rules import Legend, RuleMeta
@@ -56,9 +56,9 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time of launching."""
     if t.device_id < 0:
         title = "Operators are so small that calling them takes the step's time"
-        return idle_finding(t, Idle(META.id, title, probe="middle", evidence=_calling, facts={"has_device": False}))
+        return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_calling, facts={"has_device": False}))
     title = "The host launches kernels more slowly than the device finishes them"
-    return idle_finding(t, Idle(META.id, title, evidence=_launching, facts={"has_device": True}))
+    return idle_finding(t, IdleRule(META.id, title, evidence=_launching, facts={"has_device": True}))
 
 
 def _calling(t: Tables, _o: Occurrences) -> list[str]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -66,7 +66,7 @@ def find(t: Tables) -> list[Finding]:
         )
     return idle_finding(
         t,
-        Idle(
+        IdleRule(
             META.id,
             "The file lacks device work: part of the idle is not real",
             confidence="medium",

@@ -28,8 +28,8 @@ META = RuleMeta(
     order=60,
     changes=("expandable-segments",),
 )
-MUCH = 0.6  # of the device; below this it does no harm
-UNUSED = 1 / 3
+MIN_RESERVED_SHARE = 0.6  # of the device; below this it does no harm
+MIN_UNUSED_SHARE = 1 / 3
 
 
 def find(t: Tables) -> list[Finding]:
@@ -38,7 +38,7 @@ def find(t: Tables) -> list[Finding]:
     if memory is None or not memory.capacity or not memory.peak_reserved:
         return []
     unused = memory.peak_reserved - memory.peak_allocated
-    if memory.peak_reserved < MUCH * memory.capacity or unused < UNUSED * memory.peak_reserved:
+    if memory.peak_reserved < MIN_RESERVED_SHARE * memory.capacity or unused < MIN_UNUSED_SHARE * memory.peak_reserved:
         return []
     return [
         Finding(

@@ -11,7 +11,7 @@ What to do
     Raise the batch size, with the learning rate it asks for.
 
 How sure
-    Medium: what grows with the batch is told from when blocks are taken and given back. Whether a larger batch trains
+    Medium: what grows with the batch follows from when blocks are taken and given back. Whether a larger batch trains
     as well the trace does not know.
 """
 
@@ -28,24 +28,28 @@ META = RuleMeta(
     order=70,
     changes=("larger-batch",),
 )
-WANTED = 0.1  # of the step that launching costs
-HALF = 0.5
-USABLE = 0.9  # of the device: some is the driver's and the context's
-MOST_TIMES = 64
+TARGET_LAUNCH_SHARE = 0.1  # of the step that launching costs
+MAX_RESERVED_SHARE = 0.5
+USABLE_SHARE = 0.9  # of the device: some is the driver's and the context's
+MAX_TIMES = 64
 
 
 def find(t: Tables) -> list[Finding]:
     """Say how much larger the batch may be."""
     memory = memory_of(t)
     start, end = t.steps.window
-    if memory is None or not memory.capacity or t.causes.totals().get("launch-bound", 0) < WANTED * (end - start):
+    if (
+        memory is None
+        or not memory.capacity
+        or t.causes.totals().get("launch-bound", 0) < TARGET_LAUNCH_SHARE * (end - start)
+    ):
         return []
     reserved = memory.peak_reserved or memory.peak_allocated
     growing = sum(memory.by_category.get(name, 0) for name in (ACTIVATIONS, INPUT, WORKSPACE))
-    if reserved > HALF * memory.capacity or not growing:
+    if reserved > MAX_RESERVED_SHARE * memory.capacity or not growing:
         return []
-    times = 1 + (USABLE * memory.capacity - reserved) / growing
-    much = f"{times:.0f}" if times < MOST_TIMES else f"over {MOST_TIMES}"
+    times = 1 + (USABLE_SHARE * memory.capacity - reserved) / growing
+    much = f"{times:.0f}" if times < MAX_TIMES else f"over {MAX_TIMES}"
     return [
         Finding(
             rule=META.id,

@@ -29,7 +29,7 @@ META = RuleMeta(
     order=50,
     changes=("expandable-segments", "checkpoint-blocks"),
 )
-FULL = 0.97  # of the device: the driver and the context take the rest
+MIN_RESERVED_SHARE = 0.97  # of the device: the driver and the context take the rest
 
 
 def find(t: Tables) -> list[Finding]:
@@ -39,7 +39,7 @@ def find(t: Tables) -> list[Finding]:
         return []
     reserved = memory.peak_reserved or memory.peak_allocated
     retries = memory.retries or 0
-    if not retries and reserved < FULL * memory.capacity:
+    if not retries and reserved < MIN_RESERVED_SHARE * memory.capacity:
         return []
     held = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in list(memory.by_category.items())[:4])
     return [

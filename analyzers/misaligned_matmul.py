@@ -34,17 +34,17 @@ META = RuleMeta(
     changes=("pad-size",),
 )
 MIN_SHARE = 0.05  # of the busy time
-SLOW = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %
-REACHED = 0.6  # of the peak, by products of sizes that fit
+SLOW_SHARE = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %
+REACHED_SHARE = 0.6  # of the peak, by products of sizes that fit
 MULTIPLE = {"f16": 8, "fp8": 16, "tf32": 4}  # elements in 16 bytes
-SMALLEST = 32  # sizes below this are vectors' work, which tiles do not help
+MIN_SIZE = 32  # sizes below this are vectors' work, which tiles do not help
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::linear"})
 
 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of products above what padded ones need."""
     peak = gpu_spec(t)
-    found = [(g, odd) for g in groups(t) if (odd := _odd_size(g)) and g.share < SLOW]
+    found = [(g, odd) for g in groups(t) if (odd := _odd_size(g)) and g.share < SLOW_SHARE]
     if peak is None or not found:
         return []
     free = free.copy()
@@ -52,7 +52,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         free[attention.products] = False
     found = [(g, odd) for g, odd in found if free[g.tasks].all()]
     tasks = np.concatenate([g.tasks for g, _ in found]) if found else np.zeros(0, np.intp)
-    told = [
+    lines = [
         f"{g.op} {g.shapes}: {odd} is no multiple of {MULTIPLE[g.precision]}; {g.achieved()} of {g.peak(peak)}."
         for g, odd in found[:3]
     ]
@@ -60,8 +60,8 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         META.id,
         "Matrix products have sizes that miss the tiles",
         MIN_SHARE,
-        kept_ns=sum(g.bound_ns for g, _ in found) / REACHED,
-        evidence=told,
+        kept_ns=sum(g.bound_ns for g, _ in found) / REACHED_SHARE,
+        evidence=lines,
         confidence="medium",
         facts={"size": found[0][1] if found else 0},
     )
@@ -75,4 +75,4 @@ def _odd_size(group: Group) -> int:
     if given is None or multiple is None:
         return 0
     sizes = {n for tensor in given.tensors if len(tensor.shape) > 1 for n in tensor.shape[-2:]}
-    return max((n for n in sizes if n % multiple and n >= SMALLEST), default=0)
+    return max((n for n in sizes if n % multiple and n >= MIN_SIZE), default=0)

@@ -32,7 +32,7 @@ META = RuleMeta(
     order=10,
     changes=("send-less",),
 )
-NEAR = 0.6  # of the link's rate; pinned copies reach 80 to 90 %, pageable ones a third
+MIN_LINK_SHARE = 0.6  # of the link's rate; pinned copies reach 80 to 90 %, pageable ones a third
 _HOST = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost", re.IGNORECASE)
 
 
@@ -49,7 +49,7 @@ def find(t: Tables) -> list[Finding]:
     rate = moved / max(took, 1)
     other = np.flatnonzero(~t.tasks.is_copy)
     rest = busy_part(t, other)
-    if rate < NEAR * peak.pcie or took <= rest:
+    if rate < MIN_LINK_SHARE * peak.pcie or took <= rest:
         return []
     return [
         Finding(

@@ -15,7 +15,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, intersect
@@ -44,4 +44,4 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time that is the profiler's own."""
-    return idle_finding(t, Idle(META.id, "The profiler itself delays the step; this time is not there without it"))
+    return idle_finding(t, IdleRule(META.id, "The profiler itself delays the step; this time is not there without it"))

@@ -16,7 +16,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total
@@ -56,4 +56,4 @@ def find(t: Tables) -> list[Finding]:
         f"{total(stretches) / t.steps.num / 1e6:.2f} ms a step."
     )
     title = "Python between operators holds the step up"
-    return idle_finding(t, Idle(META.id, title, probe="middle", evidence=lambda _t, _o: [text]))
+    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: [text]))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -47,4 +47,4 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of compilations."""
-    return idle_finding(t, Idle(META.id, "Code is compiled or loaded again in steady steps", probe="middle"))
+    return idle_finding(t, IdleRule(META.id, "Code is compiled or loaded again in steady steps", probe="middle"))

@@ -36,8 +36,8 @@ META = RuleMeta(
     changes=("embedding-lookup",),
 )
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
-SLOW = 0.5  # of the bandwidth; streaming kernels reach 70 to 95 %
-REACHED = 0.5  # of the bandwidth, by a sorted sum: sorting reads and writes the indices several times
+SLOW_SHARE = 0.5  # of the bandwidth; streaming kernels reach 70 to 95 %
+REACHED_SHARE = 0.5  # of the bandwidth, by a sorted sum: sorting reads and writes the indices several times
 _OPS = re.compile(
     r"^aten::(_?index_put(_impl)?_?|index_put_|scatter_add_?|scatter_reduce_?|index_add_?|embedding_dense_backward"
     r"|_embedding_bag_dense_backward|embedding_backward)$"
@@ -49,19 +49,19 @@ _KERNELS = re.compile(
 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of scattered additions above what their bytes need."""
-    slow = [g for g in groups(t) if _OPS.match(g.op) and g.limit == "memory" and g.share < SLOW]
+    slow = [g for g in groups(t) if _OPS.match(g.op) and g.limit == "memory" and g.share < SLOW_SHARE]
     if not slow:
         return []
     tasks = np.concatenate([g.tasks for g in slow])
     tasks = tasks[(free & t.tasks_matching(_KERNELS))[tasks]]
-    kept = sum(g.bound_ns for g in slow) / REACHED
-    told = [f"{g.op} {g.shapes}: {g.achieved()}." for g in slow[:2]]
+    kept = sum(g.bound_ns for g in slow) / REACHED_SHARE
+    lines = [f"{g.op} {g.shapes}: {g.achieved()}." for g in slow[:2]]
     rule = KernelRule(
         META.id,
         "Additions at indices wait for each other",
         MIN_SHARE,
         kept_ns=kept,
-        evidence=[*told, *top_kernels(t, tasks, most=2)],
+        evidence=[*lines, *top_kernels(t, tasks, most=2)],
         confidence="medium",
     )
     return kernel_finding(t, rule, tasks)

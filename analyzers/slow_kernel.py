@@ -44,8 +44,8 @@ META = RuleMeta(
     changes=("other-attention", "autotune-kernels"),
 )
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
-SLOW = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %, streaming kernels 70 to 95 %
-REACHED = {"compute": 0.6, "memory": 0.8}  # by a good kernel
+SLOW_SHARE = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %, streaming kernels 70 to 95 %
+REACHED_SHARE = {"compute": 0.6, "memory": 0.8}  # by a good kernel
 MAX_SHOWN = 3
 
 
@@ -54,7 +54,9 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     peak = gpu_spec(t)
     taken = _of_other_rules(t, free)
     slow = [
-        group for group in groups(t) if group.share < SLOW and not group.full_precision and not taken[group.tasks].any()
+        group
+        for group in groups(t)
+        if group.share < SLOW_SHARE and not group.full_precision and not taken[group.tasks].any()
     ]
     if peak is None or not slow:
         return []
@@ -62,7 +64,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     time = busy_part(t, tasks)
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
-    needed = sum(group.bound_ns / REACHED[group.limit] for group in slow) / sum(group.time_ns for group in slow)
+    needed = sum(group.bound_ns / REACHED_SHARE[group.limit] for group in slow) / sum(group.time_ns for group in slow)
     length = (t.tasks.end - t.tasks.start)[tasks]
     return [
         Finding(

@@ -35,8 +35,8 @@ META = RuleMeta(
     changes=("fill-the-device",),
 )
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
-PART = 0.5  # of the multiprocessors; products of good libraries may leave a few of them out
-ALONE = 0.5  # of a kernel's time that other streams may fill at most
+MAX_GRID_SHARE = 0.5  # of the multiprocessors; products of good libraries may leave a few of them out
+MAX_OVERLAP_SHARE = 0.5  # of a kernel's time that other streams may fill at most
 
 
 def find(t: Tables, free: Mask) -> list[Finding]:
@@ -45,7 +45,9 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     num_sms = device.num_sms if device else 0
     grid = t.trace.events.grid[t.tasks.row]
     length = t.tasks.end - t.tasks.start
-    is_small = (grid > 0) & (grid < PART * num_sms) & (length >= MIN_NS) & ~t.tasks.is_collective & ~t.tasks.is_copy
+    is_small = (
+        (grid > 0) & (grid < MAX_GRID_SHARE * num_sms) & (length >= MIN_NS) & ~t.tasks.is_collective & ~t.tasks.is_copy
+    )
     tasks = np.flatnonzero(is_small & free) if is_small.any() else np.zeros(0, np.intp)
     if not len(tasks):
         return []
@@ -70,5 +72,5 @@ def _runs_alone(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]
         others = t.tasks.stream != stream
         start, end = t.tasks.start[tasks[mine]], t.tasks.end[tasks[mine]]
         beside = covered(union((t.tasks.start[others], t.tasks.end[others])), start, end)
-        alone[mine] = beside <= ALONE * (end - start)
+        alone[mine] = beside <= MAX_OVERLAP_SHARE * (end - start)
     return alone

@@ -16,7 +16,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -45,4 +45,4 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time between dependent streams."""
-    return idle_finding(t, Idle(META.id, "Queued work waits for another stream", confidence="medium"))
+    return idle_finding(t, IdleRule(META.id, "Queued work waits for another stream", confidence="medium"))

@@ -16,7 +16,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -39,5 +39,5 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Say how much idle before queued work has no visible cause."""
     return idle_finding(
-        t, Idle(META.id, "Queued work does not start, for a reason the trace does not show", confidence="low")
+        t, IdleRule(META.id, "Queued work does not start, for a reason the trace does not show", confidence="low")
     )

@@ -15,7 +15,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -34,4 +34,4 @@ META = RuleMeta(
 def find(t: Tables) -> list[Finding]:
     """Say how much idle has no visible cause on the host."""
     title = "The host launches nothing, for a reason the trace does not show"
-    return idle_finding(t, Idle(META.id, title, probe="middle", confidence="low"))
+    return idle_finding(t, IdleRule(META.id, title, probe="middle", confidence="low"))

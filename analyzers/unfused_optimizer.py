@@ -17,7 +17,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.optimizers import is_loop, optimizer_facts
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect
@@ -55,4 +55,4 @@ def find(t: Tables) -> list[Finding]:
     what = "launches" if t.device_id >= 0 else "operators"
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
     title = f"{facts['name']} updates parameters one by one"
-    return idle_finding(t, Idle(META.id, title, evidence=lambda _t, _o: [text], facts=facts))
+    return idle_finding(t, IdleRule(META.id, title, evidence=lambda _t, _o: [text], facts=facts))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, calls_inside, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -60,5 +60,7 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time of a cold start with the calls that took it."""
     return idle_finding(
         t,
-        Idle(META.id, "The recording is of a cold start: capture again once steps are steady", evidence=calls_inside),
+        IdleRule(
+            META.id, "The recording is of a cold start: capture again once steps are steady", evidence=calls_inside
+        ),
     )

@@ -38,7 +38,7 @@ def written_out_attention(t: Tables) -> list[WrittenOut]:
 class _Stream(NamedTuple):
     """The operators whose tasks one stream ran, in the order of their first tasks."""
 
-    told: OperatorInputs
+    inputs_of: OperatorInputs
     tasks: npt.NDArray[np.intp]  # of the stream, indices into Tasks
     ops: npt.NDArray[np.intp]  # parallel to tasks: the operator's row
     rows: list[int]  # of the operators
@@ -46,25 +46,27 @@ class _Stream(NamedTuple):
 
     def is_product(self, j: int) -> bool:
         """Tell whether the operator ``rows[j]`` is a batched product."""
-        return self.told.text(int(self.told.name[self.leading[j]])) in _PRODUCT
+        return self.inputs_of.text(int(self.inputs_of.name[self.leading[j]])) in _PRODUCT
 
     def shape(self, j: int, index: int) -> Shape:
         """Return the shape of one input of the operator ``rows[j]``, (0,) where it was not recorded."""
         task = self.leading[j]
-        found = inputs(self.told.text(int(self.told.shapes[task])), self.told.text(int(self.told.types[task])))
+        found = inputs(
+            self.inputs_of.text(int(self.inputs_of.shapes[task])), self.inputs_of.text(int(self.inputs_of.types[task]))
+        )
         tensor = found.at[index] if found and index < len(found.at) else None
         return tensor.shape if tensor else (0,)
 
     def factors(self, j: int) -> tuple[Shape, Shape]:
         """Return the shapes of what the product ``rows[j]`` multiplies."""
-        first = 1 if self.told.text(int(self.told.name[self.leading[j]])) == "aten::baddbmm" else 0
+        first = 1 if self.inputs_of.text(int(self.inputs_of.name[self.leading[j]])) == "aten::baddbmm" else 0
         return self.shape(j, first), self.shape(j, first + 1)
 
 
 def _search(t: Tables) -> list[WrittenOut]:
-    ops, told = operators(t), operator_inputs(t)
-    names = told.name[told.is_known]
-    softmaxes = [n for n in np.flatnonzero(np.bincount(names)).tolist() if told.texts[n] in _SOFTMAX]
+    ops, inputs_of = operators(t), operator_inputs(t)
+    names = inputs_of.name[inputs_of.is_known]
+    softmaxes = [n for n in np.flatnonzero(np.bincount(names)).tolist() if inputs_of.texts[n] in _SOFTMAX]
     if not softmaxes:
         return []
     found = []
@@ -73,8 +75,8 @@ def _search(t: Tables) -> list[WrittenOut]:
         rows, first = np.unique(ops[tasks], return_index=True)
         order = np.argsort(first, kind="stable")
         leading = tasks[first[order]]
-        listed = _Stream(told, tasks, ops[tasks], rows[order].tolist(), leading.tolist())
-        for i in np.flatnonzero(np.isin(told.name[leading], softmaxes)).tolist():
+        listed = _Stream(inputs_of, tasks, ops[tasks], rows[order].tolist(), leading.tolist())
+        for i in np.flatnonzero(np.isin(inputs_of.name[leading], softmaxes)).tolist():
             attention = _around(listed, i)
             found += [attention] if attention else []
     return found

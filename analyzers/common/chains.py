@@ -38,21 +38,21 @@ def chains(t: Tables) -> list[Chain]:
 
 
 def _chains(t: Tables) -> list[Chain]:
-    size, told = _sizes(t), operator_inputs(t)
+    size, inputs_of = _sizes(t), operator_inputs(t)
     length = t.tasks.end - t.tasks.start
     found: list[Chain] = []
     for stream in distinct(t.tasks.stream).tolist():
         tasks = np.flatnonzero(t.tasks.stream == stream)
         begin = np.flatnonzero(np.diff(size[tasks], prepend=-1) != 0)
         end = np.append(begin[1:], len(tasks))
-        name = told.name[tasks]
+        name = inputs_of.name[tasks]
         changes = np.append(0, np.cumsum(np.diff(name) != 0))  # of the operator, up to each task
         worth = (size[tasks[begin]] > 0) & (changes[end - 1] > changes[begin])
         time, longest = (ufunc.reduceat(length[tasks], begin)[worth].tolist() for ufunc in (np.add, np.maximum))
         name = name.tolist()
         runs = zip(begin[worth].tolist(), end[worth].tolist(), time, longest, strict=True)
         found += [
-            Chain(tasks[first:last], tuple(told.texts[n] for n in name[first:last]), took, most)
+            Chain(tasks[first:last], tuple(inputs_of.texts[n] for n in name[first:last]), took, most)
             for first, last, took, most in runs
         ]
     return found
@@ -60,19 +60,19 @@ def _chains(t: Tables) -> list[Chain]:
 
 def _sizes(t: Tables) -> npt.NDArray[np.int64]:
     """Return the number of elements that each task of a pointwise operator writes, 0 for every other task."""
-    told = operator_inputs(t)
-    size = np.zeros(len(told.name), np.int64)
-    pointwise = np.zeros(len(told.texts) + 1, bool)  # by name; the last one is for tasks of no operator
-    asked_names = np.flatnonzero(np.bincount(told.name[told.name >= 0], minlength=1))
-    pointwise[asked_names] = [is_pointwise(told.texts[name]) for name in asked_names.tolist()]
-    shaped = np.flatnonzero(pointwise[told.name] & told.is_known)
+    inputs_of = operator_inputs(t)
+    size = np.zeros(len(inputs_of.name), np.int64)
+    pointwise = np.zeros(len(inputs_of.texts) + 1, bool)  # by name; the last one is for tasks of no operator
+    asked_names = np.flatnonzero(np.bincount(inputs_of.name[inputs_of.name >= 0], minlength=1))
+    pointwise[asked_names] = [is_pointwise(inputs_of.texts[name]) for name in asked_names.tolist()]
+    shaped = np.flatnonzero(pointwise[inputs_of.name] & inputs_of.is_known)
     if not len(shaped):
         return size
     asked = shaped[~_of_other_rules(t)[shaped]]
-    code = told.shapes[asked].astype(np.int64) * len(told.texts) + told.types[asked]
+    code = inputs_of.shapes[asked].astype(np.int64) * len(inputs_of.texts) + inputs_of.types[asked]
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    keys = zip(told.shapes[asked[first]].tolist(), told.types[asked[first]].tolist(), strict=True)
-    sizes = [output_size(told.texts[shape], told.texts[kind]) for shape, kind in keys]
+    keys = zip(inputs_of.shapes[asked[first]].tolist(), inputs_of.types[asked[first]].tolist(), strict=True)
+    sizes = [output_size(inputs_of.texts[shape], inputs_of.texts[kind]) for shape, kind in keys]
     size[asked] = np.array(sizes, np.int64)[inverse]
     sized = np.flatnonzero(size)
     size[sized[~np.isin(kernel_classes(t.trace, t.tasks.row[sized]), ("elementwise", "copy"))]] = 0

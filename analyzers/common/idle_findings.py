@@ -85,7 +85,7 @@ PROBES: Mapping[str, Callable[[Tables, Occurrences], Probe]] = {
 
 
 @dataclass(frozen=True)
-class Idle:
+class IdleRule:
     """How an idle rule describes itself: what `idle_finding` cannot know."""
 
     rule: str
@@ -96,7 +96,7 @@ class Idle:
     facts: Facts = field(default_factory=dict)
 
 
-def idle_finding(t: Tables, idle: Idle) -> list[Finding]:
+def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
     """Return the finding of an idle rule, or nothing where the rule claimed no time."""
     o = occurrences(t, idle.rule)
     if not len(o.gap):

@@ -34,9 +34,9 @@ BEFORE, OTHERS = "held from before (parameters, optimizer state)", "held from be
 ACTIVATIONS, GRADIENTS, WORKSPACE, INPUT = "activations", "gradients", "workspace", "input"
 PARAMETERS = "parameters"
 OPTIMIZER, KEPT = "optimizer state", "kept"
-MOST_POINTS = 600  # of the timeline: more than a chart has pixels
-MOST_LOOKED_UP = 400  # blocks at the peak, the largest first, whose lines are looked up
-MOST_PLACES = 8
+MAX_POINTS = 600  # of the timeline: more than a chart has pixels
+MAX_LOOKED_UP = 400  # blocks at the peak, the largest first, whose lines are looked up
+MAX_PLACES = 8
 _TO_DEVICE = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
@@ -79,8 +79,8 @@ def _memory(t: Tables) -> Memory | None:
 
 def _timeline(blocks: Allocations, inside: npt.NDArray[np.intp], start: int) -> tuple[tuple[int, int, int], ...]:
     """Return the step function, of each stretch of time its highest point where there are too many."""
-    if len(inside) > MOST_POINTS:
-        cuts = np.unique(np.linspace(0, len(inside), MOST_POINTS, endpoint=False).astype(np.intp))
+    if len(inside) > MAX_POINTS:
+        cuts = np.unique(np.linspace(0, len(inside), MAX_POINTS, endpoint=False).astype(np.intp))
         inside = np.array([part[blocks.allocated[part].argmax()] for part in np.split(inside, cuts[1:])], np.intp)
     columns = (blocks.time[inside] - start, blocks.allocated[inside], blocks.reserved[inside])
     return tuple(zip(*(column.tolist() for column in columns), strict=True))
@@ -180,7 +180,7 @@ def _is_input(t: Tables, time: Ints, rows: npt.NDArray[np.intp]) -> npt.NDArray[
 
 def _by_place(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> tuple[tuple[Where, int], ...]:
     events = t.trace.events
-    largest = held[np.argsort(-blocks.size[held], kind="stable")][:MOST_LOOKED_UP]
+    largest = held[np.argsort(-blocks.size[held], kind="stable")][:MAX_LOOKED_UP]
     rows = blocks.row[largest]
     cost: dict[Where, int] = {}
     for where, size in zip(
@@ -188,7 +188,7 @@ def _by_place(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> tup
     ):
         bare = replace(where, stack=())
         cost[bare] = cost.get(bare, 0) + size
-    return tuple(sorted(cost.items(), key=lambda item: -item[1]))[:MOST_PLACES]
+    return tuple(sorted(cost.items(), key=lambda item: -item[1]))[:MAX_PLACES]
 
 
 def _retries(t: Tables) -> int | None:

@@ -18,10 +18,10 @@ from diagnose.tables import Tables
 
 __all__ = ["cost_per_event_ns", "overhead_share", "recording_ns", "without_recording"]
 
-WORTH_SAYING = 0.01  # of a finding's loss
+MIN_SHARE_OF_LOSS = 0.01  # of a finding's loss
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on; a larger difference between recorded and
 # unrecorded steps is noise of the machine, not the profiler.
-MOST_PER_EVENT_NS = 2_000
+MAX_EVENT_COST_NS = 2_000
 
 
 def overhead_share(t: Tables) -> float | None:
@@ -39,7 +39,7 @@ def cost_per_event_ns(t: Tables) -> float:
     if info is None or not info.light_ms or not info.unprofiled_ms:
         return 0.0
     added_ns = 1e6 * (statistics.median(info.light_ms) - statistics.median(info.unprofiled_ms))
-    return max(0.0, min(added_ns / max(_num_recorded(t), 1.0), MOST_PER_EVENT_NS))
+    return max(0.0, min(added_ns / max(_num_recorded(t), 1.0), MAX_EVENT_COST_NS))
 
 
 def recording_ns(t: Tables) -> float:
@@ -73,7 +73,7 @@ def _num_inside(t: Tables, rule: str, began: Ints) -> int:
 
 def _deducted(finding: Finding, added_ns: float) -> Finding:
     taken = min(added_ns, finding.lost_ns)
-    if taken < WORTH_SAYING * finding.lost_ns:
+    if taken < MIN_SHARE_OF_LOSS * finding.lost_ns:
         return finding
     note = f"Recording adds about {taken / 1e6:.2f} ms of it to each step, which is not counted in the loss."
     return replace(finding, lost_ns=finding.lost_ns - taken, evidence=(*finding.evidence, note))

@@ -98,11 +98,11 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     idle = shares if t.device_id >= 0 else {}
     queue = t.queue if t.device_id >= 0 else None
     answer = verdict(queue, t.partition if queue else None, idle)
-    replayed, falls, path = Replayed(prescribed), None, None
+    replayed, steps_after, path = Replayed(prescribed), None, None
     with noting("replay", notes):
         replayed = replay_savings(t, found, prescribed)
         notes += [Note(replayed.why_not)] if replayed.why_not else []
-        falls, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
+        steps_after, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
     found = [replace(f, path_share=replayed.on_path.get(f.rule)) for f in found]
     largest = dominant(answer, found, step_ns, t.steps.num)
     found.sort(key=lambda f: f is not largest)
@@ -124,7 +124,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         findings=tuple(found),
         prescriptions=replayed.prescriptions,
         replay_error=replayed.error,
-        waterfall=falls,
+        waterfall=steps_after,
         critical_path=path,
         source=_source(t),
         operators=part("operators", host_operators) or (),

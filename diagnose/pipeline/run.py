@@ -18,7 +18,9 @@ from diagnose.tables.skew import Skew, skew_of
 
 __all__ = ["analyze_paths", "examine"]
 
-CAUSES = 0.5  # of the waiting for a late rank; what costs that rank less leaves most of its lateness unexplained
+MIN_CAUSE_SHARE = (
+    0.5  # of the waiting for a late rank; what costs that rank less leaves most of its lateness unexplained
+)
 
 
 def analyze_paths(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis:
@@ -75,7 +77,7 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note]) -> Dia
         return answer
     own = next((f for f in answer.findings if f.rule == answer.dominant), None)
     most = max(found, key=lambda f: f.lost_ns)
-    first = own if own and own.lost_ns >= CAUSES * most.lost_ns else most
+    first = own if own and own.lost_ns >= MIN_CAUSE_SHARE * most.lost_ns else most
     ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.lost_ns))
     prescribed: list[Prescription] = []
     for rule in RANK_RULES:

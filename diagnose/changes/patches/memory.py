@@ -11,7 +11,7 @@ from diagnose.changes.patches.top_module import around_top_module, once_for_top_
 
 __all__ = ["channels_last", "checkpoint_blocks", "schedule_gc"]
 
-LEAST_BLOCKS = 2  # fewer of a kind in a list are no repeated blocks
+MIN_BLOCKS = 2  # fewer of a kind in a list are no repeated blocks
 
 
 def checkpoint_blocks(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
@@ -42,7 +42,7 @@ def _repeated(module: Any) -> list[Any]:  # a Module
     for inner in module.modules():
         if isinstance(inner, ModuleList | Sequential):
             blocks = [block for block in inner if any(True for _ in block.children())]
-            if len(blocks) >= LEAST_BLOCKS and len({type(block) for block in blocks}) == 1:
+            if len(blocks) >= MIN_BLOCKS and len({type(block) for block in blocks}) == 1:
                 return blocks
     return []
 
