@@ -88,8 +88,8 @@ class Board:
     def _link_rates(self, now: float) -> tuple[float | None, float | None]:
         """Return what went over NVLink since the last reading, MB/s both ways; None at the first one."""
         before, *counters = self._links
-        counters = _ask(lambda: self._nvml.nvmlDeviceGetFieldValues(self._handle, [_NVLINK_SENT, _NVLINK_RECEIVED]))
-        found = [_counter(field) for field in counters] if counters is not None and len(counters) == 2 else [None, None]
+        fields = _ask(lambda: self._nvml.nvmlDeviceGetFieldValues(self._handle, [_NVLINK_SENT, _NVLINK_RECEIVED]))
+        found = [_counter(field) for field in fields] if fields is not None and len(fields) == 2 else [None, None]
         self._links = (now, *found)
         taken = now - before
         rates = [
