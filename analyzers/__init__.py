@@ -1,10 +1,10 @@
 """One bottleneck, one file: what it looks for is the file's docstring, its id is the file's name.
 
-``META`` is what is known of a rule apart from its code, ``find(t)`` (of kernel rules ``find(t, free)``) returns
-findings, ``prescribe(finding, step_ns)`` what to change. Rules that account for idle time also have ``claim(t, left)``,
-which returns the idle time that they explain; they are applied in the order of their META, and the first that claims a
-nanosecond keeps it. Where there is no device, rules with a ``host_order`` divide the training thread's time in the same
-way; a rule that sees something else there has ``claim_host`` as well.
+``META`` is what is known of a rule apart from its code; it names the changes (``diagnose/changes``) that can be
+prescribed. ``find(t)`` (of kernel rules ``find(t, free)``) returns findings. Rules that account for idle time also have
+``claim(t, left)``, which returns the idle time that they explain; they are applied in the order of their META, and the
+first that claims a nanosecond keeps it. Where there is no device, rules with a ``host_order`` divide the training
+thread's time in the same way; a rule that sees something else there has ``claim_host`` as well.
 
 A file of this folder is a rule by having a META: nothing else has to be registered.
 """
@@ -17,7 +17,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Protocol, cast
 
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Mask, Tables
@@ -46,9 +46,6 @@ class Rule(Protocol):
     """What every rule's file offers."""
 
     META: RuleMeta
-
-    def prescribe(self, finding: Finding, step_ns: float, /) -> list[Prescription]:
-        """Return the changes that cure a finding of this rule."""
 
 
 class Analyzer(Rule, Protocol):

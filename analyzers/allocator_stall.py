@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, calls_inside, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, calls_inside, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -34,6 +34,7 @@ META = RuleMeta(
     legend=Legend("the allocator asked the driver for memory", "#a5673f"),
     changes=("expandable-segments",),
     one_off=True,
+    cause="host-work",
 )
 MIN_SHARE_OF_GAP = 0.3
 
@@ -52,22 +53,3 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time of driver allocations with the calls that took it."""
     title = "The allocator asks the driver for memory in steady steps"
     return idle_finding(t, Idle(META.id, title, evidence=calls_inside))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Let segments grow."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="expandable-segments",
-            title="Let the allocator's segments grow instead of freeing and taking them again",
-            before="torch.cuda.empty_cache()   # in the loop: remove it",
-            after="PYTORCH_ALLOC_CONF=expandable_segments:True python train.py\n"
-            "# torch before 2.9: PYTORCH_CUDA_ALLOC_CONF",
-            least=0.3,
-            safety="same numbers",
-            needs="Linux and a driver with virtual memory management",
-            remedy="diagnose.kernels.allocator",
-        )
-    ]

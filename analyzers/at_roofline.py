@@ -21,12 +21,12 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import busy_part
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
-from diagnose.tables.queue import SIGNIFICANT_IDLE
 from diagnose.tables.roofline import gpu_spec, groups
+from diagnose.tables.thresholds import THRESHOLDS
 
 META = RuleMeta(
     id="at-roofline",
@@ -40,7 +40,7 @@ NEAR = 0.6  # of the peak: what good libraries reach in large 16-bit products
 def find(t: Tables, _free: Mask) -> list[Finding]:
     """Say that the kernels are good where they are."""
     peak, known = gpu_spec(t), [group for group in groups(t) if not group.full_precision]
-    if peak is None or not known or t.queue.idle_share > SIGNIFICANT_IDLE:
+    if peak is None or not known or t.queue.idle_share > THRESHOLDS.significant_idle:
         return []
     tasks = np.concatenate([group.tasks for group in known])
     time = busy_part(t, tasks)
@@ -63,8 +63,3 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             confidence="high",
         )
     ]
-
-
-def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
-    """Prescribe nothing: no change of kernels gives this time back."""
-    return []

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import prescription
-from diagnose.model.diagnosis import Finding, Prescription, Where
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
@@ -52,22 +51,5 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             tasks=rows,
             evidence=(f"{len(rows) / t.steps.num:.1f} broadcasts a step inside DistributedDataParallel.forward.",),
             where=(Where(op="DistributedDataParallel.forward"),),
-        )
-    ]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Switch the broadcast off."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="no-buffer-broadcast",
-            title="Do not broadcast buffers in every forward",
-            before="model = DistributedDataParallel(model, device_ids=[local_rank])",
-            after="model = DistributedDataParallel(model, device_ids=[local_rank], broadcast_buffers=False)",
-            least=0.7,
-            safety="may change the numbers: each rank keeps its own batch-norm statistics; evaluate with rank 0's",
-            remedy="diagnose.kernels.distributed.ddp_arguments",
         )
     ]

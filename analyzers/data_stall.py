@@ -17,8 +17,8 @@ How sure
 from __future__ import annotations
 
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding
-from diagnose.analyzers.common.loading import loading_evidence, loading_facts, loading_prescriptions
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.loading import loading_evidence, loading_facts
+from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than
 from diagnose.model.rules import Legend, RuleMeta
@@ -32,6 +32,7 @@ META = RuleMeta(
     host_order=40,
     legend=Legend("the step waited for its next batch", "#f2811d"),
     changes=("load-in-workers", "more-workers", "concurrent-samples"),
+    cause="host-work",
 )
 MIN_SHARE_OF_GAP = 0.5
 MIN_NS = 1_000_000  # a millisecond of loading is a stall whatever else the gap holds
@@ -61,8 +62,3 @@ def find(t: Tables) -> list[Finding]:
     return idle_finding(
         t, Idle(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
     )
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Load in workers, or in more of them, and move batches ahead of time."""
-    return loading_prescriptions(finding, step_ns)

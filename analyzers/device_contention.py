@@ -16,8 +16,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -42,20 +42,3 @@ def find(t: Tables) -> list[Finding]:
     text = f"{len(other_processes(t))} other process(es) were seen on the device while the steps ran."
     title = "Another process shares the device"
     return idle_finding(t, Idle(META.id, title, confidence="medium", evidence=lambda _t, _o: [text]))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Use a free device."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="own-device",
-            title="Run on a device that no other process uses",
-            before="python train.py",
-            after="nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv\n"
-            "CUDA_VISIBLE_DEVICES=1 python train.py   # one that nobody else uses",
-            least=0.0,
-            safety="same numbers",
-        )
-    ]

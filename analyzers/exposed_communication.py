@@ -24,12 +24,12 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.gradients import ddp_facts, gradient_prescriptions
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
 from diagnose.analyzers.common.locate import enclosing_operators
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Facts, Finding
 from diagnose.model.events import Ints, Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
+from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
@@ -43,6 +43,7 @@ META = RuleMeta(
     legend=Legend("waiting for a collective", "#12b5a6"),
     changes=("overlap-exchange", "overlap-gradients", "compress-gradients", "bucket-gradients"),
     computes=False,
+    cause="collective",
 )
 _EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
 TITLE = "Collectives are not hidden under computation"
@@ -70,7 +71,7 @@ def _host_collectives(t: Tables) -> Intervals:
 def _find_on_host(t: Tables) -> list[Finding]:
     rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
     text = f"{len(rows) / t.steps.num:.1f} collectives of a host backend a step."
-    facts = ddp_facts(t)
+    facts = _ddp_facts(t)
     if t.capture.info is not None and not facts["ddp"]:  # the capture would have seen one being made
         reductions = sum(1 for row in rows.tolist() if REDUCTION.search(t.name(row)))
         facts = {**facts, "reductions_by_hand": reductions / t.steps.num}
@@ -104,7 +105,7 @@ def find(t: Tables) -> list[Finding]:
             total_ns=exposed + base.total_ns,
             median_ns=int(np.median(length)) if len(rows) else 0,
             evidence=(*evidence, *base.evidence),
-            facts={"is_exchange": _is_exchange(t), **ddp_facts(t)},
+            facts={"is_exchange": _is_exchange(t), **_ddp_facts(t)},
         )
     ]
 
@@ -134,25 +135,7 @@ def _median_ms(length: Ints) -> float:
     return float(np.median(length)) / 1e6 if len(length) else 0.0
 
 
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Overlap and shrink."""
-    if finding.facts.get("is_exchange"):
-        return [_overlap_exchange(finding, step_ns)]
-    return gradient_prescriptions(finding, step_ns)
-
-
-def _overlap_exchange(finding: Finding, step_ns: float) -> Prescription:
-    return prescription(
-        finding,
-        step_ns,
-        id="overlap-exchange",
-        title="Start the exchange early and compute something that does not need it meanwhile",
-        before="dist.all_to_all_single(out, mine)\ndense = bottom(x)",
-        after="work = dist.all_to_all_single(out, mine, async_op=True)\n"
-        "dense = bottom(x)            # does not need the exchanged rows\n"
-        "work.wait()                  # queues a wait on the device, the host goes on",
-        least=0.1,
-        most=0.8,
-        safety="same numbers",
-        needs="work that does not depend on the exchange; and ranks that arrive at it together",
-    )
+def _ddp_facts(t: Tables) -> Facts:
+    """Return the arguments of DistributedDataParallel, where the capture has seen it being made."""
+    ddp = as_facts(t.capture.info.flags.ddp) if t.capture.info else {}
+    return {"ddp": ddp, "has_device": t.device_id >= 0}

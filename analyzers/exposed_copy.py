@@ -22,8 +22,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -35,6 +35,7 @@ META = RuleMeta(
     legend=Legend("a copy held the next task back", "#c99a1e"),
     changes=("defer-readback", "prefetch-to-device"),
     computes=False,
+    cause="copy",
 )
 _PAGEABLE = re.compile("Pageable", re.IGNORECASE)
 _TO_HOST = re.compile("DtoH|DeviceToHost")
@@ -91,38 +92,3 @@ def _rate(t: Tables, rows: np.ndarray) -> list[str]:
         return []
     moved = int(events.size[sized].sum())
     return [f"They move {moved / t.steps.num / 1e6:.2f} MB a step at {moved / took:.1f} GB/s."]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Pin and prefetch; copies to the host need another change."""
-    facts = finding.facts
-    if facts["to_host"] == facts["num"]:
-        return [
-            prescription(
-                finding,
-                step_ns,
-                id="defer-readback",
-                title="Read results back one step later, without waiting",
-                before="value = metric.cpu()",
-                after="from diagnose.kernels.deferred_metrics import DeferredMetrics\n\n"
-                "metrics = DeferredMetrics()\nmetrics.push(step, loss=loss)   # arrives one step later",
-                least=0.3,
-                safety="same numbers, one step later",
-                remedy="diagnose.kernels.deferred_metrics",
-            )
-        ]
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="prefetch-to-device",
-            title="Pin the batches and copy them one step ahead on a side stream",
-            before="for batch in loader:\n    batch = batch.to(device)",
-            after="from diagnose.kernels.prefetch import DevicePrefetcher\n\n"
-            "for batch in DevicePrefetcher(loader, device):   # pins, copies on a side stream, a batch ahead\n    ...",
-            least=0.5,
-            safety="same numbers",
-            needs="memory on the device for one more batch, and pinned memory on the host",
-            remedy="diagnose.kernels.prefetch",
-        )
-    ]

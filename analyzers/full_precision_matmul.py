@@ -22,8 +22,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import prescription
-from diagnose.model.diagnosis import Finding, Prescription, Where
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, intersect, total, union
 from diagnose.model.rules import RuleMeta
@@ -99,7 +98,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             ),
             where=_where(t, rows),
             confidence="high",
-            facts={"generation": generation},
+            facts={"has_tf32": generation >= AMPERE},
         )
     ]
 
@@ -112,39 +111,3 @@ def _where(t: Tables, rows: npt.NDArray[np.intp]) -> tuple[Where, ...]:
     launches = events.cause[longest]
     found = [locate_one(t, int(events.thread[r]), int(events.start[r])) for r in launches[launches >= 0].tolist()]
     return tuple(dict.fromkeys(Where(w.file, w.line, w.function, w.op, code=w.code) for w in found if w.op))[:3]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Allow TF32 where there is any, else autocast."""
-    tf32 = int(str(finding.facts["generation"])) >= AMPERE
-    autocast = prescription(
-        finding,
-        step_ns,
-        id="autocast",
-        title=f"Run the forward under autocast in {'bfloat16' if tf32 else 'float16'}",
-        before="loss = criterion(model(x), y)\nloss.backward()",
-        after='with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)\nloss.backward()'
-        if tf32
-        else 'scaler = torch.amp.GradScaler("cuda")\n'
-        'with torch.autocast("cuda", dtype=torch.float16):\n    loss = criterion(model(x), y)\n'
-        "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
-        least=0.5,
-        safety="may change the numbers: 16-bit products round; compare the loss curve with the float32 one",
-        remedy="diagnose.kernels.precision",
-        arguments=None if tf32 else {"dtype": "float16"},
-    )
-    if not tf32:
-        return [autocast]
-    precision = prescription(
-        finding,
-        step_ns,
-        id="allow-tf32",
-        title="Allow TF32 for float32 products",
-        before="",
-        after='torch.set_float32_matmul_precision("high")',
-        least=0.4,
-        safety="may change the numbers: products keep 10 bits of mantissa; compare the loss curve",
-        needs="compute capability 8.0 or later",
-        remedy="diagnose.kernels.matmul_precision",
-    )
-    return [precision, autocast]

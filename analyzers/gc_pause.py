@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -33,9 +33,8 @@ META = RuleMeta(
     host_order=30,
     legend=Legend("Python's garbage collector ran", "#d6569b"),
     changes=("schedule-gc",),
+    cause="host-work",
 )
-# Of the pauses, what goes at least: of a hundred steps one still collects, but only what was made since the freeze.
-LEAST = 0.95
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -55,25 +54,3 @@ def _noted(t: Tables) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of garbage collections."""
     return idle_finding(t, Idle(META.id, "Python's garbage collector stops the training thread"))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Freeze long-lived objects and collect on a schedule."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="schedule-gc",
-            title="Freeze long-lived objects and collect between steps on a schedule",
-            before="for batch in loader:\n    train_step(batch)",
-            after="from diagnose.kernels.gc_schedule import scheduled_gc\n\n"
-            "with scheduled_gc() as collect:          # freezes what exists, switches automatic runs off\n"
-            "    for batch in loader:\n"
-            "        train_step(batch)\n"
-            "        collect.step()                   # collects every so many steps, where it hurts least",
-            least=LEAST,
-            safety="same numbers",
-            needs="memory for the cycles that wait for the next collection",
-            remedy="diagnose.kernels.gc_schedule",
-        )
-    ]

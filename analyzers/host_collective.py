@@ -17,8 +17,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, longer_than, subtract, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -33,6 +33,7 @@ META = RuleMeta(
     host_order=50,
     legend=Legend("the host waited for other processes", "#0f9aa8"),
     changes=("no-host-collective",),
+    cause="host-work",
 )
 MIN_NS = 50_000  # shorter ones only queue work on the device
 
@@ -53,23 +54,3 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of collectives that the host waits for."""
     return idle_finding(t, Idle(META.id, "The training thread waits for other ranks on the host", probe="middle"))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Take the wait out of the loop."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="no-host-collective",
-            title="Take the barrier or object collective out of the loop, or reduce on the device",
-            before="dist.barrier()                       # every step",
-            after="if step % 100 == 0:                  # only where ranks must meet, such as before a checkpoint\n"
-            "    dist.barrier()\n"
-            "# numbers to log: reduce a tensor on the device without waiting\n"
-            "work = dist.all_reduce(loss.detach(), async_op=True)",
-            least=0.6,
-            safety="same numbers",
-            needs="nothing that relies on all ranks being at the same step",
-        )
-    ]

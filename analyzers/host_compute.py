@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter
 
 from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -33,6 +33,8 @@ META = RuleMeta(
     kind="idle",
     order=125,
     legend=Legend("an operator computed on the host", "#17a3a3"),
+    changes=("compute-on-device",),
+    cause="host-work",
 )
 MAX_NAMED = 3
 
@@ -56,8 +58,3 @@ def _operators(t: Tables, o: Occurrences) -> list[str]:
             cost[t.name(row)] += ns
     listed = ", ".join(f"{name} ({ns / t.steps.num / 1e6:.2f} ms a step)" for name, ns in cost.most_common(MAX_NAMED))
     return [f"Inside {listed}."]
-
-
-def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
-    """Give none: whether the operator belongs on the device, into a worker or nowhere depends on what it computes."""
-    return []

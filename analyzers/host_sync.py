@@ -23,8 +23,8 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -37,6 +37,7 @@ META = RuleMeta(
     order=100,
     legend=Legend("the host waited for the device to drain", "#e5484d"),
     changes=("defer-sync",),
+    cause="device-wait",
 )
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 MOSTLY_PYTHON = 0.5  # a gap that one stretch of Python fills to this share is that stretch's
@@ -88,27 +89,3 @@ def _parent(t: Tables, row: int) -> str:
     names = [t.name(r) for r in layers.at(int(t.trace.events.start[row]))] if layers else []
     ops = [name for name in names if not name.startswith("ProfilerStep#") and name != t.name(row)]
     return f"{ops[0]} in {t.name(row)}" if ops else t.name(row)
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Keep the value on the device and read it a step later."""
-    place = next((w for w in finding.where if w.file), None)
-    before = place.code if place and place.code else "running_loss += loss.item()"
-    at = f"   # {place.file}:{place.line}" if place else ""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="defer-sync",
-            title=f"Stop waiting for the device in the loop{f' ({place.file}:{place.line})' if place else ''}",
-            before=before + at,
-            after="from diagnose.kernels.deferred_metrics import DeferredMetrics\n\n"
-            "metrics = DeferredMetrics()\n"
-            "metrics.push(step, loss=loss.detach())      # queues a copy, waits for nothing\n"
-            "for past_step, values in metrics.ready():   # one step later\n    ...",
-            least=0.2,
-            safety="same numbers, one step later",
-            needs="no decision in the same step that depends on the value",
-            remedy="diagnose.kernels.deferred_metrics",
-        )
-    ]

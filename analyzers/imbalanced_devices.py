@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct, intersect, span, total, union
 from diagnose.model.rules import RuleMeta
@@ -61,23 +60,5 @@ def find(t: Tables) -> list[Finding]:
             count=len(busy),
             total_ns=int(most - mean),
             evidence=(f"Busy with kernels, ms a step: {told}.",),
-        )
-    ]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Use one process for each device."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="one-process-a-device",
-            title="Run one process a device with DistributedDataParallel",
-            before="model = nn.DataParallel(model)",
-            after="# torchrun --nproc-per-node=gpu train.py\n"
-            "model = DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])",
-            least=0.3,
-            safety="may change the numbers: batch norm sees each device's share, and samplers are split",
-            remedy="diagnose.kernels.distributed.launch",
         )
     ]

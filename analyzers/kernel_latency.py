@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -30,6 +30,7 @@ META = RuleMeta(
     order=170,
     legend=Legend("the usual pause between two queued tasks", "#a48ee6"),
     changes=("fuse-kernels",),
+    cause="pause",
 )
 
 
@@ -43,22 +44,3 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time between queued kernels."""
     return idle_finding(t, Idle(META.id, "Pauses between queued kernels add up"))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Fuse, so that there are fewer pauses."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="fuse-kernels",
-            title="Fuse small kernels by compiling the model",
-            before="model = Model().cuda()",
-            after="model = torch.compile(Model().cuda())",
-            least=0.2,
-            most=0.7,
-            safety="may change the numbers: fused kernels round differently; compare the loss of the first steps",
-            needs="a compilation of some seconds at the start",
-            remedy="diagnose.kernels.compiling",
-        )
-    ]

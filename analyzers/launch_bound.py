@@ -17,8 +17,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, Occurrences, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -34,10 +34,8 @@ META = RuleMeta(
     legend=Legend("operators were issued slower than they ran", "#6366f1"),
     changes=("compile-model", "compile-graphs"),
     inflated=True,
+    cause="host-work",
 )
-# Of what small operators cost without a device, what compiling takes away, at least and at most: guards, the optimizer
-# and what lies outside the model stay, so that a step becomes 1.1 to 2.2 times as fast.
-COMPILED_ON_CPU = (0.1, 0.6)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -58,7 +56,7 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time of launching."""
     if t.device_id < 0:
         title = "Operators are so small that calling them takes the step's time"
-        return idle_finding(t, Idle(META.id, title, probe="middle", evidence=_calling))
+        return idle_finding(t, Idle(META.id, title, probe="middle", evidence=_calling, facts={"has_device": False}))
     title = "The host launches kernels more slowly than the device finishes them"
     return idle_finding(t, Idle(META.id, title, evidence=_launching, facts={"has_device": True}))
 
@@ -73,39 +71,4 @@ def _launching(t: Tables, _o: Occurrences) -> list[str]:
     return [
         f"{q.launches_per_step:.0f} launches a step; {q.late_share:.0%} of the device tasks were launched onto an "
         f"empty device."
-    ]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Compile, with graphs where shapes are fixed and there is a device."""
-    if not finding.facts.get("has_device"):
-        return [
-            prescription(
-                finding,
-                step_ns,
-                id="compile-model",
-                title="Compile the model so that small operators become few loops",
-                before="model = Model()",
-                after="model = torch.compile(Model())",
-                least=COMPILED_ON_CPU[0],
-                most=COMPILED_ON_CPU[1],
-                safety="may change the numbers: fused loops round differently; compare the loss of the first steps",
-                needs="a C++ compiler, and a compilation of some seconds at the start",
-                remedy="diagnose.kernels.compiling",
-            )
-        ]
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="compile-graphs",
-            title="Compile the model and replay its launches as one CUDA graph",
-            before="model = Model().cuda()",
-            after='model = Model().cuda()\nmodel = torch.compile(model, mode="reduce-overhead")',
-            least=0.3,
-            most=0.9,
-            safety="may change the numbers: fused kernels round differently; compare the loss of the first steps",
-            needs="input shapes that do not change from step to step; a compilation of some seconds at the start",
-            remedy="diagnose.kernels.compiling",
-        )
     ]

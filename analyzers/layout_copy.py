@@ -25,9 +25,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
 from diagnose.model.rules import RuleMeta
@@ -80,35 +79,3 @@ def _same_type(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
         same[row] = read is None or len({tensor.type for tensor in read.tensors}) <= 1
     found: npt.NDArray[np.bool_] = same[types]
     return found
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Keep one layout, or leave the copy out."""
-    if finding.facts["is_conversion"]:
-        return [
-            prescription(
-                finding,
-                step_ns,
-                id="channels-last",
-                title="Keep images and convolutions in channels_last",
-                before="model = Model().cuda()\nfor images, labels in loader:\n    loss = model(images.cuda())",
-                after="model = model.to(memory_format=torch.channels_last)\n"
-                "images = images.to(memory_format=torch.channels_last)",
-                least=0.3,
-                safety="may change the numbers: convolutions of another layout round differently",
-                remedy="diagnose.kernels.layout",
-            )
-        ]
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="no-contiguous",
-            title="Leave out copies before operators that take strides",
-            before="y = x.transpose(1, 2).contiguous() @ w",
-            after="y = x.transpose(1, 2) @ w  # products, attention and norms take the view as it is",
-            least=0.1,
-            safety="same numbers",
-            needs="an operator behind it that accepts strides; `view` needs `reshape` or another order of dimensions",
-        )
-    ]

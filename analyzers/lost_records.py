@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -73,20 +73,3 @@ def find(t: Tables) -> list[Finding]:
             evidence=lambda _t, _o: texts,
         ),
     )
-
-
-def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
-    """Say how to capture a complete file."""
-    return [
-        Prescription(
-            rule=META.id,
-            id="capture-complete-records",
-            title="Capture again with complete records",
-            before="",
-            after="diagnose trace --steps 3 train.py",
-            saves_ns=(0.0, 0.0),
-            predicted_step_ns=None,
-            safety="same numbers",
-            needs="a driver and a torch that record the nodes of CUDA graphs, where graphs are used",
-        )
-    ]

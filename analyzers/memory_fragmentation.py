@@ -16,9 +16,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.memory import memory_of
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.records import AllocatorRecord
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
@@ -66,22 +65,4 @@ def _pieces(t: Tables) -> list[str]:
     return [
         f"After the steps {told.free_pieces_bytes / 1e9:.2f} GB are free inside {told.segments} segments; the largest "
         f"free piece has {largest / 1e9:.2f} GB."
-    ]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Fragment less."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="expandable-segments",
-            title="Let the allocator grow its segments instead of adding new ones",
-            before="python train.py",
-            after="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
-            least=0.0,
-            safety="same numbers",
-            needs="a driver and a platform with virtual memory management",
-            remedy="diagnose.kernels.allocator",
-        )
     ]

@@ -17,9 +17,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.memory import ACTIVATIONS, INPUT, WORKSPACE, memory_of
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
@@ -58,21 +57,5 @@ def find(t: Tables) -> list[Finding]:
                 f"{growing / 1e9:.2f} GB of what is allocated then grow with the batch.",
             ),
             confidence="medium",
-        )
-    ]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Raise the batch size."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="larger-batch",
-            title="Use a larger batch: launching costs the same for it",
-            before="DataLoader(dataset, batch_size=32)",
-            after="DataLoader(dataset, batch_size=64)  # and the learning rate that goes with it",
-            least=0.0,
-            safety="may change the numbers: a larger batch trains differently",
         )
     ]

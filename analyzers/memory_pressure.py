@@ -18,9 +18,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.memory import memory_of
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
@@ -57,36 +56,4 @@ def find(t: Tables) -> list[Finding]:
             ),
             where=tuple(where for where, _ in memory.by_place[:3]),
         )
-    ]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Need less at the peak."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="expandable-segments",
-            title="Let the allocator grow its segments instead of adding new ones",
-            before="python train.py",
-            after="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
-            least=0.0,
-            safety="same numbers",
-            needs="a driver and a platform with virtual memory management; else checkpointing or a smaller batch",
-            remedy="diagnose.kernels.allocator",
-        ),
-        prescription(
-            finding,
-            step_ns,
-            id="checkpoint-blocks",
-            title="Keep fewer activations: compute repeated blocks again in the backward pass",
-            before="loss = criterion(model(x), y)",
-            after="from diagnose.kernels import checkpoint_blocks\n\n"
-            "checkpoint_blocks(model)     # before DDP, fully_shard and compile\n"
-            "loss = criterion(model(x), y)",
-            least=0.0,
-            safety="same numbers",
-            needs="up to a third more time; plan_checkpoints chooses the fewest blocks under a memory target",
-            remedy="diagnose.kernels.checkpointing",
-        ),
     ]

@@ -22,9 +22,8 @@ import re
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
@@ -45,19 +44,3 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     tasks = np.flatnonzero(free & fills)
     rule = KernelRule(META.id, "The device spends its time filling memory", MIN_SHARE, evidence=top_kernels(t, tasks))
     return kernel_finding(t, rule, tasks)
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Fill less."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="no-fills",
-            title="Let gradients be set to None, and make buffers that are written anyway with empty",
-            before="optimizer.zero_grad(set_to_none=False)\nout = torch.zeros(shape, device=device)",
-            after="optimizer.zero_grad(set_to_none=True)\nout = torch.empty(shape, device=device)  # all is written",
-            least=0.0,
-            safety="same numbers where all of the buffer is written",
-        )
-    ]

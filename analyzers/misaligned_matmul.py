@@ -20,9 +20,8 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Mask, Tables
@@ -77,21 +76,3 @@ def _odd_size(group: Group) -> int:
         return 0
     sizes = {n for tensor in given.tensors if len(tensor.shape) > 1 for n in tensor.shape[-2:]}
     return max((n for n in sizes if n % multiple and n >= SMALLEST), default=0)
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Pad the size."""
-    size = int(str(finding.facts["size"]))
-    padded = -(-size // 64) * 64
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="pad-size",
-            title=f"Use {padded} instead of {size}: a size that fits the tiles",
-            before=f"head = nn.Linear(width, {size})",
-            after=f"head = nn.Linear(width, {padded})  # the last {padded - size} outputs are cut off or masked",
-            least=0.2,
-            safety="may change the numbers: the added rows take part unless they are masked",
-        )
-    ]

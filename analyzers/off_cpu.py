@@ -17,8 +17,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -31,6 +31,7 @@ META = RuleMeta(
     host_order=70,
     legend=Legend("the launching thread was not running", "#75808f"),
     changes=("wait-elsewhere",),
+    cause="host-work",
 )
 
 
@@ -46,23 +47,3 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time in which the training thread did not run."""
     return idle_finding(t, Idle(META.id, "The training thread waits off the CPU between operators", probe="middle"))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Move the wait out of the training thread."""
-    place = next((w for w in finding.where if w.file), None)
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="wait-elsewhere",
-            title="Move the wait out of the training thread",
-            before=(place.code or "") if place else "",
-            after="from concurrent.futures import ThreadPoolExecutor\n\n"
-            "background = ThreadPoolExecutor(1)\n"
-            "pending = background.submit(wait_for_it)   # one step ahead\n"
-            "value = pending.result()                   # ready by now",
-            least=0.3,
-            safety="same numbers where the result does not depend on this step",
-        )
-    ]

@@ -20,9 +20,8 @@ import re
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import busy_part
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import gpu_spec
@@ -65,22 +64,5 @@ def find(t: Tables) -> list[Finding]:
                 f"({peak.source}): {took / t.steps.num / 1e6:.2f} ms of copies, {rest / t.steps.num / 1e6:.2f} ms of "
                 "kernels.",
             ),
-        )
-    ]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Send less."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="send-less",
-            title="Send bytes and convert on the device",
-            before="images = images.float().div(255).to(device)",
-            after="images = images.to(device, non_blocking=True).float().div(255)  # uint8 over the link: a quarter",
-            least=0.3,
-            safety="may change the numbers: the conversion rounds on the device",
-            needs="inputs that are bytes at first, such as images",
         )
     ]

@@ -16,7 +16,7 @@ How sure
 from __future__ import annotations
 
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -28,6 +28,7 @@ META = RuleMeta(
     kind="trust",
     order=10,
     legend=Legend("the profiler's own work", "#717c8a"),
+    cause="host-work",
 )
 MIN_SHARE_OF_GAP = 0.3  # below this the gap has another cause that the record merely overlaps
 
@@ -44,8 +45,3 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time that is the profiler's own."""
     return idle_finding(t, Idle(META.id, "The profiler itself delays the step; this time is not there without it"))
-
-
-def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
-    """Give none: nothing in the script causes it."""
-    return []

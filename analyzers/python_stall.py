@@ -16,8 +16,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total
 from diagnose.model.rules import Legend, RuleMeta
@@ -32,6 +32,7 @@ META = RuleMeta(
     legend=Legend("Python code ran between operators", "#2fa36b"),
     changes=("python-off-the-loop",),
     inflated=True,
+    cause="host-work",
 )
 
 
@@ -56,28 +57,3 @@ def find(t: Tables) -> list[Finding]:
     )
     title = "Python between operators holds the step up"
     return idle_finding(t, Idle(META.id, title, probe="middle", evidence=lambda _t, _o: [text]))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Take the work out of the loop."""
-    place = next((w for w in finding.where if w.file), None)
-    at = f" at {place.file}:{place.line}" if place else ""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="python-off-the-loop",
-            title=f"Move the Python work{at} off the training thread",
-            before=(place.code or "") if place else "",
-            after="from concurrent.futures import ThreadPoolExecutor\n\n"
-            "# per sample: into the dataset, which DataLoader workers run ahead of the step\n"
-            "class Prepared(Dataset):\n"
-            "    def __getitem__(self, i):\n"
-            "        return preprocess(self.raw[i])\n"
-            "# files and logs: into a background thread\n"
-            "background = ThreadPoolExecutor(1)\n"
-            "background.submit(save, {k: v.detach().cpu() for k, v in model.state_dict().items()})",
-            least=0.6,
-            safety="same numbers where the work does not read what the step changes",
-        )
-    ]

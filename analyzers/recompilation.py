@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -35,6 +35,7 @@ META = RuleMeta(
     legend=Legend("code was compiled or loaded inside a step", "#9b59d0"),
     changes=("stop-recompiling",),
     one_off=True,
+    cause="host-work",
 )
 
 
@@ -47,24 +48,3 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of compilations."""
     return idle_finding(t, Idle(META.id, "Code is compiled or loaded again in steady steps", probe="middle"))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Make the changing size dynamic."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="stop-recompiling",
-            title="Mark the changing dimension dynamic so that one graph serves all sizes",
-            before="model = torch.compile(model)",
-            after='# TORCH_LOGS="recompiles" python train.py   prints which guard fails\n'
-            "model = torch.compile(model, dynamic=True)\n"
-            "# or name the dimension that changes:\n"
-            "torch._dynamo.mark_dynamic(batch, 0)",
-            least=0.8,
-            safety="may change the numbers: other kernels are generated; compare the loss of the first steps",
-            needs="sizes that differ in known dimensions",
-            remedy="diagnose.kernels.compiling",
-        )
-    ]

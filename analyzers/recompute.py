@@ -23,9 +23,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, union
 from diagnose.model.rules import RuleMeta
@@ -81,28 +80,3 @@ def _second_runs(backward: Intervals, forward: Intervals) -> Intervals:
     if not len(first):
         return union((start, end))
     return union((start[first], np.maximum.reduceat(end, first)))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Recompute less."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="checkpoint-less",
-            title="Run fewer blocks under checkpoint, or keep the results of matrix products",
-            before="x = checkpoint(block, x, use_reentrant=False)",
-            after="from functools import partial\n\n"
-            "from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts\n\n"
-            "def keep_products(ctx, op, *args, **kwargs):\n"
-            "    products = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)\n"
-            "    keep = op in products\n"
-            "    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE\n\n"
-            "contexts = partial(create_selective_checkpoint_contexts, keep_products)\n"
-            "x = checkpoint(block, x, use_reentrant=False, context_fn=contexts)",
-            least=0.0,
-            safety="same numbers",
-            needs="memory for the activations that are kept",
-            remedy="diagnose.kernels.checkpointing",
-        )
-    ]

@@ -23,9 +23,8 @@ import re
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
 from diagnose.tables.roofline import groups
@@ -66,20 +65,3 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         confidence="medium",
     )
     return kernel_finding(t, rule, tasks)
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Use operators whose backward is made for repeated indices."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="embedding-lookup",
-            title="Use F.embedding for looking rows up: its backward sorts instead of colliding",
-            before="rows = table[ids]",
-            after="from torch.nn import functional as F\n\nrows = F.embedding(ids, table)",
-            least=0.0,
-            safety="may change the numbers: gradients of equal indices are added in another order",
-            remedy="diagnose.kernels.indexing",
-        )
-    ]

@@ -15,8 +15,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.nvml_readings import other_processes
@@ -43,21 +42,5 @@ def find(t: Tables) -> list[Finding]:
             lost_ns=0.0,
             count=len(others),
             evidence=(f"Process {', '.join(str(other.pid) for other in others[:8])} was seen on it{memory}.",),
-        )
-    ]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Take another device."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="own-device",
-            title="Run on a device that nobody else uses",
-            before="nvidia-smi",
-            after="CUDA_VISIBLE_DEVICES=1 python train.py",
-            least=0.0,
-            safety="same numbers",
         )
     ]

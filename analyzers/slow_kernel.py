@@ -29,10 +29,9 @@ import numpy.typing as npt
 
 from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.chains import chains
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import locate_one
-from diagnose.model.diagnosis import Finding, Prescription, Where
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
@@ -104,37 +103,3 @@ def _of_other_rules(t: Tables, free: Mask) -> npt.NDArray[np.bool_]:
 def _where(t: Tables, group: Group) -> Where:
     row = group.launch
     return replace(locate_one(t, int(t.trace.events.thread[row]), int(t.trace.events.start[row])), stack=())
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Try another attention backend, or let a search pick the kernels."""
-    if finding.facts["attention"]:
-        return [
-            prescription(
-                finding,
-                step_ns,
-                id="other-attention",
-                title="Let attention run in another backend and keep the fastest",
-                before="y = F.scaled_dot_product_attention(q, k, v)",
-                after="from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
-                "with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):\n"
-                "    y = F.scaled_dot_product_attention(q, k, v)",
-                least=0.0,
-                safety="may change the numbers: backends round differently; compare the loss of the first steps",
-                needs="a device and shapes that the backend supports; is_causal=True where the mask is causal",
-            )
-        ]
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="autotune-kernels",
-            title="Let a search choose the kernels",
-            before="model = Model()",
-            after='model = torch.compile(Model(), mode="max-autotune")',
-            least=0.0,
-            safety="may change the numbers: other kernels round differently; compare the loss of the first steps",
-            needs="minutes of compiling at the first step",
-            remedy="diagnose.kernels.compiling",
-        )
-    ]

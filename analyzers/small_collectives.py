@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.gradients import in_buckets
 from diagnose.analyzers.common.kernel_findings import top_kernels
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
@@ -59,10 +58,6 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
                 f"nothing hides {alone / t.steps.num / 1e6:.2f} ms of them.",
                 *top_kernels(t, tasks),
             ),
+            facts={"one_by_one": True, "has_device": True},
         )
     ]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Reduce in buckets."""
-    return [in_buckets(finding, step_ns)]

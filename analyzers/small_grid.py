@@ -21,9 +21,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import covered, distinct, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
@@ -73,20 +72,3 @@ def _runs_alone(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]
         beside = covered(union((t.tasks.start[others], t.tasks.end[others])), start, end)
         alone[mine] = beside <= ALONE * (end - start)
     return alone
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Give each kernel more to do."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="fill-the-device",
-            title="Let each call do more: a larger batch, or many small problems in one batched call",
-            before="outputs = [x @ w for x, w in zip(inputs, weights)]",
-            after="outputs = torch.bmm(torch.stack(inputs), torch.stack(weights)).unbind()",
-            least=0.0,
-            safety="may change the numbers: a batched kernel rounds differently, a larger batch trains differently",
-            needs="problems of one size, or memory for a larger batch",
-        )
-    ]

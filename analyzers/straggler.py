@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.analyzers.common.idle_findings import prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.skew import Skew
@@ -65,26 +64,5 @@ def find_in_all(ranks: Sequence[Tables], skew: Skew) -> list[Finding]:
                 f"Waiting that nothing hides, ms a step: {', '.join(waits[:MAX_TOLD])}{more}.",
             ),
             confidence="high",
-        )
-    ]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Share the work out."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="even-out-ranks",
-            title="Let every rank have as much to do, and its pauses at the same step",
-            before="if rank == 0 and step % 10 == 0:\n    save(model)",
-            after="# the same number of samples, of like lengths, on every rank\n"
-            "sampler = DistributedSampler(dataset, shuffle=True)\n"
-            "gc.disable()  # collects at another step on every rank; once in a while, on all of them:\n"
-            "if step % 1000 == 0:\n    gc.collect()",
-            least=0.0,
-            safety="same numbers where the samples stay the same",
-            needs="the cause on the late rank, which its own findings name",
-            remedy="diagnose.kernels.gc_schedule",
         )
     ]

@@ -16,8 +16,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import Idle, idle_finding, prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.idle_findings import Idle, idle_finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -46,20 +46,3 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time between dependent streams."""
     return idle_finding(t, Idle(META.id, "Queued work waits for another stream", confidence="medium"))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Wait later."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="wait-later",
-            title="Wait for the other stream just before its result is used",
-            before="torch.cuda.current_stream().wait_stream(side)\nother_work()\nuse(result)",
-            after="other_work()\ntorch.cuda.current_stream().wait_stream(side)\nuse(result)",
-            least=0.0,
-            safety="same numbers as long as every use comes after the wait",
-            needs="work that does not depend on the other stream",
-        )
-    ]

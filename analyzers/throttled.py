@@ -18,8 +18,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import prescription
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.nvml_readings import clocks_of, gpu_rows, slowed_by
@@ -58,20 +57,3 @@ def find(t: Tables) -> list[Finding]:
             )
         ]
     return []
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Look at power and cooling."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="lift-the-limit",
-            title="Let the device have its clock: power limit and cooling",
-            before="nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE",
-            after="sudo nvidia-smi -pl WATTS   # at most what -q -d POWER calls the maximum",
-            least=0.0,
-            safety="same numbers",
-            needs="the machine's administrator",
-        )
-    ]

@@ -17,7 +17,7 @@ How sure
 from __future__ import annotations
 
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -41,8 +41,3 @@ def find(t: Tables) -> list[Finding]:
     return idle_finding(
         t, Idle(META.id, "Queued work does not start, for a reason the trace does not show", confidence="low")
     )
-
-
-def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
-    """Give none: the cause is not known."""
-    return []

@@ -16,7 +16,7 @@ How sure
 from __future__ import annotations
 
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 
@@ -27,6 +27,7 @@ META = RuleMeta(
     legend=Legend("the host was late; the trace does not say why", "#98a1ae"),
     fallback=True,
     explains=False,
+    cause="host-work",
 )
 
 
@@ -34,8 +35,3 @@ def find(t: Tables) -> list[Finding]:
     """Say how much idle has no visible cause on the host."""
     title = "The host launches nothing, for a reason the trace does not show"
     return idle_finding(t, Idle(META.id, title, probe="middle", confidence="low"))
-
-
-def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
-    """Give none: the cause is not known."""
-    return []

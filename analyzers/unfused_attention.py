@@ -23,10 +23,9 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import locate
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
@@ -70,23 +69,5 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             ),
             where=tuple(dict.fromkeys(where))[:3],
             confidence="high",
-        )
-    ]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Use the fused operator."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="fused-attention",
-            title="Use scaled_dot_product_attention",
-            before="scores = q @ k.transpose(-2, -1) * scale\ny = scores.softmax(-1) @ v",
-            after="y = F.scaled_dot_product_attention(q, k, v, scale=scale)\n"
-            '# for a model of transformers: from_pretrained(..., attn_implementation="sdpa")',
-            least=0.5,
-            safety="may change the numbers: the fused kernel adds in another order; compare the first losses",
-            needs="no use of the attention weights themselves",
         )
     ]

@@ -24,10 +24,9 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.chains import Chain, chains
-from diagnose.analyzers.common.idle_findings import prescription
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import locate
-from diagnose.model.diagnosis import Finding, Prescription, Where
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Mask, Tables
@@ -87,20 +86,3 @@ def _where(t: Tables, found: list[Chain]) -> tuple[Where, ...]:
     rows = np.array([t.tasks.launch[chain.tasks[0]] for chain in heavy], np.intp)
     events = t.trace.events
     return tuple(dict.fromkeys(replace(w, stack=()) for w in locate(t, events.thread[rows], events.start[rows])))[:3]
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Compile the model."""
-    return [
-        prescription(
-            finding,
-            step_ns,
-            id="compile-model",
-            title="Compile the model so that pointwise operators become one pass",
-            before="model = Model()",
-            after="model = torch.compile(Model())",
-            least=0.4,
-            safety="may change the numbers: fused loops round differently; compare the loss of the first steps",
-            remedy="diagnose.kernels.compiling",
-        )
-    ]

@@ -18,8 +18,8 @@ How sure
 from __future__ import annotations
 
 from diagnose.analyzers.common.idle_findings import Idle, idle_finding
-from diagnose.analyzers.common.optimizers import is_loop, optimizer_facts, optimizer_prescriptions
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.analyzers.common.optimizers import is_loop, optimizer_facts
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -33,6 +33,7 @@ META = RuleMeta(
     legend=Legend("the optimizer updated parameters one by one", "#c2477f"),
     changes=("fused-optimizer", "foreach-optimizer"),
     inflated=True,
+    cause="host-work",
 )
 
 
@@ -55,8 +56,3 @@ def find(t: Tables) -> list[Finding]:
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
     title = f"{facts['name']} updates parameters one by one"
     return idle_finding(t, Idle(META.id, title, evidence=lambda _t, _o: [text], facts=facts))
-
-
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Use the fused implementation."""
-    return optimizer_prescriptions(finding, step_ns)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import Idle, calls_inside, idle_finding
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -62,21 +62,3 @@ def find(t: Tables) -> list[Finding]:
         t,
         Idle(META.id, "The recording is of a cold start: capture again once steps are steady", evidence=calls_inside),
     )
-
-
-def prescribe(_finding: Finding, _step_ns: float) -> list[Prescription]:
-    """Say how to capture steady steps."""
-    return [
-        Prescription(
-            rule=META.id,
-            id="capture-steady-steps",
-            title="Capture again after the warm-up",
-            before="",
-            after="diagnose trace train.py        # waits until step times have settled\n"
-            "# or, with torch.profiler: schedule=torch.profiler.schedule(wait=20, warmup=2, active=3)",
-            saves_ns=(0.0, 0.0),
-            predicted_step_ns=None,
-            safety="same numbers",
-            needs="a few more steps of running time",
-        )
-    ]

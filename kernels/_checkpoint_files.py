@@ -22,7 +22,7 @@ SINGLE = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")
 
 
 def is_distributed(source: Path) -> bool:
-    """Say whether the folder is a checkpoint of torch.distributed.checkpoint."""
+    """Return whether the folder is a checkpoint of torch.distributed.checkpoint."""
     return (source / ".metadata").is_file()
 
 

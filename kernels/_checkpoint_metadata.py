@@ -1,6 +1,6 @@
 """Reads the ``.metadata`` of a distributed checkpoint, which is a pickle, without running anything that it names.
 
-A pickle is a program: it may import any function and call it. Here a small interpreter knows the instructions that
+A pickle is a program: it may import any function and call it. Here a small interpreter executes the instructions that
 ``torch.distributed.checkpoint`` writes and no others, and the classes by exact module and name. None of them is
 instantiated: each is a record of its arguments and its state, from which ``read_metadata`` builds torch's own classes
 after it has checked every field.

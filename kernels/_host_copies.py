@@ -14,13 +14,13 @@ class HostCopies(Protocol):
     """What offloading needs of a device."""
 
     def is_on_device(self, tensor: Tensor) -> bool:
-        """Say whether there is anything to copy to the host."""
+        """Return whether there is anything to copy to the host."""
 
     def out(self, tensor: Tensor) -> tuple[Tensor, object]:
-        """Start copying to the host; return the copy and what tells that it is there."""
+        """Start copying to the host; return the copy and an event of its end."""
 
     def back(self, host: Tensor, done: object, device: torch.device) -> tuple[Tensor, object]:
-        """Start copying back, once ``done``; return the tensor and what tells that it is there."""
+        """Start copying back, once ``done``; return the tensor and an event of its end."""
 
     def hand_over(self, tensor: Tensor, done: object) -> None:
         """Let the current stream use a tensor that came back."""
@@ -33,7 +33,7 @@ class SideCopies:
         self.streams: dict[tuple[torch.device, str], Any] = {}
 
     def is_on_device(self, tensor: Tensor) -> bool:
-        """Say whether the tensor is on a device that torch has streams for."""
+        """Return whether the tensor is on a device that torch has streams for."""
         return tensor.device.type not in ("cpu", "mps", "meta")
 
     def out(self, tensor: Tensor) -> tuple[Tensor, object]:

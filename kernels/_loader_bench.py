@@ -119,7 +119,7 @@ class Bench:
 
     @property
     def pin(self) -> bool:
-        """Say whether batches go to a device, which page-locked memory is for."""
+        """Return whether batches go to a device, which page-locked memory is for."""
         return self.device.type == "cuda"
 
     def run(self, settings: Settings) -> tuple[LoaderTrial, int]:
@@ -172,7 +172,7 @@ class _closing:  # noqa: N801  # used as contextlib.closing is
 
 
 def can_gather(loader: DataLoader[Any]) -> bool:
-    """Say whether a batch of the dataset can be gathered at once where it was indexed item by item."""
+    """Return whether a batch of the dataset can be gathered at once where it was indexed item by item."""
     return (
         type(loader.dataset) is TensorDataset
         and loader.collate_fn is default_collate
@@ -194,7 +194,7 @@ def as_it_is(batch: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def can_thread(loader: DataLoader[Any]) -> bool:
-    """Say whether batches are put together from samples that are asked for one by one."""
+    """Return whether batches are put together from samples that are asked for one by one."""
     dataset = loader.dataset
     return loader.batch_sampler is not None and not callable(getattr(dataset, "__getitems__", None))
 
@@ -204,7 +204,7 @@ def rebuilt(
 ) -> DataLoader[Any]:
     """Return a loader over the same dataset, samplers and generator with other settings.
 
-    With ``entries`` the dataset is asked for these, once, instead of what the sampler says.
+    With ``entries`` the dataset is asked for these, once, instead of the sampler's.
     """
     dataset, workers = loader.dataset, settings.num_workers
     collate = loader.collate_fn
@@ -216,7 +216,7 @@ def rebuilt(
     arguments: dict[str, Any] = {
         "num_workers": workers,
         "prefetch_factor": settings.prefetch_factor if workers else None,
-        "persistent_workers": persistent,  # where the dataset is told the epoch, living workers would not hear of it
+        "persistent_workers": persistent,  # where the dataset takes the epoch, living workers would keep the old one
         "collate_fn": collate,
         "pin_memory": loader.pin_memory or pin,
         "timeout": loader.timeout if workers else 0,

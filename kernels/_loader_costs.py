@@ -113,7 +113,7 @@ def _timed(step: Step | None, batch: Batch, device: torch.device) -> float:
 
 
 def draws_numbers(loader: DataLoader[Any], entries: Sequence[Any], batches: Sequence[Batch]) -> str:
-    """Say what shows that samples depend on more than their index, or "" where nothing does.
+    """Return the evidence that samples depend on more than their index, "" where there is none.
 
     The batches are loaded a second time, from other random states; the caller puts those back.
     """
@@ -131,7 +131,7 @@ def draws_numbers(loader: DataLoader[Any], entries: Sequence[Any], batches: Sequ
 
 
 def same(one: Any, other: Any) -> bool:  # noqa: PLR0911  # batches, of any nesting: a case each
-    """Say whether two batches agree bit by bit, NaNs included."""
+    """Return whether two batches agree bit by bit, NaNs included."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor):
@@ -158,7 +158,7 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Room:
-    """How many workers fit, and what says so."""
+    """How many workers fit, and the limit that decides it."""
 
     workers: int
     reason: str
@@ -186,7 +186,7 @@ MEMORY_SHARE = 0.5
 
 
 def _available_bytes() -> int | None:
-    """Return the memory that may be taken, None where the system does not tell."""
+    """Return the memory that may be taken, None where the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -215,7 +215,7 @@ def _shared_memory_bytes() -> int | None:
 
 
 def private_bytes(pid: int) -> int:
-    """Return the memory that only this process has, bytes; 0 where the system does not tell."""
+    """Return the memory that only this process has, bytes; 0 where the system does not report it."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     except OSError:

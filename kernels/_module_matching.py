@@ -37,7 +37,7 @@ Formula: TypeAlias = Callable[[nn.Module, Tensor], Tensor]
 
 
 def is_one_kernel(module: nn.Module) -> bool:
-    """Say whether torch runs the module as one kernel already."""
+    """Return whether torch runs the module as one kernel already."""
     return type(module) in ONE_KERNEL
 
 
@@ -54,7 +54,7 @@ def match_operator(module: nn.Module) -> MatchResult:
         return None
     try:
         return next((c for c, formula in candidates if _agrees(module, formula)), _differs(candidates))
-    except Exception as error:  # a stranger's forward may raise anything
+    except Exception as error:  # a forward of the user's may raise anything
         return f"it does not take one tensor as {candidates[0][0].operator} does ({type(error).__name__})"
 
 
@@ -85,21 +85,21 @@ def _agrees(module: nn.Module, formula: Formula) -> bool:
     """Run the module's class on small random numbers, in training and in evaluation, and compare."""
     undo = random_state(())
     try:
-        twin = _small_twin(module)
-        weights = next(twin.parameters(), torch.empty(0))
+        small = _small_copy(module)
+        weights = next(small.parameters(), torch.empty(0))
         width = SMALL[1] if weights.dim() == 2 else weights.numel() or 7
         with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
             for scale in SCALES:
                 x = (torch.randn(3, 2, width, dtype=torch.float64) * scale).to(weights)
-                wanted = formula(twin, x)
-                if not all(_close(twin.train(mode)(x), wanted) for mode in (True, False)):
+                wanted = formula(small, x)
+                if not all(_close(small.train(mode)(x), wanted) for mode in (True, False)):
                     return False
     finally:
         undo()
     return True
 
 
-def _small_twin(module: nn.Module) -> nn.Module:
+def _small_copy(module: nn.Module) -> nn.Module:
     """Return a copy without hooks, of random parameters in float32, where 16 bits would hide what differs."""
     known = {}
     for name, parameter in module.named_parameters():
@@ -107,11 +107,11 @@ def _small_twin(module: nn.Module) -> nn.Module:
         shape = matrix[: parameter.dim()] if "." in name else parameter.shape
         values = torch.randn(shape).to(parameter.device)
         known[id(parameter)] = nn.Parameter(values, requires_grad=False)
-    twin = copy.deepcopy(module, known)
-    for part in twin.modules():
+    small = copy.deepcopy(module, known)
+    for part in small.modules():
         part._forward_hooks.clear()
         part._forward_pre_hooks.clear()
-    return twin
+    return small
 
 
 def _close(got: Any, wanted: Tensor) -> bool:  # whatever the module returns

@@ -26,7 +26,7 @@ def pinned(batch: Batch) -> Batch:
 
 
 def needs_pin(batch: Batch) -> bool:
-    """Say whether pinning would change anything."""
+    """Return whether pinning would change anything."""
     return any(_can_pin(leaf) for leaf in _leaves(batch))
 
 
@@ -36,17 +36,17 @@ def tensors(batch: Batch) -> list[Tensor]:
 
 
 def has_opaque(batch: Batch) -> bool:
-    """Say whether the batch holds objects that move themselves."""
+    """Return whether the batch holds objects that move themselves."""
     return any(not isinstance(leaf, Tensor) for leaf in _leaves(batch))
 
 
 def _is_opaque(value: object) -> bool:
-    """Say whether the value moves itself: a PackedSequence, a graph, a tokenizer's output."""
+    """Return whether the value moves itself: a PackedSequence, a graph, a tokenizer's output."""
     return not isinstance(value, type) and callable(getattr(value, "to", None))
 
 
 def _can_pin(leaf: Batch) -> bool:
-    """Say whether the leaf is in ordinary memory of the host and knows how to get out of it."""
+    """Return whether the leaf is in ordinary memory of the host and can be pinned."""
     if not isinstance(leaf, Tensor):
         is_pinned = getattr(leaf, "is_pinned", None)
         return callable(getattr(leaf, "pin_memory", None)) and not (callable(is_pinned) and is_pinned())

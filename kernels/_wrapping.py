@@ -18,7 +18,7 @@ class LoaderWrapper(Generic[T]):
 
     def __len__(self) -> int:
         """Return the loader's number of batches."""
-        return len(self.loader)  # type: ignore[arg-type]  # a loader without a length says so itself
+        return len(self.loader)  # type: ignore[arg-type]  # a loader without a length raises its own error
 
     def __getattr__(self, name: str) -> Any:  # whatever the loader has
         if name == "loader":  # not set yet: this is a copy in the making

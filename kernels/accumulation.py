@@ -97,10 +97,10 @@ class GradientAccumulation:
         self._num = 0  # batches of this window so far
         self._total: Tensor | float = 0.0  # samples of this window so far, in this rank
         self._unit: float | None = None  # counts are given in multiples of this one, so that losses keep their size
-        self._ends: bool | None = None  # whether the current batch is the loop's last; None: nobody knows
+        self._ends: bool | None = None  # whether the current batch is the loop's last; None: not known
 
     def over(self, batches: Iterable[T]) -> Iterator[T]:
-        """Yield the batches, and tell ``micro_batch`` which is the last of all.
+        """Yield the batches, and mark the last of all for ``micro_batch``.
 
         Raises:
             RuntimeError: a loop before was left in the middle of a window.
@@ -154,7 +154,7 @@ class GradientAccumulation:
         """Step with what a window holds so far; return whether it held anything. Loops through ``over`` need none.
 
         Raises:
-            RuntimeError: the model exchanges gradients between ranks, which it has to know in the last backward pass.
+            RuntimeError: the model exchanges gradients between ranks, which is decided in the last backward pass.
         """
         if self._num == 0:
             return False
@@ -162,7 +162,7 @@ class GradientAccumulation:
             self.drop()
             raise RuntimeError(
                 "A window ended early on several ranks, and its gradients were not exchanged; write the loop as "
-                "`for batch in accumulation.over(loader)`, which knows the last batch beforehand."
+                "`for batch in accumulation.over(loader)`, which marks the last batch."
             )
         self._step()
         return True

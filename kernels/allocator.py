@@ -125,7 +125,7 @@ CHECKS: dict[str, Check] = {
     "graph_capture_record_stream_reuse": _flag,
     "throw_on_cudamalloc_oom": _flag,
 }
-"""What each setting takes. Older releases lack the later ones and say so when the device is first used."""
+"""What each setting takes. Older releases lack the later ones and raise when the device is first used."""
 
 
 def parse_settings(text: str) -> dict[str, str]:
@@ -226,7 +226,7 @@ def usage(device: torch.device | str | int | None = None) -> Usage:
         RuntimeError: there is no CUDA device.
     """
     if not torch.cuda.is_available():
-        raise RuntimeError("There is no CUDA device whose allocator could be asked; use memory_snapshot on the CPU.")
+        raise RuntimeError("There is no CUDA device to read an allocator from; use memory_snapshot on the CPU.")
     index = torch.cuda._get_device_index(device, optional=True)  # type: ignore[attr-defined]  # as torch's own functions
     free = [
         block["size"]

@@ -15,7 +15,7 @@ Cost
 Numerics
     The same batches in the same order. A dataset that draws from the global random generators would share them with the
     model's draws in no certain order; where the second batch shows that it does, everything is loaded in the calling
-    thread as before, and a warning says so.
+    thread as before, with a warning.
 
 Example::
 

@@ -162,7 +162,7 @@ def plan_checkpoints(
     changes. Where a full batch does not fit, run a smaller one and give ``scale``, by how much the real one is larger.
 
     Raises:
-        ValueError: no choice of these blocks reaches the target; the message says what can be reached.
+        ValueError: no choice of these blocks reaches the target; the message names what can be reached.
     """
     if scale <= 0:
         raise ValueError(f"plan_checkpoints needs scale > 0, not {scale}; 1.0 means the batch of the run itself.")

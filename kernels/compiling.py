@@ -1,4 +1,4 @@
-"""Compiles a model in place in the mode that fits what holds it back, warms it up, and says what came of it.
+"""Compiles a model in place in the mode that fits what holds it back, warms it up, and returns the result.
 
 What it cures
     `launch-bound` and `unfused-elementwise`: many small operators become few kernels. `recompilation`: what compiles
@@ -61,7 +61,7 @@ WITH_CUDA_GRAPHS = frozenset({"reduce-overhead", "max-autotune"})
 
 @dataclass(frozen=True)
 class CompileReport:
-    """What became of the model. ``mode`` is None where it runs as before; ``reason`` says why it is what it is.
+    """What became of the model. ``mode`` is None where it runs as before; ``reason`` is why.
 
     ``cold_seconds``: all warm-up calls together. ``difference``: the largest of the outputs relative to their largest
     value; None where outputs are random or nothing was compiled.
@@ -78,7 +78,7 @@ class CompileReport:
     difference: float | None = None
 
     def mark_step(self) -> None:
-        """Say that a step begins: outputs of the one before may be overwritten. Only CUDA graphs need it."""
+        """Mark the beginning of a step: outputs of the one before may be overwritten. Only CUDA graphs need it."""
         if self.mode in WITH_CUDA_GRAPHS:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
@@ -187,7 +187,7 @@ def compiled_call(
 ) -> Callable[..., Any]:
     """Return the compiled call; modules of torch's own are wrapped, since the compiler skips code of torch.
 
-    ``nn.Sequential(...).compile()`` compiles nothing at all and does not say so.
+    ``nn.Sequential(...).compile()`` compiles nothing at all, without an error.
     """
     call: Callable[..., Any] = model._call_impl
     if type(model).__module__.startswith("torch."):
@@ -235,7 +235,7 @@ def _difference(expected: Sequence[list[Tensor]], outputs: Sequence[list[Tensor]
 
 
 def _sentence(error: Exception) -> str:
-    """Return the first line of a message that says something; some begin with a heading."""
+    """Return the first line of a message that is no heading."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     count = 2 if lines and lines[0].endswith(":") else 1
     return " ".join(lines[:count]) or "no message"

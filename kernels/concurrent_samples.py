@@ -16,8 +16,8 @@ Numerics
     The same samples in the same order, if ``dataset[i]`` may be called by several threads at once. One open file whose
     position all calls move (an h5py or tarfile handle kept in the dataset) may not; a file that each call opens, an
     array in memory or an HTTP client may. A dataset that draws from the global random generators would draw in no
-    certain order; where the first batch shows that it does, samples are loaded one by one as before, and a warning
-    says so.
+    certain order; where the first batch shows that it does, samples are loaded one by one as before, with a
+    warning.
 
 Example::
 

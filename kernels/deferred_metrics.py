@@ -46,7 +46,7 @@ Value: TypeAlias = float | int | bool | complex | Tensor
 """A plain number where a number or a tensor without dimensions was pushed, else a tensor on the host."""
 
 WITH_EVENTS = frozenset({"cuda", "xpu"})
-"""Device types that copy to pinned memory while the host goes on, and tell through an event when they are done."""
+"""Device types that copy to pinned memory while the host goes on, and record an event when they are done."""
 
 
 class DeferredMetrics:

@@ -71,7 +71,7 @@ class StateEstimate:
 
 
 def is_available(backend: Backend | None = None) -> bool:
-    """Say whether the package is installed; without a name, whether any is."""
+    """Return whether the package is installed; without a name, whether any is."""
     return any(find_spec(name) is not None for name in ((backend,) if backend else BACKENDS))
 
 

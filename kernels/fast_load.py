@@ -14,7 +14,7 @@ Cost
     Write to another name and rename, or pass ``mapped=False``. Pages are read at the first forward pass.
 
 Numerics
-    The same numbers as ``build()`` followed by ``load_state_dict``: dtypes are those of the model unless ``dtype`` says
+    The same numbers as ``build()`` followed by ``load_state_dict``: dtypes are those of the model unless ``dtype`` asks
     otherwise, weights that were tied stay tied, buffers that no checkpoint holds have the constructor's values.
 
 Example::

@@ -59,7 +59,7 @@ class CollectionSchedule:
         self.has_frozen = False
 
     def step(self) -> bool:
-        """Say that a step is over; collect if it is time, and return whether it was."""
+        """Count a finished step; collect if it is time, and return whether it was."""
         self.steps += 1
         if not self.has_frozen:
             if self.steps < self.warm_up:
@@ -111,7 +111,7 @@ def scheduled_gc(
             schedule.freeze()
         yield schedule
     finally:
-        if schedule.has_frozen and not was_frozen:  # gc.unfreeze knows all or nothing
+        if schedule.has_frozen and not was_frozen:  # gc.unfreeze takes all or nothing
             gc.unfreeze()
         if was_enabled:
             gc.enable()

@@ -132,7 +132,7 @@ def select_rows(source: Tensor, index: Tensor | Sequence[int], *, out: Tensor | 
 def as_slice(index: Tensor | Sequence[int], length: int) -> slice | None:
     """Return the slice that chooses the same rows of ``length``, or None where there is none.
 
-    torch knows no negative steps, so falling indices have none.
+    torch has no negative steps, so falling indices have none.
 
     Raises:
         IndexError: an index is out of range.

@@ -1,4 +1,4 @@
-"""Gives convolutions the memory layout that tensor cores read, and says where it is lost again.
+"""Gives convolutions the memory layout that tensor cores read, and reports where it is lost again.
 
 What it cures
     `layout-copy`: kernels that turn NCHW into NHWC and back around each convolution. Part of `slow-kernel` where
@@ -124,7 +124,7 @@ def in_channels_last(tensor: Tensor) -> Tensor:
 
 
 def is_channels_last(tensor: Tensor) -> bool:
-    """Say whether a kernel for channels_last can read the tensor as it is."""
+    """Return whether a kernel for channels_last can read the tensor as it is."""
     return tensor.dim() in FORMATS and tensor.is_contiguous(memory_format=FORMATS[tensor.dim()])
 
 

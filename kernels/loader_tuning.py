@@ -112,12 +112,12 @@ def tune_loader(  # each is a bound that users have
     ``step`` takes a batch on ``device`` and trains on it; what it changes is put back if it is listed in ``state``.
     Without it loading alone is measured. ``local_ranks`` processes share this machine's cores and memory;
     ``memory_bytes`` is what all workers of the machine may take (default: half of what is free). ``sample_threads``
-    threads may load the samples of one batch at the same time, where the dataset allows for it (`ConcurrentSamples`
-    says which do) and it is faster. With ``any_order`` batches may come as they get ready, and with ``other_draws``
-    samples may see other random numbers than before.
+    threads may load the samples of one batch at the same time, where the dataset allows for it (see
+    `ConcurrentSamples`) and it is faster. With ``any_order`` batches may come as they get ready, and with
+    ``other_draws`` samples may see other random numbers than before.
 
     An error of the dataset or of the step arrives here as it is. A setting that fails, because workers die or the
-    dataset cannot be sent to them, is left out, and said in ``trials``.
+    dataset cannot be sent to them, is left out and listed in ``trials``.
 
     Raises:
         TypeError: ``loader`` is no torch DataLoader.

@@ -91,7 +91,7 @@ def _set_convolutions(wanted: Fp32Precision) -> Callable[[], None]:
     values = [part.fp32_precision for part in parts]
     try:
         before = bool(cudnn.allow_tf32)
-    except RuntimeError:  # set through one kind of flags only, which the other cannot say
+    except RuntimeError:  # set through one kind of flags only, which the other cannot express
         before = "tf32" in values
     cudnn.allow_tf32 = wanted == "tf32"  # sets the newer flags too; they alone would leave this one unreadable
 

@@ -1,4 +1,4 @@
-"""Says which lines hold the memory: at the peak of a step, and at the moment when there is none left.
+"""Lists the lines that hold the memory: at the peak of a step, and at the moment when there is none left.
 
 What it cures
     Nothing by itself; it names what to change for `memory-pressure` and `memory-fragmentation`, and what outlives a
@@ -96,7 +96,7 @@ def snapshot_on_oom(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether the error is that a device, or the host, has no memory left."""
+    """Return whether the error is that a device, or the host, has no memory left."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     text = str(error)

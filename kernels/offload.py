@@ -135,7 +135,7 @@ class ActivationOffload:
         packed.ready = self._copies.back(packed.host, packed.out, packed.device)
 
     def _goes_out(self, tensor: Tensor) -> bool:
-        """Say whether it is worth it; weights stay, also where a transposed view of one was saved."""
+        """Return whether it is worth it; weights stay, also where a transposed view of one was saved."""
         origin = tensor._base if tensor._base is not None else tensor
         plain = tensor.layout is torch.strided and type(tensor) is Tensor
         return (

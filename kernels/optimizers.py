@@ -88,7 +88,7 @@ def best_implementation(
 
 
 def _is_ordinary(tensor: Tensor) -> bool:
-    """Say whether the batched kernels know the tensor's class; a DTensor, which has ``to_local``, is one of theirs."""
+    """Return whether the batched kernels take the tensor's class; they take a DTensor, which has ``to_local``."""
     return type(tensor) in (Tensor, torch.nn.Parameter) or hasattr(tensor, "to_local")
 
 

@@ -1,7 +1,7 @@
 """Trains the first steps twice, as they are and in float32, and compares the losses before anything is lost.
 
 What it cures
-    Guesswork after a change for `full-precision-matmul` or any other remedy that may change numbers: it says on this
+    Guesswork after a change for `full-precision-matmul` or any other remedy that may change numbers: it shows on this
     model and this data how far the losses move.
 
 When it does not help

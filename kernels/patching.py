@@ -1,4 +1,4 @@
-"""Replaces modules of a model by operators that do the same in one pass, says which, and takes it back.
+"""Replaces modules of a model by operators that do the same in one pass, lists them, and can restore them.
 
 What it cures
     `unfused-elementwise`, where a model's own classes write RMSNorm, GELU or SwiGLU out, as most language models do;
@@ -72,15 +72,15 @@ class Patched:
         Raises:
             RuntimeError: something else has replaced a forward since; that one is left, the others are restored.
         """
-        strangers = []
+        replaced = []
         while self._undo:
             name, module, ours = self._undo.pop()
             if module.__dict__.get("forward") is ours:
                 del module.forward
             else:
-                strangers.append(name)
-        if strangers:
-            raise RuntimeError(f"The forward of {', '.join(strangers)} was replaced again since, and was left so.")
+                replaced.append(name)
+        if replaced:
+            raise RuntimeError(f"The forward of {', '.join(replaced)} was replaced again since, and was left so.")
 
     def __enter__(self) -> Patched:
         return self

@@ -59,7 +59,7 @@ class Precision:
     """Holds what mixed precision needs over a training run.
 
     ``device`` is a torch device or its type. ``dtype`` is chosen by ``best_dtype`` unless given; torch.float32 switches
-    everything off. ``float32`` says how products that stay in float32 run, "ieee" or "tf32": it sets torch's flags for
+    everything off. ``float32`` is how products that stay in float32 run, "ieee" or "tf32": it sets torch's flags for
     the whole process, and ``undo`` takes that back. ``skipped`` counts the steps that were left out because gradients
     overflowed, as far as known: the newest step may still be on its way from the device, since nothing here waits.
 
@@ -97,7 +97,7 @@ class Precision:
 
     @property
     def enabled(self) -> bool:
-        """Say whether anything runs in less than float32."""
+        """Return whether anything runs in less than float32."""
         return self.dtype is not torch.float32 and not self._is_off
 
     def autocast(self) -> torch.autocast:

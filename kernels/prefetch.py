@@ -107,7 +107,7 @@ class Side(Protocol):
         """Return the batch in pinned memory, tensors that are pinned already as they are."""
 
     def copy(self, batch: Batch) -> tuple[Batch, object]:
-        """Start copying; return the batch on the device and what tells that the copy is done."""
+        """Start copying; return the batch on the device and an event of the copy's end."""
 
     def hand_over(self, batch: Batch, done: object) -> None:
         """Let the consumer's stream use the batch once the copy is done."""
@@ -128,7 +128,7 @@ class SideStream:
 
     def copy(self, batch: Batch) -> tuple[Batch, object]:
         """Queue the copies on the side stream."""
-        if has_opaque(batch):  # its tensors cannot be told to the allocator, so no copy may overtake their users
+        if has_opaque(batch):  # its tensors cannot be recorded with the allocator, so no copy may overtake their users
             self.stream.wait_stream(self.module.current_stream(self.device))
         with self.module.stream(self.stream):
             on_device = moved(batch, self.device, non_blocking=True)

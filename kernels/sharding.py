@@ -73,7 +73,7 @@ class ShardedStream(IterableDataset[T]):
         return {**self.__dict__, "rank": rank, "num_ranks": num_ranks}
 
     def set_epoch(self, epoch: int) -> None:
-        """Hand the epoch to the stream, if it takes one. Workers that live on between epochs do not hear of it."""
+        """Hand the epoch to the stream, if it takes one. Workers that live on between epochs keep the old one."""
         set_epoch = getattr(self.stream, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(epoch)

@@ -5,7 +5,7 @@ What it cures
 
 When it does not help
     Steps whose kernels are long, that read a value on the host (``.item()``, ``print(loss)``) or branch on one, whose
-    sizes change each time, or that wait for data. On a CPU the step runs as it is, and ``reason`` says so.
+    sizes change each time, or that wait for data. On a CPU the step runs as it is, and ``reason`` states it.
 
 Cost
     The memory of one step stays reserved. The first ``warm_up`` calls run eagerly, the next one is captured.
@@ -69,7 +69,7 @@ class StepGraph:
 
     ``step`` takes tensors, or nestings of them, and returns tensors; everything it does is on ``device``. Other
     arguments must be equal in each call. A batch of other sizes, such as the last one, runs eagerly; ``eager`` counts
-    those beside the warm-up and ``replays`` the rest. ``reason`` says why nothing is replayed, None while it can be.
+    those beside the warm-up and ``replays`` the rest. ``reason`` is why nothing is replayed, None while it can be.
 
     Raises:
         ValueError: ``warm_up`` is less than one, or an optimizer is not ``capturable`` on a CUDA device.
@@ -127,7 +127,7 @@ class StepGraph:
         return self.step(*batch)
 
     def _capture(self, recorder: Recorder, batch: tuple[Batch, ...]) -> bool:
-        """Capture the step on buffers of its own; where that fails, say why and stay eager for good."""
+        """Capture the step on buffers of its own; where that fails, keep the reason and stay eager for good."""
         try:
             self._inputs = mapped(batch, lambda tensor: torch.empty_like(tensor, device=self.device))
             for mine, given in zip(tensors(self._inputs), tensors(batch), strict=True):
@@ -170,7 +170,7 @@ def _check(optimizers: Sequence[Optimizer]) -> None:
 
 
 def _fits(batch: Batch, inputs: Batch) -> bool:
-    """Say whether the batch has the sizes and dtypes of the captured one, and equal other values."""
+    """Return whether the batch has the sizes and dtypes of the captured one, and equal other values."""
     given, mine = tensors(batch), tensors(inputs)
     same = len(given) == len(mine) and all(
         a.shape == b.shape and a.dtype == b.dtype for a, b in zip(given, mine, strict=True)

@@ -56,7 +56,7 @@ TRUST = "if you trust the shards' author with running code here, pass trusted=Tr
 
 @dataclass(frozen=True)
 class _Recipe:
-    """What a worker needs to know; sent to it as it is."""
+    """What a worker needs; sent to it as it is."""
 
     shards: tuple[str, ...]
     fields: tuple[str, ...]
@@ -134,10 +134,12 @@ class WebShards:
         """Return the number of batches of an epoch on this rank.
 
         Raises:
-            TypeError: ``epoch_batches`` was not given; shards do not say how many samples they hold.
+            TypeError: ``epoch_batches`` was not given; shards do not record how many samples they hold.
         """
         if self.recipe.epoch_batches is None:
-            raise TypeError("Shards do not say how many samples they hold; give WebShards epoch_batches for a length.")
+            raise TypeError(
+                "Shards do not record how many samples they hold; give WebShards epoch_batches for a length."
+            )
         return self.recipe.epoch_batches
 
     def __iter__(self) -> Iterator[Any]:

@@ -156,7 +156,8 @@ def _lanes(spans: Sequence[Span]) -> tuple[list[Lane], list[int]]:
     used = 0
     for lane in sorted(members, key=lambda name: (not on_device[name], _natural(name))):
         flat = on_device[lane]  # a stream runs one task at a time; what overlaps does so by rounding
-        nesting = [0] * len(members[lane]) if flat else levels([_ends(spans[i]) for i in members[lane]])
+        intervals = [(spans[i].start_ns, spans[i].end_ns) for i in members[lane]]
+        nesting = [0] * len(intervals) if flat else levels(intervals)
         for index, level in zip(members[lane], nesting, strict=True):
             rows[index] = used + level
         lanes.append(Lane(label=_label(lane), row=used, rows=max(nesting) + 1, device=on_device[lane]))
@@ -173,10 +174,6 @@ def _below(lanes: list[Lane]) -> list[Lane]:
 def _natural(name: str) -> list[tuple[int, str]]:
     """Stream 7 comes before stream 20."""
     return [(int(part[:18]) if part.isdecimal() else -1, part) for part in _DIGITS.split(name)]
-
-
-def _ends(span: Span) -> tuple[int, int]:
-    return span.start_ns, span.end_ns
 
 
 def levels(intervals: Sequence[tuple[int, int]]) -> list[int]:

@@ -24,8 +24,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Protocol
 
+from diagnose.changes import CHANGES, patch_of
+from diagnose.model.forecast import remaining_ratio
 from diagnose.model.statistics import speed_up
-from diagnose.trials.candidates import left_of_step
 from diagnose.trials.runs import Command, Runner
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -154,7 +155,8 @@ def _predicted(planted: dict[str, Any], prescription: dict[str, Any], baseline: 
     """Return the step after a change that only the author can make, ms, as `diagnose prove` predicts the others."""
     if baseline is None or prescription["predicted_step_ms"] is None:
         return None
-    return baseline * left_of_step(prescription["saves_ms"], planted["step_ms"] - planted["recording_ms"])
+    ratio = remaining_ratio(prescription["predicted_step_ms"], planted["step_ms"], planted["recording_ms"])
+    return baseline * ratio if ratio is not None else None
 
 
 def _prove(fixture: Pair, launcher: tuple[str, ...], budget: str, folder: Path, device: str) -> dict[str, Any]:
@@ -203,9 +205,8 @@ def _diagnose(*arguments: str, launcher: tuple[str, ...] = ()) -> dict[str, Any]
 
 
 def _patches(device: str) -> set[str]:
-    from diagnose.trials.patches import PATCHES
-
-    return {name for name, patch in PATCHES.items() if device == "gpu" or not patch.needs_gpu}
+    patches = {name: patch_of(name) for name in CHANGES}
+    return {name for name, patch in patches.items() if patch and (device == "gpu" or not patch.needs_gpu)}
 
 
 def _fixtures() -> list[Pair]:
@@ -228,9 +229,7 @@ def _false_claims(rows: list[Row]) -> list[Row]:
 
 def _promises(rows: list[Row]) -> tuple[int, int]:
     """Return how many changes that promise the same numbers kept the losses bit by bit, and how many there are."""
-    from diagnose.trials.patches import PATCHES
-
-    promised = [row for row in rows if row.proven and PATCHES[row.proven[0]].promise == "identical"]
+    promised = [row for row in rows if row.proven and CHANGES[row.proven[0]].numerics.promise == "identical"]
     return sum(row.proven[-1] == "identical" for row in promised if row.proven), len(promised)
 
 

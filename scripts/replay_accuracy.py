@@ -48,11 +48,10 @@ and collectives start up to 46 ms after their launch on a free stream.
 
 ## What the numbers mean
 
-`predict(tables, changes)` gives the step after all changes together, and the error of the usual delays on this trace.
-`replayed_savings(tables, finding)` takes the cause of a finding away whole and gives (least, most) ns per step, from
-the two kinds of delay. It can exceed what the finding lost: without a sync the host runs ahead and covers other gaps
-too. It is None for causes that are not work or waiting of the host. That a value which `.item()` reads is needed by
-the host at that place is not in a trace: whether a sync can be dropped is for the reader to say.
+`predict(tables, before, effect)` gives the step after one more change, as a range; `replay_base(tables)` holds the
+steps that are replayed and the error of the usual delays on them. A dropped wait can save more than its finding lost:
+without it the host runs ahead and covers other gaps too. That a value which `.item()` reads is needed by the host at
+that place is not in a trace: whether a sync can be dropped is for the reader to say.
 
 ## Results
 """

@@ -1,17 +1,19 @@
-"""Writes docs/rules.md from the docstrings of analyzers/; with --check it only says whether the page is current."""
+"""Writes docs/rules.md and docs/changes.md from the files of both; with --check it only compares them."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from diagnose import analyzers
 from diagnose.analyzers import Analyzer
+from diagnose.changes import CHANGES, by_hand, patch_of
+from diagnose.changes.common.change import ByHand, Change
+from diagnose.text.pages import parse_page
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "rules.md"
 GROUPS: tuple[tuple[str, str, Sequence[Analyzer]], ...] = (
     (
         "What leaves the device idle",
@@ -38,33 +40,67 @@ JSON and in the first lines of the bundled scripts.
 """
 
 
+CHANGES_HEAD = """# The changes
+
+Made by `scripts/rules` from the files in [diagnose/changes](../diagnose/changes), one a change. A change's id stands in
+prescriptions, in `diagnose what-if --apply` and in `diagnose prove --apply`. Safety: what happens to the numbers, which
+a trial checks. By hand: why only the script's author can make it.
+"""
+
+
 def main() -> int:
-    """Write the page, or compare it."""
-    page = "\n".join(_page())
-    if "--check" in sys.argv[1:]:
-        if PAGE.read_text(encoding="utf-8") == page:
-            return 0
-        print("rules: docs/rules.md is out of date; run scripts/rules.", file=sys.stderr)
-        return 1
-    PAGE.write_text(page, encoding="utf-8")
-    return 0
+    """Write the pages, or compare them."""
+    status = 0
+    for name, lines in (("rules", _rules_page()), ("changes", _changes_page())):
+        path, page = ROOT / "docs" / f"{name}.md", "\n".join(lines)
+        if "--check" not in sys.argv[1:]:
+            path.write_text(page, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != page:
+            print(f"rules: docs/{name}.md is out of date; run scripts/rules.", file=sys.stderr)
+            status = 1
+    return status
 
 
-def _page() -> Iterator[str]:
+def _rules_page() -> Iterator[str]:
     yield HEAD
     for title, words, rules in GROUPS:
         yield f"## {title}\n\n{words}\n"
         for rule in rules:
-            first, sections = _parts(sys.modules[f"diagnose.analyzers.{rule.META.id.replace('-', '_')}"].__doc__ or "")
-            yield f"### {rule.META.id}\n\n{first}\n"
-            yield from (f"- **{heading}**: {text}" for heading, text in sections)
+            yield from _page_of(f"diagnose.analyzers.{rule.META.id.replace('-', '_')}", rule.META.id)
+            if rule.META.changes:
+                links = ", ".join(f"[{name}](changes.md#{name})" for name in rule.META.changes)
+                yield f"- **Changes**: {links}"
             yield ""
 
 
-def _parts(text: str) -> tuple[str, list[tuple[str, str]]]:
-    first, _, rest = text.partition("\n")
-    found = re.findall(r"^(\S.*)\n((?:[ ]{4}.*\n|\n)+)", rest + "\n", re.MULTILINE)
-    return first, [(heading, " ".join(body.split())) for heading, body in found]
+def _changes_page() -> Iterator[str]:
+    yield CHANGES_HEAD
+    for name, change in CHANGES.items():
+        yield from _page_of(f"diagnose.changes.{name.replace('-', '_')}", name)
+        yield from (f"- **{heading}**: {text}" for heading, text in _properties(change))
+        yield ""
+
+
+def _properties(change: Change) -> Iterator[tuple[str, str]]:
+    yield "Safety", f"{change.numerics.safety}."
+    patch = patch_of(change.id)
+    if patch is None:
+        yield "In a trial", f"by hand: {by_hand(change.id)}."
+    else:
+        what = "environment variables" if patch.environment else "from outside"
+        yield "In a trial", f"{what}{', on a GPU' if patch.needs_gpu else ''}."
+    edit = change.edit
+    yield "In a diff of the script", f"by hand: {edit.reason}." if isinstance(edit, ByHand) else "written."
+    rules = [rule.META.id for rule in analyzers.RULES if change.id in rule.META.changes]
+    yield "Prescribed by", ", ".join(f"[{rule}](rules.md#{rule})" for rule in rules) or "no rule"
+    yield "Remedy", f"`{change.remedy}`" if change.remedy else f"none: {change.without_remedy}."
+
+
+def _page_of(module: str, name: str) -> Iterator[str]:
+    """Yield the heading and the sections of the docstring of a rule or a change."""
+    page = parse_page(import_module(module).__doc__ or "")
+    yield f"### {name}\n\n{page.summary}\n"
+    yield from (f"- **{heading}**: {text}" for heading, text in page.sections)
 
 
 if __name__ == "__main__":

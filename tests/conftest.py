@@ -29,6 +29,7 @@ os.environ["DIAGNOSE_DEBUG"] = "1"  # a fault of a rule fails the test that meet
 
 import diagnose.api  # noqa: F401  # binds the reports to diagnoses
 from diagnose.analyzers import META
+from diagnose.changes.common.prescribe import prescribe
 from diagnose.errors import DEBUG
 from diagnose.model.capture import Capture, CaptureInfo, Samples
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
@@ -236,7 +237,7 @@ class Recording:
         """Return what a rule prescribes for what it finds, which must be fit to be shown."""
         finding, step_ns = self.find(rule), self.tables().steps.step_ns
         assert finding is not None, f"{rule} found nothing"
-        found = list(analyzer(rule).prescribe(finding, step_ns))
+        found = prescribe(finding, step_ns)
         for prescription in found:
             assert prescription.rule == rule
             assert_presentable(prescription)

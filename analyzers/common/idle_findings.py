@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines
-from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Prescription, Where
+from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
 from diagnose.model.events import Ints
 from diagnose.model.intervals import Intervals, union
 from diagnose.tables import Tables
 
-__all__ = ["Occurrences", "idle_finding", "occurrences", "prescription"]
+__all__ = ["Occurrences", "idle_finding", "occurrences"]
 
 # Places are looked up for so many of the largest occurrences: their sum stands for the rest.
 MAX_LOOKED_UP = 200
@@ -184,35 +184,3 @@ def calls_inside(t: Tables, o: Occurrences) -> list[str]:
     return [
         f"{t.trace.names[int(names[i])]}: {int(counts[i])} calls, {sums[i] / 1e6:.2f} ms of the idle time." for i in top
     ]
-
-
-def prescription(  # noqa: PLR0913  # each is a field of its own
-    finding: Finding,
-    step_ns: float,
-    *,
-    id: str,  # the field's name
-    title: str,
-    after: str,
-    safety: str,
-    least: float,
-    most: float = 1.0,
-    before: str = "",
-    needs: str = "",
-    remedy: str = "",
-    arguments: Facts | None = None,
-) -> Prescription:
-    """Return a prescription that gives back between ``least`` and ``most``, shares of what the finding costs."""
-    saves = (finding.lost_ns * least, finding.lost_ns * most)
-    return Prescription(
-        rule=finding.rule,
-        id=id,
-        title=title,
-        before=before,
-        after=after,
-        saves_ns=saves,
-        predicted_step_ns=step_ns - sum(saves) / 2,
-        safety=safety,
-        needs=needs,
-        remedy=remedy,
-        arguments=arguments or {},
-    )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from diagnose.cli import output
 from diagnose.errors import OutputError, UsageError
@@ -20,24 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Request", "answer", "examine_paths", "prepare"]
 
-READER_GONE = 141  # as a shell shows SIGPIPE: `diagnose analyze … | head` is no fault
-
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """Where the answer goes."""
+class Request(output.ResultRequest):
+    """Where a diagnosis goes."""
 
-    as_json: bool = False
     html: str | None = None
-    output: str | None = None
-    force: bool = False
-    quiet: bool = False
     open_browser: bool = False
-
-    @property
-    def progress(self) -> Progress:
-        """Return where progress is shown."""
-        return Progress(quiet=self.quiet)
 
 
 def prepare(request: Request, inputs: Sequence[str | Path] = ()) -> tuple[Path, ...]:
@@ -49,7 +36,7 @@ def prepare(request: Request, inputs: Sequence[str | Path] = ()) -> tuple[Path, 
     """
     files = output.plan(request.html, request.output, force=request.force, inputs=inputs)
     if request.open_browser and not any(_is_page(file) for file in files):
-        raise UsageError("--open shows the HTML report; say with --html FILE where to write it.")
+        raise UsageError("--open needs an HTML report; add --html FILE.")
     return files
 
 
@@ -82,7 +69,7 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
                 output.write(diagnosis, files, force=request.force)
             except OutputError as error:
                 failure = error
-    _print(_printed(diagnosis, as_json=request.as_json))
+    output.print_result(_printed(diagnosis, as_json=request.as_json))
     if failure is not None:
         raise failure
     for file in files:
@@ -99,22 +86,6 @@ def _printed(diagnosis: Diagnosis, *, as_json: bool) -> str:
     from diagnose.reports.text import terminal_text
 
     return terminal_text(diagnosis)
-
-
-def _print(text: str) -> None:
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        _leave_quietly()
-    except UnicodeEncodeError:  # a terminal or a file that is not UTF-8
-        encoding = sys.stdout.encoding or "ascii"
-        print(text.encode(encoding, "replace").decode(encoding), flush=True)
-
-
-def _leave_quietly() -> NoReturn:
-    # The interpreter flushes stdout once more at exit; that must not raise again.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(READER_GONE)
 
 
 def _is_page(file: Path) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.compare.baseline import baseline_text
 from diagnose.compare.compare import compare
 from diagnose.compare.format import as_json, as_text
@@ -26,19 +27,18 @@ DEFAULT_RUNS = 3  # of a script that is traced: with fewer on each side hardly a
 
 
 @dataclass(frozen=True, slots=True)
-class CompareRequest:
+class CompareRequest(ResultRequest):
     """What ``diagnose compare`` was asked for."""
 
-    before: Sequence[str]
-    after: Sequence[str]
+    before: Sequence[str] = ()
+    after: Sequence[str] = ()
     tolerance: str = "5%"
     allow_differences: bool = False
-    as_json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class GateRequest:
-    """What ``diagnose gate`` was asked for."""
+class GateRequest(ResultRequest):
+    """What ``diagnose gate`` was asked for; ``force`` is about the reports, ``update`` about the baseline."""
 
     baseline: Sequence[str] = ()
     target: str = ""
@@ -50,22 +50,21 @@ class GateRequest:
     junit: str | None = None
     sarif: str | None = None
     update: bool = False
-    force: bool = False  # overwrite the two reports; the baseline is what ``update`` means to replace
-    as_json: bool = False
-    quiet: bool = False
 
 
 def compare_and_answer(request: CompareRequest) -> None:
-    """Print what differs between two sets of captures, traces or reports.
+    """Print what differs between two sets of captures, traces or reports, and write it.
 
     Raises:
-        UsageError: the tolerance is none.
+        UsageError: the tolerance is none, or the file to write is one of the runs.
         InputError: one of them cannot be read.
+        OutputError: the file cannot be written.
     """
     tolerance = parse_tolerance(request.tolerance)
+    files = plan_text(request, inputs=[*request.before, *request.after])
     before, after = (join_sides([open_side(path) for path in paths]) for paths in (request.before, request.after))
     comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
-    print(as_json(comparison) if request.as_json else as_text(comparison))
+    answer_text(lambda: as_text(comparison), lambda: as_json(comparison), request, files)
 
 
 def gate_and_answer(request: GateRequest) -> int:
@@ -78,20 +77,20 @@ def gate_and_answer(request: GateRequest) -> int:
         OutputError: a report exists already, or a file cannot be written; mostly raised before the script runs.
     """
     tolerance = parse_tolerance(request.tolerance)
-    _check_request(request)
-    progress = Progress(quiet=request.quiet)
+    files = _check_request(request)
+    progress = request.progress
     missing = [path for path in request.baseline if not Path(path).exists()]
     if missing and request.update:
         with _candidate(request, progress) as side:
             _update(request, side, progress)
         return 0
     if missing:
-        raise InputError(f"There is no baseline {printable(Path(missing[0]))}; write one with --update.")
+        raise InputError(f"The baseline {printable(Path(missing[0]))} does not exist; create it with --update.")
     before = join_sides([open_side(path) for path in request.baseline])
     with _candidate(request, progress) as after:
         comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
         result = evaluate_gate(comparison)
-        print(as_json(comparison, {"gate": result.verdict}) if request.as_json else _text(result), flush=True)
+        answer_text(lambda: _text(result), lambda: as_json(comparison, {"gate": result.verdict}), request, files)
         for path, text in ((request.junit, junit(result)), (request.sarif, sarif(result))):
             if path is not None:
                 write_file(path, text, force=request.force)
@@ -101,24 +100,26 @@ def gate_and_answer(request: GateRequest) -> int:
     return 0 if request.update else EXIT_CODES[result.verdict]
 
 
-def _check_request(request: GateRequest) -> None:
-    check_distinct(
-        {"--junit": request.junit, "--sarif": request.sarif}, [*request.baseline, request.target, *_captures(request)]
-    )
+def _check_request(request: GateRequest) -> tuple[Path, ...]:
+    """Return the file of ``--output``, after checking all that can be checked before a script runs."""
+    named = {"--output": request.output, "--junit": request.junit, "--sarif": request.sarif}
+    check_distinct(named, [*request.baseline, request.target, *_captures(request)])
     for name in (request.junit, request.sarif):
         if name is not None:
             check_file(Path(name), force=request.force)
     if request.runs is not None and not _is_script(request):
-        raise UsageError("--runs is for a script that is traced now; of captures name as many as there are.")
+        raise UsageError("--runs needs a script to trace; name several captures instead.")
     options = [name for name in _captures(request) if name.startswith("-")]
     if options:
         raise UsageError(
-            f"{request.target} is no script, so {options[0]} is no argument of it; options stand before the baseline."
+            f"Unexpected {options[0]} after {printable(Path(request.target))}, which is not a script; "
+            "options go before BASELINE."
         )
     if request.update and len(request.baseline) > 1:
-        raise UsageError("--update writes one baseline; name it once.")
+        raise UsageError("--update writes one baseline; give --baseline once.")
     if request.update:
         check_file(Path(request.baseline[0]), force=True)
+    return plan_text(request)
 
 
 def _update(request: GateRequest, side: Side, progress: Progress) -> None:

@@ -1,26 +1,95 @@
-"""Where a diagnosis goes: which files, in which format, and whether they can be written."""
+"""Where a result goes: standard output, and files whose suffix is the format, checked before the work begins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
+from diagnose.progress import Progress
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
 
-__all__ = ["FORMATS", "plan", "render", "write"]
+__all__ = ["FORMATS", "TEXT_FORMATS", "ResultRequest", "answer_text", "plan", "plan_text", "print_result", "write"]
 
 FORMATS = (".html", ".json", ".txt")
+TEXT_FORMATS = (".json", ".txt")
+READER_GONE = 141  # as a shell shows SIGPIPE: `diagnose analyze … | head` is no fault
 
 
-def plan(html: str | None, output: str | None, *, force: bool, inputs: Iterable[str | Path] = ()) -> tuple[Path, ...]:
+@dataclass(frozen=True, slots=True)
+class ResultRequest:
+    """Where a result goes: the options that every command has."""
+
+    as_json: bool = False
+    output: str | None = None
+    force: bool = False
+    quiet: bool = False
+
+    @property
+    def progress(self) -> Progress:
+        """Return where progress is shown."""
+        return Progress(quiet=self.quiet)
+
+
+def plan_text(request: ResultRequest, inputs: Iterable[str | Path] = ()) -> tuple[Path, ...]:
+    """Return the file that ``--output`` names, if any, after checking that it can be written as text or JSON.
+
+    Raises:
+        UsageError: its suffix names neither, or it is one of the ``inputs``.
+        OutputError: it exists already and ``--force`` was not given, or its folder is missing or not writable.
+    """
+    return plan(None, request.output, force=request.force, inputs=inputs, formats=TEXT_FORMATS)
+
+
+def answer_text(
+    text: Callable[[], str], json: Callable[[], str], request: ResultRequest, files: Sequence[Path]
+) -> None:
+    """Print a result in the form that was asked for, and write it to the files of ``plan_text``.
+
+    Raises:
+        OutputError: a file cannot be written; the result has been printed all the same.
+    """
+    print_result(json() if request.as_json else text())
+    for file in files:
+        write_file(file, (json() if _format(file) == ".json" else text()) + "\n", force=request.force)
+        request.progress.say(f"wrote {printable(file)}")
+
+
+def print_result(text: str) -> None:
+    """Print to standard output, whatever its encoding; where its reader has gone, end the process quietly."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _leave_quietly()
+    except UnicodeEncodeError:  # a terminal or a file that is not UTF-8
+        encoding = sys.stdout.encoding or "ascii"
+        print(text.encode(encoding, "replace").decode(encoding), flush=True)
+
+
+def _leave_quietly() -> NoReturn:
+    # The interpreter flushes stdout once more at exit; that must not raise again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(READER_GONE)
+
+
+def plan(
+    html: str | None,
+    output: str | None,
+    *,
+    force: bool,
+    inputs: Iterable[str | Path] = (),
+    formats: Sequence[str] = FORMATS,
+) -> tuple[Path, ...]:
     """Return the files that ``--html`` and ``--output`` name, after checking that each can be written.
 
-    ``inputs`` are the files that are read, which no option may name.
+    ``inputs`` are the files that are read, which no option may name; ``formats`` the suffixes of ``--output``.
 
     Raises:
         UsageError: a suffix names no format, or two options or an option and an input name one file.
@@ -28,9 +97,10 @@ def plan(html: str | None, output: str | None, *, force: bool, inputs: Iterable[
     """
     paths = tuple(Path(name) for name in (html, output) if name)
     if html and paths[0].suffix.lower() not in {".html", ".htm"}:
-        raise UsageError(f"--html writes an HTML page, but {printable(html)} does not end in .html.")
-    if output and _format(paths[-1]) not in FORMATS:
-        raise UsageError(f"{printable(output)} has no known format; end its name in .html, .json or .txt.")
+        raise UsageError(f"Invalid --html '{printable(html)}': the name must end in .html.")
+    if output and _format(paths[-1]) not in formats:
+        known = f"{', '.join(formats[:-1])} or {formats[-1]}"
+        raise UsageError(f"Invalid --output '{printable(output)}': the name must end in {known}.")
     check_distinct({"--html": html, "--output": output}, inputs)
     for path in paths:
         check_file(path, force=force)

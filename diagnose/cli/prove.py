@@ -72,7 +72,7 @@ def _prove_and_answer(request: ProveRequest) -> int:
     command, capture = command_of(request)
     _check_launcher(command)
     if remove_leftovers():
-        request.progress.say("removed what an earlier prove, which was killed, had left in the temporary folder")
+        request.progress.say("removed the temporary files of an earlier prove that was killed")
     with _kept(request.keep) as keep, run_folder() as private:
         plan = plan_copy(command.cwd, without=[keep] if keep else []) if request.cwd_mode == "copy" else None
         _agree(request, command, capture, plan, budget_s)
@@ -136,7 +136,7 @@ def command_of(request: ProveRequest) -> tuple[Command, Path | None]:
     if request.module:
         return Command(("-m", request.script, *request.args), Path.cwd(), launcher), None
     if not path.exists():
-        raise UsageError(f"There is no script or capture {request.script}; check the path.")
+        raise UsageError(f"The script or capture {printable(request.script)} does not exist; check the path.")
     if not path.is_dir() or (path / "__main__.py").is_file():
         return Command((request.script, *request.args), Path.cwd(), launcher), None
     return recorded_command(path, launcher), path
@@ -146,13 +146,13 @@ def _words(launcher: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(launcher))
     except ValueError as error:
-        raise UsageError(f"--launcher {launcher} cannot be split into words: {error}; check its quotes.") from error
+        raise UsageError(f"Invalid --launcher '{launcher}': {error}; check its quotes.") from error
 
 
 def _check_launcher(command: Command) -> None:
     if command.launcher and shutil.which(command.launcher[0]) is None:
         raise UsageError(
-            f"There is no command {one_line(command.launcher[0])} to start the ranks with; check --launcher and PATH."
+            f"Invalid --launcher: the command {one_line(command.launcher[0])} was not found; check its name and PATH."
         )
 
 
@@ -167,12 +167,12 @@ def _kept(keep: str | None) -> Iterator[Path | None]:
         reservation = Reservation(path)
         is_empty = not any(path.iterdir())
     except BlockingIOError as error:
-        raise UsageError(f"Another run keeps its output in {printable(keep)}; give --keep a new name.") from error
+        raise UsageError(f"The folder {printable(keep)} is in use by another run; choose another --keep.") from error
     except (OSError, ValueError) as error:
         raise cannot_write(keep, error) from error
     try:
         if not is_empty:
-            raise UsageError(f"The folder {printable(keep)} is not empty; give --keep a new name.")
+            raise UsageError(f"The folder {printable(keep)} is not empty; choose another --keep.")
         yield path
     finally:
         reservation.release()
@@ -188,18 +188,18 @@ def _agree(
     """
     say = request.progress.say
     where = (
-        f"in one copy of the working folder ({plan.size_text}), which is put back before each and removed at the end"
+        f"in one copy of the working folder ({plan.size_text}) that is restored before each run and removed at the end"
         if plan is not None
         else "each time in the working folder itself"
     )
     say(
-        f"this runs {command.text} again and again for up to {_told_time(budget_s)}, {where}; "
-        "every run is stopped after some dozens of steps. What it writes to elsewhere is not protected."
+        f"this runs {command.text} repeatedly for up to {_duration_text(budget_s)}, {where}; "
+        "each run is stopped after some dozens of steps. Files outside the working folder are not protected."
     )
     if plan is None:
         say(
-            "with --cwd-mode same every run may overwrite, append to and remove files of the working folder "
-            f"{one_line(str(command.cwd))}, checkpoints and logs included; nothing is checked or put back"
+            "with --cwd-mode same each run may overwrite, append to and remove files of the working folder "
+            f"{one_line(str(command.cwd))}, checkpoints and logs included; nothing is checked or restored"
         )
     if capture is not None:
         say(
@@ -214,19 +214,19 @@ def _agree(
 
     shown = f"Run {command.text}?" if capture is not None else "Run it?"
     if not click.confirm(shown, default=capture is None, err=True):
-        raise UsageError("Nothing was run.")
+        raise UsageError("Not confirmed: nothing was run.")
 
 
 def _why_asked(command: Command, capture: Path | None) -> str:
     if capture is None:
-        return "Nobody can be asked whether to run the script repeatedly; agree to it with --yes."
+        return "Not a terminal: pass --yes to confirm repeated runs."
     return (
-        f"The command comes from a file, {one_line(str(capture))}, and --yes alone does not agree to it; read it, and "
-        f"add --trust-command if it may run here: {command.text}"
+        f"The command comes from the capture {one_line(str(capture))}, which --yes does not cover; check it, and pass "
+        f"--trust-command to run it: {command.text}"
     )
 
 
-def _told_time(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
@@ -238,32 +238,38 @@ def _after(
         record(runner, best, capture, budget_s, progress)
         return examine_paths([capture], progress)
     except (CaptureError, OSError) as error:
-        progress.say(f"it could not be traced with the changes: {error}")
+        progress.say(f"the step with the changes could not be traced: {error}")
         return None
 
 
 def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, best: Sequence[str]) -> None:
     """Write what helped, and what no trial can apply, into a diff of the script; say what is left to its author."""
-    from diagnose.trials.patches import BY_HAND
-    from diagnose.trials.source_edits import EDITS, write_patch
+    from diagnose.changes import CHANGES, by_hand
+    from diagnose.changes.common.change import ByHand
+    from diagnose.trials.source_edits import write_patch
 
     say, patch = request.progress.say, str(request.write_patch)
-    untried = [p.id for p in diagnosis.prescriptions if p.id in EDITS and p.id in BY_HAND]
+    untried = [p.id for p in diagnosis.prescriptions if by_hand(p.id) and not isinstance(CHANGES[p.id].edit, ByHand)]
     if not best and not untried:
         say(f"no change made the step faster, so {patch} was not written")
         return
     if command.script[0] == "-m":
-        raise UsageError("--write-patch changes a script, not a module; name the file instead of -m.")
+        raise UsageError("--write-patch needs a script file; give its path instead of -m.")
     script = Path(command.cwd, command.script[0])
-    arguments = {**arguments_of(diagnosis), "defer-sync": {"lines": _lines(diagnosis, "host-sync", script)}}
-    arguments["autocast"] = {**arguments.get("autocast", {}), "device": "cuda" if diagnosis.queue else "cpu"}
+    device = "cuda" if diagnosis.queue else "cpu"
+    prescribed = {p.id: p for p in diagnosis.prescriptions}
+    arguments: dict[str, dict[str, object]] = {}
+    for name in (*best, *untried):
+        p = prescribed.get(name)
+        lines = _lines(diagnosis, p.rule, script) if p else ()
+        arguments[name] = {**(p.arguments if p else {}), "device": device, "lines": lines}
     written = write_patch(script, [*best, *untried], arguments, Path(patch), force=request.force)
     if written.diff:
-        say(f"wrote {patch} with {', '.join(written.done)}: git apply {patch}")
+        say(f"wrote {patch} ({', '.join(written.done)}); apply it with git apply {patch}")
     for name in (name for name in untried if name in written.done):
-        say(f"{name} was not measured: {BY_HAND[name]}; check what the diff makes of it")
+        say(f"{name} was not measured: {by_hand(name)}; review its part of the diff")
     for name, why in written.left.items():
-        say(f"{name} has to be written by hand: {why}")
+        say(f"{name} must be applied by hand: {why}")
 
 
 def _lines(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ def current(environment: Mapping[str, str] = os.environ) -> Ranks:
         return Ranks(rank, world_size, int(environment.get("LOCAL_WORLD_SIZE", str(world_size))))
     except ValueError as error:
         raise UsageError(
-            f"RANK, WORLD_SIZE and LOCAL_WORLD_SIZE must be whole numbers ({error}); unset them."
+            f"RANK, WORLD_SIZE and LOCAL_WORLD_SIZE must be integers ({error}); unset them, or set all three."
         ) from error
 
 
@@ -71,8 +71,8 @@ def wait_for_others(folder: Path, ranks: Ranks, *, whole_world: bool, progress: 
         return ()
     listed = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
     return (
-        f"No capture came from rank {listed} of {ranks.world_size}, so skew between ranks is not fully seen; "
-        f"--capture with a folder that all nodes share collects them, and diagnose analyze {folder} reads them later.",
+        f"The capture of rank {listed} of {ranks.world_size} is missing, so skew between ranks is incomplete; use "
+        f"--capture with a folder that all nodes share, or run diagnose analyze {folder} when all captures are there.",
     )
 
 

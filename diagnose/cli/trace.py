@@ -59,7 +59,7 @@ def trace_and_answer(request: TraceRequest) -> int:
     if ranks.rank != 0:
         return code
     notes = wait_for_others(folder, ranks, whole_world=request.folder is not None, progress=request.progress)
-    request.progress.say(f"the capture is in {folder}; diagnose analyze {folder} repeats all that follows")
+    request.progress.say(f"wrote the capture {folder}; diagnose analyze {folder} repeats the analysis")
     diagnosis = examine_paths([folder], request.progress)
     answer(replace(diagnosis, trust=(*diagnosis.trust, *map(Note, notes))), request, files)
     return code
@@ -70,9 +70,9 @@ def _check_script(request: TraceRequest) -> None:
         return  # only the interpreter that runs it can tell where a module lies
     script = Path(request.script)
     if not script.exists():
-        raise UsageError(f"There is no script {script}; give the path of the Python file to run.")
+        raise UsageError(f"The script {printable(script)} does not exist; give the path of a Python file.")
     if script.is_dir() and not (script / "__main__.py").is_file():
-        raise UsageError(f"{script} is a folder without a __main__.py; give the path of the Python file to run.")
+        raise UsageError(f"{printable(script)} is a folder without __main__.py; give the path of a Python file.")
 
 
 def _capture_folder(request: TraceRequest, ranks: Ranks) -> Path:
@@ -81,17 +81,17 @@ def _capture_folder(request: TraceRequest, ranks: Ranks) -> Path:
     try:
         if os.path.lexists(folder) and not folder.is_dir():
             what = "a file" if folder.exists() else "a link to nothing"
-            raise OutputError(f"{name} is {what}; give --capture the name of a new folder.")
+            raise OutputError(f"Invalid --capture '{name}': it is {what}; choose a new folder.")
         if not request.force and ranks.world_size == 1 and folder.is_dir() and any(folder.iterdir()):
-            raise OutputError(f"The folder {name} is not empty; give --capture a new name, or --force to replace it.")
+            raise OutputError(f"The folder {name} is not empty; choose another --capture, or --force to replace it.")
         above = next((parent for parent in folder.absolute().parents if parent.exists()), Path("/"))
     except (OSError, ValueError) as error:
         raise cannot_write(folder, error) from error
     if not os.access(folder if folder.exists() else above, os.W_OK | os.X_OK):
-        raise OutputError(f"The capture cannot be written to {name}; choose a writable place with --capture FOLDER.")
+        raise OutputError(f"The folder {name} is not writable; choose another one with --capture.")
     for earlier in unfinished(folder):
         request.progress.say(
-            f"{printable(earlier)} holds what an earlier run had captured when it was killed; diagnose analyze reads it"
+            f"{printable(earlier)} is the partial capture of an earlier run that was killed; diagnose analyze reads it"
         )
     return folder
 
@@ -126,10 +126,10 @@ def _run(request: TraceRequest, options: CaptureOptions, ranks: Ranks) -> tuple[
         if _holds_steps(folder, ranks, since=began):
             if ended.failure or ended.returncode < 0:
                 request.progress.say(
-                    ended.failure or f"{request.script} {_how(ended)}; what was captured is diagnosed."
+                    ended.failure or f"{request.script} {_how(ended)}; the steps captured until then are diagnosed."
                 )
             if folder == paths.beside:
-                request.progress.say(f"{printable(options.output)} was taken while the script ran")
+                request.progress.say(f"{printable(options.output)} was created by another process while the script ran")
             _remove_empty(options.output, is_new=is_new)
             return ended.exit_code, _from_here(folder)
     shutil.rmtree(paths.partial, ignore_errors=True)  # a killed process left it, without a whole window
@@ -178,5 +178,5 @@ def _remedy(ended: launch.Ended) -> str:
     if ended.returncode == -signal.SIGKILL:
         return "The system may have run out of memory; try a smaller batch or fewer workers."
     if ended.returncode == 0:
-        return "Let it train for at least a few dozen steps, or name what a step is with --step-on."
-    return "Make it run without diagnose first; its arguments stand behind its name."
+        return "Run at least a few dozen steps, or set what ends a step with --step-on."
+    return "Check that it runs without diagnose; its arguments go after its name."

@@ -55,7 +55,8 @@ def evaluate(before: Sequence[float], after: Sequence[float], tolerance: float) 
             "undecided",
             None,
             f"How far equal runs differ is unknown: the baseline is {len(before)} run.",
-            f"Record at least {MIN_BASELINE_RUNS} runs of the baseline, better {MIN_ADVISED_RUNS} of each side.",
+            f"Record at least {MIN_BASELINE_RUNS} runs of the baseline, better {MIN_ADVISED_RUNS} of each side; "
+            "diagnose gate --update writes several into one file.",
         )
     shift = run_shift(before, after)
     least = shift.low if shift.ratio > 1 else 1 / shift.high

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["Legend", "RuleKind", "RuleMeta"]
+__all__ = ["Cause", "Legend", "RuleKind", "RuleMeta"]
 
 RuleKind: TypeAlias = Literal["trust", "idle", "kernel", "state", "rank"]
 """What a rule looks at: the recording's own faults, idle time, kernels, the machine and its memory, several ranks."""
+
+
+Cause: TypeAlias = Literal["host-work", "device-wait", "pause", "collective", "copy", "tasks"]
+"""What takes the time that a rule finds, so that a replay can leave it out: work or waiting of the host, waiting for
+the device, pauses between queued tasks, exposed collectives or copies, or the device tasks that the finding names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,4 +42,5 @@ class RuleMeta:
     computes: bool = True  # of kernel rules: False where the tasks move data instead of computing
     explains: bool = True  # False: the time is there, its cause is not known
     inflated: bool = False  # recording makes its time longer: it grows with the number of recorded events
+    cause: Cause = "tasks"
     fallback: bool = False  # takes the idle time that no other rule claims

@@ -54,21 +54,22 @@ class RunShift(NamedTuple):
 def run_shift(baseline: Sequence[float], candidate: Sequence[float]) -> RunShift:
     """Compare the median steps of independent runs, at least two on one side and one on the other.
 
-    The interval is Student's for the difference of logarithms, around the ratio of the medians: with two to five runs
-    a side a bootstrap over runs is too narrow. On a machine with fast and slow spells the runs follow no bell curve, so
-    the chance of their order is given too: the exact test of Mann and Whitney, which holds for any distribution.
+    The interval is Student's for the difference of mean logarithms, and holds the ratio of the medians too: with two to
+    five runs a side a bootstrap over runs is too narrow. On a machine with fast and slow spells the runs follow no bell
+    curve, so the chance of their order is given too: the exact test of Mann and Whitney, for any distribution.
     """
     before, after = np.log(np.asarray(baseline)), np.log(np.asarray(candidate))
     freedom = len(before) + len(after) - 2
     squares = float(np.sum((before - before.mean()) ** 2) + np.sum((after - after.mean()) ** 2))
     spread = (squares / freedom) ** 0.5
     reach = min(_t_quantile(freedom) * spread * (1 / len(before) + 1 / len(after)) ** 0.5, MAX_LOG_RATIO)
+    middle = float(after.mean() - before.mean())
     ratio = float(np.median(candidate) / np.median(baseline))
     slower, faster = (candidate, baseline) if ratio >= 1 else (baseline, candidate)
     return RunShift(
         ratio=ratio,
-        low=ratio * exp(-reach),
-        high=ratio * exp(reach),
+        low=min(ratio, exp(middle - reach)),
+        high=max(ratio, exp(middle + reach)),
         spread=spread,
         gap=min(slower) / max(faster),
         order_chance=_order_chance(slower, faster),

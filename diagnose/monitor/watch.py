@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from diagnose.errors import OutputError, UsageError
-from diagnose.model.files import NewFile, cannot_write, check_distinct, check_file, is_stream, write_file
+from diagnose.model.files import NewFile, cannot_write, check_distinct, check_file, is_stream, printable, write_file
 from diagnose.monitor.board import connect
 from diagnose.monitor.record import CSV_COLUMNS, Record, to_json
 from diagnose.text.plain_text import one_line
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["MonitorRequest", "watch"]
 
 NAME_WIDTH = 22  # of a GPU in the table
+TEXT_WIDTH = 120  # columns of the percentiles in a file
 Show = Callable[[list[Record]], None]
 WriteRow = Callable[[list[str]], None]
 
@@ -37,8 +38,10 @@ class MonitorRequest:
     seconds: float | None = None  # None: until Ctrl-C
     gpus: tuple[int, ...] = ()  # indices of the driver; empty: all
     csv_file: str | None = None  # "-" is standard output
-    json_file: str | None = None
+    json_file: str | None = None  # as csv_file
+    output: str | None = None  # series and percentiles as .json, or the percentiles as .txt
     force: bool = False
+    quiet: bool = False  # no live table
 
     @property
     def to_stdout(self) -> bool:
@@ -55,10 +58,7 @@ def watch(request: MonitorRequest, nvml: Any = None) -> int:
     """
     if request.csv_file == request.json_file == "-":
         raise UsageError("--csv and --json cannot both go to standard output; give one of them a file name.")
-    for name in (request.csv_file, request.json_file):
-        if name and name != "-":
-            check_file(Path(name), force=request.force)
-    check_distinct({"--csv": request.csv_file, "--json": request.json_file})
+    _check_files(request)
     try:
         nvml = nvml if nvml is not None else _driver()
         nvml.nvmlInit()
@@ -75,7 +75,17 @@ def watch(request: MonitorRequest, nvml: Any = None) -> int:
         nvml.nvmlShutdown()
 
 
-def _driver() -> Any:
+def _check_files(request: MonitorRequest) -> None:
+    if request.output and Path(request.output).suffix.lower() not in {".json", ".txt"}:
+        raise UsageError(f"Invalid --output '{printable(request.output)}': the name must end in .json or .txt.")
+    named = {"--csv": request.csv_file, "--json": request.json_file, "--output": request.output}
+    for name in named.values():
+        if name and name != "-":
+            check_file(Path(name), force=request.force)
+    check_distinct(named)
+
+
+def _driver() -> Any:  # pynvml is untyped
     import pynvml
 
     return pynvml
@@ -93,7 +103,7 @@ def _watch(request: MonitorRequest, nvml: Any) -> int:
     with ExitStack() as stack:
         rows = stack.enter_context(_rows(request)) if request.csv_file else None
         try:
-            _loop(request, records, stack.enter_context(_shown(console)), rows)
+            _loop(request, records, stack.enter_context(_shown(console, quiet=request.quiet)), rows)
         except OutputError as error:  # the readings so far are worth their summary
             failure = error
     _sum_up(request, records, console)
@@ -182,9 +192,9 @@ def _append(file: IO[bytes], line: bytes) -> None:
 
 
 @contextmanager
-def _shown(console: Console) -> Iterator[Show]:
-    """Show a table that changes in its place on a terminal; elsewhere nothing until the end."""
-    if not console.is_terminal:
+def _shown(console: Console, *, quiet: bool) -> Iterator[Show]:
+    """Show a table that changes in its place on a terminal; elsewhere, and when quiet, nothing until the end."""
+    if quiet or not console.is_terminal:
         yield lambda _records: None
         return
     from rich.live import Live
@@ -207,9 +217,25 @@ def _line(record: Record) -> tuple[str, dict[str, float | None], str]:
 def _sum_up(request: MonitorRequest, records: list[Record], console: Console) -> None:
     from diagnose.reports.text_monitor import percentiles
 
-    console.print(percentiles([(_label(r), r.percentiles(), r.slowed_share()) for r in records]))
-    console.print(f"{len(records[0].readings)} readings, one every {request.interval:g} s", style="dim")
+    def summary(to: Console) -> None:
+        to.print(percentiles([(_label(r), r.percentiles(), r.slowed_share()) for r in records]))
+        to.print(f"{len(records[0].readings)} readings, one every {request.interval:g} s", style="dim")
+
+    summary(console)
     if request.json_file == "-":
         print(to_json(records, request.interval))
     elif request.json_file:
         write_file(request.json_file, to_json(records, request.interval) + "\n", force=request.force)
+    if request.output:
+        write_file(request.output, _rendered(request, records, summary), force=request.force)
+
+
+def _rendered(request: MonitorRequest, records: list[Record], summary: Callable[[Console], None]) -> str:
+    """Return what ``--output`` holds, in the format of its suffix."""
+    from rich.console import Console
+
+    if Path(str(request.output)).suffix.lower() == ".json":
+        return to_json(records, request.interval) + "\n"
+    page = Console(file=io.StringIO(), width=TEXT_WIDTH, record=True)
+    summary(page)
+    return page.export_text()

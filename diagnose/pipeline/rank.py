@@ -12,6 +12,7 @@ import numpy as np
 
 from diagnose import analyzers
 from diagnose.analyzers.common.memory import memory_of
+from diagnose.changes.common.prescribe import prescribe
 from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Source, Where
@@ -20,11 +21,12 @@ from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.records import as_facts
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.overhead import overhead_share, recording_ns, without_recording
+from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.pipeline.verdict import dominant, headline, verdict
-from diagnose.replay.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.tables import Claim, Tables
 from diagnose.tables.roofline import roofline
+from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Picture
@@ -32,10 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "noting"]
 
 _Part = TypeVar("_Part")
-
-# A finding that costs less of the step than this is not worth a line; and less than this is never the answer: steps of
-# the same script differ by as much.
-WORTH_NAMING, WORTH_ANSWERING = 0.01, 0.02
 
 
 def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
@@ -82,7 +80,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     if capture.attribution is not None:
         with noting("places", notes):
             found = _with_places(found, build_tables(capture, capture.attribution, notes), notes)
-    least = WORTH_NAMING * t.steps.step_ns
+    least = THRESHOLDS.naming_share * t.steps.step_ns
     with noting("profiler-overhead", notes):
         found = without_recording(t, found)
     found = [f for f in found if f.lost_ns >= least or (_is_state(f) and not f.lost_ns)]
@@ -106,8 +104,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         notes += [Note(replayed.why_not)] if replayed.why_not else []
         falls, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
     found = [replace(f, path_share=replayed.on_path.get(f.rule)) for f in found]
-    answers = [f for f in found if f.lost_ns >= WORTH_ANSWERING * step_ns]
-    largest = dominant(answer, answers, step_ns, t.steps.num)
+    largest = dominant(answer, found, step_ns, t.steps.num)
     found.sort(key=lambda f: f is not largest)
 
     def part(name: str, make: Callable[[Tables], _Part]) -> _Part | None:
@@ -217,12 +214,11 @@ def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, 
 
 def _prescriptions(found: list[Finding], step_ns: float, notes: list[Note]) -> tuple[Prescription, ...]:
     """Collect the changes, those that save most first; one that several findings ask for is listed once."""
-    rules = {rule.META.id: rule for rule in analyzers.RULES}
     listed: dict[str, Prescription] = {}
     for finding in found:
         given: list[Prescription] = []
         with noting(finding.rule, notes):
-            given = rules[finding.rule].prescribe(finding, step_ns)
+            given = prescribe(finding, step_ns)
         for p in given:
             if p.id not in listed or sum(p.saves_ns) > sum(listed[p.id].saves_ns):
                 listed[p.id] = p

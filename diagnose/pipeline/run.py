@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diagnose.analyzers import RANK_RULES
+from diagnose.changes.common.prescribe import prescribe
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary
@@ -79,7 +80,7 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note]) -> Dia
     prescribed: list[Prescription] = []
     for rule in RANK_RULES:
         with noting(rule.META.id, notes):
-            prescribed += [p for f in found for p in rule.prescribe(f, answer.step_ns)]
+            prescribed += [p for f in found if f.rule == rule.META.id for p in prescribe(f, answer.step_ns)]
     return replace(
         answer,
         headline=headline(answer.verdict, answer.queue, answer.step_ns, first),

@@ -12,40 +12,35 @@ from collections.abc import Mapping, Sequence
 from diagnose.analyzers import META
 from diagnose.model.diagnosis import Finding, Partition, Queue, Verdict
 from diagnose.model.rules import RuleMeta
-from diagnose.tables.queue import SIGNIFICANT_IDLE
+from diagnose.tables.thresholds import THRESHOLDS, Thresholds
 
 __all__ = ["dominant", "headline", "is_shallow", "matches_verdict", "verdict"]
 
-MAX_SHALLOW_DEPTH = 8  # launches
-# Where launches are not linked to tasks there is no depth: the device idles most of the time, most tasks end a pause.
-SPARSE_IDLE = 0.5
-SPARSE_LATE = 0.5
-KNOWN_SHARE = 0.1  # of the step
-NEAR_SHARE = 0.75  # of the largest cause: what is not further away may be larger when nothing is recorded
-RECURS_IN = 0.5  # of the steps
 NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
 
 
-def verdict(queue: Queue | None, partition: Partition | None, idle_by_cause: Mapping[str, float]) -> Verdict:
+def verdict(
+    queue: Queue | None, partition: Partition | None, idle_by_cause: Mapping[str, float], at: Thresholds = THRESHOLDS
+) -> Verdict:
     """Apply the procedure: a full device, a shallow queue, or a deep queue with gaps."""
     if queue is None or partition is None:
         return "no-gpu"
-    if queue.idle_share <= SIGNIFICANT_IDLE:
+    if queue.idle_share <= at.significant_idle:
         return "kernel-bound"
     if partition.exposed_communication > queue.idle_share:
         return "gaps"  # the device waits for other ranks longer than for its host
     # While code is loaded and memory taken for the first time the host is the limit, however deep the queue was before.
     cold = sum(share for rule, share in idle_by_cause.items() if rule in META and META[rule].one_off)
-    if is_shallow(queue) or (queue.idle_share > SPARSE_IDLE and cold >= queue.idle_share / 2):
+    if is_shallow(queue, at) or (queue.idle_share > at.sparse_idle and cold >= at.cold_share * queue.idle_share):
         return "cpu-bound"
     return "gaps"
 
 
-def is_shallow(queue: Queue) -> bool:
+def is_shallow(queue: Queue, at: Thresholds = THRESHOLDS) -> bool:
     """Return whether the host has hardly a lead while the device works."""
     if queue.busy_depth_p50 is None:
-        return queue.idle_share > SPARSE_IDLE and queue.late_share >= SPARSE_LATE
-    return queue.busy_depth_p50 <= MAX_SHALLOW_DEPTH
+        return queue.idle_share > at.sparse_idle and queue.late_share >= at.sparse_late
+    return queue.busy_depth_p50 <= at.shallow_depth
 
 
 def matches_verdict(found: Verdict, rule: RuleMeta) -> bool:
@@ -57,15 +52,18 @@ def matches_verdict(found: Verdict, rule: RuleMeta) -> bool:
     return (rule.kind in ("trust", "idle")) != (found == "kernel-bound")
 
 
-def dominant(found: Verdict, findings: Sequence[Finding], step_ns: float, num_steps: int) -> Finding | None:
+def dominant(
+    found: Verdict, findings: Sequence[Finding], step_ns: float, num_steps: int, at: Thresholds = THRESHOLDS
+) -> Finding | None:
     """Return the finding that answers, None where none looks where the verdict points; findings come largest first.
 
     Time without a known cause is no answer beside a cause of 10 % of the step. Recording makes some causes longer than
     they are: where another one is nearly as large and recurs in most steps, it is preferred to one of those.
     """
-    answers = [f for f in findings if matches_verdict(found, META[f.rule])]
+    large = (f for f in findings if f.lost_ns >= at.answering_share * step_ns)
+    answers = [f for f in large if matches_verdict(found, META[f.rule])]
     known = [f for f in answers if META[f.rule].explains]
-    if known and known[0].lost_ns >= KNOWN_SHARE * step_ns:
+    if known and known[0].lost_ns >= at.known_share * step_ns:
         answers = known
     if not answers or not META[answers[0].rule].inflated:
         return answers[0] if answers else None
@@ -73,8 +71,8 @@ def dominant(found: Verdict, findings: Sequence[Finding], step_ns: float, num_st
         f
         for f in answers
         if not (META[f.rule].inflated or META[f.rule].kind == "trust")
-        and f.lost_ns >= NEAR_SHARE * answers[0].lost_ns
-        and f.count >= RECURS_IN * num_steps
+        and f.lost_ns >= at.near_share * answers[0].lost_ns
+        and f.count >= at.recurs_in * num_steps
     )
     return next(near, answers[0])
 

@@ -11,9 +11,9 @@ from diagnose.analyzers.common.loading import loading_facts
 from diagnose.analyzers.common.locate import locate
 from diagnose.model.events import Kind
 from diagnose.model.intervals import total
-from diagnose.replay.predict import graph_of
-from diagnose.replay.remove_cause import Change
-from diagnose.replay.simulate import simulate
+from diagnose.replay.effects import Effect
+from diagnose.replay.graph import Transform
+from diagnose.replay.predict import predict, replay_base, unchanged
 from diagnose.replay.transforms import drop_waits, scale_host
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
@@ -22,7 +22,7 @@ from diagnose.tables.syncs import blocking_calls
 __all__ = ["with_workers", "without_syncs_at"]
 
 
-def with_workers(t: Tables, num: int) -> Change | None:
+def with_workers(t: Tables, num: int) -> Transform | None:
     """Return the change that lets ``num`` worker processes load, None where the step does not wait for its loader.
 
     A batch costs what the training thread was seen to load for where it loads by itself. Where workers load it costs
@@ -34,8 +34,8 @@ def with_workers(t: Tables, num: int) -> Change | None:
     stalled = total(loading) / t.steps.num
     if stalled <= 0:
         return None
-    whole: Change = partial(scale_host, stretches=loading, factor=0.0)
-    rest = simulate(whole(graph_of(t))).window_ns / t.steps.num
+    whole: Transform = partial(scale_host, stretches=loading, factor=0.0)
+    rest = predict(t, unchanged(t), Effect(whole, whole)).step_ns
     facts = loading_facts(t)
     has = facts.get("num_workers")
     cost = stalled if facts["single_process"] or not isinstance(has, int) or has < 1 else has * t.steps.step_ns
@@ -43,9 +43,9 @@ def with_workers(t: Tables, num: int) -> Change | None:
     return partial(scale_host, stretches=loading, factor=min(left / stalled, 1.0))
 
 
-def without_syncs_at(t: Tables, file: str, line: int) -> Change | None:
+def without_syncs_at(t: Tables, file: str, line: int) -> Transform | None:
     """Return the change that drops the waits for the device made at a line, None where none was recorded there."""
-    calls = t.in_window(blocking_calls(t))
+    calls = replay_base(t).t.in_window(blocking_calls(t))
     events = t.trace.events
     found = locate(t, events.thread[calls], events.start[calls])
     mine = np.array([w.line == line and bool(w.file) and _same(str(w.file), file) for w in found], bool)

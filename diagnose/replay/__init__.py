@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from diagnose.replay.build import build
-from diagnose.replay.graph import Edge, Graph, Times
+from diagnose.replay.effects import Effect
+from diagnose.replay.graph import Edge, Graph, Times, Transform
 from diagnose.replay.path import CriticalPath, critical_path, shares
-from diagnose.replay.predict import Change, PredictedStep, graph_of, predict, replayed_savings
+from diagnose.replay.predict import Predicted, predict, replay_base, unchanged
 from diagnose.replay.simulate import simulate
 from diagnose.replay.transforms import drop_waits, scale_host, scale_kernels, typical_delays
 
 __all__ = [
-    "Change",
     "CriticalPath",
     "Edge",
+    "Effect",
     "Graph",
-    "PredictedStep",
+    "Predicted",
     "Times",
+    "Transform",
     "build",
     "critical_path",
     "drop_waits",
-    "graph_of",
     "predict",
-    "replayed_savings",
+    "replay_base",
     "scale_host",
     "scale_kernels",
     "shares",
     "simulate",
     "typical_delays",
+    "unchanged",
 ]

@@ -14,10 +14,15 @@ from diagnose.replay.host_events import AWAITED, MARK, Points, find_points, hand
 from diagnose.replay.waits import MARGIN_NS, awaited, inferred_events, recorded_events
 from diagnose.tables import Tables
 
-__all__ = ["build"]
+__all__ = ["build", "graph_of"]
 
 Index = npt.NDArray[np.intp]
 Columns = tuple[Index, Index, npt.NDArray[np.int8]]
+
+
+def graph_of(t: Tables) -> Graph:
+    """Return the graph of the whole window, built once."""
+    return t.cached("graph of the window", lambda: build(t))
 
 
 class _Nodes(NamedTuple):

@@ -1,8 +1,7 @@
-"""What a prescription changes in a graph: at least, at most, and in between."""
+"""What a change makes of a graph, at least and at most: a share of a cause goes, or single tasks take less."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -10,48 +9,62 @@ import numpy.typing as npt
 
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
-from diagnose.replay.graph import Graph
-from diagnose.replay.remove_cause import shorten_tasks
-from diagnose.replay.transforms import scale_host
+from diagnose.model.rules import Cause
+from diagnose.replay.graph import Graph, Transform
+from diagnose.replay.remove_cause import remove_cause
+from diagnose.replay.transforms import scale_host, shorten_tasks
 from diagnose.tables import Tables
 
-__all__ = ["Change", "Effect", "Floats", "of_tasks"]
+__all__ = ["Effect", "Floats", "effect_of_share", "effect_of_tasks"]
 
-Change: TypeAlias = Callable[[Graph], Graph]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 class Effect(NamedTuple):
-    """What a prescription changes in a graph; None where no graph can tell."""
+    """What a change makes of a graph."""
 
-    least: Change | None
-    most: Change | None
-    middle: Change | None
-    most_ns: float  # what it can save at most, per step
-    assumes: str
+    least: Transform | None  # None: at least nothing changes
+    most: Transform
+    limit_ns: float = float("inf")  # what it can save at most, per step
+    assumption: str = ""  # what the two ends rest on, one sentence
 
 
-def of_tasks(  # noqa: PLR0913  # each says something else
+def effect_of_share(t: Tables, finding: Finding, cause: Cause, shares: tuple[float, float]) -> Effect | None:
+    """Return the effect of taking a share of the cause away, at least and at most; None where no graph shows it."""
+    least, most = shares
+    transform = remove_cause(t, finding, cause, most)
+    if transform is None:
+        return None
+    part = f"between {least:.0%} and {most:.0%}" if least < most else f"{most:.0%}"
+    assumption = f"The change takes {part} of the cause away."
+    limit_ns = min(finding.lost_ns, t.steps.step_ns)
+    if cause == "device-wait":
+        # Without a wait for the device the host runs ahead, which may cover more than the wait cost.
+        assumption, limit_ns = "Nothing else needs the value at once.", t.steps.step_ns
+    return Effect(remove_cause(t, finding, cause, least), transform, limit_ns, assumption)
+
+
+def effect_of_tasks(  # noqa: PLR0913  # each says something else
     t: Tables,
     finding: Finding,
     tasks: npt.NDArray[np.intp],
     spared: tuple[Floats, Floats],
-    told: str,
+    assumption: str,
     *,
     host: Intervals | None = None,
-    left: tuple[float, float] = (1.0, 1.0),
+    host_left: tuple[float, float] = (1.0, 1.0),
 ) -> Effect:
     """Return the effect of tasks that take so much less, ns each, at least and at most.
 
-    ``left`` is what stays, at least and at most saved, of the host's work in ``host``; None stands for the time that
-    the finding names. No change saves more than its finding costs.
+    ``host_left`` is what stays, at least and at most saved, of the host's work in ``host``; None stands for the time
+    that the finding names. No change saves more than its finding costs.
     """
     order = np.argsort(t.tasks.row[tasks], kind="stable")
     rows = t.tasks.row[tasks][order]
     of = t.causes.of(finding.rule)
     pieces = Intervals(t.causes.start[of], t.causes.end[of]) if host is None else host
 
-    def change(less: Floats, factor: float) -> Change:
+    def transform(less: Floats, factor: float) -> Transform:
         def both(graph: Graph) -> Graph:
             shorter = shorten_tasks(graph, rows, less[order]) if len(rows) else graph
             return scale_host(shorter, pieces, factor) if factor < 1 and len(pieces.start) else shorter
@@ -59,9 +72,8 @@ def of_tasks(  # noqa: PLR0913  # each says something else
         return both
 
     return Effect(
-        change(spared[0], left[0]),
-        change(spared[1], left[1]),
-        change((spared[0] + spared[1]) / 2, sum(left) / 2),
+        transform(spared[0], host_left[0]),
+        transform(spared[1], host_left[1]),
         min(finding.lost_ns, t.steps.step_ns),
-        told,
+        assumption,
     )

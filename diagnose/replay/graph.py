@@ -7,16 +7,17 @@ blocking call's end is never stored: it follows from what the call waits for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.events import Ints
 
-__all__ = ["Edge", "Graph", "Times"]
+__all__ = ["Edge", "Graph", "Times", "Transform"]
 
 Index = npt.NDArray[np.intp]
 
@@ -56,6 +57,10 @@ class Graph:
     def __len__(self) -> int:
         """Return the number of nodes."""
         return len(self.row)
+
+
+Transform: TypeAlias = Callable[[Graph], Graph]
+"""A change to the recorded steps. Several are replayed together by applying one to what another returns."""
 
 
 class Times(NamedTuple):

@@ -1,85 +1,133 @@
-"""What the step would take after changes, and what a finding costs: both by replay, never by adding gaps."""
+"""What the step takes after changes: the one place where it is computed.
+
+The report's cards, its waterfall, `diagnose what-if` and the prediction that `diagnose prove` compares with are made
+here: of the same steps, from the same base. The base is the measured step; a replay gives the share by which a change
+makes it shorter. Changes are replayed together, never added.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
-from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import Intervals
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.forecast import middle_ns
 from diagnose.replay.build import build
+from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph
-from diagnose.replay.remove_cause import HOST_WORK, Change, syncs_before
-from diagnose.replay.simulate import simulate
-from diagnose.replay.transforms import drop_waits, scale_host, typical_delays
+from diagnose.replay.path import critical_path, shares
+from diagnose.replay.simulate import owners, period_ns, simulate
+from diagnose.replay.step_subset import step_subset
+from diagnose.replay.transforms import typical_delays
 from diagnose.tables import Tables
 
-__all__ = ["Change", "PredictedStep", "graph_of", "predict", "replayed_savings", "without_cause"]
+__all__ = [
+    "MAX_ERROR_TO_PREDICT",
+    "MAX_ERROR_TO_RELY",
+    "Predicted",
+    "ReplayBase",
+    "path_shares",
+    "predict",
+    "predict_bound",
+    "replay_base",
+    "unchanged",
+]
+
+# The error of the replay with usual delays. Beyond the first what changes save is bounded instead of replayed; up to
+# the second the replay is taken to show what the step waits for, and no warning stands beside an answer.
+MAX_ERROR_TO_PREDICT = 0.1
+MAX_ERROR_TO_RELY = 0.03
+
+
+class ReplayBase(NamedTuple):
+    """The steps that are replayed; the same for every question about a trace."""
+
+    t: Tables  # of these steps
+    graph: Graph
+    owner: npt.NDArray[np.intp]  # of each node: the step
+    period_ns: float  # from step to step in the unchanged replay; 0 where the steps have no length
+    error: float  # share by which a replay with usual delays misses the one with measured delays
 
 
 @dataclass(frozen=True, slots=True)
-class PredictedStep:
-    """A step after changes."""
+class Predicted:
+    """The step after some changes: the graphs with the most and the least that each does, and the range between."""
 
-    step_ns: float  # mean over the window
-    error: float  # share by which a replay with usual instead of measured delays misses the measured window
+    most: Graph
+    least: Graph
+    low_ns: float
+    high_ns: float
+    replayed_ns: tuple[float, float]  # from step to step in a replay of either graph
 
-
-def graph_of(t: Tables) -> Graph:
-    """Return the graph of the window, built once."""
-    return t.cached("replay", lambda: build(t))
-
-
-def predict(t: Tables, changes: Sequence[Change]) -> PredictedStep:
-    """Replay all changes together; without any this is the measured step."""
-    graph = graph_of(t)
-    return PredictedStep(_step_ns(t, _changed(graph, changes)), _error(t))
+    @property
+    def step_ns(self) -> float:
+        """Return the prediction."""
+        return middle_ns(self.low_ns, self.high_ns)
 
 
-def replayed_savings(t: Tables, finding: Finding) -> tuple[float, float] | None:
-    """Return how much shorter the step gets without the finding's cause: (least, most) in ns per step.
+def replay_base(t: Tables) -> ReplayBase:
+    """Return the steps of a trace that are replayed, as a graph; built once."""
 
-    The cause is taken away whole: a prescription that takes away a part of it saves less. The two ends come from two
-    replays, with the measured delays and with the usual ones. Both lie between 0 and the step. None for a rule whose
-    cause is not work or waiting of the host, and where the trace has no device.
+    def make() -> ReplayBase:
+        part = step_subset(t)
+        graph = build(part)
+        owner, times = owners(part, graph), simulate(graph)
+        usual = simulate(typical_delays(graph)).window_ns
+        error = abs(usual / times.window_ns - 1) if times.window_ns > 0 else 0.0
+        return ReplayBase(part, graph, owner, period_ns(graph, times, owner), error)
+
+    return t.cached("replay base", make)
+
+
+def unchanged(t: Tables) -> Predicted:
+    """Return the step as it was measured."""
+    base, step_ns = replay_base(t), t.steps.step_ns
+    return Predicted(base.graph, base.graph, step_ns, step_ns, (base.period_ns, base.period_ns))
+
+
+def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
+    """Return the step after one more change.
+
+    A change saves no more than its limit: where the replay of its upper end goes beyond, the whole range is scaled to
+    it, so that what the replay leaves open stays open. A change with a limit never makes the step longer; one without,
+    which a user asked about, may.
     """
-    if t.device_id < 0:
-        return None
-    change = without_cause(t, finding.rule)
-    if change is None:
-        return None
-    saved = []
-    for graph in (graph_of(t), typical_delays(graph_of(t))):
-        step = _step_ns(t, graph)
-        share = 1 - _step_ns(t, change(graph)) / step if step > 0 else 0.0
-        saved.append(min(max(share, 0.0), 1.0) * t.steps.step_ns)
-    return min(saved), max(saved)
+    base = replay_base(t)
+    graphs = (effect.most(before.most), effect.least(before.least) if effect.least is not None else before.least)
+    replayed = [period_ns(graph, simulate(graph), base.owner) for graph in graphs]
+    scale = t.steps.step_ns / base.period_ns if base.period_ns > 0 else 0.0
+    most, least = ((a - b) * scale for a, b in zip(before.replayed_ns, replayed, strict=True))
+    if effect.limit_ns < float("inf"):
+        least, most = _limited(least, most, effect.limit_ns)
+    ends = sorted((max(before.low_ns - most, 0.0), max(before.high_ns - least, 0.0)))
+    return Predicted(*graphs, ends[0], ends[1], (replayed[0], replayed[1]))
 
 
-def without_cause(t: Tables, rule: str) -> Change | None:
-    """Return the change that takes a rule's cause away, None where it is not work or waiting of the host."""
-    rows = t.causes.of(rule)
-    pieces: Intervals = Intervals(t.causes.start[rows], t.causes.end[rows])
-    if rule == "host-sync":
-        return partial(drop_waits, calls=syncs_before(t, pieces))
-    if rule in HOST_WORK:
-        return partial(scale_host, stretches=pieces, factor=0.0)
-    return None
+def predict_bound(before: Predicted, saves_ns: tuple[float, float], step_ns: float) -> Predicted:
+    """Return the step after a change that no graph shows: it saves between these bounds of the measured step.
+
+    What it saves may be the same as what changes before it save: of several bounds the largest holds for certain, and
+    at most they add up.
+    """
+    least, most = saves_ns
+    high_ns = min(before.high_ns, step_ns - least)
+    low_ns = max(min(before.low_ns - most, high_ns), 0.0)
+    return Predicted(before.most, before.least, low_ns, high_ns, before.replayed_ns)
 
 
-def _changed(graph: Graph, changes: Sequence[Change]) -> Graph:
-    for change in changes:
-        graph = change(graph)
-    return graph
+def path_shares(t: Tables, predicted: Predicted) -> Mapping[str, float]:
+    """Return what the critical path consists of then, by category: the mean of both ends; it sums to 1."""
+    part = replay_base(t).t
+    ends = [shares(part, g, critical_path(g, simulate(g))) for g in (predicted.most, predicted.least)]
+    whole = [end for end in ends if end]
+    return {kind: sum(end[kind] for end in whole) / len(whole) for kind in whole[0]} if whole else {}
 
 
-def _step_ns(t: Tables, graph: Graph) -> float:
-    return simulate(graph).window_ns / t.steps.num
-
-
-def _error(t: Tables) -> float:
-    def look() -> float:
-        return abs(_step_ns(t, typical_delays(graph_of(t))) / t.steps.step_ns - 1)
-
-    return t.cached("replay error", look)
+def _limited(least_ns: float, most_ns: float, limit_ns: float) -> tuple[float, float]:
+    """Return a range of savings, in order, without its negative part, scaled so that its upper end keeps the limit."""
+    low, high = sorted((max(least_ns, 0.0), max(most_ns, 0.0)))
+    scale = min(limit_ns / high, 1.0) if high > 0 else 0.0
+    return low * scale, high * scale

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -12,62 +10,39 @@ import numpy.typing as npt
 
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered
-from diagnose.replay.graph import Edge, Graph
-from diagnose.replay.transforms import drop_waits, scale_host
+from diagnose.model.rules import Cause
+from diagnose.replay.graph import Graph, Transform
+from diagnose.replay.transforms import drop_waits, scale_host, shorten_pauses, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.syncs import blocking_calls
 
-__all__ = ["HOST_WORK", "Change", "removal", "shorten_tasks", "syncs_before"]
+__all__ = ["remove_cause", "syncs_before"]
 
-Change: TypeAlias = Callable[[Graph], Graph]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-# Rules whose idle time goes when the host does not do what they name.
-HOST_WORK = frozenset({
-    "allocator-stall", "data-stall", "gc-pause", "host-collective", "launch-bound", "off-cpu", "profiler-overhead",
-    "python-stall", "recompilation", "unexplained-host", "unfused-optimizer",
-})  # fmt: skip
 # A synchronisation ends where the gap begins, or up to this time before; as in the rule host-sync.
 _SYNC_NS = 50_000
 
 
-def removal(t: Tables, finding: Finding, fraction: float) -> Change | None:
-    """Return the change that takes ``fraction`` (0 to 1) of a finding's cause away, None where no graph can tell.
+def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
+    """Return the change that takes ``fraction`` (0 to 1) of a finding's cause away, None where no graph shows it.
 
     Host work and pauses shrink by the fraction; copies and collectives by that share of their exposed time; kernels by
     that share of what the finding counts as lost in them. A wait for the device is dropped whole: it cannot be halved.
     """
     rows = t.causes.of(finding.rule)
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
-    if finding.rule == "host-sync":
+    if cause == "device-wait":
         return partial(drop_waits, calls=syncs_before(t, pieces)) if fraction > 0 else None
-    if finding.rule in HOST_WORK:
+    if cause == "host-work":
         return partial(scale_host, stretches=pieces, factor=1 - fraction)
     if t.device_id < 0:
         return partial(scale_host, stretches=pieces, factor=1 - fraction) if len(rows) else None
-    if finding.rule == "kernel-latency" and len(rows):
+    if cause == "pause" and len(rows):
         return partial(shorten_pauses, pauses=pieces, fraction=fraction)
-    if finding.rule in ("exposed-communication", "exposed-copy"):
-        return _of_exposed(t, finding.rule, pieces, fraction)
+    if cause in ("collective", "copy"):
+        return _of_exposed(t, cause, pieces, fraction)
     return _of_kernels(t, finding, fraction)
-
-
-def shorten_tasks(graph: Graph, rows: npt.NDArray[np.intp], less: Floats) -> Graph:
-    """Make the device tasks of the given rows of the trace (sorted) shorter by so many ns each, at most to nothing."""
-    tasks = np.flatnonzero(graph.is_task)
-    at = np.minimum(np.searchsorted(rows, graph.row[tasks]), len(rows) - 1)
-    hit = rows[at] == graph.row[tasks]
-    duration = graph.duration.copy()
-    duration[tasks[hit]] = np.maximum(duration[tasks[hit]] - less[at[hit]], 0.0)
-    return replace(graph, duration=duration)
-
-
-def shorten_pauses(graph: Graph, pauses: Intervals, fraction: float) -> Graph:
-    """Take ``fraction`` of each pause away from what passes, beyond their order, before the task that ends it."""
-    at = np.minimum(np.searchsorted(pauses.end, graph.start[graph.dst]), len(pauses.end) - 1)
-    hit = graph.is_task[graph.dst] & (graph.kind != Edge.BEFORE) & (pauses.end[at] == graph.start[graph.dst])
-    less = np.where(hit, fraction * (pauses.end - pauses.start)[at], 0.0)
-    return replace(graph, delay=np.where(hit, np.maximum(graph.delay - less, 0.0), graph.delay))
 
 
 def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
@@ -83,21 +58,21 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
     return found
 
 
-def _of_exposed(t: Tables, rule: str, pieces: Intervals, fraction: float) -> Change:
-    communicates = rule == "exposed-communication"
+def _of_exposed(t: Tables, cause: Cause, pieces: Intervals, fraction: float) -> Transform:
+    communicates = cause == "collective"
     mine = t.tasks.is_collective if communicates else t.tasks.is_copy
     exposed = t.occupancy.exposed_communication if communicates else t.occupancy.exposed_copy
     alone = covered(exposed, t.tasks.start[mine], t.tasks.end[mine])
     rows, less = _sorted(t.tasks.row[mine], fraction * alone)
 
-    def change(graph: Graph) -> Graph:
+    def transform(graph: Graph) -> Graph:
         shorter = shorten_tasks(graph, rows, less) if len(rows) else graph
         return scale_host(shorter, pieces, 1 - fraction) if len(pieces.start) and not communicates else shorter
 
-    return change
+    return transform
 
 
-def _of_kernels(t: Tables, finding: Finding, fraction: float) -> Change | None:
+def _of_kernels(t: Tables, finding: Finding, fraction: float) -> Transform | None:
     length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
     if not length.sum():
         return None

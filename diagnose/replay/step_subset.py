@@ -14,10 +14,10 @@ from diagnose.tables.host import Layers
 from diagnose.tables.names import Pattern
 from diagnose.tables.steps import Steps
 
-__all__ = ["MOST_TASKS", "StepSubset", "step_subset"]
+__all__ = ["MAX_TASKS", "StepSubset", "step_subset"]
 
-MOST_TASKS = 8_000  # a replay of these takes 5 ms; one long step may have more
-MOST_STEPS = 5  # more say the same
+MAX_TASKS = 8_000  # a replay of these takes 5 ms; one long step may have more
+MAX_STEPS = 10  # as many as a capture records: what comes in one step of ten is among them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +67,13 @@ class StepSubset(Tables):
         return self.whole.calls(pattern, *kinds)
 
 
-def step_subset(t: Tables, most_tasks: int = MOST_TASKS) -> Tables:
+def step_subset(t: Tables, max_tasks: int = MAX_TASKS) -> Tables:
     """Return tables of consecutive steps with at most so many tasks, all of them where they are few; never none.
 
     The steps are those around the typical one. Work that was queued before them is left out: the window
     begins when the device is done with it, and ends with the last task that they launched.
     """
-    num = min(max(1, int(most_tasks * t.steps.num / max(len(t.tasks.row), 1))), MOST_STEPS)
+    num = min(max(1, int(max_tasks * t.steps.num / max(len(t.tasks.row), 1))), MAX_STEPS)
     if t.steps.num <= num:
         return t
     first = min(max(t.steps.median_step - num // 2, 0), t.steps.num - num)

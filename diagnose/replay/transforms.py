@@ -12,7 +12,7 @@ from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, covered, distinct
 from diagnose.replay.graph import Edge, Graph
 
-__all__ = ["drop_waits", "scale_host", "scale_kernels", "typical_delays"]
+__all__ = ["drop_waits", "scale_host", "scale_kernels", "shorten_pauses", "shorten_tasks", "typical_delays"]
 
 
 def scale_kernels(graph: Graph, trace: Trace, pattern: str, factor: float) -> Graph:
@@ -66,3 +66,21 @@ def typical_delays(graph: Graph, held_out_from: int | None = None) -> Graph:
         usual = max(0.0, float(np.percentile(seen, 50, method="lower"))) if len(seen) else 0.0
         delay[mine & later] = usual
     return replace(graph, delay=delay)
+
+
+def shorten_tasks(graph: Graph, rows: npt.NDArray[np.intp], less: npt.NDArray[np.float64]) -> Graph:
+    """Make the device tasks of the given rows of the trace (sorted) shorter by so many ns each, at most to nothing."""
+    tasks = np.flatnonzero(graph.is_task)
+    at = np.minimum(np.searchsorted(rows, graph.row[tasks]), len(rows) - 1)
+    hit = rows[at] == graph.row[tasks]
+    duration = graph.duration.copy()
+    duration[tasks[hit]] = np.maximum(duration[tasks[hit]] - less[at[hit]], 0.0)
+    return replace(graph, duration=duration)
+
+
+def shorten_pauses(graph: Graph, pauses: Intervals, fraction: float) -> Graph:
+    """Take ``fraction`` of each pause away from what passes, beyond their order, before the task that ends it."""
+    at = np.minimum(np.searchsorted(pauses.end, graph.start[graph.dst]), len(pauses.end) - 1)
+    hit = graph.is_task[graph.dst] & (graph.kind != Edge.BEFORE) & (pauses.end[at] == graph.start[graph.dst])
+    less = np.where(hit, fraction * (pauses.end - pauses.start)[at], 0.0)
+    return replace(graph, delay=np.where(hit, np.maximum(graph.delay - less, 0.0), graph.delay))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from diagnose.tables.host import Layers
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.steps import Steps, find_steps
 
-__all__ = ["Claim", "Mask", "Rows", "Tables"]
+__all__ = ["Claim", "Mask", "Rows", "Tables", "shared_table"]
 
 Claim: TypeAlias = "Callable[[Tables, Intervals], Intervals]"
 
@@ -167,3 +167,13 @@ class Tables:
     def name(self, row: int) -> str:
         """Return the name of an event."""
         return self.trace.names[int(self.trace.events.name[row])]
+
+
+def shared_table(make: Callable[[Tables], T]) -> Callable[[Tables], T]:
+    """Let a function of ``Tables`` compute its result once for each of them."""
+
+    @wraps(make)
+    def shared(t: Tables) -> T:
+        return t.cached(make, lambda: make(t))
+
+    return shared

@@ -13,7 +13,6 @@ from diagnose.tables import Tables
 from diagnose.tables.names import HOST_COLLECTIVE, matching
 
 __all__ = [
-    "DEFAULT_BUCKET_MB",
     "buffer_broadcasts",
     "collectives_of_calls",
     "exposed_broadcasts",
@@ -21,7 +20,6 @@ __all__ = [
     "small_collectives",
 ]
 
-DEFAULT_BUCKET_MB = 25  # of DistributedDataParallel
 MIN_COLLECTIVES_PER_STEP = 30  # collectives a step beyond which their number itself costs
 SMALL_NS = 100_000
 

@@ -7,7 +7,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, longer_than, span, subtract
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import LOADER_NEXT
 
 __all__ = ["host_gaps", "min_host_gap_ns", "outside_operators", "ready_share", "waiting_share", "waits"]
@@ -28,9 +28,10 @@ def min_host_gap_ns(t: Tables) -> int:
     return int(np.clip(GAP_STEP_SHARE * t.steps.step_ns, MIN_GAP_NS, GAP_NS))
 
 
+@shared_table
 def host_gaps(t: Tables) -> Intervals:
     """Return the long intervals between operators within the window, loading left out."""
-    return t.cached("host_gaps", lambda: longer_than(outside_operators(t), min_host_gap_ns(t)))
+    return longer_than(outside_operators(t), min_host_gap_ns(t))
 
 
 def outside_operators(t: Tables) -> Intervals:

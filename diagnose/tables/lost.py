@@ -7,7 +7,7 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, union
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, matching, rows_of
 
 __all__ = ["graph_holes", "launches_without_task", "lost_share", "time_without_task"]
@@ -22,16 +22,13 @@ def _launches(t: Tables) -> Rows:
     return rows[(began >= start) & (began < end)]
 
 
+@shared_table
 def launches_without_task(t: Tables) -> Rows:
     """Return the launches in the window without a device task on any device."""
-
-    def look() -> Rows:
-        has_task = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
-        has_task[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
-        launches = _launches(t)
-        return launches[~has_task[launches]]
-
-    return t.cached("launches_without_task", look)
+    has_task = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
+    has_task[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
+    launches = _launches(t)
+    return launches[~has_task[launches]]
 
 
 def lost_share(t: Tables) -> float:

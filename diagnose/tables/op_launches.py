@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.window_matching import match_tasks
 
 __all__ = ["OperatorInputs", "operator_inputs", "operators"]
@@ -39,17 +39,9 @@ class OperatorInputs(NamedTuple):
         return self.texts[row] if row >= 0 else ""
 
 
+@shared_table
 def operators(t: Tables) -> Rows:
     """Return for each task the innermost operator that launched it, -1 where none is known."""
-    return t.cached("launching operators", lambda: _operators(t))
-
-
-def operator_inputs(t: Tables) -> OperatorInputs:
-    """Return the inputs of each task's operator, as far as they were recorded."""
-    return t.cached("operator_inputs", lambda: _operator_inputs(t))
-
-
-def _operators(t: Tables) -> Rows:
     events = t.trace.events
     found = np.full(len(t.tasks.row), -1, np.intp)
     launch = t.tasks.launch
@@ -63,7 +55,9 @@ def _operators(t: Tables) -> Rows:
     return found
 
 
-def _operator_inputs(t: Tables) -> OperatorInputs:
+@shared_table
+def operator_inputs(t: Tables) -> OperatorInputs:
+    """Return the inputs of each task's operator, as far as they were recorded."""
     own = _recorded(t)
     attribution = t.capture.attribution
     if attribution is None or attribution is t.trace or own.is_known.any():

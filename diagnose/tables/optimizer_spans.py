@@ -10,18 +10,15 @@ import numpy as np
 
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP, matching
 
 __all__ = ["updates"]
 
 
+@shared_table
 def updates(t: Tables) -> Intervals:
     """Return the times in which a step of an optimizer updates parameters."""
-    return t.cached("updates", lambda: _updates(t))
-
-
-def _updates(t: Tables) -> Intervals:
     steps = t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
     if not len(steps.start):
         return steps

@@ -12,11 +12,7 @@ from diagnose.tables.device import Occupancy, Tasks
 from diagnose.tables.gaps import late_tasks, latency_bound, launch_latency, launches_unlinked
 from diagnose.tables.steps import Steps
 
-__all__ = ["SIGNIFICANT_IDLE", "depth_over_time", "queue_numbers"]
-
-# Up to this share of the step idle is not what limits it: traces read as full by people had 11 to 13 % at most,
-# those read as having gaps 23 % at least.
-SIGNIFICANT_IDLE = 0.17
+__all__ = ["depth_over_time", "queue_numbers"]
 
 
 def depth_over_time(trace: Trace, tasks: Tasks, window: tuple[int, int]) -> tuple[Ints, Ints]:

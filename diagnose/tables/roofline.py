@@ -14,7 +14,7 @@ from diagnose.perf_model.gpu_specs import GpuSpec, Precision, spec_of
 from diagnose.perf_model.matmul_cost import is_convolution, output_of_convolution
 from diagnose.perf_model.op_cost import OpCost, cost_of, reads_values
 from diagnose.perf_model.op_inputs import inputs
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
 
 if TYPE_CHECKING:
@@ -90,12 +90,9 @@ def has_tensor_cores(t: Tables) -> bool:
     return device is not None and device.compute_capability[0] >= TENSOR_CORES
 
 
+@shared_table
 def groups(t: Tables) -> list[Group]:
     """Return the operators whose work is known with the kernels' time and bound; empty for an unknown device."""
-    return t.cached("roofline", lambda: _groups(t))
-
-
-def _groups(t: Tables) -> list[Group]:
     peak = gpu_spec(t)
     if peak is None:
         return []

@@ -7,7 +7,7 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BLOCKING, rows_of
 
 __all__ = ["blocking_calls"]
@@ -16,12 +16,9 @@ __all__ = ["blocking_calls"]
 _MARGIN_NS = 2_000
 
 
+@shared_table
 def blocking_calls(t: Tables) -> Rows:
     """Return the synchronisations, and the copy calls that returned only after their copy was done."""
-    return t.cached("blocking_calls", lambda: _look(t))
-
-
-def _look(t: Tables) -> Rows:
     events = t.trace.events
     copies = rows_of(t.trace, Kind.MEMCPY)
     copies = copies[events.cause[copies] >= 0]

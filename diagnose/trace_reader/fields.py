@@ -11,7 +11,7 @@ from typing import Any, Final
 from diagnose.model.events import Kind, Thread
 from diagnose.trace_reader.schema import DEVICE_KINDS, Args
 
-__all__ = ["Fields", "Values", "printable", "shortened"]
+__all__ = ["Fields", "Values", "num_events", "printable", "shortened"]
 
 Values = dict[str, list[Any]]
 _Key = tuple["int | str", "int | str", "int | str", "int | str"]
@@ -123,6 +123,11 @@ def shortened(name: str) -> str:
     """Return a name as a sentence can hold it."""
     text = printable(name[:_MAX_NAME_CHARS]).replace("\n", " ")
     return text if len(name) <= _MAX_NAME_CHARS else f"{text}…"
+
+
+def num_events(count: int) -> str:
+    """Return "1 event" or "12,345 events"."""
+    return "1 event" if count == 1 else f"{count:,} events"
 
 
 class Names(dict[str, int]):

@@ -6,14 +6,12 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.events import Note, Trace
 from diagnose.trace_reader.envelope import (
     MAX_TAIL_BYTES,
     Envelope,
-    Keys,
     devices,
     epoch_ns,
     rank_of,
@@ -23,11 +21,11 @@ from diagnose.trace_reader.envelope import (
     world_size_of,
 )
 from diagnose.trace_reader.events import Ending, Window, read_events
-from diagnose.trace_reader.fields import shortened
+from diagnose.trace_reader.fields import num_events, shortened
 from diagnose.trace_reader.rows import EventRows
 from diagnose.trace_reader.schema import LEFT_OUT
 from diagnose.trace_reader.source import STANDARD_INPUT, open_source
-from diagnose.trace_reader.table import Table, finish
+from diagnose.trace_reader.table import finish
 
 __all__ = ["read_trace"]
 
@@ -69,17 +67,7 @@ def _read(path: str | os.PathLike[str], name: str) -> Trace:
     if table is None:
         raise _error_without_times(name, rows)
     trust += table.notes + _repeated_note(table.num_repeated)
-    trace = _assemble(name, around.keys, table, rows)
-    return replace(trace, raw_bytes=source.raw_bytes, cut=around.is_cut, trust=trust)
-
-
-def _read_keys(head: bytes, ending: Ending, window: Window) -> Envelope:
-    if not ending.complete:
-        return Envelope(read_keys(head, b"}").keys, is_cut=True, is_unread=False)
-    return read_keys(head, ending.text + window.read_rest(MAX_TAIL_BYTES))
-
-
-def _assemble(name: str, keys: Keys, table: Table, rows: EventRows) -> Trace:
+    keys = around.keys
     return Trace(
         events=table.events,
         names=table.names,
@@ -89,8 +77,17 @@ def _assemble(name: str, keys: Keys, table: Table, rows: EventRows) -> Trace:
         world_size=world_size_of(keys),
         epoch_ns=epoch_ns(keys, table.first_ns),
         path=name,
+        raw_bytes=source.raw_bytes,
+        cut=around.is_cut,
         metadata=small_values(keys),
+        trust=trust,
     )
+
+
+def _read_keys(head: bytes, ending: Ending, window: Window) -> Envelope:
+    if not ending.complete:
+        return Envelope(read_keys(head, b"}").keys, is_cut=True, is_unread=False)
+    return read_keys(head, ending.text + window.read_rest(MAX_TAIL_BYTES))
 
 
 @contextmanager
@@ -110,24 +107,24 @@ def _notes(rows: EventRows, ending: Ending, fault: str, around: Envelope) -> tup
     found = []
     if around.is_cut:
         why = f" ({fault})" if fault else ""
-        found.append(f"The file is cut off{why}: {_events(rows.num_events)} read, the end of the trace is missing.")
+        found.append(f"The file is cut off{why}: {num_events(rows.num_events)} read, the end of the trace is missing.")
     elif fault:
         found.append(f"The file is complete, but {fault}: parts of it may be wrong.")
     if around.is_unread:
         found.append("What follows the list of events is not JSON, or a second list, and was left out.")
     if ending.num_skipped:
-        found.append(f"Could not be parsed and left out: {_events(ending.num_skipped)}.")
+        found.append(f"Could not be parsed and left out: {num_events(ending.num_skipped)}.")
     if rows.num_without_length:
         found.append(
-            f"With a duration that is negative or no number, taken as zero: {_events(rows.num_without_length)}."
+            f"With a duration that is negative or no number, taken as zero: {num_events(rows.num_without_length)}."
         )
-    found += [f"Left out: {_events(count)} of the {what}." for what, count in _left_out(rows)]
+    found += [f"Left out: {num_events(count)} of the {what}." for what, count in _left_out(rows)]
     return tuple(Note(text) for text in found)
 
 
 def _repeated_note(count: int) -> tuple[Note, ...]:
     """Return the sentence about events that the file has twice, if it has any."""
-    return (Note(f"Counted once, but twice in the file: {_events(count)}."),) if count else ()
+    return (Note(f"Counted once, but twice in the file: {num_events(count)}."),) if count else ()
 
 
 def _error_without_events(name: str, rows: EventRows, ending: Ending, around: Envelope) -> InputError:
@@ -140,11 +137,11 @@ def _error_without_events(name: str, rows: EventRows, ending: Ending, around: En
         return InputError(f"{name} holds no events. Let the profiler record at least one step.")
     if _KINETO_KEYS.isdisjoint(around.keys) and "Trace" not in rows.categories:
         return NotATraceError(
-            f"{name} is not a trace of torch.profiler: none of its {_events(rows.num_events)} is of a category "
+            f"{name} is not a trace of torch.profiler: none of its {num_events(rows.num_events)} is of a category "
             "that it writes. Name a file that torch.profiler exported."
         )
     return InputError(
-        f"{name} holds no operator, runtime call or device task among its {_events(rows.num_events)}. "
+        f"{name} holds no operator, runtime call or device task among its {num_events(rows.num_events)}. "
         "Let the profiler record at least one step."
     )
 
@@ -160,9 +157,5 @@ def _left_out(rows: EventRows) -> Iterator[tuple[str, int]]:
 def _error_without_times(name: str, rows: EventRows) -> InputError:
     """Return the error for a file in which no event has a plausible time."""
     return InputError(
-        f"{name} has no event with a plausible time among its {_events(rows.num_events)}. Record the trace again."
+        f"{name} has no event with a plausible time among its {num_events(rows.num_events)}. Record the trace again."
     )
-
-
-def _events(count: int) -> str:
-    return "1 event" if count == 1 else f"{count:,} events"

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import distinct
-from diagnose.trace_reader.fields import printable, shortened
+from diagnose.trace_reader.fields import num_events, printable, shortened
 from diagnose.trace_reader.schema import DEVICE_KINDS
 from diagnose.trace_reader.times import UNKNOWN_NS
 
@@ -70,7 +70,10 @@ def implausible_times(columns: _Columns, names: Sequence[str]) -> tuple[Mask | N
         begin, stop = _largest_group(start[first:])
         begin, stop = first + begin, first + stop
         apart[begin:stop] = end[begin:stop] > start[stop - 1] + MAX_SILENCE_NS
-    return unknown | apart, (*_of_unknown(int(unknown.sum())), *_of_apart(columns, np.flatnonzero(apart), names))
+    notes: tuple[Note, ...] = ()
+    if count := int(unknown.sum()):
+        notes = (Note(f"Left out, since their time is missing, no number or out of range: {num_events(count)}."),)
+    return unknown | apart, (*notes, *_of_apart(columns, np.flatnonzero(apart), names))
 
 
 def _largest_group(start: Ints) -> tuple[int, int]:
@@ -81,10 +84,6 @@ def _largest_group(start: Ints) -> tuple[int, int]:
     return int(begin[largest]), int(stop[largest])
 
 
-def _of_unknown(count: int) -> tuple[Note, ...]:
-    return (Note(f"Left out, since their time is missing, no number or out of range: {_events(count)}."),) * bool(count)
-
-
 def _of_apart(columns: _Columns, rows: Rows, names: Sequence[str]) -> tuple[Note, ...]:
     if not len(rows):
         return ()
@@ -92,7 +91,7 @@ def _of_apart(columns: _Columns, rows: Rows, names: Sequence[str]) -> tuple[Note
     listed = ", ".join(f"'{shortened(name)}'" for name, _ in named)
     return (
         Note(
-            f"Left out, since they start or end more than 30 minutes away from all others: {_events(len(rows))} "
+            f"Left out, since they start or end more than 30 minutes away from all others: {num_events(len(rows))} "
             f"({listed}{', …' if len(named) == _NUM_NAMED else ''})."
         ),
     )
@@ -150,7 +149,7 @@ def without_thread(columns: _Columns) -> Rows:
 
 def thread_note(count: int) -> Note:
     """Return the sentence about host events without a thread."""
-    return Note(f"Without a thread in the file, and taken to be on one: {_events(count)} of the host.")
+    return Note(f"Without a thread in the file, and taken to be on one: {num_events(count)} of the host.")
 
 
 def bound_sizes(columns: _Columns) -> None:
@@ -221,7 +220,3 @@ _TEXT_COLUMNS = ("name", "shapes", "types", "values", "detail")
 
 def _in_range(rows: npt.NDArray[np.int32], names: Sequence[str]) -> bool:
     return int(rows.max()) < len(names) and int(rows.min()) >= -1
-
-
-def _events(count: int) -> str:
-    return "1 event" if count == 1 else f"{count:,} events"

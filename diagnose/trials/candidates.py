@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from diagnose.changes import CHANGES, by_hand, patch_of
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription
-from diagnose.trials.patches import BY_HAND, PATCHES
+from diagnose.model.forecast import remaining_ratio
 
-__all__ = ["Candidate", "by_hand", "candidates", "check_ids", "left_of_step"]
+__all__ = ["Candidate", "candidates", "check_ids", "not_run"]
 
 NO_GPU = "It needs a GPU, and these steps used none."
 _AT_START = "sets environment variables, which torch reads when it starts"
@@ -17,11 +18,11 @@ _AT_START = "sets environment variables, which torch reads when it starts"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A patch to be tried, with what the diagnosis predicts of it."""
+    """A change to be tried, with what the diagnosis predicts of it."""
 
     id: str
     title: str
-    predicted_ratio: float | None = None  # of the step then to the step now
+    predicted_ratio: float | None = None  # of the step after the change to the step before
     refusal: str = ""  # why it is not even tried
 
 
@@ -29,11 +30,9 @@ def candidates(diagnosis: Diagnosis, asked: Sequence[str]) -> tuple[Candidate, .
     """Return what to run: the ids asked for, or without any every prescription that can be applied from outside."""
     prescribed = {p.id: p for p in diagnosis.prescriptions}
     has_gpu = diagnosis.queue is not None
-    wanted = asked or [name for name in prescribed if name in PATCHES and (has_gpu or not PATCHES[name].needs_gpu)]
-    # What recording cost goes without any change, and savings leave it out already.
-    now = diagnosis.step_ns - diagnosis.recording_ns
-    found = (_candidate(name, prescribed.get(name), now) for name in dict.fromkeys(wanted))
-    return tuple(c if has_gpu or not PATCHES[c.id].needs_gpu else replace(c, refusal=NO_GPU) for c in found)
+    wanted = asked or [name for name in prescribed if patch_of(name) is not None and (has_gpu or not _needs_gpu(name))]
+    found = (_candidate(name, prescribed.get(name), diagnosis) for name in dict.fromkeys(wanted))
+    return tuple(c if has_gpu or not _needs_gpu(c.id) else replace(c, refusal=NO_GPU) for c in found)
 
 
 def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
@@ -44,30 +43,28 @@ def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
             where a process begins, which ``own_process`` says every run does.
     """
     for name in asked:
-        if name in BY_HAND:
-            raise UsageError(f"{name} cannot be applied from outside: {BY_HAND[name]}. Make the change by hand.")
-        if name not in PATCHES:
-            raise UsageError(f"There is no change {name} that can be applied; there are {', '.join(sorted(PATCHES))}.")
-        if PATCHES[name].environment and not own_process:
+        patch = patch_of(name)
+        if patch is None and name in CHANGES:
+            raise UsageError(f"{name} cannot be applied from outside: {by_hand(name)}. Make the change by hand.")
+        if patch is None:
+            known = ", ".join(one for one in CHANGES if patch_of(one) is not None)
+            raise UsageError(f"There is no change {name} that can be applied; there are {known}.")
+        if patch.environment and not own_process:
             raise UsageError(f"{name} {_AT_START}; run the script with diagnose prove.")
 
 
-def by_hand(diagnosis: Diagnosis) -> tuple[str, ...]:
+def not_run(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Return a sentence for each prescription that cannot be run."""
-    return tuple(
-        f"{p.id} was not run: {BY_HAND.get(p.id, 'it cannot be applied from outside the script')}."
-        for p in diagnosis.prescriptions
-        if p.id not in PATCHES
-    )
+    return tuple(f"{p.id} was not run: {by_hand(p.id)}." for p in diagnosis.prescriptions if patch_of(p.id) is None)
 
 
-def left_of_step(saves: Sequence[float], now: float) -> float:
-    """Return the step after a change over the step ``now``, from what the change saves at least and at most."""
-    return 1 - min(max(sum(saves) / 2 / now, 0.0), 1.0)
+def _needs_gpu(name: str) -> bool:
+    patch = patch_of(name)
+    return patch is not None and patch.needs_gpu
 
 
-def _candidate(name: str, prescription: Prescription | None, now_ns: float) -> Candidate:
+def _candidate(name: str, prescription: Prescription | None, diagnosis: Diagnosis) -> Candidate:
     ratio = None
-    if prescription and prescription.predicted_step_ns is not None and now_ns > 0:
-        ratio = left_of_step(prescription.saves_ns, now_ns)
-    return Candidate(name, prescription.title if prescription else PATCHES[name].title, ratio)
+    if prescription and prescription.predicted_step_ns is not None:
+        ratio = remaining_ratio(prescription.predicted_step_ns, diagnosis.step_ns, diagnosis.recording_ns)
+    return Candidate(name, prescription.title if prescription else CHANGES[name].title, ratio)

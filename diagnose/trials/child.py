@@ -20,9 +20,9 @@ from diagnose.capture.process.script import Outcome, StopScript, check_script, r
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.import_hooks import when_imported
 from diagnose.capture.steps.listener import Listener
+from diagnose.changes import patch_of
+from diagnose.changes.common.patching import CannotApply, Log, Undo
 from diagnose.errors import DiagnoseError
-from diagnose.trials.patches import PATCHES, Log, Undo
-from diagnose.trials.patches.base import CannotApply
 from diagnose.trials.sentences import told
 from diagnose.trials.spec import LEAST_TIMED, Order, Run
 from diagnose.trials.timing import StepTimer
@@ -58,12 +58,13 @@ def _patch(order: Order, log: Log) -> list[Undo]:
 
     def install() -> None:
         for name in order.ids:
-            patch = PATCHES[name]
-            if patch.install is not None:
+            patch = patch_of(name)
+            if patch is not None and patch.install is not None:
                 undo.append(patch.install(log, order.arguments.get(name, {})))
 
     for name in order.ids:
-        for variable, value in PATCHES[name].environment.items():
+        patch = patch_of(name)
+        for variable, value in patch.environment.items() if patch is not None else ():
             os.environ[variable] = value
             log.did(f"{variable}={value}")
     when_imported("torch", install)

@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 
 from diagnose.capture.process.run import silence_kineto
 from diagnose.capture.steps.hooks import shut_workers
+from diagnose.changes import patch_of
+from diagnose.changes.common.patching import Log, replace_attribute
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
-from diagnose.trials.patches import PATCHES, Log
-from diagnose.trials.patches.base import replace_attribute
 from diagnose.trials.sentences import told
 from diagnose.trials.spec import LEAST_TIMED, Run
 from diagnose.trials.timing import StepTimer
@@ -159,8 +159,8 @@ def _guarded(step: StepFn) -> object:
 
 
 def _install(name: str, log: Log, arguments: Mapping[str, Any]) -> Callable[[], None]:
-    patch = PATCHES[name]
-    if patch.install is None:
+    patch = patch_of(name)
+    if patch is None or patch.install is None:
         raise UsageError(f"{name} sets environment variables, which torch reads when it starts; use diagnose prove.")
     try:
         return patch.install(log, arguments)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Literal, NamedTuple, TypeAlias
 
-from diagnose.trials.patches.base import Promise
+from diagnose.changes.common.change import Promise
 
 __all__ = ["Parity", "compare_losses", "norms_apart"]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from diagnose.model.diagnosis import Diagnosis, Facts
 from diagnose.model.events import Note
-from diagnose.trials.candidates import by_hand, candidates
+from diagnose.trials.candidates import candidates, not_run
 from diagnose.trials.prove import Proof, Runs, prove
 
 __all__ = ["arguments_of", "proven", "with_proof"]
@@ -29,7 +29,7 @@ def proven(
 
 def with_proof(diagnosis: Diagnosis, proof: Proof) -> Diagnosis:
     """Return the diagnosis with the trials, and with a note for what was not run."""
-    notes = [*proof.notes, *by_hand(diagnosis)]
+    notes = [*proof.notes, *not_run(diagnosis)]
     return replace(diagnosis, trials=tuple(proof.trials), trust=(*diagnosis.trust, *(Note(text) for text in notes)))
 
 

@@ -9,10 +9,10 @@ from math import ceil
 from statistics import median
 from typing import Literal, Protocol, TypeAlias
 
+from diagnose.changes import any_compiles, patch_of
 from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.model.diagnosis import Trial
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.patches import PATCHES, any_compiles
 from diagnose.trials.spec import Run
 from diagnose.trials.trials import (
     Measured,
@@ -236,7 +236,7 @@ class _Proving:
 
 def _together(ids: Sequence[str]) -> tuple[str, ...]:
     """Leave out what changes the same thing as one before it."""
-    groups = [PATCHES[name].group for name in ids]
+    groups = [patch.group if (patch := patch_of(name)) is not None else "" for name in ids]
     return tuple(name for i, name in enumerate(ids) if not groups[i] or groups[i] not in groups[:i])
 
 

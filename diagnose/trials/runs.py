@@ -16,13 +16,13 @@ from typing import IO, Any, Literal
 
 import diagnose
 from diagnose.capture.process.process_cleanup import kill_marked
+from diagnose.changes import any_compiles
 from diagnose.errors import OriginalsChangedError
 from diagnose.text.masking import MASK, mask_command
 from diagnose.text.plain_text import clean
 from diagnose.trials.copy_plan import CopyPlan, plan_copy
 from diagnose.trials.guard import BOOTSTRAP as GUARD
 from diagnose.trials.originals import Originals
-from diagnose.trials.patches import any_compiles
 from diagnose.trials.run_folder import VARIABLE
 from diagnose.trials.spec import Order, Run
 from diagnose.trials.working_copy import WorkingCopy

@@ -9,70 +9,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diagnose.changes import CHANGES
+from diagnose.changes.common.change import AddStatement, ByHand, EditLoop, SetArguments
 from diagnose.errors import UsageError
 from diagnose.model.files import write_file
 
 if TYPE_CHECKING:
     import libcst
 
-__all__ = ["EDITS", "Written", "write_patch"]
-
-_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "Adadelta", "NAdam", "RAdam", "Adamax", "ASGD")
-
-
-@dataclass(frozen=True)
-class _Arguments:
-    """Arguments that every call of one of these names gets; a name in ``takes`` comes from the prescription."""
-
-    of: tuple[str, ...]
-    given: Mapping[str, object]
-    takes: Mapping[str, str] = field(default_factory=dict)  # keyword: name among the prescription's arguments
-
-
-@dataclass(frozen=True)
-class _Statement:
-    """A line that is put after the last import at the top."""
-
-    code: str
-
-
-@dataclass(frozen=True)
-class _Loop:
-    """What `loop_edits` does, with one value of the prescription's; ``imports`` is the statement that it then needs."""
-
-    function: str
-    takes: str
-    default: object
-    imports: str = ""
-
-
-EDITS: Mapping[str, _Arguments | _Statement | _Loop] = {
-    "load-in-workers": _Arguments(
-        ("DataLoader",), {"num_workers": 4, "persistent_workers": True}, {"num_workers": "workers"}
-    ),
-    "more-workers": _Arguments(
-        ("DataLoader",),
-        {"num_workers": 8, "persistent_workers": True, "prefetch_factor": 4},
-        {"num_workers": "workers"},
-    ),
-    "fused-optimizer": _Arguments(_OPTIMIZERS, {"fused": True}),
-    "foreach-optimizer": _Arguments(_OPTIMIZERS, {"foreach": True}),
-    "no-buffer-broadcast": _Arguments(("DistributedDataParallel", "DDP"), {"broadcast_buffers": False}),
-    "overlap-gradients": _Arguments(
-        ("DistributedDataParallel", "DDP"), {"bucket_cap_mb": 25, "gradient_as_bucket_view": True}
-    ),
-    "allow-tf32": _Statement('torch.set_float32_matmul_precision("high")'),
-    "concurrent-samples": _Loop(
-        "with_threads", "threads", 8, "from diagnose.kernels.concurrent_samples import ConcurrentSamples"
-    ),
-    "autocast": _Loop("with_autocast", "device", "cuda"),
-    "defer-sync": _Loop("with_kept_values", "lines", ()),
-}
-"""How prescriptions are written into a script; the others change lines that only their author understands."""
+__all__ = ["Written", "write_patch"]
 
 
 @dataclass(frozen=True)
@@ -126,13 +75,13 @@ def _edited(
         raise UsageError(f"{script} is no Python that can be parsed: {error.message}") from error
     done, left = [], {}
     for name in wanted:
-        edit = EDITS.get(name)
-        if edit is None:
-            left[name] = "which lines it concerns only the script's author knows"
+        edit = CHANGES[name].edit
+        if isinstance(edit, ByHand):
+            left[name] = edit.reason
             continue
-        if isinstance(edit, _Statement):
+        if isinstance(edit, AddStatement):
             changed, why = _with_statement(tree, edit.code)
-        elif isinstance(edit, _Loop):
+        elif isinstance(edit, EditLoop):
             changed, why = _with_loop(tree, edit, arguments.get(name, {}))
         else:
             changed, why = _with_arguments(tree, edit, arguments.get(name, {}))
@@ -144,11 +93,12 @@ def _edited(
     return tree.code, tuple(done), left
 
 
-def _with_loop(tree: libcst.Module, edit: _Loop, asked: Mapping[str, object]) -> tuple[libcst.Module, str]:
+def _with_loop(tree: libcst.Module, edit: EditLoop, asked: Mapping[str, object]) -> tuple[libcst.Module, str]:
     from diagnose.trials import loop_edits
 
-    if asked.get("dtype") == "float16":
-        return tree, "fp16 needs a GradScaler around backward() and the optimizer's step as well"
+    for name, (value, reason) in edit.unless.items():
+        if asked.get(name) == value:
+            return tree, reason
     changed, why = getattr(loop_edits, edit.function)(tree, asked.get(edit.takes, edit.default))
     return (_after_imports(changed, edit.imports) if edit.imports and not why else changed), why
 
@@ -184,7 +134,7 @@ def _imports(line: Any) -> bool:  # a node of a statement list
     )
 
 
-def _with_arguments(tree: libcst.Module, edit: _Arguments, asked: Mapping[str, object]) -> tuple[libcst.Module, str]:
+def _with_arguments(tree: libcst.Module, edit: SetArguments, asked: Mapping[str, object]) -> tuple[libcst.Module, str]:
     import libcst
 
     values = {name: asked.get(edit.takes.get(name, ""), value) for name, value in edit.given.items()}

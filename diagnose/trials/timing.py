@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from diagnose.capture.process.process import compiled_graphs
-from diagnose.capture.steps.converged import steady_since
+from diagnose.capture.steps.converged import converged_since
 
 __all__ = ["StepTimer"]
 
@@ -72,7 +72,7 @@ class StepTimer:
         while not ready and len(times) < self._warm_up * (PATIENCE if self._alone else 1):
             times.append((yield))
             quiet, graphs = (quiet + 1 if graphs == compiled_graphs() else 0), compiled_graphs()
-            settled = quiet >= QUIET_STEPS and steady_since(times[-max(len(times) // 2, 8) :]) is not None
+            settled = quiet >= QUIET_STEPS and converged_since(times[-max(len(times) // 2, 8) :]) is not None
             ready = self._alone and len(times) >= self._warm_up and settled
         self.steady = ready or not self._alone
         self.num_warm_up = len(times)

@@ -8,12 +8,12 @@ from math import inf
 from statistics import median
 from typing import Literal, NamedTuple
 
+from diagnose.changes import CHANGES
+from diagnose.changes.common.change import Promise
 from diagnose.model.diagnosis import Trial
 from diagnose.model.statistics import noise_of, speed_up
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.numerics import compare_losses, norms_apart
-from diagnose.trials.patches import PATCHES
-from diagnose.trials.patches.base import Promise
 from diagnose.trials.spec import Run
 
 __all__ = [
@@ -130,7 +130,8 @@ def with_note(trial: Trial, sentence: str) -> Trial:
 
 def loosest(ids: Sequence[str]) -> Promise:
     """Return the promise of several changes together: that of the one which changes the numbers most."""
-    return max((PATCHES[name].promise for name in ids), key=_ORDER.index, default="identical")
+    promises = (CHANGES[name].numerics.promise or _ORDER[-1] for name in ids)
+    return max(promises, key=_ORDER.index, default="identical")
 
 
 def _left_alone(run: Run) -> list[str]:

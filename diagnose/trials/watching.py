@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diagnose.trials.patches.base import replace_attribute
+from diagnose.changes.common.patching import replace_attribute
 
 __all__ = ["DevicePeak", "Numbers", "PeakMemory", "Returned", "seed_everything"]
 

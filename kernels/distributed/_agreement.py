@@ -1,4 +1,4 @@
-"""All ranks do the same, or all of them raise: what one rank meets, every rank hears of."""
+"""All ranks do the same, or all of them raise: an error on one rank is raised on every rank."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def on_every_rank(act: Callable[[], T], group: dist.ProcessGroup) -> list[T]:
     error: Exception | None = None
     try:
         found = act(), ""
-    except Exception as caught:  # raised below, once the others know
+    except Exception as caught:  # raised below, with the others
         error = caught
         found = None, f"{type(caught).__name__}: {caught}"
     everyones: list[Any] = [None] * dist.get_world_size(group)

@@ -39,7 +39,7 @@ class Bucket(Protocol):
         """Return the parameters."""
 
     def is_last(self) -> bool:
-        """Say whether it is the last one of the backward."""
+        """Return whether it is the last one of the backward."""
 
 
 class CommHook(ABC):
@@ -78,7 +78,7 @@ class CommHook(ABC):
 
     @property
     def is_bound(self) -> bool:
-        """Say whether a model uses the hook."""
+        """Return whether a model uses the hook."""
         return self._group is not None
 
     def bind(self, ddp: DistributedDataParallel) -> None:
@@ -159,7 +159,7 @@ def run_rounds(rounds: Rounds, group: dist.ProcessGroup, device: torch.device) -
 
 
 def _is_queued(group: dist.ProcessGroup, device: torch.device) -> bool:
-    """Say whether the backend puts collectives into the device's queue, and waiting for one does not stop the host."""
+    """Return whether the backend queues collectives on the device, so that waiting for one does not stop the host."""
     return device.type != "cpu" and group._get_backend(device).name() != "gloo"
 
 

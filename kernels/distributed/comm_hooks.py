@@ -59,7 +59,7 @@ _HOOKS: dict[str, Callable[..., CommHook]] = {
 
 
 def hook_names() -> list[str]:
-    """Return the names that ``comm_hook`` knows."""
+    """Return the names that ``comm_hook`` accepts."""
     return sorted(_HOOKS)
 
 

@@ -12,7 +12,7 @@ Cost
     The given number of steps, once, and a copy of the model's and the optimizer's state meanwhile.
 
 Numerics
-    Nothing is left changed. Each piece of advice says whether following it changes numbers.
+    Nothing is left changed. Each piece of advice states whether following it changes numbers.
 
 Example::
 
@@ -76,7 +76,7 @@ class Advice:
 
     @property
     def is_change(self) -> bool:
-        """Say whether anything is to be done."""
+        """Return whether anything is to be done."""
         return bool(self.current != self.suggested)
 
     def __str__(self) -> str:
@@ -246,7 +246,7 @@ def _bucket_cap(ddp: DistributedDataParallel) -> Advice:
         better = float(math.ceil(size / FEWEST_BUCKETS))
         reason = f"{has} make {num}, so most are sent when the backward has ended; bucket_tuning measures it."
         return Advice("bucket_cap_mb", current, min(better, current), reason)
-    return Advice("bucket_cap_mb", current, current, f"{has}: nothing speaks against it.")
+    return Advice("bucket_cap_mb", current, current, f"{has}: no reason to change it.")
 
 
 def _some(names: Sequence[str]) -> str:

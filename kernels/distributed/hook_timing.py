@@ -1,7 +1,7 @@
 """Times the exchange of gradients, bucket by bucket, around whatever hook does it.
 
 What it cures
-    `exposed-communication` whose cause is unclear: it tells too few bytes a second from too many buckets, and how much
+    `exposed-communication` whose cause is unclear: it separates low bandwidth from too many buckets, and shows how much
     of the exchange the backward hides, without a profiler and on any backend.
 
 When it does not help

@@ -83,7 +83,7 @@ def rank_from_environment(environment: Mapping[str, str] | None = None) -> Rank:
     wrong = [f"{name}={value}" for name, value in numbers.items() if not value.isdecimal()]
     if wrong or int(env["RANK"]) >= int(env["WORLD_SIZE"]):
         said = ", ".join(wrong) or f"RANK={env['RANK']} with WORLD_SIZE={env['WORLD_SIZE']}"
-        raise RuntimeError(f"The environment says {said}; RANK counts from 0 to WORLD_SIZE - 1.")
+        raise RuntimeError(f"The environment has {said}; RANK counts from 0 to WORLD_SIZE - 1.")
     local = int(env["LOCAL_RANK"])
     return Rank(int(env["RANK"]), int(env["WORLD_SIZE"]), local, _device(local))
 
@@ -101,7 +101,7 @@ def _device(local_rank: int) -> torch.device:
 
 @contextmanager
 def launched(*, backend: str | None = None, timeout_s: float = TIMEOUT_S) -> Iterator[Rank]:
-    """Start the process group as the environment says, and end it afterwards.
+    """Start the process group from the environment's variables, and end it afterwards.
 
     ``backend`` is nccl with GPUs and gloo without, unless given. Run alone, it is a group of one.
 

@@ -76,7 +76,7 @@ class LocalSGD:
 
     @property
     def is_apart(self) -> bool:
-        """Say whether the next step is each rank's own."""
+        """Return whether the next step is each rank's own."""
         return self.steps >= self.start
 
     def step(self) -> None:

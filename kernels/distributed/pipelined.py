@@ -51,7 +51,7 @@ class Pipeline:
     """Holds this rank's layers, and runs forward and backward of all ranks together.
 
     ``layers`` are those of the whole model, in order, the same on all ranks; only this rank's are moved to ``device``.
-    ``criterion(output, target)`` is a mean over its samples. ``costs``, one for each layer, say how to divide them
+    ``criterion(output, target)`` is a mean over its samples. ``costs``, one for each layer, are what the division is by
     (default: their parameters' sizes).
 
     Raises:

@@ -77,7 +77,7 @@ def _check(model: nn.Module, name: str, side: Side, num_ranks: int) -> None:
     if isinstance(parent, nn.MultiheadAttention):
         raise TypeError(f"{name} belongs to nn.MultiheadAttention, which computes past it; leave it whole.")
     if side not in ("column", "row"):
-        raise ValueError(f"The plan says {side!r} for {name}; it can say 'column' or 'row'.")
+        raise ValueError(f"The plan has {side!r} for {name}; use 'column' or 'row'.")
     features = layer.out_features if side == "column" else layer.in_features
     if features % num_ranks:
         raise ValueError(f"The {features} {side}s of {name} cannot be split evenly over {num_ranks} ranks.")

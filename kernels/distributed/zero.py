@@ -5,7 +5,7 @@ What it cures
 
 When it does not help
     Where parameters and gradients are too large themselves: see `fully_sharded`. Whole parameters are dealt out, so one
-    large embedding stays on one rank: `memory_estimate` tells.
+    large embedding stays on one rank: see `memory_estimate`.
 
 Cost
     After each step every rank broadcasts the parameters that it updated: the bytes of the model, not hidden.

@@ -70,7 +70,7 @@ def chosen(name: str, tensors: Sequence[Tensor]) -> Implementation:
 
 
 def interpreting() -> bool:
-    """Say whether Triton interprets its programs on the CPU."""
+    """Return whether Triton interprets its programs on the CPU."""
     return os.environ.get("TRITON_INTERPRET", "0").lower() in {"1", "true", "on", "yes", "y"}
 
 

@@ -61,7 +61,7 @@ Function = Callable[..., Any]
 
 
 class Operator:
-    """An operator as it is called; ``definition`` is what torch knows of it, for `opcheck` and for more rules.
+    """An operator as it is called; ``definition`` is torch's object, for `opcheck` and for more rules.
 
     Arguments are positional, and none may be left out.
     """
@@ -71,11 +71,11 @@ class Operator:
         schema = definition._opoverload._schema
         self._places = [place for place, argument in enumerate(schema.arguments) if str(argument.type) == "Tensor"]
 
-    def __call__(self, *arguments: Any) -> Any:  # as the schema says
+    def __call__(self, *arguments: Any) -> Any:  # as the schema has it
         """Run the operator; or its formula, under transforms of `torch.func` that torch has not opened to operators."""
         if not torch.compiler.is_compiling():
             if not all(isinstance(arguments[place], Tensor) for place in self._places):
-                self._check(*arguments)  # says which one in our words, where torch speaks of casts
+                self._check(*arguments)  # names the argument; torch's error is about casts
             if self._needs_formula(arguments):
                 self._check(*arguments)
                 return self._eager(*arguments)
@@ -122,7 +122,7 @@ def operator(  # what an operator consists of
     """
 
     @functools.wraps(eager)
-    def run(*arguments: Any) -> Any:  # as the schema says
+    def run(*arguments: Any) -> Any:  # as the schema has it
         check(*arguments)
         choice = chosen(name, tensors := _tensors(arguments))
         if choice == "native":
@@ -153,7 +153,7 @@ def _register_autocast(defined: CustomOpDef, device: str, dtype: torch.dtype) ->
         return
     key = f"Autocast{device.upper()}"  # torch 2.6 leaves the rule to be registered by hand
 
-    def cast_and_run(*arguments: Any) -> Any:  # as the schema says
+    def cast_and_run(*arguments: Any) -> Any:  # as the schema has it
         with torch.autocast(device, enabled=False):
             cast = [a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments]
             return defined._opoverload(*cast)
@@ -163,7 +163,7 @@ def _register_autocast(defined: CustomOpDef, device: str, dtype: torch.dtype) ->
 
 
 def transforming() -> bool:
-    """Say whether a transform of `torch.func` is at work, outside of compiling."""
+    """Return whether a transform of `torch.func` is at work, outside of compiling."""
     return not torch.compiler.is_compiling() and bool(torch._C._functorch.get_interpreter_stack())
 
 

@@ -50,7 +50,7 @@ from diagnose.kernels._private_files import make_private, open_private
 __all__ = ["ARCHITECTURES", "build", "implementation", "load", "missing"]
 
 SOURCES = Path(__file__).parents[1] / "csrc"
-ARCHITECTURES = ("80", "90", "100")  # built where no GPU says otherwise, and PTX of the last for what comes after
+ARCHITECTURES = ("80", "90", "100")  # built where there is no GPU, and PTX of the last for what comes after
 NEEDED = (2, 13)  # the first torch whose stable ABI hands out the current stream itself
 FLAGS = ("-O3", "-std=c++17", f"-DTORCH_TARGET_VERSION=0x{NEEDED[0]:02x}{NEEDED[1]:02x}000000000000")
 HIDDEN = ("-fPIC", "-fvisibility=hidden")
@@ -198,7 +198,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _key(nvcc: str | None, architectures: Sequence[str]) -> str:
-    """Return what tells one build from another: sources, torch, compilers, architectures."""
+    """Return what distinguishes builds: sources, torch, compilers, architectures."""
     parts = [torch.__version__, *FLAGS, *architectures]
     parts += [_version(compiler) for compiler in (_cxx(), nvcc) if compiler]
     parts += [path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir()) if path.is_file()]
@@ -249,7 +249,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _scale(*arguments: Any) -> Any:  # as the schema says
+def _scale(*arguments: Any) -> Any:  # as the schema has it
     return torch.ops.diagnose_native.scale(*arguments)
 
 

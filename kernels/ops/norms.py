@@ -179,7 +179,7 @@ def _eager_backward(
 
 
 def _torch_can(h: Tensor, weight: Tensor | None) -> bool:
-    """Say whether torch's kernel for LayerNorm calculates the same, in float32 or float64 throughout."""
+    """Return whether torch's kernel for LayerNorm calculates the same, in float32 or float64 throughout."""
     alike = h.dtype in (torch.float32, torch.float64) and (weight is None or weight.dtype == h.dtype)
     return alike and h.numel() > 0 and not transforming()
 

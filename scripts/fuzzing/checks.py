@@ -19,6 +19,7 @@ __all__ = ["MAX_MB", "MAX_SECONDS", "Problem", "problems"]
 
 MAX_SECONDS, MAX_MB = 20.0, 1000.0
 CODES = {"analyze": {0, 4}, "what-if": {0, 2, 4}, "compare": {0, 4}, "gate": {0, 3, 4, 7}}
+ANSWERS = (0, 3, 7)  # 3 and 7 are verdicts of a gate
 LONGEST_SENTENCE = 1200  # characters, paths included
 # C0 without line feed, DEL, C1, directions, separators of lines, half surrogate pairs.
 CONTROL = re.compile(
@@ -60,7 +61,7 @@ def _of_stderr(case: Case, outcome: Outcome) -> Iterator[Problem]:
     if "Traceback" in shown and not outcome.raised:
         yield "traceback", "on stderr"
     yield from _control("stderr", shown)
-    failed = outcome.code not in (0, 3)
+    failed = outcome.code not in ANSWERS
     if not failed and shown:
         yield "noise on stderr", _shape(shown)
     if failed and not outcome.raised:
@@ -77,7 +78,7 @@ def _of_stderr(case: Case, outcome: Outcome) -> Iterator[Problem]:
 
 def _of_stdout(case: Case, outcome: Outcome) -> Iterator[Problem]:
     text = outcome.stdout
-    if outcome.code not in (0, 3):
+    if outcome.code not in ANSWERS:
         return
     if not text.strip() and "--update" not in case.argv:
         yield "nothing printed", case.argv[0]

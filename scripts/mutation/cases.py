@@ -45,10 +45,10 @@ _LINES = {
          "gap = np.searchsorted(gaps.start, start, side=\"left\") - 1"),
     ),
     "verdict": (
-        ("if queue.idle_share <= SIGNIFICANT_IDLE:", "if queue.idle_share <= 0.0:"),
-        ("busy_depth_p50 <= MAX_SHALLOW_DEPTH", "busy_depth_p50 > MAX_SHALLOW_DEPTH"),
-        ("if is_shallow(queue) or (queue.idle_share", "if is_shallow(queue) and (queue.idle_share"),
-        ("cold >= queue.idle_share / 2", "cold >= queue.idle_share * 2"),
+        ("if queue.idle_share <= at.significant_idle:", "if queue.idle_share <= 0.0:"),
+        ("busy_depth_p50 <= at.shallow_depth", "busy_depth_p50 > at.shallow_depth"),
+        ("if is_shallow(queue, at) or (queue.idle_share", "if is_shallow(queue, at) and (queue.idle_share"),
+        ("cold >= at.cold_share * queue.idle_share", "cold >= 4 * at.cold_share * queue.idle_share"),
         ("(rule.kind in (\"trust\", \"idle\")) != (found ==", "(rule.kind in (\"trust\", \"idle\")) == (found =="),
     ),
     "replay": (

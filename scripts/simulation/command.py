@@ -45,7 +45,7 @@ def scores_of(num_cases: int, seed: int, *, jobs: int = 1) -> list[Score]:
 
 def _score(number: tuple[int, int]) -> Score:
     seed, index = number
-    return score(draw_case(seed, index), all_dialects=index % EVERY_DIALECT == 0)
+    return score(draw_case(seed, index), all_dialects=index % EVERY_DIALECT == EVERY_DIALECT - 1)
 
 
 def _line(one: Score) -> str:

@@ -195,6 +195,12 @@ class _Rank:
                 Call(api, start, self.now, self.thread, self.parents[-1], self.correlation, stream, until)
             )
 
+    def _return_at(self, when: float, *, drained: float = 0.0) -> None:
+        """Let the call that was just made return then, and not before."""
+        self.now = when
+        if self.recording:
+            self.log.calls[-1] = self.log.calls[-1]._replace(end=when, drained=drained)
+
     def _queue_free(self, stream: int) -> float:
         """Return when the stream's queue has a place."""
         ends = self.ends[stream]
@@ -221,11 +227,10 @@ class _Rank:
 
     def _launch(self, instruction: Instruction) -> None:
         _, key, name, device_class, ns, stream, api = instruction
-        cost = self.machine.launch_ns
+        self._call(api, key, self.machine.launch_ns, stream=stream, until=self._queue_free(stream))
         if name not in self.used:
             self.used.add(name)
-            cost += self.machine.first_use_ns
-        self._call(api, key, cost, stream=stream, until=self._queue_free(stream))
+            self._return_at(self.now + self.machine.first_use_ns * self.levers.of_host("launch"))
         here, start = self._ready(stream)
         kind = "memset" if api == "memset" else "kernel"
         self._task((kind, name, 0, device_class), stream, here, start, self._work(device_class, key, ns))
@@ -248,7 +253,6 @@ class _Rank:
             gbps = machine.gpu.memory_gbps * machine.memory_efficiency / 2
         else:
             gbps = machine.pinned_gbps if pinned else machine.pageable_gbps
-        began = self.now
         self._call("memcpy", key, machine.memcpy_ns, stream=stream, until=self._queue_free(stream))
         here, start = self._ready(stream, engine=self.engines[direction])
         length = self._work("copy", key, 1_500.0 + num_bytes / gbps)
@@ -256,9 +260,7 @@ class _Rank:
         name = f"{direction} {'pinned' if pinned else 'pageable'}"
         self._task(("copy", name, num_bytes, "copy"), stream, here, start, length)
         if direction == "HtoD" and not pinned and num_bytes > SMALL_COPY_BYTES and self.levers.waits:
-            self.now = max(self.now, end)
-            if self.recording:
-                self.log.calls[-1] = self.log.calls[-1]._replace(start=began, end=self.now, drained=end)
+            self._return_at(max(self.now, end), drained=end)
         if blocking:
             self._drain("stream_sync", self.done[stream], stream, key=key)
 

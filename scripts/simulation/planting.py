@@ -13,17 +13,12 @@ __all__ = ["plant_at"]
 
 US = 1e3
 TINY_NS = 1_700.0
-COMPILING = (
-    "_compile.compile_inner (dynamo_timed)",
-    "OutputGraph.call_user_compiler (dynamo_timed)",
-    "compile_fx_inner (dynamo_timed)",
-)
 
 
 def plant_at(
     place: str, emitter: Emitter, wastes: Mapping[str, Waste], machine: Machine, *, share: float = 1.0
 ) -> None:
-    """Emit the wastes of a place: forward, block, loss, backward or end; ``share`` is a block's part of the step."""
+    """Emit the wastes of a place: forward, block, loss or end; ``share`` is a block's part of the step."""
     with emitter.beside(place):
         for kind, waste in wastes.items():
             if _PLACES.get(kind) == place or (kind == "item-every-step" and place == ("end", "loss")[waste.count - 1]):
@@ -33,12 +28,12 @@ def plant_at(
 
 _PLACES = {
     "item-in-loop": "block",
-    "python-block": "backward",
+    "python-block": "end",
     "collector": "end",
     "many-launches": "block",
     "allocator": "block",
     "recompilation": "forward",
-    "off-cpu": "block",
+    "off-cpu": "loss",
 }
 
 
@@ -72,7 +67,7 @@ def _emit(  # noqa: C901, PLR0913 - one branch a kind
     elif kind == "recompilation":
         _recompile(emitter, waste.size)
     elif kind == "off-cpu":
-        emitter.host("off-cpu", waste.size * share)
+        emitter.host("off-cpu", waste.size)
 
 
 def _pieces(emitter: Emitter, count: int, machine: Machine, *, batched: bool) -> None:
@@ -91,16 +86,20 @@ def _item(emitter: Emitter) -> None:
 
 
 def _recompile(emitter: Emitter, ns: float) -> None:
-    """Compile again, as Dynamo does when a guard fails."""
+    """Compile again, as Dynamo does when a guard fails: operators of its phases, as torch 2.13 records them."""
+    with emitter.op("TorchDynamo Cache Lookup", 20_000):
+        pass
     with (
-        emitter.op("Torch-Compiled Region: 0/1", 5_000),
+        emitter.op("dynamo", 5_000),
         emitter.frame("torch/_dynamo/convert_frame.py(1164): _compile"),
+        emitter.op("entire_frame_compile", 5_000),
+        emitter.op("_compile.compile_inner (dynamo_timed)", 5_000),
     ):
-        emitter.host("compile", 0.3 * ns)
+        with emitter.op("bytecode_tracing (dynamo_timed)", 5_000):
+            emitter.host("compile", 0.3 * ns)
         with (
-            emitter.annotation(COMPILING[0]),
-            emitter.annotation(COMPILING[1]),
-            emitter.annotation(COMPILING[2]),
+            emitter.op("backend_compile", 5_000),
+            emitter.op("OutputGraph.call_user_compiler (dynamo_timed)", 5_000),
             emitter.frame("torch/_inductor/compile_fx.py(655): compile_fx_inner"),
         ):
             emitter.host("compile", 0.7 * ns)

@@ -23,7 +23,8 @@ __all__ = ["Answer", "Claim", "Score", "WasteScore", "compared", "score"]
 MIN_SAVING = 0.02
 MIN_CLAIM = 0.05
 NEAR_BEST = 0.7
-BROAD = ("many-launches", "python-between-operators")  # what their rule prescribes removes more than was planted
+BROAD = ("launch-bound", "exposed-communication")  # as second names: what they prescribe removes more than the waste
+UNCOMPARED = ("many-launches", "python-between-operators")  # launch-bound is their first name
 CONTRADICTIONS = {("device", "cpu-bound"), ("host", "kernel-bound")}
 # The most that a rule's claims can save: a family of truth.BOUNDS; rules that are not here have their own truth below.
 FAMILIES = {
@@ -108,6 +109,7 @@ class Score:
     family: str
     ranks: int
     dialect: str
+    marked: bool  # with ProfilerStep#
     answer: Answer
     limit: str
     step_ns: float
@@ -151,6 +153,7 @@ def score(case: Case, *, all_dialects: bool = False) -> Score:
         family=case.family,
         ranks=len(recorded.ranks),
         dialect=case.dialect.name,
+        marked=case.dialect.marks,
         answer=answer,
         limit=truth.limit,
         step_ns=truth.step_ns,
@@ -200,6 +203,10 @@ def _judge(
 
 def _natural(rule: str, truth: Truth) -> float | None:
     """Return what removing a cause that the program has by itself saves, None for rules without such a truth."""
+    if rule in ("exposed-copy", "pcie-bound"):
+        return truth.copied_ahead
+    if rule == "exposed-communication":
+        return truth.bound("communication")
     return truth.graphed if rule == "launch-bound" else truth.fused if rule == "unfused-optimizer" else None
 
 
@@ -231,7 +238,8 @@ def _true_of(rule: str, truth: Truth, dialect: Dialect) -> tuple[float | None, f
 def _waste_scores(truth: Truth, claims: tuple[Claim, ...], dialect: Dialect) -> list[WasteScore]:
     found = []
     for kind in truth.without:
-        about = [claim for claim in claims if claim.rule in names_of(kind, dialect)]
+        first, *others = names_of(kind, dialect)
+        about = [claim for claim in claims if claim.rule == first or (claim.rule in others and claim.rule not in BROAD)]
         largest = max(about, key=lambda claim: claim.middle, default=None)
         claimed = (largest.middle, largest.least, largest.most) if largest else (0.0, 0.0, 0.0)
         found.append(WasteScore(kind, truth.saving(kind), *claimed))
@@ -240,4 +248,4 @@ def _waste_scores(truth: Truth, claims: tuple[Claim, ...], dialect: Dialect) -> 
 
 def compared(scores: Sequence[Score]) -> list[WasteScore]:
     """Return the planted wastes whose claims can be compared with the truth."""
-    return [waste for one in scores for waste in one.wastes if waste.kind not in BROAD]
+    return [waste for one in scores for waste in one.wastes if waste.kind not in UNCOMPARED]

@@ -30,6 +30,7 @@ class Plan:
     machine: Machine
     wastes: Mapping[str, Waste] = field(default_factory=dict)
     fused_optimizer: bool = False  # whatever the workload has
+    copy_ahead: bool = False  # batches go to the device while the step before runs
 
 
 def loader_of(plan: Plan) -> Loader | None:
@@ -101,7 +102,7 @@ class _Step:
         copy = self.wastes.get("pageable-copy") or self.wastes.get("copy-same-stream")
         num_bytes = int(copy.size) if copy else workload.batch_bytes
         same = self.wastes.get("copy-same-stream")
-        if same and same.repaired:
+        if self.plan.copy_ahead or (same and same.repaired):
             self._copy_ahead(num_bytes)
         else:
             pinned = not planted(self.wastes, "pageable-copy")
@@ -147,12 +148,16 @@ class _Step:
     def _block(self, block: Block, tag: str) -> None:
         emitter = self.emitter
         with emitter.section(f"block.{tag}"), emitter.frame(f"nn.Module: {block.name}"):
-            for layer in block.layers:
-                with emitter.section(f"layer.{tag}.{layer.name}"), emitter.frame(f"nn.Module: {layer.name}"):
-                    self._cast(layer)
-                    for op in layer.forward:
-                        self._op(op, with_sequence=self.workload.training)
+            self._layers(block, tag)
             plant_at("block", emitter, self.wastes, self.plan.machine, share=1 / len(self.workload.blocks))
+
+    def _layers(self, block: Block, tag: str) -> None:
+        emitter = self.emitter
+        for layer in block.layers:
+            with emitter.section(f"layer.{tag}.{layer.name}"), emitter.frame(f"nn.Module: {layer.name}"):
+                self._cast(layer)
+                for op in layer.forward:
+                    self._op(op, with_sequence=self.workload.training and tag != "again")
 
     def _cast(self, layer: Layer) -> None:
         """Emit autocast's cast of a layer's weight."""
@@ -162,7 +167,7 @@ class _Step:
             kernel = Kernel(kernel_names.CAST, "cast", 1_600 + 6 * elements / (gpu.memory_gbps * 0.8))
             self._op(Op("aten::to", (kernel,), "aten::_to_copy", 1, ((elements,),)))
 
-    def _op(self, op: Op, *, with_sequence: bool = False) -> None:
+    def _op(self, op: Op, *, with_sequence: bool = False, glue: bool = True) -> None:
         """Emit an operator: what it launches, inside the operator that launches it."""
         emitter = self.emitter
         args: dict[str, object] = {"dims": op.dims} if op.dims else {}
@@ -178,7 +183,8 @@ class _Step:
                     self._launches(op)
             else:
                 self._launches(op)
-        self._glue()
+        if glue:
+            self._glue()
 
     def _launches(self, op: Op) -> None:
         if op.kernels:
@@ -193,26 +199,29 @@ class _Step:
             emitter.thread("autograd")
             sequence = self.sequence
             for block in reversed(self.workload.blocks):
-                if planted(self.wastes, "checkpoint-all") and len(block.layers) > 1:
-                    with emitter.section(f"again.{round_}.{block.name}"):
-                        self._block(block, f"again.{round_}.{block.name}")
+                again = block if planted(self.wastes, "checkpoint-all") and len(block.layers) > 1 else None
                 for layer in reversed(block.layers):
                     with emitter.section(f"gradient.{round_}.{layer.name}"):
                         sequence -= len(layer.forward)
-                        self._gradient(layer, sequence + 1, last=last)
+                        self._gradient(layer, sequence + 1, last=last, again=again)
+                    again = None
             if self.buckets and last:
                 self.buckets.finish(emitter)
             emitter.thread("main")
-        plant_at("backward", emitter, self.wastes, self.plan.machine)
 
-    def _gradient(self, layer: Layer, sequence: int, *, last: bool) -> None:
+    def _gradient(self, layer: Layer, sequence: int, *, last: bool, again: Block | None) -> None:
+        """Emit a layer's nodes; the first one runs the block ``again`` to have what it saved no more."""
         emitter = self.emitter
         for name, ops in layer.backward:
             args = {"sequence": sequence, "backward": True}
             outer = f"autograd::engine::evaluate_function: {name}"
             with emitter.op(outer, 5_000, **args), emitter.op(name, 4_000, **args):
+                if again:
+                    with emitter.beside("again"), emitter.frame("torch/utils/checkpoint.py(1111): unpack_hook"):
+                        self._layers(again, "again")
+                    again = None
                 for op in ops:
-                    self._op(op)
+                    self._op(op, glue=False)
         for elements in layer.parameters:
             accumulate = "torch::autograd::AccumulateGrad"
             with emitter.op(f"autograd::engine::evaluate_function: {accumulate}", 3_000):

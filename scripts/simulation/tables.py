@@ -31,7 +31,7 @@ def _summary(scores: Sequence[Score]) -> list[str]:
     wasteful = [s for s in scores if s.best]
     healthy = [s for s in scores if not s.best]
     claims = [c for s in scores for c in s.claims if c.middle >= MIN_CLAIM]
-    steps = [abs(s.diagnosed_step_ns / s.step_ns - 1) for s in scores if s.diagnosed_step_ns]
+    steps = [abs(s.diagnosed_step_ns / s.step_ns - 1) for s in scores if s.diagnosed_step_ns and s.marked]
     same, asked = dialect_agreement(scores)
     errors = [abs(w.claimed - w.saving) for w in compared(scores)]
     inside = [w for w in compared(scores) if w.claimed]
@@ -44,16 +44,23 @@ def _summary(scores: Sequence[Score]) -> list[str]:
         ("cases with a false alarm", _share(sum(bool(s.false_alarms) for s in scores), len(scores))),
         ("claims of 5 % and more that are false", _share(sum(c.false_alarm for c in claims), len(claims))),
         ("error of a planted waste's saving, percent of the step",
-         f"median {100 * median(errors):.1f}, 90th percentile {100 * _percentile(errors, 90):.1f}, n = {len(errors)}"),
+         f"{_spread(errors, 1)}, n = {len(errors)}"),
         ("true saving within the claimed range, ± 1 %, where one is claimed", _share(held, len(inside))),
         ("verdict contradicts what limits the step", _share(sum(s.contradicts for s in scores), len(scores))),
-        ("diagnosed step against the true one",
-         f"median {100 * median(steps):.2f} %, 90th percentile {100 * _percentile(steps, 90):.2f} %"),
+        ("diagnosed step against the true one, where steps are marked",
+         _spread(steps, 2)),
         ("same verdict and cause in every dialect", _share(same, asked)),
         ("failed", _share(sum(bool(s.answer.error) for s in scores), len(scores))),
         ("runs that break a check of the simulator", _share(sum(bool(s.broken) for s in scores), len(scores))),
     ]  # fmt: skip
     return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+
+
+def _spread(shares: Sequence[float], digits: int) -> str:
+    if not shares:
+        return "none"
+    middle, high = 100 * median(shares), 100 * _percentile(shares, 90)
+    return f"median {middle:.{digits}f} %, 90th percentile {high:.{digits}f} %"
 
 
 def _percentile(values: Sequence[float], percent: int) -> float:

@@ -52,7 +52,9 @@ class Situation:
     skipped: int = 2
     seed: int = 0
 
-    def program(self, removed: frozenset[str] = frozenset(), *, fused_optimizer: bool = False) -> Program:
+    def program(
+        self, removed: frozenset[str] = frozenset(), *, fused_optimizer: bool = False, copy_ahead: bool = False
+    ) -> Program:
         """Return the program without the wastes named."""
         wastes = {w.kind: replace(w, repaired=w.kind in removed) for w in self.wastes}
         there = {kind for kind, waste in wastes.items() if not waste.repaired}
@@ -63,15 +65,17 @@ class Situation:
             written_activation="written-activation" in there,
             transposed="layout-copies" in there,
         )
-        plan = Plan(self.make(layers), self.machine, wastes, fused_optimizer)
+        plan = Plan(self.make(layers), self.machine, wastes, fused_optimizer, copy_ahead)
         ranks = tuple(step_of(plan, rank) for rank in range(plan.workload.ranks))
         return Program(ranks, loader_of(plan), self.steps, self.skipped, self.seed)
 
-    def step_ns(
-        self, removed: frozenset[str] = frozenset(), levers: Levers = PLAIN, *, fused_optimizer: bool = False
-    ) -> float:
+    def step_ns(self, removed: frozenset[str] = frozenset(), levers: Levers = PLAIN) -> float:
         """Return the step without the wastes named."""
-        return run(self.program(removed, fused_optimizer=fused_optimizer), self.machine, levers, keep=False).step_ns
+        return self.step_of(self.program(removed), levers)
+
+    def step_of(self, program: Program, levers: Levers = PLAIN) -> float:
+        """Return the step of a program on this machine."""
+        return run(program, self.machine, levers, keep=False).step_ns
 
     def recorded(self) -> Run:
         """Return the run that the trace is written from."""
@@ -125,7 +129,13 @@ class Truth:
     def fused(self) -> float:
         """Return what a fused optimizer would save."""
         kinds = frozenset({"loop-optimizer"})
-        return 1 - self.situation.step_ns(kinds, fused_optimizer=True) / self.step_ns
+        return 1 - self.situation.step_of(self.situation.program(kinds, fused_optimizer=True)) / self.step_ns
+
+    @cached_property
+    def copied_ahead(self) -> float:
+        """Return what copying each batch while the step before runs would save."""
+        kinds = frozenset({"pageable-copy"})
+        return 1 - self.situation.step_of(self.situation.program(kinds, copy_ahead=True)) / self.step_ns
 
     @cached_property
     def _bounds(self) -> dict[str, float]:

@@ -104,7 +104,7 @@ KINDS: dict[str, Kind] = {
     "buffer-broadcast": Kind(("buffer-broadcast", "exposed-communication"), _ranks, _spread(5, 120)),
     "barrier": Kind(("host-collective", "host-sync"), _ranks, _spread(1, 1)),
     "recompilation": Kind(("recompilation",), _eager, _spread(1 * MS, 200 * MS)),
-    "off-cpu": Kind(("off-cpu", *SILENT), _always, _spread(0.2 * MS, 20 * MS, 4), group="python"),
+    "off-cpu": Kind(("off-cpu", *SILENT), _always, _spread(1 * MS, 20 * MS), group="python"),
     "early-wait": Kind(("stream-dependency", "exposed-copy"), _training, _spread(1e6, 1e9)),
     "no-graph": Kind(("launch-bound",), lambda w, _: w.graph, _spread(1, 1)),
     "float32-products": Kind(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.analyzers.common.gradients import gradient_prescriptions
+from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.diagnosis import Finding
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -157,7 +157,7 @@ def test_without_a_device_collectives_outside_the_window_do_not_count(recording)
 @pytest.mark.parametrize(("has_device", "shares", "cores"), [(True, (0.2, 0.9), False), (False, (0.0, 0.5), True)])
 def test_buckets_that_start_late_are_prescribed_smaller(has_device, shares, cores):
     facts = {"ddp": {"bucket_cap_mb": 500.0}, "has_device": has_device}
-    p, _ = gradient_prescriptions(Finding("exposed-communication", "", 100.0, facts=facts), 1000.0)
+    p, _ = prescribe(Finding("exposed-communication", "", 100.0, facts=facts), 1000.0)
     assert p.id == "overlap-gradients"
     assert p.saves_ns == (pytest.approx(100 * shares[0]), pytest.approx(100 * shares[1]))
     assert ("cores" in p.needs) is cores

@@ -64,10 +64,10 @@ def test_what_the_device_can_do(recording, capability, ids):
         assert [p.id for p in r.prescribe("full-precision-matmul")] == ids
 
 
-@pytest.mark.parametrize(("name", "generation"), [("volta_sgemm_128x64_tn", 7), ("ampere_sgemm_32x128_nn", 8)])
-def test_kernels_tell_the_generation_where_the_file_does_not(recording, name, generation):
+@pytest.mark.parametrize(("name", "has_tf32"), [("volta_sgemm_128x64_tn", False), ("ampere_sgemm_32x128_nn", True)])
+def test_kernels_show_the_generation_where_the_file_does_not(recording, name, has_tf32):
     finding = multiplying(recording, name=name, capability=(0, 0)).find("full-precision-matmul")
-    assert finding.facts["generation"] == generation
+    assert finding.facts["has_tf32"] is has_tf32
 
 
 def test_an_unknown_device_gets_no_claim(recording):

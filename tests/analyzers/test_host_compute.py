@@ -58,3 +58,10 @@ def test_where_launches_are_not_linked_silence_shows_nothing(recording):
     r.kernel("gemm", 0, 1000)
     r.kernel("gemm", 5000, 10_000)
     assert "host-compute" not in r.booked()
+
+
+def test_the_operator_is_moved(recording):
+    (p,) = silent_for(recording, 4000).prescribe("host-compute")
+    assert p.id == "compute-on-device"
+    assert p.title == "Move aten::unique to the device or into the loader's workers"
+    assert p.saves_ns == (2_000_000, 4_000_000)

@@ -78,7 +78,7 @@ def test_one_allocation_is_as_long_as_its_call(recorded):
     ("name", "rule", "low", "high"),
     [
         ("ao_vit_bf16_a100", "kernel-latency", 0.05, 0.12),
-        ("hta_dlrm_sampled_r1", "stream-dependency", 0.02, 0.08),
+        ("hta_dlrm_sampled_r1", "host-compute", 0.04, 0.08),
         ("tl_vllm_eager_b200", "small-collectives", 0.01, 0.04),
         ("tl_bert_small_h100", "memory-headroom", 0.0, 0.0),
     ],

@@ -98,7 +98,7 @@ def test_long_steps_go_to_the_windows_not_to_the_wait(tmp_path, monkeypatch):
     monkeypatch.setattr("diagnose.capture.record.plan.time.perf_counter_ns", lambda: int(now[0] * 1e9))
     nothing = lambda *_: 0
     hooks = PlanHooks(
-        folder=tmp_path, prefix="rank0", num_ranks=1, say=nothing, foreign_active=lambda: False,
+        folder=tmp_path, prefix="rank0", num_ranks=1, say=nothing, other_active=lambda: False,
         undecided=lambda: False, compiled=nothing, look=nothing, settled=nothing, sampling=nothing, wrote=nothing,
     )  # fmt: skip
     windows = []

@@ -61,4 +61,4 @@ def test_an_earlier_leftover_is_named(monkeypatch, tmp_path, capsys):
     (tmp_path / "c.partial-3").mkdir()
     (tmp_path / "c.partial-3" / "capture.json").write_text(DESCRIBED)
     tracing._capture_folder(TraceRequest(folder=str(tmp_path / "c")), Ranks())
-    assert f"{tmp_path}/c.partial-3 holds what an earlier run had captured" in capsys.readouterr().err
+    assert f"{tmp_path}/c.partial-3 is the partial capture of an earlier run" in capsys.readouterr().err

@@ -2,23 +2,23 @@
 
 import random
 
-from diagnose.capture.steps.converged import MIN_CONVERGED_STEPS, steady_since
+from diagnose.capture.steps.converged import MIN_CONVERGED_STEPS, converged_since
 
 
 def first_steady(times):
-    return next((n for n in range(len(times) + 1) if steady_since(times[:n]) is not None), None)
+    return next((n for n in range(len(times) + 1) if converged_since(times[:n]) is not None), None)
 
 
 def test_flat_from_the_start():
     assert first_steady([10.0] * 20) == MIN_CONVERGED_STEPS
-    assert steady_since([10.0] * MIN_CONVERGED_STEPS) == 0
+    assert converged_since([10.0] * MIN_CONVERGED_STEPS) == 0
 
 
 def test_compiling_is_waited_for():
     times = [900.0, 800.0, 20.0, 700.0, 10.0, 10.1, 9.9, 10.0, 10.0, 10.2, 10.0, 9.9]
     found = first_steady(times)
     assert found is not None
-    assert steady_since(times[:found]) >= 3
+    assert converged_since(times[:found]) >= 3
 
 
 def test_a_slow_decline_is_not_steady():
@@ -27,7 +27,7 @@ def test_a_slow_decline_is_not_steady():
 
 def test_single_outliers_do_no_harm():
     times = [10.0, 10.1, 9.9, 10.0, 55.0, 10.0, 10.1, 10.0]
-    assert steady_since(times) == 0
+    assert converged_since(times) == 0
 
 
 def test_noise_settles_in_the_end():

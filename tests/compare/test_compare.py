@@ -198,4 +198,4 @@ def test_one_report_a_side_is_undecided(reports, capsys):
     assert run(["compare", *names]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.startswith("Undecided: 20.0 ms before, 26.0 ms after")
-    assert "Record at least 2 runs of the baseline, better 3 of each side." in shown
+    assert "Record at least 2 runs of the baseline, better 3 of each side; " in shown

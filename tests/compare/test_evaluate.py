@@ -34,7 +34,7 @@ def test_outcomes(before, after, outcome):
 @pytest.mark.parametrize(
     ("before", "after", "reason", "remedy"),
     [
-        ((10,), (12,), "the baseline is 1 run", "Record at least 2 runs of the baseline, better 3 of each side."),
+        ((10,), (12,), "the baseline is 1 run", "Record at least 2 runs of the baseline, better 3 of each side; "),
         ((10, 10.1), (13, 13.1), "met the same spell", "Record 3 runs of each side."),
         ((10, 11, 9), (11, 12, 10.5), "which may be all of it", "More than 20 runs a side would be needed"),
         ((10, 13, 8), (9, 13, 10), "slower is not excluded", "Record 10 runs of each side."),
@@ -62,28 +62,38 @@ NOISE = {
 }
 
 
-def found_slower(noise, num_gates, *, regression=1.0, before=3, after=3):
-    """Return for each gate whether it fails."""
+def gates(noise, num_gates, *, regression=1.0, before=3, after=3):
+    """Return what each of so many gates finds."""
     rng = np.random.default_rng(20)
-    failed = []
+    found = []
     for _ in range(num_gates):
         steps = 10 * NOISE[noise](rng, before + after)
         steps[before:] *= regression
-        failed.append(evaluate(steps[:before].tolist(), steps[before:].tolist(), TOLERANCE).outcome == "slower")
-    return failed
+        found.append(evaluate(steps[:before].tolist(), steps[before:].tolist(), TOLERANCE))
+    return found
 
 
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("num_runs", [(2, 2), (3, 3), (5, 5), (3, 1)])
 def test_with_nothing_changed_a_gate_hardly_ever_fails(noise, num_runs):
-    failed = found_slower(noise, 400, before=num_runs[0], after=num_runs[1])
-    assert sum(failed[:20]) <= 1
-    assert sum(failed) <= 0.03 * 400
+    failed = [found.outcome == "slower" for found in gates(noise, 1000, before=num_runs[0], after=num_runs[1])]
+    in_a_row = np.reshape(failed, (50, 20)).sum(axis=1)
+    assert (in_a_row > 1).sum() <= 3  # of 50 times 20 gates: three runs on a bimodal machine are the worst
+    assert sum(failed) <= 0.015 * 1000
 
 
 @pytest.mark.parametrize(
-    ("noise", "found"),
-    [("log-normal 5 %", 60), ("log-normal 8 %", 30), ("log-normal 12 %", 15), ("drift", 85), ("rarely slow", 30)],
+    ("noise", "num_found"),
+    [
+        ("log-normal 5 %", 60),
+        ("log-normal 8 %", 35),
+        ("log-normal 12 %", 15),
+        ("drift", 75),
+        ("rarely slow", 30),
+        ("bimodal", 5),
+    ],
 )
-def test_a_step_that_is_a_fifth_longer_is_found_with_three_runs_a_side(noise, found):
-    assert sum(found_slower(noise, 100, regression=1.2)) >= found
+def test_a_step_that_is_a_fifth_longer_with_three_runs_a_side(noise, num_found):
+    found = gates(noise, 100, regression=1.2)
+    assert sum(one.outcome == "slower" for one in found) >= num_found
+    assert sum(one.excludes_slower(TOLERANCE) for one in found) <= 6

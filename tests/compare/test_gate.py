@@ -92,7 +92,7 @@ def test_a_baseline_holds_its_runs(reports, capsys, monkeypatch):
     before, after = reports("a", 20, 20.1, 19.9), reports("b", 26, 26.1, 25.9)
     monkeypatch.setattr("diagnose.model.diagnosis._bound", [])  # the command imports no Python face
     assert run(["gate", "new.json", *before]) == 4
-    assert "write one with --update" in capsys.readouterr().err
+    assert "create it with --update" in capsys.readouterr().err
     assert run(["gate", "--update", "new.json", *before]) == 0
     assert "wrote the baseline new.json (3 runs)" in capsys.readouterr().err
     assert json.loads(Path("new.json").read_text())["step_ms"] == 20
@@ -159,9 +159,9 @@ def test_reports_are_written_over_with_force_only(reports, capsys):
 def test_options_behind_the_target_are_named(reports, capsys):
     (before,), (after,) = reports("a", 20), reports("b", 26)
     assert run(["gate", before, after, "--junit", "x"]) == 2
-    assert "options stand before the baseline" in capsys.readouterr().err
+    assert "options go before BASELINE" in capsys.readouterr().err
     assert run(["gate", "--runs", "2", before, after]) == 2
-    assert "--runs is for a script" in capsys.readouterr().err
+    assert "--runs needs a script" in capsys.readouterr().err
 
 
 def test_a_script_is_traced_three_times_unless_told_otherwise(reports, monkeypatch, diagnosis):

@@ -16,8 +16,8 @@ from fuzzing.summary import BEGIN, END, Summary
 from fuzzing.worker import Result
 
 from diagnose.analyzers import data_stall
-from diagnose.cli import answer as answering
 from diagnose.cli import main as cli
+from diagnose.cli import output
 from diagnose.pipeline import rank as examine
 from diagnose.pipeline import run as pipeline
 from diagnose.reports import html, text
@@ -133,7 +133,7 @@ def test_a_warning_is_found(monkeypatch):
         np.ones(1) / np.zeros(1)
         return ""
 
-    monkeypatch.setattr(answering, "_print", warn)
+    monkeypatch.setattr(output, "print_result", warn)
     assert "warning" in kinds(traced())
 
 

@@ -145,10 +145,10 @@ def test_nothing_is_changed_without_need():
     assert advise(seen).settings == "expandable_segments:True", "the device is nearly full"
 
 
-def test_without_a_device_there_is_nobody_to_ask():
+def test_without_a_device_there_is_no_allocator_to_read():
     if torch.cuda.is_available():
         pytest.skip("there is a device")
-    with pytest.raises(RuntimeError, match="no CUDA device whose allocator"):
+    with pytest.raises(RuntimeError, match="no CUDA device to read an allocator from"):
         usage()
 
 

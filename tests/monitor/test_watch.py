@@ -136,6 +136,18 @@ def test_json_holds_series_and_percentiles(capsys):
     assert "p95" in captured.err
 
 
+def test_a_file_holds_the_result_in_the_format_of_its_suffix(tmp_path, capsys):
+    assert watch(request(output=str(tmp_path / "r.json"), gpus=(1,)), FakeDriver()) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["gpus"][0]["index"] == 1
+    assert watch(request(output=str(tmp_path / "r.txt"), gpus=(1,)), FakeDriver()) == 0
+    assert "p95" in (tmp_path / "r.txt").read_text()
+    assert "p95" in capsys.readouterr().out
+    with pytest.raises(UsageError, match=r"must end in \.json or \.txt"):
+        watch(request(output="r.html"), FakeDriver())
+    with pytest.raises(OutputError, match="exists already"):
+        watch(request(output=str(tmp_path / "r.txt")), FakeDriver())
+
+
 def test_csv_to_standard_output_leaves_the_table_to_the_other(capsys):
     assert watch(request(csv_file="-"), FakeDriver()) == 0
     captured = capsys.readouterr()

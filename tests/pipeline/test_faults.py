@@ -1,10 +1,13 @@
 """A fault of one rule, or of one part of the answer, becomes a note; the others go on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from diagnose.analyzers import gc_pause, python_stall
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.changes import schedule_gc
 from diagnose.pipeline.run import examine
 from diagnose.tables.skew import Skew
 
@@ -82,7 +85,7 @@ def test_under_debug_a_fault_is_raised(late, monkeypatch):
 
 @pytest.mark.usefixtures("noted")
 def test_so_does_one_that_cannot_prescribe(late, monkeypatch):
-    monkeypatch.setattr(gc_pause, "prescribe", broken)
+    monkeypatch.setattr(schedule_gc, "CHANGE", replace(schedule_gc.CHANGE, advice=broken))
     answer = several(late).diagnosis()
     assert ids(answer.findings) == ["python-stall", "gc-pause", "launch-bound"]
     assert "gc-pause" not in {p.rule for p in answer.prescriptions}

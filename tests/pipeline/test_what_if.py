@@ -7,7 +7,7 @@ import pytest
 from diagnose.errors import InputError, UsageError
 from diagnose.model.events import Device
 from diagnose.pipeline import what_if
-from diagnose.pipeline.what_if import Asked, ask, parse_place, parse_scale
+from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, run_what_if
 
 A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
 
@@ -21,32 +21,32 @@ def asked(recording, monkeypatch):
     r.op("aten::relu", 690, 700)
     r.kernel("relu", 700, 1400, launched=(691, 695))
     monkeypatch.setattr(what_if, "open_captures", lambda _paths: [r.capture()])
-    return lambda **changes: ask("trace.json", Asked(**changes))
+    return lambda **changes: run_what_if("trace.json", WhatIfRequest(**changes))
 
 
 def test_without_a_change_the_step_is_the_measured_one(asked):
     answer = asked()
-    assert (answer.now_ns, answer.then_ns) == (1_400_000, pytest.approx(1_400_000))
+    assert (answer.baseline_ns, answer.after_ns) == (1_400_000, pytest.approx(1_400_000))
     assert sum(share for _, share in answer.path) == pytest.approx(1)
 
 
 def test_a_kernel_at_the_end_gives_back_what_it_loses(asked):
-    assert asked(scale=(("relu", 0.5),)).then_ns == pytest.approx(1_050_000)
+    assert asked(scale=(("relu", 0.5),)).after_ns == pytest.approx(1_050_000)
 
 
 def test_a_kernel_that_ends_while_the_host_is_late_gives_nothing_back(asked):
-    assert asked(scale=(("gemm", 0.5),)).then_ns == pytest.approx(1_400_000)
+    assert asked(scale=(("gemm", 0.5),)).after_ns == pytest.approx(1_400_000)
 
 
 def test_without_the_stall_the_step_is_shorter(asked):
     answer = asked(without=("python-stall",))
-    assert 1_000_000 <= answer.then_ns <= 1_020_000
+    assert 1_000_000 <= answer.after_ns <= 1_020_000
     assert "shorter" in answer.text()
 
 
 def test_changes_are_replayed_together(asked):
-    both = asked(without=("python-stall",), scale=(("relu", 0.5),)).then_ns
-    assert both < min(asked(without=("python-stall",)).then_ns, asked(scale=(("relu", 0.5),)).then_ns)
+    both = asked(without=("python-stall",), scale=(("relu", 0.5),)).after_ns
+    assert both < min(asked(without=("python-stall",)).after_ns, asked(scale=(("relu", 0.5),)).after_ns)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_cannot_be_asked(asked, changes, words):
 def test_several_ranks_are_refused(late, monkeypatch):
     monkeypatch.setattr(what_if, "open_captures", lambda _paths: [late.capture(), late.capture()])
     with pytest.raises(InputError, match="2 ranks"):
-        ask("folder", Asked())
+        run_what_if("folder", WhatIfRequest())
 
 
 @pytest.fixture
@@ -77,18 +77,18 @@ def on_the_host(recording, monkeypatch):
         r.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100 * i, 100 * i + 60)
         r.op("aten::mm", 100 * i + 60, 100 * i + 100)
     monkeypatch.setattr(what_if, "open_captures", lambda _paths: [r.capture()])
-    return lambda **changes: ask("trace.json", Asked(**changes))
+    return lambda **changes: run_what_if("trace.json", WhatIfRequest(**changes))
 
 
 def test_without_a_device_the_host_is_replayed(on_the_host):
-    assert on_the_host().then_ns == pytest.approx(100_000)
-    assert on_the_host(without=("data-stall",)).then_ns == pytest.approx(40_000)
+    assert on_the_host().after_ns == pytest.approx(100_000)
+    assert on_the_host(without=("data-stall",)).after_ns == pytest.approx(40_000)
 
 
 def test_workers_hide_loading_as_far_as_they_are_fast_enough(on_the_host):
     # One worker delivers a batch every 60, of which the rest of the step hides 40.
-    assert on_the_host(workers=1).then_ns == pytest.approx(60_000)
-    assert on_the_host(workers=2).then_ns == pytest.approx(40_000)
+    assert on_the_host(workers=1).after_ns == pytest.approx(60_000)
+    assert on_the_host(workers=2).after_ns == pytest.approx(40_000)
 
 
 def test_a_prescription_is_applied_between_its_bounds(on_the_host):
@@ -117,10 +117,10 @@ def test_a_wait_at_a_line_is_dropped(recording, monkeypatch):
     r.op("aten::mm", 84, 130)
     r.kernel("b", 120, 150, launched=(110, 115))
     monkeypatch.setattr(what_if, "open_captures", lambda _paths: [r.capture()])
-    answer = ask("trace.json", Asked(no_sync=(("train.py", 7),)))
-    assert answer.then_ns == pytest.approx(110_000)
+    answer = run_what_if("trace.json", WhatIfRequest(no_sync=(("train.py", 7),)))
+    assert answer.after_ns == pytest.approx(110_000)
     with pytest.raises(UsageError, match=r"No wait for the device was recorded at other\.py:7"):
-        ask("trace.json", Asked(no_sync=(("other.py", 7),)))
+        run_what_if("trace.json", WhatIfRequest(no_sync=(("other.py", 7),)))
 
 
 def test_an_unknown_prescription_names_those_that_there_are(on_the_host):
@@ -161,8 +161,8 @@ def test_a_change_and_a_line_are_replayed_on_the_window_that_has_lines(recording
     lines.runtime("cudaStreamSynchronize", 30, 82)
     lines.kernel("b", 120, 150, launched=(110, 115))
     monkeypatch.setattr(what_if, "open_captures", lambda _paths: [timing.capture(lines)])
-    answer = ask("trace.json", Asked(apply=("allow-tf32",), no_sync=(("train.py", 7),)))
+    answer = run_what_if("trace.json", WhatIfRequest(apply=("allow-tf32",), no_sync=(("train.py", 7),)))
     # The product takes 30 to 60 of its 60 less; without the wait b is launched at 58, and ends at 88 at the earliest.
     assert [f.title for f in answer.forecasts] == ["now", "allow-tf32", "no wait for the device at train.py:7"]
-    assert answer.now_ns == pytest.approx(150_000)
-    assert 88_000 <= answer.then_ns <= 110_000
+    assert answer.baseline_ns == pytest.approx(150_000)
+    assert 88_000 <= answer.after_ns <= 110_000

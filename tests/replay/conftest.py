@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.model.capture import Capture
 from diagnose.pipeline.rank import build_tables
-from diagnose.replay import graph_of
+from diagnose.replay.build import graph_of
 from diagnose.trace_reader import read_trace
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"

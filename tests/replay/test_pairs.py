@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from diagnose.analyzers import META
 from diagnose.pipeline.rank import analyze_rank, build_tables, find_in_rank
-from diagnose.pipeline.what_if import Asked, ask
+from diagnose.pipeline.what_if import WhatIfRequest, run_what_if
 from diagnose.replay.build import build
-from diagnose.replay.period import owners, period_ns
-from diagnose.replay.remove_cause import removal
-from diagnose.replay.simulate import simulate
+from diagnose.replay.remove_cause import remove_cause
+from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.replay.step_subset import step_subset
 from diagnose.trace_reader import open_captures
 
@@ -32,7 +32,7 @@ def found(name):
 )
 def test_four_workers_are_foretold_to_a_tenth(before, after):
     """The later run's mean holds two steps half as long again as the others, so its median stands for it."""
-    predicted = ask(found(before), Asked(workers=4)).then_ns
+    predicted = run_what_if(found(before), WhatIfRequest(workers=4)).after_ns
     (capture,) = open_captures([found(after)])
     steps = build_tables(capture, capture.trace).steps
     assert predicted == pytest.approx(float(np.median(steps.end - steps.start)), rel=0.10)
@@ -59,7 +59,7 @@ def test_a_few_steps_say_what_all_steps_say(name):
     part = step_subset(t)
     graphs = [(graph, owners(of, graph)) for of, graph in ((t, build(t)), (part, build(part)))]
     for finding in findings:
-        change = removal(t, finding, 1.0)
+        change = remove_cause(t, finding, META[finding.rule].cause, 1.0)
         if change is not None:
             whole, some = (1 - step(change(graph), owner) / step(graph, owner) for graph, owner in graphs)
             assert some == pytest.approx(whole, abs=0.05), finding.rule

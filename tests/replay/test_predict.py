@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import pytest
 
-from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import span
-from diagnose.replay import (
-    critical_path,
-    graph_of,
-    predict,
-    replayed_savings,
-    scale_host,
-    scale_kernels,
-    shares,
-    simulate,
-)
+from diagnose.replay import Effect, critical_path, predict, replay_base, scale_host, scale_kernels, shares, simulate
+from diagnose.replay import unchanged as measured
+from diagnose.replay.predict import path_shares, predict_bound
 
 
 @pytest.fixture
@@ -33,71 +24,78 @@ def stalled(recording):
     return r.tables()
 
 
+def without(start_us, end_us, factor=0.0):
+    return partial(scale_host, stretches=span(start_us * 1000, end_us * 1000), factor=factor)
+
+
+def after(t, *changes):
+    state = measured(t)
+    for change in changes:
+        state = predict(t, state, Effect(change, change))
+    return state.step_ns
+
+
 def test_no_change_is_the_measured_step(stalled):
-    assert predict(stalled, []).step_ns == stalled.steps.step_ns == 500_000
+    assert after(stalled) == stalled.steps.step_ns == 500_000
 
 
 def test_host_work_under_the_device_is_uncovered_when_the_rest_goes(stalled):
     # Of 390 µs between the launches 380 run on: b starts when a has ended, 310 µs earlier, though 360 were removed.
-    change = partial(scale_host, stretches=span(30_000, 390_000), factor=0.0)
-    assert predict(stalled, [change]).step_ns == pytest.approx(190_000)
+    assert after(stalled, without(30, 390)) == pytest.approx(190_000)
 
 
 def test_changes_are_replayed_together_not_added(stalled):
     shorter = partial(scale_kernels, trace=stalled.trace, pattern="^a$", factor=0.5)
-    less = partial(scale_host, stretches=span(30_000, 390_000), factor=0.0)
     # Alone a shorter a saves nothing, for the launch of b is late.
-    assert predict(stalled, [shorter]).step_ns == 500_000
+    assert after(stalled, shorter) == 500_000
     # Together: b is launched at 40, starts at 60 when a has ended, and takes 90.
-    assert predict(stalled, [less, shorter]).step_ns == pytest.approx(150_000)
+    assert after(stalled, without(30, 390), shorter) == pytest.approx(150_000)
+    assert after(stalled, shorter, without(30, 390)) == pytest.approx(150_000)
+
+
+def test_the_prediction_is_the_middle_of_its_range(stalled):
+    found = predict(stalled, measured(stalled), Effect(without(100, 390, 0.5), without(100, 390)))
+    assert (found.low_ns, found.step_ns, found.high_ns) == pytest.approx((210_000, 282_500, 355_000))
+
+
+@pytest.mark.parametrize(
+    ("limit_us", "low_us", "high_us"),
+    [
+        (290, 145, 290),  # as replayed
+        (200, 100, 200),  # between both ends
+        (100, 50, 100),  # below both ends: still a range, since the replay leaves open what is saved
+    ],
+)
+def test_only_the_upper_end_of_a_range_is_held_to_the_limit(stalled, limit_us, low_us, high_us):
+    effect = Effect(without(100, 390, 0.5), without(100, 390), limit_us * 1000)
+    found = predict(stalled, measured(stalled), effect)
+    assert (500_000 - found.high_ns, 500_000 - found.low_ns) == pytest.approx((low_us * 1000, high_us * 1000))
+
+
+def test_a_range_that_is_known_is_a_point_also_at_the_limit(stalled):
+    found = predict(stalled, measured(stalled), Effect(without(100, 390), without(100, 390), 100_000))
+    assert found.low_ns == found.high_ns == pytest.approx(400_000)
+
+
+def test_a_change_with_a_limit_never_makes_the_step_longer(stalled):
+    longer = partial(scale_kernels, trace=stalled.trace, pattern="^b$", factor=2.0)
+    assert predict(stalled, measured(stalled), Effect(longer, longer, 100_000)).step_ns == 500_000
+    assert predict(stalled, measured(stalled), Effect(longer, longer)).step_ns == pytest.approx(590_000)
+
+
+def test_bounds_are_not_added_for_certain(stalled):
+    first = predict_bound(measured(stalled), (100_000, 200_000), 500_000)
+    both = predict_bound(first, (50_000, 400_000), 500_000)
+    assert (first.low_ns, first.high_ns) == (300_000, 400_000)
+    assert (both.low_ns, both.high_ns) == (0, 400_000)
 
 
 def test_the_path_tiles_the_window_and_names_what_it_consists_of(stalled):
-    graph = graph_of(stalled)
+    graph = replay_base(stalled).graph
     path = critical_path(graph, simulate(graph))
     # The host to the launch of b at 400, its delay of 10, and b: a is not on the path.
     assert [stalled.name(int(row)) for row in graph.row[path.node]] == ["cudaLaunchKernel", "cudaLaunchKernel", "b"]
     assert path.duration_ns.sum() + path.delay_ns.sum() == 500_000
-    assert shares(stalled, graph, path) == pytest.approx(
-        {"host": 0.8, "compute": 0.18, "communication": 0, "copy": 0, "latency": 0.02}
-    )
-
-
-def test_a_finding_saves_what_its_replay_says(stalled):
-    # Python from 100 to 390 goes: b is launched at 110 and starts at 120. What Python did under a was hidden.
-    assert stalled.causes.totals()["python-stall"] == 290_000
-    saved = replayed_savings(stalled, Finding("python-stall", "", 290_000))
-    assert saved == pytest.approx((290_000, 290_000))
-
-
-def test_a_wait_that_hides_host_work_saves_less_than_its_gap(recording):
-    # After the sync at 82 the device is idle to 120. Without it b is launched at 30 + 28 = 58, and follows a at 80.
-    r = recording()
-    r.step(1, 0, 150)
-    r.kernel("a", 20, 80, launched=(10, 15))
-    r.op("aten::item", 28, 83)
-    r.runtime("cudaStreamSynchronize", 30, 82)
-    r.op("aten::mm", 84, 130)
-    r.kernel("b", 120, 150, launched=(110, 115))
-    t = r.tables()
-    saved = replayed_savings(t, Finding("host-sync", "", 40_000))
-    assert t.causes.totals().get("host-sync")
-    assert saved == pytest.approx((40_000, 40_000))
-
-
-def test_what_is_not_the_host_s_is_not_guessed(stalled):
-    assert replayed_savings(stalled, Finding("kernel-latency", "", 1000)) is None
-
-
-def test_without_a_device_nothing_is_promised(recording):
-    r = recording(devices=())
-    r.step(1, 0, 100)
-    r.op("aten::mm", 0, 90)
-    assert replayed_savings(r.tables(), Finding("data-stall", "", 1000)) is None
-
-
-def test_a_saving_is_never_negative_nor_above_the_step(stalled):
-    for rule in stalled.causes.rules:
-        saved = replayed_savings(stalled, Finding(rule, "", 1000))
-        assert saved is None or 0 <= saved[0] <= saved[1] <= stalled.steps.step_ns
-    assert np.isfinite(predict(stalled, []).error)
+    found = shares(stalled, graph, path)
+    assert found == pytest.approx({"host": 0.8, "compute": 0.18, "communication": 0, "copy": 0, "latency": 0.02})
+    assert path_shares(stalled, measured(stalled)) == pytest.approx(found)

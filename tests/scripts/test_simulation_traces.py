@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from simulation.cases import draw_case
+from simulation.command import run_simulated
 from simulation.dialects import DIALECTS
 from simulation.kineto import trace_of, write_run
 from simulation.scoring import Answer, Claim, _judge, names_of
@@ -104,3 +105,15 @@ def test_dialects_agree_where_only_the_name_of_silence_differs():
     same = case(("gaps", "gc-pause"), ("gaps", "python-stall"))
     different = case(("gaps", "gc-pause"), ("cpu-bound", "gc-pause"))
     assert dialect_agreement([same, different, case()]) == (1, 2)
+
+
+def test_cases_are_scored_and_their_tables_written(tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- simulated -->\nold\n<!-- /simulated -->\nafter\n")
+    assert run_simulated(1, 1, table=page, verbose=True) == 0
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "old" not in text
+    assert "| best waste | cases |" in text
+    assert capsys.readouterr().out.startswith("1:0 ")

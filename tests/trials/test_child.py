@@ -3,8 +3,8 @@
 import pytest
 
 from diagnose.capture.process.script import Outcome
+from diagnose.changes.common.patching import CannotApply
 from diagnose.trials.child import _why_nothing
-from diagnose.trials.patches.base import CannotApply
 from diagnose.trials.spec import Order
 from diagnose.trials.timing import StepTimer
 

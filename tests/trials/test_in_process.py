@@ -12,12 +12,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import diagnose
+from diagnose.changes import autocast, schedule_gc
+from diagnose.changes.common.change import Patch
 from diagnose.errors import CaptureError, UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription, Source
 from diagnose.trials import prove as proving
 from diagnose.trials.in_process import InProcess
-from diagnose.trials.patches import PATCHES
-from diagnose.trials.patches.base import Patch
 
 NOTHING_KNOWN = Diagnosis(
     "no-gpu", "Not recorded.", None, 10e6, (10_000_000,) * 5, None, None, {}, (), (), (), Source("by hand")
@@ -166,7 +166,7 @@ def test_what_cannot_be_proven_is_one_sentence_with_the_traceback_behind_it(fact
 
 
 def test_data_that_ends_after_enough_steps_will_do(monkeypatch):
-    monkeypatch.setattr("diagnose.trials.timing.steady_since", lambda times: 0)
+    monkeypatch.setattr("diagnose.trials.timing.converged_since", lambda times: 0)
 
     def factory():
         steps = iter(range(20))
@@ -182,9 +182,9 @@ def test_data_that_ends_after_enough_steps_will_do(monkeypatch):
 
 
 def test_a_change_that_crashes_is_a_result_and_the_others_go_on(monkeypatch):
-    broken = Patch("schedule-gc", "Break", "identical", lambda _log, _options: fail(OSError("no")))
-    monkeypatch.setitem(PATCHES, "schedule-gc", broken)
-    monkeypatch.setitem(PATCHES, "autocast", Patch("autocast", "Raise", "identical", _raising_backward))
+    broken = Patch(lambda _log, _options: fail(OSError("no")))
+    monkeypatch.setattr(schedule_gc, "CHANGE", replace(schedule_gc.CHANGE, patch=broken))
+    monkeypatch.setattr(autocast, "CHANGE", replace(autocast.CHANGE, patch=Patch(_raising_backward)))
     before = torch.autograd.backward
     trials = proven(make(), "schedule-gc", "autocast", "sham").trials
     assert [trial.failure for trial in trials] == [

@@ -9,7 +9,7 @@ from diagnose.trials.source_edits import write_patch
 
 def test_a_folder_is_kept_by_one_run(tmp_path):
     with _kept(str(tmp_path / "runs")) as folder:
-        with pytest.raises(UsageError, match="Another run keeps its output"):
+        with pytest.raises(UsageError, match="is in use by another run"):
             _kept(str(tmp_path / "runs")).__enter__()
         (folder / "run-001").mkdir()
     with pytest.raises(UsageError, match="is not empty"):

@@ -71,19 +71,19 @@ def test_a_description_that_is_none_is_one_sentence(tmp_path):
 
 def test_yes_alone_does_not_agree_to_it_and_it_is_shown_without_what_steers_a_terminal(capture, capsys):
     folder = capture(command=["train.py", "\x1b[2J\u202egone\nsecond line"])
-    with pytest.raises(UsageError, match="add --trust-command") as caught:
+    with pytest.raises(UsageError, match="pass --trust-command") as caught:
         prove_and_answer(ProveRequest(script=str(folder), yes=True))
     assert r"python train.py '\x1b[2J\u202egone second line'" in str(caught.value)
     shown = capsys.readouterr().err
     assert "\x1b" not in shown
-    assert r"python train.py '\x1b[2J\u202egone second line' again and again" in shown
+    assert r"python train.py '\x1b[2J\u202egone second line' repeatedly" in shown
 
 
 def test_asked_on_a_terminal_no_is_the_default(capture, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     asked = []
     monkeypatch.setattr("click.confirm", lambda text, **options: asked.append((text, options["default"])))
-    with pytest.raises(UsageError, match="Nothing was run"):
+    with pytest.raises(UsageError, match="nothing was run"):
         prove_and_answer(ProveRequest(script=str(capture()), yes=True))
     assert asked == [("Run python train.py --lr 1?", False)]
 
@@ -109,6 +109,6 @@ def test_a_shared_folder_is_announced_with_what_it_risks(capture, tmp_path, monk
 
 def test_a_launcher_that_is_not_there_is_one_sentence(capture, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for launcher, why in (("no-such-launcher 2", "no command no-such-launcher"), ("torchrun '", "quotes")):
+    for launcher, why in (("no-such-launcher 2", "command no-such-launcher was not found"), ("torchrun '", "quotes")):
         with pytest.raises(UsageError, match=why):
             prove_and_answer(ProveRequest(script="train.py", launcher=launcher, yes=True))

@@ -35,9 +35,9 @@ def _reason(session: Session, outcome: Outcome) -> str:
     num_steps = session.num_steps
     if session.all_notes and session.complete:
         return " ".join(session.all_notes)
-    if session.foreign.place and num_steps:
+    if session.other_profilers.place and num_steps:
         return (
-            f"the script runs a profiler of its own ({session.foreign.place}) all the time. Switch it off, "
+            f"the script runs a profiler of its own ({session.other_profilers.place}) all the time. Switch it off, "
             "or give the trace it writes to `diagnose analyze`."
         )
     if outcome.ended in ENDINGS:

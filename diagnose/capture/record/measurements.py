@@ -35,7 +35,7 @@ class PlanHooks:
     prefix: str  # of file names: "rank0"
     num_ranks: int
     say: Callable[[str], None]
-    foreign_active: Callable[[], bool]  # whether the script's own profiler is at work
+    other_active: Callable[[], bool]  # whether the script's own profiler is at work
     undecided: Callable[[], bool]  # whether what a step is may still change
     compiled: Callable[[], int]  # how many graphs torch.compile has made so far
     look: Callable[[], None]  # called when a bound may be reached at another time than before

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["ForeignProfilers"]
+__all__ = ["OtherProfilers"]
 
 OWN_MODULES = "diagnose.capture."
 
 
-class ForeignProfilers:
+class OtherProfilers:
     """Watches torch.autograd.profiler.profile, which every profiler of torch creates once per cycle."""
 
     def __init__(self, on_start: Callable[[], None]) -> None:

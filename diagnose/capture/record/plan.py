@@ -17,7 +17,7 @@ from diagnose.capture.options import CaptureOptions
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
 from diagnose.capture.record.window import WindowKind
-from diagnose.capture.steps.converged import steady_since
+from diagnose.capture.steps.converged import converged_since
 
 __all__ = ["MIN_STEPS", "Plan"]
 
@@ -144,10 +144,11 @@ class Plan:
             if compiled != self._hooks.compiled():
                 compiled, settling_from, steady = self._hooks.compiled(), len(times), None
             if steady is None:
-                steady = steady_since(times[settling_from:])
+                steady = converged_since(times[settling_from:])
             if steady is not None and not fixed and not self._hooks.undecided():
                 break
-            self._show_waiting(times)
+            now_ms = median(times[-8:]) / 1e6
+            self._hooks.say(f"waiting for a steady state: step {len(times)}, now {now_ms:.1f} ms each")
         self._num_steps = self._options.steps or self._fitting_steps(times)
         self._hooks.settled()
         start = time.time_ns()
@@ -226,6 +227,3 @@ class Plan:
     def _pass(self, num_steps: int) -> Steps:
         for _ in range(num_steps):
             yield
-
-    def _show_waiting(self, times: list[int]) -> None:
-        self._hooks.say(f"waiting for a steady state: step {len(times)}, now {median(times[-8:]) / 1e6:.1f} ms each")

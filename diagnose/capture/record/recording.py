@@ -102,7 +102,7 @@ class Recorder:
         self._limit_mb = limit_mb
         try:
             for tries in itertools.count(1):
-                while not self._together and self._hooks.foreign_active():
+                while not self._together and self._hooks.other_active():
                     yield
                 again = yield from self._attempt(kind, num_steps, late, warm_up=warm_up)
                 if not again or self._together or (self._cut and (tries >= MAX_ATTEMPTS or late())):
@@ -117,7 +117,7 @@ class Recorder:
         """Record one window; return whether it should be recorded again."""
         self._disturbed = self._cut = False
         times: list[int] = []
-        self._window = None if self._hooks.foreign_active() else self._start(kind, num_steps)
+        self._window = None if self._hooks.other_active() else self._start(kind, num_steps)
         self._size = size = TraceSize(kind, self._highest.get(kind))
         self._hooks.look()
         began, small = time.time_ns(), False

@@ -19,7 +19,7 @@ from diagnose.capture.record.gc_watch import GcWatch
 from diagnose.capture.record.interrupt import StepInterrupt
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
-from diagnose.capture.record.other_profilers import ForeignProfilers
+from diagnose.capture.record.other_profilers import OtherProfilers
 from diagnose.capture.record.plan import MIN_STEPS, Plan
 from diagnose.capture.record.sampler import Sampler
 from diagnose.capture.record.script_config import ScriptConfig, describe_gpus, precision_flags
@@ -56,7 +56,7 @@ class Session:
         self.folder = CaptureFolder(options.output, rank=self.rank, num_ranks=self.num_ranks, force=options.force)
         self.script_config = ScriptConfig()
         self.listener = Listener(options.step_on, self.script_config, self._boundary)
-        self.foreign = ForeignProfilers(self._foreign_started)
+        self.other_profilers = OtherProfilers(self._other_profiler_started)
         self.measured = Measurements()
         self.plan: Plan | None = None
         self.notes: list[str] = []
@@ -80,7 +80,7 @@ class Session:
     def install(self) -> None:
         """Put hooks into torch once it is imported; a torch that takes none leaves the script alone."""
         try:
-            self.foreign.watch()
+            self.other_profilers.watch()
             self.listener.install()
         except (ImportError, AttributeError) as error:
             self.notes.append(f"This torch could not be hooked into fully ({error}).")
@@ -107,7 +107,7 @@ class Session:
             prefix=f"rank{self.rank}",
             num_ranks=self.num_ranks,
             say=self.say,
-            foreign_active=self.foreign.active,
+            other_active=self.other_profilers.active,
             undecided=lambda: self.listener.finder.undecided,
             compiled=compiled_graphs,
             look=self._interrupt.look,
@@ -163,16 +163,18 @@ class Session:
             self._sampler.stop()
             self._gc_watch.stop()
 
-    def _foreign_started(self) -> None:
+    def _other_profiler_started(self) -> None:
         if self.listener.active:
-            self.notes.append(f"The script runs a profiler of its own ({self.foreign.place}); it was left alone.")
+            self.notes.append(
+                f"The script runs a profiler of its own ({self.other_profilers.place}); it was left alone."
+            )
             if self.plan is not None:
                 self.plan.disturb()
 
     def _remove_hooks(self) -> None:
         self._interrupt.stop()
         self.listener.remove()
-        self.foreign.forget()
+        self.other_profilers.forget()
 
     def _end_threads(self) -> None:
         if self._sampler is not None:

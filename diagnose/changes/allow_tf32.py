@@ -1,0 +1,46 @@
+"""Allow TF32 for float32 products.
+
+What it does
+    Sets torch's precision of float32 products to "high": inputs keep 10 bits of mantissa, sums keep 23. Replayed from
+    the shapes of the products and the device's TF32 rate.
+
+What to watch
+    Compute capability 8.0 or later; elsewhere the setting has no effect.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import AddStatement, Advice, Change, Patch, reduced
+from diagnose.changes.common.precision import products_in
+from diagnose.changes.patches import precision
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
+
+STATEMENT = 'torch.set_float32_matmul_precision("high")'
+
+
+def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+    if not finding.facts["has_tf32"]:
+        return None
+    return Advice(after=STATEMENT, least=0.4, needs="compute capability 8.0 or later")
+
+
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    return products_in(t, finding, "tf32")
+
+
+CHANGE = Change(
+    id="allow-tf32",
+    title="Allow TF32 for float32 products",
+    numerics=reduced("products keep 10 bits of mantissa; compare the loss curve"),
+    patch=Patch(precision.allow_tf32, needs_gpu=True),
+    edit=AddStatement(STATEMENT),
+    advice=_advice,
+    effect=_effect,
+    remedy="diagnose.kernels.matmul_precision",
+)

@@ -1,0 +1,52 @@
+"""Run the forward under autocast.
+
+What it does
+    Lets products and convolutions run in bfloat16, and what needs float32 stay there. Devices without bfloat16 take
+    float16 and a GradScaler. Replayed from the shapes of the products and the device's 16-bit rate.
+
+What to watch
+    The loss curve beside the one in float32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, reduced
+from diagnose.changes.common.precision import FP16_BY_HAND, products_in
+from diagnose.changes.patches import precision
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
+
+
+def _advice(finding: Finding, _step_ns: float) -> Advice:
+    before = "loss = criterion(model(x), y)\nloss.backward()"
+    if finding.facts["has_tf32"]:  # such devices have bfloat16 too
+        after = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)\nloss.backward()'
+        return Advice(before=before, after=after, least=0.5)
+    after = (
+        'scaler = torch.amp.GradScaler("cuda")\n'
+        'with torch.autocast("cuda", dtype=torch.float16):\n    loss = criterion(model(x), y)\n'
+        "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()"
+    )
+    title = "Run the forward under autocast in float16"
+    return Advice(title=title, before=before, after=after, least=0.5, arguments={"dtype": "float16"})
+
+
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    return products_in(t, finding, "f16")
+
+
+CHANGE = Change(
+    id="autocast",
+    title="Run the forward under autocast in bfloat16",
+    numerics=reduced("16-bit products round; compare the loss curve with the float32 one"),
+    patch=Patch(precision.autocast, group="autocast"),
+    edit=EditLoop("with_autocast", "device", "cuda", unless={"dtype": ("float16", FP16_BY_HAND)}),
+    advice=_advice,
+    effect=_effect,
+    remedy="diagnose.kernels.precision",
+)

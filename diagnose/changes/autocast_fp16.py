@@ -1,0 +1,23 @@
+"""Run the forward under float16 autocast, with a GradScaler.
+
+What it does
+    The same as autocast, for devices without bfloat16: the loss is scaled so that small gradients do not vanish.
+
+What to watch
+    Steps whose gradients overflow are skipped. No rule prescribes it by this id; it is asked for by name.
+"""
+
+from __future__ import annotations
+
+from diagnose.changes.common.change import ByHand, Change, Patch, reduced
+from diagnose.changes.common.precision import FP16_BY_HAND
+from diagnose.changes.patches import scaling
+
+CHANGE = Change(
+    id="autocast-fp16",
+    title="Run the model under fp16 autocast, with a GradScaler",
+    numerics=reduced("16-bit products round, and steps whose gradients overflow are skipped; compare the loss curve"),
+    patch=Patch(scaling.autocast_fp16, needs_gpu=True, group="autocast"),
+    edit=ByHand(FP16_BY_HAND),
+    remedy="diagnose.kernels.precision",
+)

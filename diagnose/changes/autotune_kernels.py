@@ -1,0 +1,38 @@
+"""Let a search choose the kernels.
+
+What it does
+    Compiles the model with `max-autotune`, which times generated kernels and libraries for each product.
+
+What to watch
+    The search takes minutes at the first step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+
+
+def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+    if finding.facts["attention"]:
+        return None
+    return Advice(
+        before="model = Model()",
+        after='model = torch.compile(Model(), mode="max-autotune")',
+        needs="minutes of compiling at the first step",
+    )
+
+
+CHANGE = Change(
+    id="autotune-kernels",
+    title="Let a search choose the kernels",
+    numerics=rounding("other kernels round differently; compare the loss of the first steps"),
+    patch=ByHand("its search takes minutes before the first step, longer than a trial waits for one"),
+    edit=ByHand("where the model is made only the script's author knows"),
+    advice=_advice,
+    remedy="diagnose.kernels.compiling",
+)

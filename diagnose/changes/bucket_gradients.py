@@ -1,0 +1,44 @@
+"""Reduce gradients in buckets instead of one by one.
+
+What it does
+    Puts DistributedDataParallel in the place of reductions that the script calls itself, tensor by tensor.
+
+What to watch
+    The host waits for one or two buckets after the backward, where it waited for each tensor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.common.gradients import BUCKET_MB, is_reduced_by_hand
+from diagnose.changes.patches import distributed
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+
+
+def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+    facts = finding.facts
+    by_hand = is_reduced_by_hand(facts)
+    if not by_hand and not facts.get("one_by_one"):
+        return None
+    device = "device_ids=[local_rank], " if facts.get("has_device", True) else ""
+    return Advice(
+        before="for p in model.parameters():\n    dist.all_reduce(p.grad)",
+        after=f"model = DistributedDataParallel(model, {device}bucket_cap_mb={BUCKET_MB},\n"
+        "                                gradient_as_bucket_view=True)",
+        least=0.7 if by_hand else 0.3,
+    )
+
+
+CHANGE = Change(
+    id="bucket-gradients",
+    title="Reduce gradients in buckets instead of one by one",
+    numerics=rounding("gradients are summed in another order; compare the loss of the first steps"),
+    patch=Patch(distributed.bucket_gradients, group="buckets"),
+    edit=ByHand("which lines reduce the gradients only the script's author knows"),
+    advice=_advice,
+    remedy="diagnose.kernels.distributed.bucket_tuning",
+)

@@ -1,0 +1,41 @@
+"""Keep images and convolutions in channels_last.
+
+What it does
+    Stores the model's weights and its images in the layout that the convolutions' kernels take, so that nothing is
+    converted between them.
+
+What to watch
+    An operator in between that falls back to the other layout brings the conversions back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.patches import memory
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+
+
+def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+    if not finding.facts["is_conversion"]:
+        return None
+    return Advice(
+        before="model = Model().cuda()\nfor images, labels in loader:\n    loss = model(images.cuda())",
+        after="model = model.to(memory_format=torch.channels_last)\n"
+        "images = images.to(memory_format=torch.channels_last)",
+        least=0.3,
+    )
+
+
+CHANGE = Change(
+    id="channels-last",
+    title="Keep images and convolutions in channels_last",
+    numerics=rounding("convolutions of another layout round differently"),
+    patch=Patch(memory.channels_last),
+    edit=ByHand("which variables hold the model and the images only the script's author knows"),
+    advice=_advice,
+    remedy="diagnose.kernels.layout",
+)

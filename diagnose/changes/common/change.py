@@ -1,0 +1,172 @@
+"""What a change is: the one object from which its prescription, its replay, its patch and its source edit are made.
+
+This module and the files of changes import no NumPy and no torch: the process of a trial reads them too. What computes
+is imported by the functions that need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from diagnose.changes.common.patching import Install
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Facts, Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
+
+__all__ = [
+    "AddStatement",
+    "Advice",
+    "ByHand",
+    "Change",
+    "Edit",
+    "EditLoop",
+    "Numerics",
+    "Patch",
+    "Promise",
+    "SetArguments",
+    "identical",
+    "other_training",
+    "reduced",
+    "rounding",
+]
+
+Promise: TypeAlias = Literal["identical", "rounding", "reduced"]
+"""What happens to the numbers: nothing, another order of roundings, or arithmetic of fewer bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """What a change does to the numbers: the text of a prescription and the promise that a trial checks.
+
+    ``promise`` is None where no comparison of losses can check it: the script trains differently.
+    """
+
+    promise: Promise | None
+    detail: str = ""
+
+    @property
+    def safety(self) -> str:
+        """Return the words of a prescription."""
+        if self.promise == "identical":
+            return f"same numbers{'' if self.detail.startswith(',') or not self.detail else ' '}{self.detail}"
+        return f"may change the numbers: {self.detail}"
+
+
+def identical(condition: str = "") -> Numerics:
+    """Return that the numbers stay the same; ``condition`` goes on after those words."""
+    return Numerics("identical", condition)
+
+
+def rounding(what: str) -> Numerics:
+    """Return that the numbers are rounded in another order; ``what`` names where, and how to check it."""
+    return Numerics("rounding", what)
+
+
+def reduced(what: str) -> Numerics:
+    """Return that fewer bits are computed with; ``what`` names where, and how to check it."""
+    return Numerics("reduced", what)
+
+
+def other_training(what: str) -> Numerics:
+    """Return that the script trains differently, so that its losses cannot be compared."""
+    return Numerics(None, what)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """How a change is made in one script; ``least`` and ``most`` are shares of what the finding costs.
+
+    Where ``most`` is 0 nothing is predicted.
+    """
+
+    after: str  # code to paste
+    before: str = ""
+    least: float = 0.0
+    most: float = 1.0
+    title: str = ""  # imperative; "" for the change's own
+    needs: str = ""
+    arguments: Facts = field(default_factory=dict)  # what the patch and the source edit are given
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """How a change is made to an unmodified script from outside.
+
+    ``install`` is called once torch has been imported, with a log and with options such as ``{"workers": 4}``.
+    ``environment`` is set for the whole process before torch is imported. What ``compiles`` may take minutes until its
+    first step, and is killed when it takes too long, so it never writes to the compiler's cache of the user.
+    """
+
+    install: Install | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    needs_gpu: bool = False
+    compiles: bool = False
+    group: str = ""  # of changes to the same thing: only the best of them goes into a combination
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """Why only the script's author can make a change: a clause that follows a colon."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetArguments:
+    """Arguments that every call of one of these names gets; a name in ``takes`` comes from the prescription."""
+
+    of: tuple[str, ...]
+    given: Mapping[str, object]
+    takes: Mapping[str, str] = field(default_factory=dict)  # keyword: name among the prescription's arguments
+
+
+@dataclass(frozen=True, slots=True)
+class AddStatement:
+    """A line that is put after the last import at the top."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class EditLoop:
+    """A function of ``trials.loop_edits``, with one value of the prescription's; ``imports`` is what it then needs.
+
+    The values ``device`` (its type) and ``lines`` (of the finding) are there for every change.
+    """
+
+    function: str
+    takes: str
+    default: object
+    imports: str = ""
+    unless: Mapping[str, tuple[object, str]] = field(default_factory=dict)  # argument: a value, and why not with it
+
+
+Edit: TypeAlias = SetArguments | AddStatement | EditLoop
+"""How a change is written into a script."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change: ``CHANGE`` of a file in ``changes/``, whose name is the id with underscores.
+
+    Which rules prescribe it is said by their META. ``advice`` is None where none does: it is asked for by name.
+    A function that gives advice takes the finding and the step's length, ns, and returns None where it does not apply.
+    """
+
+    id: str
+    title: str  # imperative
+    numerics: Numerics
+    patch: Patch | ByHand
+    edit: Edit | ByHand
+    advice: Advice | Callable[[Finding, float], Advice | None] | None = None
+    effect: Callable[[Tables, Finding], Effect | None] | None = None  # a model of its own, in a replay with a device
+    remedy: str = ""  # dotted name of the module that does it
+    without_remedy: str = ""  # why there is none
+
+    def advice_for(self, finding: Finding, step_ns: float) -> Advice | None:
+        """Return how to make the change where this was found, None where it does not apply."""
+        return self.advice(finding, step_ns) if callable(self.advice) else self.advice

@@ -1,0 +1,36 @@
+"""How ranks exchange gradients: the call to paste, and the size of a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Facts, Finding
+
+__all__ = ["BUCKET_MB", "CONSTRUCTORS", "MIN_BY_HAND", "ddp_arguments", "ddp_call", "is_reduced_by_hand"]
+
+BUCKET_MB = 25  # torch's own default; a single bucket of everything begins when backward is over
+MIN_BY_HAND = 8  # reductions a step that the script calls itself: from here on buckets are what it lacks
+CONSTRUCTORS = ("DistributedDataParallel", "DDP")
+_SHOWN = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")  # arguments that bear on the exchange
+
+
+def is_reduced_by_hand(facts: Facts) -> bool:
+    """Return whether the script reduces one tensor after the other itself: it has no arguments to tune."""
+    by_hand = facts.get("reductions_by_hand")
+    return isinstance(by_hand, float) and by_hand >= MIN_BY_HAND
+
+
+def ddp_arguments(finding: Finding) -> dict[str, object]:
+    """Return the recorded arguments of DistributedDataParallel, none where it was not seen being made."""
+    ddp = finding.facts.get("ddp")
+    return dict(ddp) if isinstance(ddp, Mapping) else {}
+
+
+def ddp_call(arguments: Mapping[str, object], *, has_device: bool) -> str:
+    """Return the line that makes the model's DistributedDataParallel with those arguments that bear on the exchange."""
+    shown = {k: v for k, v in arguments.items() if k in _SHOWN and v}
+    devices = ["device_ids=[local_rank]"] if has_device else []
+    given = [f"{k}={int(v) if isinstance(v, float) and v.is_integer() else v}" for k, v in shown.items()]
+    return f"model = DistributedDataParallel({', '.join(['model', *devices, *given])})"

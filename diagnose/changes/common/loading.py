@@ -1,0 +1,30 @@
+"""How batches are loaded: the call to paste, and what workers and threads hide of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Facts
+
+__all__ = ["HIDDEN", "HIDDEN_WAITING", "PREFETCH_FACTOR", "THREADS", "loader_call", "number"]
+
+# Of the stall, what is gone at least when workers keep up: fetching a batch from them, and the cores they take, cost.
+HIDDEN, HIDDEN_WAITING = 0.7, 0.9
+THREADS = 8  # that wait for storage at the same time, in each process that loads
+PREFETCH_FACTOR = 4  # batches that each of many workers prepares
+
+
+def number(facts: Facts, key: str) -> float:
+    """Return a number among the facts, 0 where it is not known."""
+    value = facts.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def loader_call(facts: Facts, **arguments: object) -> str:
+    """Return the call that makes the DataLoader, with what is recorded of it and these arguments."""
+    name = facts.get("dataset") or "dataset"
+    batch = facts.get("batch_size")
+    given = [f"batch_size={batch}"] if batch is not None else ["batch_size=batch_size"]
+    given += [f"{key}={value}" for key, value in arguments.items()]
+    return f"DataLoader({name}, {', '.join(given)})"

@@ -1,0 +1,52 @@
+"""What the functions of patches share: a log, and the way in which an attribute is replaced and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from diagnose.errors import DiagnoseError
+
+__all__ = ["CannotApply", "Install", "Log", "Undo", "replace_attribute"]
+
+Undo: TypeAlias = Callable[[], None]
+
+
+class CannotApply(DiagnoseError):  # noqa: N818  # what it says of a patch
+    """A patch meets something that it cannot follow: the trial ends there, and the sentence is its result."""
+
+
+class Log:
+    """What a patch did to the script: one line for each kind of thing that it changed."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.refused: list[str] = []
+
+    def did(self, what: str) -> None:
+        """Note a change, once."""
+        if what not in self.done:
+            self.done.append(what)
+
+    def left(self, why: str) -> None:
+        """Note something that could have been changed but was left alone, once."""
+        if why not in self.refused:
+            self.refused.append(why)
+
+
+Install: TypeAlias = Callable[[Log, Mapping[str, Any]], Undo]
+
+
+def replace_attribute(owner: Any, name: str, value: Any) -> Undo:  # a class or a module, any attribute
+    """Set an attribute and return what puts the former one back, unless someone else has replaced it since."""
+    before = owner.__dict__[name] if name in vars(owner) else None
+    setattr(owner, name, value)
+
+    def undo() -> None:
+        if vars(owner).get(name) is value:
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+    return undo

@@ -1,0 +1,75 @@
+"""Replay the launches of a compiled model as CUDA graphs.
+
+What it does
+    Compiles the model, captures the launches of forward and backward once, and replays each as one launch. In the
+    replay all operators' host time shrinks, not only what the device waits for: the host then runs ahead.
+
+What to watch
+    Shapes must not change from step to step. The optimizer's step and loading stay outside of the graphs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.patches import compiling
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
+
+# What the host does per step to replay a forward and a backward graph, guards and input copies included; at least of
+# the operators stays where a graph break or unsteady shapes keep them out of the graphs.
+GRAPHED_NS = (500_000, 100_000)
+UNCAPTURED = (0.5, 0.0)
+
+
+def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+    if not finding.facts.get("has_device"):
+        return None
+    return Advice(
+        before="model = Model().cuda()",
+        after='model = Model().cuda()\nmodel = torch.compile(model, mode="reduce-overhead")',
+        least=0.3,
+        most=0.9,
+        needs="input shapes that do not change from step to step; a compilation of some seconds at the start",
+    )
+
+
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    import numpy as np
+
+    from diagnose.model.events import Kind
+    from diagnose.model.intervals import Intervals, intersect, span, subtract, total, union
+    from diagnose.replay.effects import effect_of_tasks
+    from diagnose.tables.names import LOADER_NEXT
+    from diagnose.tables.optimizer_spans import updates
+
+    loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
+    rows = t.causes.of(finding.rule)
+    named = Intervals(t.causes.start[rows], t.causes.end[rows])
+    host = intersect(subtract(subtract(union(t.in_ops, named), loading), updates(t)), span(*t.steps.window))
+    each = total(host) / t.steps.num
+    if each <= 0:
+        return None
+    stays = [min(1.0, max(share, fixed / each)) for share, fixed in zip(UNCAPTURED, GRAPHED_NS, strict=True)]
+    assumption = (
+        f"Of {each / 1e6:.2f} ms a step in operators outside loading and the optimizer, {stays[1]:.0%} to "
+        f"{stays[0]:.0%} stay as launches of graphs and operators that no graph holds."
+    )
+    none, nothing = np.empty(0, np.intp), np.empty(0)
+    return effect_of_tasks(t, finding, none, (nothing, nothing), assumption, host=host, host_left=(stays[0], stays[1]))
+
+
+CHANGE = Change(
+    id="compile-graphs",
+    title="Compile the model and replay its launches as one CUDA graph",
+    numerics=rounding("fused kernels round differently; compare the loss of the first steps"),
+    patch=Patch(compiling.compile_graphs, needs_gpu=True, compiles=True, group="compile"),
+    edit=ByHand("where the model is made only the script's author knows"),
+    advice=_advice,
+    effect=_effect,
+    remedy="diagnose.kernels.compiling",
+)

@@ -1,0 +1,44 @@
+"""Compute on the device, or ahead of the step.
+
+What it does
+    Runs an operator where its inputs are needed: on the device, by moving its inputs there first, or in the loader's
+    workers, which run ahead of the step.
+
+What to watch
+    An operator that runs on the device may round differently, and a result that the host reads back waits for the
+    device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+
+
+def _advice(finding: Finding, _step_ns: float) -> Advice:
+    place = next((w for w in finding.where if w.file), None)
+    operator = next((w.op for w in finding.where if w.op), "") or "the operator"
+    at = f" ({place.file}:{place.line})" if place else ""
+    return Advice(
+        title=f"Move {operator} to the device or into the loader's workers{at}",
+        before=(place.code or "") if place else "",
+        after="device = next(model.parameters()).device\n"
+        "x = x.to(device, non_blocking=True)   # its inputs first; then the operator runs there\n"
+        "# or, where it only needs the sample: in the dataset's __getitem__, which DataLoader workers run ahead",
+        least=0.5,
+    )
+
+
+CHANGE = Change(
+    id="compute-on-device",
+    title="Compute on the device, or ahead of the step",
+    numerics=rounding("kernels of the device round differently; compare the loss of the first steps"),
+    patch=ByHand("which inputs the operator needs, and who reads its result, only the script's author knows"),
+    edit=ByHand("which inputs the operator needs only the script's author knows"),
+    advice=_advice,
+    without_remedy="a line of the script's own",
+)

@@ -1,0 +1,63 @@
+"""Load the samples of a batch at the same time, on threads.
+
+What it does
+    Wraps the dataset so that the samples of a batch are asked for by several threads: what they wait for is shared,
+    what they compute is not.
+
+What to watch
+    Prescribed only where loading is known to wait. Batches of one sample have nothing to share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, identical
+from diagnose.changes.common.loading import HIDDEN, THREADS, loader_call
+from diagnose.changes.patches import loading
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Facts, Finding
+
+
+def _advice(finding: Finding, step_ns: float) -> Advice | None:
+    facts = finding.facts
+    size, waiting = facts.get("batch_size"), facts.get("waiting_share")
+    threads = min(THREADS, size) if isinstance(size, int) else THREADS
+    if not facts.get("waits") or not isinstance(waiting, float) or threads < 2:
+        return None
+    single = bool(facts.get("single_process"))
+    spared = waiting * (1 - 1 / threads)
+    rest_ns = step_ns - finding.lost_ns
+    most = spared if single else 1 - max(step_ns * (1 - spared) - rest_ns, 0.0) / max(finding.lost_ns, 1.0)
+    return Advice(
+        before=loader_call(facts, **_workers(facts)),
+        after="from diagnose.kernels.concurrent_samples import ConcurrentSamples\n\n"
+        + loader_call({**facts, "dataset": _wrapped(facts, threads)}, **_workers(facts)),
+        least=HIDDEN * most,
+        most=most,
+        needs=f"storage that serves {threads} requests at a time",
+        arguments={"threads": threads},
+    )
+
+
+def _wrapped(facts: Facts, threads: int) -> str:
+    return f"ConcurrentSamples({facts.get('dataset') or 'dataset'}, threads={threads})"
+
+
+def _workers(facts: Facts) -> dict[str, object]:
+    workers = facts.get("num_workers")
+    return {} if facts.get("single_process") else {"num_workers": workers if workers is not None else "num_workers"}
+
+
+CHANGE = Change(
+    id="concurrent-samples",
+    title="Load the samples of a batch at the same time, on threads",
+    numerics=identical("where several threads may ask the dataset for samples at once"),
+    patch=Patch(loading.concurrent_samples),
+    edit=EditLoop(
+        "with_threads", "threads", THREADS, "from diagnose.kernels.concurrent_samples import ConcurrentSamples"
+    ),
+    advice=_advice,
+    remedy="diagnose.kernels.concurrent_samples",
+)

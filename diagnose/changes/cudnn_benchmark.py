@@ -1,0 +1,22 @@
+"""Let cuDNN pick its fastest algorithms.
+
+What it does
+    Times cuDNN's algorithms for each shape at its first use and keeps the fastest.
+
+What to watch
+    Shapes that keep changing are timed again each time. No rule prescribes it; it is asked for by name.
+"""
+
+from __future__ import annotations
+
+from diagnose.changes.common.change import AddStatement, Change, Patch, rounding
+from diagnose.changes.patches import precision
+
+CHANGE = Change(
+    id="cudnn-benchmark",
+    title="Let cuDNN pick its fastest algorithms",
+    numerics=rounding("other algorithms round differently; compare the loss of the first steps"),
+    patch=Patch(precision.benchmark_convolutions, needs_gpu=True),
+    edit=AddStatement("torch.backends.cudnn.benchmark = True"),
+    without_remedy="one setting of torch",
+)

@@ -1,0 +1,44 @@
+"""Read a value a step later instead of waiting for it.
+
+What it does
+    Keeps the value on the device, copies it without waiting, and reads it when it has arrived.
+
+What to watch
+    A decision in the same step that depends on the value has to stay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+
+
+def _advice(finding: Finding, _step_ns: float) -> Advice:
+    place = next((w for w in finding.where if w.file), None)
+    before = place.code if place and place.code else "running_loss += loss.item()"
+    at = f"   # {place.file}:{place.line}" if place else ""
+    return Advice(
+        title=f"Stop waiting for the device in the loop{f' ({place.file}:{place.line})' if place else ''}",
+        before=before + at,
+        after="from diagnose.kernels.deferred_metrics import DeferredMetrics\n\n"
+        "metrics = DeferredMetrics()\n"
+        "metrics.push(step, loss=loss.detach())      # queues a copy, waits for nothing\n"
+        "for past_step, values in metrics.ready():   # one step later\n    ...",
+        least=0.2,
+        needs="no decision in the same step that depends on the value",
+    )
+
+
+CHANGE = Change(
+    id="defer-sync",
+    title="Stop waiting for the device in the loop",
+    numerics=identical(", one step later"),
+    patch=ByHand("the script itself reads the value at that line; only its author can read it later"),
+    edit=EditLoop("with_kept_values", "lines", ()),
+    advice=_advice,
+    remedy="diagnose.kernels.deferred_metrics",
+)

@@ -1,0 +1,32 @@
+"""Let the allocator's segments grow in place.
+
+What it does
+    Sets an option of torch's caching allocator: it reserves addresses and maps memory into them, so that a block that
+    does not fit needs no new segment and no `cudaFree` before it.
+
+What to watch
+    `torch.cuda.empty_cache()` in the loop undoes it; take it out.
+"""
+
+from __future__ import annotations
+
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+
+CHANGE = Change(
+    id="expandable-segments",
+    title="Let the allocator grow its segments instead of freeing and taking them again",
+    numerics=identical(),
+    patch=Patch(
+        environment=dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), "expandable_segments:True"),
+        needs_gpu=True,
+    ),
+    edit=ByHand("it is set in the environment that the script is started in"),
+    advice=Advice(
+        before="torch.cuda.empty_cache()   # in the loop: remove it",
+        after="PYTORCH_ALLOC_CONF=expandable_segments:True python train.py\n"
+        "# torch before 2.9: PYTORCH_CUDA_ALLOC_CONF",
+        least=0.3,
+        needs="Linux and a driver with virtual memory management",
+    ),
+    remedy="diagnose.kernels.allocator",
+)

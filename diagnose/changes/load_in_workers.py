@@ -1,0 +1,59 @@
+"""Load batches in worker processes, ahead of the step.
+
+What it does
+    Gives the DataLoader workers. With w of them a batch arrives every load/w, and the rest of the step runs meanwhile.
+
+What to watch
+    Loading that computes shares the cores with the step; loading that waits needs none. The saving lies between all of
+    the stall and what is left of it where load/w is longer than the rest of the step.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
+from diagnose.changes.common.loading import HIDDEN, HIDDEN_WAITING, loader_call, number
+from diagnose.changes.patches import loading
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+
+MAX_WORKERS = 16
+
+
+def _advice(finding: Finding, step_ns: float) -> Advice | None:
+    facts = finding.facts
+    if not facts.get("single_process"):
+        return None
+    load_ns = number(facts, "batch_ns") * max(1.0, number(facts, "batches_per_step"))
+    rest_ns = max(step_ns - finding.lost_ns, 1.0)
+    pin = {"pin_memory": True} if facts.get("has_device") else {}
+    cpus = os.cpu_count() or 1
+    waits = bool(facts.get("waits"))
+    limit = cpus if facts.get("recorded_here") and not waits else MAX_WORKERS
+    workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_WORKERS))
+    takes = "little CPU, since loading waits," if waits else f"{workers} CPU cores,"
+    hands = workers if waits else max(1, min(workers, cpus))
+    left_ns = max(load_ns / hands - rest_ns, 0.0)
+    return Advice(
+        title=f"Load batches in {workers} worker processes, ahead of the step",
+        before=loader_call(facts, num_workers=facts.get("num_workers", 0)),
+        after=loader_call(facts, num_workers=workers, persistent_workers=True, **pin),
+        least=max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
+        needs=f"{takes} and memory for {workers} copies of what the dataset holds",
+        arguments={"workers": workers},
+    )
+
+
+CHANGE = Change(
+    id="load-in-workers",
+    title="Load batches in worker processes, ahead of the step",
+    numerics=identical("where samples do not draw from the main process's random state"),
+    patch=Patch(loading.load_in_workers),
+    edit=SetArguments(("DataLoader",), {"num_workers": 4, "persistent_workers": True}, {"num_workers": "workers"}),
+    advice=_advice,
+    remedy="diagnose.kernels.loader_tuning",
+)

@@ -1,0 +1,74 @@
+"""Load batches in more worker processes.
+
+What it does
+    Doubles the DataLoader's workers, keeps them between epochs and lets each prepare more batches.
+
+What to watch
+    Workers that are waited for deliver `num` batches in `num` steps, so that of `more` workers one arrives every
+    `num / more` steps. At least that much is gone only where what they compute leaves the step its core.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
+from diagnose.changes.common.loading import HIDDEN, HIDDEN_WAITING, PREFETCH_FACTOR, loader_call
+from diagnose.changes.patches import loading
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+
+MAX_WORKERS = 32
+
+
+def _advice(finding: Finding, step_ns: float) -> Advice | None:
+    facts = finding.facts
+    if facts.get("single_process"):
+        return None
+    num = facts.get("num_workers")
+    pin = {"pin_memory": True} if facts.get("has_device") else {}
+    needs = "free CPU cores; when there are none, make a sample cheaper (decode less, store it prepared)"
+    kept = {"persistent_workers": True, "prefetch_factor": PREFETCH_FACTOR}
+    if not isinstance(num, int) or num <= 0:
+        before = loader_call(facts, num_workers=num if num is not None else "…")
+        after = loader_call(facts, num_workers="2 * loader.num_workers", **kept, **pin)
+        return Advice(before=before, after=after, most=0.9, needs=needs)
+    more = min(2 * num, MAX_WORKERS)
+    least, most = _hidden(finding, num, more, step_ns)
+    return Advice(
+        title=f"Use {more} workers, keep them alive and let each prepare more batches",
+        before=loader_call(facts, num_workers=num),
+        after=loader_call(facts, num_workers=more, **kept, **pin),
+        least=least,
+        most=most,
+        needs=needs,
+        arguments={"workers": more},
+    )
+
+
+def _hidden(finding: Finding, num: int, more: int, step_ns: float) -> tuple[float, float]:
+    """Return which share of the stall is gone at least and at most when ``more`` workers load instead of ``num``."""
+    rest_ns = max(step_ns - finding.lost_ns, 1.0)
+    lost_ns = max(step_ns - rest_ns, 1.0)
+    hidden = max(1 - max(step_ns * num / more - rest_ns, 0.0) / lost_ns, 0.0)
+    busy = finding.facts.get("workers_busy")
+    if not isinstance(busy, float) or more * busy + 1 > (os.cpu_count() or 1):
+        return 0.0, HIDDEN_WAITING * hidden
+    return (HIDDEN_WAITING if finding.facts.get("waits") else HIDDEN) * hidden, hidden
+
+
+CHANGE = Change(
+    id="more-workers",
+    title="Use more workers, keep them alive and let each prepare more batches",
+    numerics=identical("where samples do not draw from shared random state"),
+    patch=Patch(loading.more_workers),
+    edit=SetArguments(
+        ("DataLoader",),
+        {"num_workers": 8, "persistent_workers": True, "prefetch_factor": PREFETCH_FACTOR},
+        {"num_workers": "workers"},
+    ),
+    advice=_advice,
+    remedy="diagnose.kernels.loader_tuning",
+)

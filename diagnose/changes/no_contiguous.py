@@ -1,0 +1,39 @@
+"""Leave out copies before operators that take strides.
+
+What it does
+    Takes `contiguous()` out where the operator behind it reads a view as it is.
+
+What to watch
+    `view` needs `reshape`, or another order of dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+
+
+def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+    if finding.facts["is_conversion"]:
+        return None
+    return Advice(
+        before="y = x.transpose(1, 2).contiguous() @ w",
+        after="y = x.transpose(1, 2) @ w  # products, attention and norms take the view as it is",
+        least=0.1,
+        needs="an operator behind it that accepts strides; `view` needs `reshape` or another order of dimensions",
+    )
+
+
+CHANGE = Change(
+    id="no-contiguous",
+    title="Leave out copies before operators that take strides",
+    numerics=identical(),
+    patch=ByHand("the copy is a call in the model's own code"),
+    edit=ByHand("whether the operator behind the copy takes strides only the script's author knows"),
+    advice=_advice,
+    without_remedy="a call left out",
+)

@@ -1,0 +1,40 @@
+"""Let attention run in another backend.
+
+What it does
+    Restricts scaled_dot_product_attention to other backends, of which the fastest is to be kept.
+
+What to watch
+    A backend that does not support the shapes or the device raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+
+
+def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+    if not finding.facts["attention"]:
+        return None
+    return Advice(
+        before="y = F.scaled_dot_product_attention(q, k, v)",
+        after="from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
+        "with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):\n"
+        "    y = F.scaled_dot_product_attention(q, k, v)",
+        needs="a device and shapes that the backend supports; is_causal=True where the mask is causal",
+    )
+
+
+CHANGE = Change(
+    id="other-attention",
+    title="Let attention run in another backend and keep the fastest",
+    numerics=rounding("backends round differently; compare the loss of the first steps"),
+    patch=ByHand("the attention is chosen in the model's own forward"),
+    edit=ByHand("the attention is chosen in the model's own forward"),
+    advice=_advice,
+    without_remedy="a context of torch",
+)

@@ -1,0 +1,67 @@
+"""Exchange gradients in buckets that start during the backward.
+
+What it does
+    Makes DistributedDataParallel with buckets of torch's own size, so that the first is sent while the backward goes
+    on. Replayed from the recorded reductions: gradients become ready evenly between the recorded buckets.
+
+What to watch
+    The last bucket is ready when the backward ends, and stays visible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, rounding
+from diagnose.changes.common.gradients import BUCKET_MB, CONSTRUCTORS, ddp_arguments, ddp_call, is_reduced_by_hand
+from diagnose.changes.patches import distributed
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
+
+LARGE_BUCKET_MB = 2 * BUCKET_MB  # beyond this little is left of the backward when the first bucket is full
+
+
+def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+    facts, known = finding.facts, ddp_arguments(finding)
+    bucket_mb = known.get("bucket_cap_mb")
+    is_late = isinstance(bucket_mb, int | float) and bucket_mb > LARGE_BUCKET_MB
+    if facts.get("is_exchange") or is_reduced_by_hand(facts) or not is_late:
+        return None
+    on_device = bool(facts.get("has_device"))
+    cores = "" if on_device else "; and cores beside those that compute, since an exchange without a GPU takes some"
+    return Advice(
+        before=ddp_call(known, has_device=on_device),
+        after=ddp_call({**known, "bucket_cap_mb": BUCKET_MB, "gradient_as_bucket_view": True}, has_device=on_device),
+        least=0.2 if on_device else 0.0,
+        most=0.9 if on_device else 0.5,
+        needs=f"a backward that is longer than the transfer; the last bucket stays visible{cores}",
+        arguments={"bucket_cap_mb": BUCKET_MB},
+    )
+
+
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    from diagnose.changes.common.buckets import START_UP_NS, with_buckets
+    from diagnose.replay.effects import Effect
+
+    change = with_buckets(t, BUCKET_MB)
+    if change is None:
+        return None
+    assumption = (
+        f"Gradients are ready evenly during the backward; a bucket takes {START_UP_NS // 1000} µs and its bytes."
+    )
+    return Effect(change, change, min(finding.lost_ns, t.steps.step_ns), assumption)
+
+
+CHANGE = Change(
+    id="overlap-gradients",
+    title=f"Let gradient buckets of {BUCKET_MB} MB start during the backward",
+    numerics=rounding("buckets of another size may be summed in another order; compare the loss of the first steps"),
+    patch=Patch(distributed.overlap_gradients, group="buckets"),
+    edit=SetArguments(CONSTRUCTORS, {"bucket_cap_mb": BUCKET_MB, "gradient_as_bucket_view": True}),
+    advice=_advice,
+    effect=_effect,
+    remedy="diagnose.kernels.distributed.bucket_tuning",
+)

@@ -1,0 +1,45 @@
+"""Patches that compile the model in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diagnose.changes.common.patching import Log, Undo
+from diagnose.changes.patches.top_module import once_for_top_module
+
+__all__ = ["compile_graphs", "compile_model"]
+
+
+def compile_model(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Compile the outermost module before its first forward."""
+    return _compile(log, None)
+
+
+def compile_graphs(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Compile the outermost module and replay its launches as CUDA graphs."""
+    return _compile(log, "reduce-overhead")
+
+
+def _compile(log: Log, mode: str | None) -> Undo:
+    compiled: list[Any] = []
+
+    def act(module: Any, args: tuple[Any, ...]) -> None:  # a Module and its arguments
+        if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
+            log.left("a model that is compiled already")
+            return
+        from diagnose.kernels.compiling import compiled_call
+
+        # Module.compile() does nothing to torch's own classes, such as nn.Sequential, and does not say so.
+        module._compiled_call_impl = compiled_call(module, mode or "default", "inductor", {})
+        compiled.append(module)
+        log.did(f"{type(module).__name__}.compile({f'mode={mode!r}' if mode else ''})")
+
+    undo_hook = once_for_top_module(act)
+
+    def undo() -> None:
+        undo_hook()
+        for module in compiled:
+            module._compiled_call_impl = None
+
+    return undo

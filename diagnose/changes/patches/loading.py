@@ -1,0 +1,137 @@
+"""Patches of the DataLoader: worker processes, threads, and batches copied to the device ahead of time."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from diagnose.changes.common.loading import PREFETCH_FACTOR, THREADS
+from diagnose.changes.common.patching import Log, Undo, replace_attribute
+
+__all__ = ["concurrent_samples", "load_in_workers", "more_workers", "prefetch_to_device"]
+
+
+def load_in_workers(log: Log, options: Mapping[str, Any]) -> Undo:
+    """Give every map-style DataLoader without workers some, kept alive between epochs."""
+    wanted = int(options.get("workers") or min(4, _cores()))
+
+    def change(given: dict[str, Any]) -> None:
+        if given.get("num_workers"):
+            log.left(f"a DataLoader that has {given['num_workers']} workers already")
+            return
+        if _is_iterable(given["dataset"]):
+            log.left("a DataLoader over an IterableDataset: each worker would repeat the whole stream")
+            return
+        given.update(num_workers=wanted, persistent_workers=True)
+        given["prefetch_factor"] = given.get("prefetch_factor") or 2
+        _pin(given)
+        log.did(f"DataLoader: num_workers 0 to {wanted}, persistent_workers=True")
+
+    return _change_arguments(change)
+
+
+def more_workers(log: Log, options: Mapping[str, Any]) -> Undo:
+    """Give every DataLoader with workers more of them, kept alive, with more batches ahead."""
+
+    def change(given: dict[str, Any]) -> None:
+        has = given.get("num_workers") or 0
+        if not has:
+            log.left("a DataLoader without workers")
+            return
+        if _is_iterable(given["dataset"]):
+            log.left("a DataLoader over an IterableDataset: how it is split depends on the number of workers")
+            return
+        wanted = int(options.get("workers") or min(2 * has, max(_cores(), has)))
+        given.update(num_workers=wanted, persistent_workers=True, prefetch_factor=PREFETCH_FACTOR)
+        _pin(given)
+        log.did(
+            f"DataLoader: num_workers {has} to {wanted}, persistent_workers=True, prefetch_factor={PREFETCH_FACTOR}"
+        )
+
+    return _change_arguments(change)
+
+
+def concurrent_samples(log: Log, options: Mapping[str, Any]) -> Undo:
+    """Let the samples of each batch of a map-style DataLoader be loaded by threads at the same time."""
+    from diagnose.kernels.concurrent_samples import ConcurrentSamples
+
+    threads = int(options.get("threads") or THREADS)
+
+    def change(given: dict[str, Any]) -> None:
+        try:
+            given["dataset"] = ConcurrentSamples(given["dataset"], threads=threads)
+        except TypeError as error:
+            log.left(f"a DataLoader: {error}")
+        else:
+            log.did(f"DataLoader: the samples of a batch are loaded by {threads} threads")
+
+    return _change_arguments(change)
+
+
+def prefetch_to_device(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Let every DataLoader hand out batches that are on the device already, copied on a side stream."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    from diagnose.kernels.prefetch import DevicePrefetcher
+
+    original = DataLoader.__iter__
+
+    @functools.wraps(original)
+    def ahead(self: Any) -> Iterator[Any]:  # a DataLoader of anything
+        device = torch.device("cuda", torch.cuda.current_device())
+        log.did(f"DataLoader: batches are copied to {device} one step ahead")
+        return iter(DevicePrefetcher(_Plain(self, original), device))
+
+    return replace_attribute(DataLoader, "__iter__", ahead)
+
+
+class _Plain:
+    """A loader as it was before the patch."""
+
+    def __init__(self, loader: Any, iterate: Any) -> None:  # a DataLoader, and its own __iter__
+        self._loader, self._iterate = loader, iterate
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterate(self._loader)  # type: ignore[no-any-return]  # an iterator of batches
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
+def _change_arguments(change: Any) -> Undo:  # a function of the bound arguments
+    """Let ``change`` edit the arguments of every DataLoader that is made."""
+    from torch.utils.data import DataLoader
+
+    original = DataLoader.__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
+        given = dict(signature.bind(self, *args, **kwargs).arguments)
+        given.pop("self")
+        extra = given.pop("kwargs", {})
+        change(given)
+        original(self, **given, **extra)
+
+    return replace_attribute(DataLoader, "__init__", made)
+
+
+def _pin(given: dict[str, Any]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        given["pin_memory"] = True
+
+
+def _is_iterable(dataset: object) -> bool:
+    from torch.utils.data import IterableDataset
+
+    return isinstance(dataset, IterableDataset)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

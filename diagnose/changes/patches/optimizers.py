@@ -1,0 +1,88 @@
+"""Patches of the optimizer's implementation."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from diagnose.changes.common.patching import Log, Undo, replace_attribute
+
+__all__ = ["foreach_optimizer", "fused_optimizer"]
+
+
+def fused_optimizer(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Make torch's own optimizers with ``fused=True`` where the class and the parameters allow it."""
+    return _implementation("fused", log)
+
+
+def foreach_optimizer(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Make torch's own optimizers with ``foreach=True`` where the class allows it."""
+    return _implementation("foreach", log)
+
+
+def _implementation(flag: str, log: Log) -> Undo:
+    import torch
+
+    classes = [c for c in vars(torch.optim).values() if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)]
+    undo = [_patched(c, flag, log) for c in classes if flag in inspect.signature(c.__init__).parameters]
+
+    def undo_all() -> None:
+        for one in undo:
+            one()
+
+    return undo_all
+
+
+def _patched(cls: type, flag: str, log: Log) -> Undo:
+    original = cls.__init__  # type: ignore[misc]  # that is the point
+    signature = inspect.signature(original)
+    other = "foreach" if flag == "fused" else "fused"
+
+    @functools.wraps(original)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
+        if type(self) is not cls or _has(signature, flag, self, args, kwargs):
+            original(self, *args, **kwargs)  # a subclass knows its own arguments; what is set already stays
+            return
+        bound = signature.bind(self, *args, **kwargs)
+        changed = {k: v for k, v in bound.arguments.items() if k not in ("self", other)}
+        changed["params"] = _kept(changed["params"])
+        before = {**changed, **({other: bound.arguments[other]} if other in bound.arguments else {})}
+        if flag == "fused" and not all(p.is_floating_point() for p in _tensors(changed["params"])):
+            log.left(f"{cls.__name__}: a parameter is not of a floating-point type")
+            original(self, **before)
+            return
+        try:
+            original(self, **{**changed, flag: True})
+        except (RuntimeError, ValueError, TypeError) as error:
+            log.left(f"{cls.__name__}: {error}")
+            original(self, **before)
+        else:
+            log.did(f"{cls.__name__}: {flag}=True")
+
+    return replace_attribute(cls, "__init__", made)
+
+
+def _has(signature: inspect.Signature, flag: str, self: object, args: Any, kwargs: Any) -> bool:
+    return bool(signature.bind(self, *args, **kwargs).arguments.get(flag))
+
+
+def _kept(parameters: Any) -> list[Any]:  # whatever an optimizer takes
+    """Return the parameters so that they can be gone through twice: a generator is used up by the first attempt."""
+    return [
+        {**entry, "params": _listed(entry["params"])} if isinstance(entry, Mapping) else entry for entry in parameters
+    ]
+
+
+def _listed(parameters: Any) -> list[Any]:  # a tensor, or an iterable of what an optimizer takes
+    return [parameters] if hasattr(parameters, "dtype") else list(parameters)
+
+
+def _tensors(parameters: list[Any]) -> Iterator[Any]:
+    """Go through the tensors of parameters, named parameters and groups."""
+    for entry in parameters:
+        if isinstance(entry, Mapping):
+            yield from _tensors(entry["params"])
+        else:
+            yield entry[1] if isinstance(entry, tuple) else entry

@@ -1,0 +1,81 @@
+"""Patches of the arithmetic: bf16 autocast around the model, TF32 products, cuDNN's own search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diagnose.changes.common.patching import Log, Undo
+from diagnose.changes.patches.top_module import around_top_module
+
+__all__ = ["allow_tf32", "as_float", "autocast", "benchmark_convolutions"]
+
+
+def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
+    """Run the outermost module's forward under bf16 autocast; what it returns is fp32 again.
+
+    A loss that the script computes outside its model stays in fp32. With ``dtype`` float16, which is prescribed for
+    GPUs without bf16, it is the patch ``autocast-fp16``.
+    """
+    if options.get("dtype") == "float16":
+        from diagnose.changes.patches.scaling import autocast_fp16
+
+        return autocast_fp16(log, options)
+    import torch
+
+    active: list[Any] = []
+
+    def begins(module: Any, args: tuple[Any, ...]) -> None:  # a Module
+        device = next((p.device.type for p in module.parameters()), "cpu")
+        if torch.is_autocast_enabled(device):
+            log.left("a model that runs under autocast already")
+            active.append(None)
+            return
+        region = torch.autocast(device, dtype=torch.bfloat16)
+        region.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it so
+        active.append(region)
+        log.did(f"{type(module).__name__}: forward under bf16 autocast on {device}")
+
+    def ends(output: Any) -> Any:  # whatever the module returns
+        region = active.pop()
+        if region is None:
+            return output
+        region.__exit__(None, None, None)
+        return as_float(output, torch.bfloat16)
+
+    return around_top_module(begins, ends)
+
+
+def as_float(output: Any, dtype: Any) -> Any:  # a nesting of tensors, a torch.dtype
+    """Return the output with its tensors of ``dtype`` in fp32."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    def convert(leaf: Any) -> Any:  # a leaf
+        return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype == dtype else leaf
+
+    return tree_map(convert, output)
+
+
+def allow_tf32(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Let fp32 matrix products run in TF32."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    log.did('torch.set_float32_matmul_precision("high")')
+    return lambda: torch.set_float32_matmul_precision(before)
+
+
+def benchmark_convolutions(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Let cuDNN try its algorithms for each shape and keep the fastest."""
+    import torch
+
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    log.did("torch.backends.cudnn.benchmark = True")
+
+    def undo() -> None:
+        torch.backends.cudnn.benchmark = before
+
+    return undo

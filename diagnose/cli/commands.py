@@ -1,0 +1,324 @@
+"""The commands and their options: each gathers what was asked for and calls one function, imported only then."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from diagnose import __version__
+from diagnose.cli.gate_options import compare, gate
+from diagnose.cli.help import Group, option
+from diagnose.cli.options import module_option, monitor_options, report_options, result_options, step_on_option
+from diagnose.cli.script_arguments import ScriptCommand
+
+__all__ = ["cli"]
+
+RECORDING, CHANGES, RUNS, READINGS = "Recording", "Change", "Trial", "Reading"
+
+
+@click.group(
+    cls=Group,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    examples=[
+        "diagnose trace train.py --epochs 3",
+        "diagnose analyze trace.json.gz --html report.html",
+        "diagnose explain data-stall",
+    ],
+)
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Find out why a PyTorch training step is slow, on which line, and what to change.
+
+    diagnose COMMAND --help describes a command.
+    """
+
+
+@cli.command(
+    cls=ScriptCommand,
+    short_help="Run a script, record a few steps and diagnose them.",
+    context_settings={"allow_interspersed_args": False},
+    examples=[
+        "diagnose trace train.py --epochs 3",
+        "diagnose trace --steps 20 --html report.html -m package.train --epochs 3",
+        "torchrun --nproc-per-node 8 -m diagnose trace train.py",
+    ],
+)
+@module_option(RECORDING)
+@option(
+    "--steps",
+    group=RECORDING,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Record N steady steps in the timing window.  [default: 10, more where steps are short]",
+)
+@option(
+    "--skip",
+    group=RECORDING,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Wait at most N steps for stable step times; several ranks wait exactly N.  [default: 40; several ranks: 20]",
+)
+@step_on_option(RECORDING)
+@option(
+    "--max-seconds",
+    group=RECORDING,
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Record for at most S seconds.  [default: 300]",
+)
+@option(
+    "--max-mb",
+    group=RECORDING,
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MB",
+    help="Record at most MB megabytes of trace, before compression.  [default: 200]",
+)
+@option("--keep-going", group=RECORDING, is_flag=True, help="Let the script run to its end after the recording.")
+@option(
+    "--capture",
+    "folder",
+    group=RECORDING,
+    metavar="FOLDER",
+    help="Write the capture to FOLDER.  [default: diagnose-capture-TIME]",
+)
+@report_options
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
+    """Run SCRIPT as Python would, record a few steady steps, and diagnose them.
+
+    Options go before SCRIPT; everything after it is passed to the script. The script is stopped after the recording
+    unless --keep-going is given. Without an output option an HTML report is written beside the capture.
+    """
+    from diagnose.cli.trace import TraceRequest, trace_and_answer
+
+    return trace_and_answer(TraceRequest(**asked))
+
+
+@cli.command(
+    short_help="Diagnose traces or captures that exist already.",
+    examples=[
+        "diagnose analyze trace.json.gz",
+        "diagnose analyze capture/ --html report.html",
+        "diagnose analyze rank0.json.gz rank1.json.gz --json",
+    ],
+)
+@report_options
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by Request
+    """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
+
+    Several PATHs, or a folder of several files, are the ranks of one run. Neither a GPU nor the script is needed.
+    """
+    # No linear algebra happens here; the threads that NumPy would start for it cost more than reading a small trace.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from diagnose.cli.answer import Request, answer, examine_paths, prepare
+
+    request = Request(**asked)
+    files = prepare(request, inputs=paths)
+    draw = not request.as_json or any(file.suffix != ".json" for file in files)
+    answer(examine_paths(paths, request.progress, draw=draw), request, files)
+
+
+@cli.command(
+    cls=ScriptCommand,
+    short_help="Measure each prescribed change by running the script.",
+    context_settings={"allow_interspersed_args": False},
+    examples=[
+        "diagnose prove train.py --epochs 3",
+        "diagnose prove --yes --budget 5m --apply load-in-workers,autocast train.py",
+        "diagnose prove capture/",
+    ],
+)
+@module_option(RUNS)
+@option("--auto", group=RUNS, is_flag=True, help="Try every change that can be applied from outside (the default).")
+@option("--apply", "ids", group=RUNS, metavar="ID,…", help="Try only these changes.")
+@option(
+    "--budget",
+    group=RUNS,
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="Start no run that would end after TIME: 90s, 10m or 1h.",
+)
+@option(
+    "--cwd-mode",
+    group=RUNS,
+    type=click.Choice(["copy", "same"]),
+    metavar="MODE",
+    default="copy",
+    show_default=True,
+    help="copy: run in a copy of the working folder; same: in the folder itself, whose files runs may overwrite.",
+)
+@option(
+    "--launcher",
+    group=RUNS,
+    default="",
+    metavar="COMMAND",
+    help="Start the ranks with COMMAND, such as 'torchrun --nproc-per-node 2'.",
+)
+@step_on_option(RUNS)
+@option(
+    "--keep",
+    group=RUNS,
+    metavar="FOLDER",
+    help="Keep the capture and the output of every run in FOLDER, which is new or empty.",
+)
+@option(
+    "--write-patch",
+    group=RUNS,
+    metavar="FILE",
+    help="Write the changes that helped to FILE, a diff of the script for git apply.",
+)
+@option("--yes", group=RUNS, is_flag=True, help="Run the script repeatedly without asking for confirmation.")
+@option("--trust-command", group=RUNS, is_flag=True, help="With --yes, also run a command that a capture recorded.")
+@report_options
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # what click read, typed by ProveRequest
+    """Run SCRIPT with each prescribed change and without it, in turns, and measure both.
+
+    The script is run unmodified, many times, each time for some dozens of steps; step time, losses and memory are
+    compared. SCRIPT may be a capture folder, whose recorded command is run then. Options go before SCRIPT.
+    """
+    from diagnose.cli.prove import ProveRequest, prove_and_answer
+    from diagnose.errors import UsageError
+
+    if auto and ids:
+        raise UsageError("--auto and --apply exclude each other; use one of them.")
+    return prove_and_answer(ProveRequest(apply=_names(ids or ""), **asked))
+
+
+cli.add_command(compare)
+cli.add_command(gate)
+
+
+@cli.command(
+    "what-if",
+    short_help="Predict the step time after changes.",
+    examples=[
+        "diagnose what-if trace.json.gz",
+        "diagnose what-if capture/ --apply load-in-workers,autocast",
+        "diagnose what-if trace.json.gz --scale 'gemm=0.5' --json",
+    ],
+)
+@option("--apply", "ids", group=CHANGES, metavar="ID,…", default="", help="Apply these changes, in this order.")
+@option(
+    "--without",
+    "rules",
+    group=CHANGES,
+    multiple=True,
+    metavar="RULE",
+    help="Remove all idle time of this rule; repeatable.",
+)
+@option(
+    "--no-sync",
+    "places",
+    group=CHANGES,
+    multiple=True,
+    metavar="FILE:LINE",
+    help="Remove the wait for the device at this line; repeatable.",
+)
+@option(
+    "--workers",
+    group=CHANGES,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Load batches in N worker processes.",
+)
+@option(
+    "--bucket-mb",
+    group=CHANGES,
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MB",
+    help="Reduce gradients in buckets of MB megabytes.",
+)
+@option(
+    "--scale",
+    "scales",
+    group=CHANGES,
+    multiple=True,
+    metavar="PATTERN=FACTOR",
+    help="Multiply the time of kernels whose name matches PATTERN by FACTOR; repeatable.",
+)
+@result_options
+@click.argument("path")
+def what_if(path: str, **asked: Any) -> None:  # lists of texts
+    """Predict the step time of a recording after changes, applied one after the other.
+
+    The steady steps of one rank are replayed as a dependency graph. Without a change the critical path is shown.
+    """
+    from diagnose.cli.what_if import WhatIfOptions, predict_and_answer
+
+    predict_and_answer(path, WhatIfOptions(apply=_names(asked.pop("ids")), **asked))
+
+
+@cli.command(
+    short_help="Describe a rule or a change.",
+    examples=[
+        "diagnose explain",
+        "diagnose explain data-stall",
+        "diagnose explain load-in-workers --json",
+    ],
+)
+@result_options
+@click.argument("name", required=False, metavar="[RULE|CHANGE]")
+def explain(name: str | None, **asked: Any) -> None:  # what click read, typed by ExplainRequest
+    """Describe a rule or a change; without a name, list all of them.
+
+    A rule's page states what it looks for, why it costs time, what to do, and how sure it is. A change's page states
+    what it may alter in the results and how prove measures it.
+    """
+    from diagnose.cli.explain import ExplainRequest, explain_and_answer
+
+    explain_and_answer(ExplainRequest(name=name, **asked))
+
+
+@cli.command(
+    short_help="Watch the GPUs of this machine.",
+    examples=[
+        "diagnose monitor",
+        "diagnose monitor --seconds 60 --csv readings.csv -o summary.json",
+        "diagnose monitor --gpus 0,1 --seconds 10 --json",
+    ],
+)
+@option(
+    "--interval",
+    group=READINGS,
+    type=click.FloatRange(min=0.05),
+    default=1.0,
+    show_default=True,
+    metavar="S",
+    help="Read every S seconds.",
+)
+@option(
+    "--seconds", group=READINGS, type=click.FloatRange(min=0), metavar="S", help="Stop after S seconds; else Ctrl-C."
+)
+@option("--gpus", group=READINGS, metavar="N,…", default="", help="Watch only these GPUs, by the driver's numbers.")
+@option(
+    "--csv",
+    "csv_file",
+    group=READINGS,
+    metavar="FILE",
+    help="Write every reading to FILE as it is taken; - is standard output.",
+)
+@monitor_options
+def monitor(gpus: str, **asked: Any) -> int:  # what click read, typed by MonitorRequest
+    """Watch this machine's NVIDIA GPUs: kernel activity, clocks, throttling, power, memory, traffic.
+
+    "kernel running" is the share of time in which any kernel ran, not the share of the GPU in use. At the end the 5th,
+    50th and 95th percentile of each reading are printed; JSON holds all readings as well.
+    """
+    from diagnose.monitor import MonitorRequest, watch
+
+    indices = _names(gpus)
+    if not all(name.isdecimal() for name in indices):
+        raise click.BadParameter(f"{gpus!r} is not a list of GPU numbers such as 0,1.", param_hint="--gpus")
+    return watch(MonitorRequest(gpus=tuple(map(int, indices)), **asked))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Split a list of names at its commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())

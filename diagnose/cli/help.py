@@ -1,0 +1,95 @@
+"""How ``--help`` reads: commands in the order of use, options in groups, examples as they are typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import click
+
+__all__ = ["Command", "Decorator", "Group", "Option", "option"]
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+GENERAL = "General"  # the group of --help and --version
+NO_BREAK = "\u2011"  # a hyphen that lines are not broken at: options and file names stay whole
+MAX_NAME = 24  # columns of an option; the description of a longer one starts on the next line
+
+
+class Decorator(Protocol):
+    """What gives a command an option."""
+
+    def __call__(self, command: _Decorated, /) -> _Decorated:
+        """Return the command."""
+
+
+class Option(click.Option):
+    """An option that belongs to a group of the help page."""
+
+    def __init__(self, *args: Any, group: str = GENERAL, **kwargs: Any) -> None:  # as click.Option
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+
+def option(*names: str, group: str, **settings: Any) -> Decorator:  # as click.option
+    """Give a command an option of a group."""
+    return click.option(*names, cls=Option, group=group, **settings)
+
+
+class _Page(click.Command):
+    """A command whose help has groups of options and ends with examples."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:  # as click's
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+
+    def option_groups(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """Return the name and the description of each option, by group, in the order of their declaration."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if isinstance(parameter, click.Option) and record is not None:
+                groups.setdefault(getattr(parameter, "group", GENERAL), []).append(record)
+        return groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, with one column of names for all groups."""
+        groups = self.option_groups(ctx)
+        names = [name for records in groups.values() for name, _ in records if len(name) <= MAX_NAME]
+        width = max(map(len, names), default=0)
+        for group, records in groups.items():
+            with formatter.section(f"{group} options"):
+                rows = [(name.ljust(width), text.replace("-", NO_BREAK)) for name, text in records]
+                formatter.write_dl(rows, col_max=width)
+        formatter.buffer[:] = [text.replace(NO_BREAK, "-") for text in formatter.buffer]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as click's
+        """Write the examples, a line each and never wrapped."""
+        if self.examples:
+            formatter.write("\nExamples:\n" + "".join(f"  {line}\n" for line in self.examples))
+
+
+class Command(_Page):
+    """A command of diagnose."""
+
+
+class Group(_Page, click.Group):
+    """The command without a sub-command; it lists them in the order in which they were added."""
+
+    command_class = Command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; where there are none, show the help, with the exit code of wrong usage."""
+        if not args:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # as click's
+        """Return the names in the order of use, which is that of their declaration."""
+        return list(self.commands)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands first, then the options."""
+        self.format_commands(ctx, formatter)
+        super().format_options(ctx, formatter)

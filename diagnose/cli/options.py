@@ -1,0 +1,98 @@
+"""The options that several commands share: each has one spelling, one meaning and one description."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from diagnose.cli.help import Decorator, Option, option
+
+__all__ = ["STEP_SOURCES", "module_option", "monitor_options", "report_options", "result_options", "step_on_option"]
+
+STEP_SOURCES = ("auto", "optimizer", "dataloader", "forward", "marker")  # as in capture.options
+OUTPUT = "Output"
+JSON = "Print JSON instead of text."
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+
+def module_option(group: str) -> Decorator:
+    """Return ``-m``: a module in the place of the script."""
+    return option("-m", "module", group=group, is_flag=True, help="Run the script as a module, as python -m does.")
+
+
+def step_on_option(group: str) -> Decorator:
+    """Return ``--step-on``: what ends a step."""
+    return option(
+        "--step-on",
+        group=group,
+        type=click.Choice(STEP_SOURCES),
+        metavar="WHAT",
+        default="auto",
+        show_default=True,
+        help="What ends a step: auto, optimizer, dataloader, forward, or marker (diagnose.step() in the script).",
+    )
+
+
+def result_options(command: _Decorated) -> _Decorated:
+    """Give a command that prints a result the options of where it goes: ``--json``, ``--output``, ``--force``."""
+    return _with(command, [_json(), _output(".json or .txt"), _force(), _quiet()])
+
+
+def report_options(command: _Decorated) -> _Decorated:
+    """Give a command that makes a diagnosis the same options, and those of the HTML report."""
+    page = [
+        option("--html", group=OUTPUT, metavar="FILE", help="Write the HTML report to FILE."),
+        option("--open", "open_browser", group=OUTPUT, is_flag=True, help="Open the HTML report in a browser."),
+    ]
+    return _with(command, [_json(), _output(".html, .json or .txt"), *page, _force(), _quiet()])
+
+
+def monitor_options(command: _Decorated) -> _Decorated:
+    """Give ``monitor`` the options of the other commands; its ``--json`` still accepts the FILE of before."""
+    return _with(command, [_json_or_file(), _output(".json or .txt"), _force(), _quiet()])
+
+
+class _JsonOrFile(Option):
+    """``--json`` as everywhere, without a value in the help."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        return record and ("--json", record[1])
+
+
+def _json_or_file() -> Decorator:
+    def warn(_ctx: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+        if value not in {None, "-"}:
+            hint = "--json FILE is deprecated: use --output FILE, or --json alone for standard output"
+            click.echo(f"diagnose: {hint}", err=True)
+        return value
+
+    return click.option(
+        "--json", "json_file", cls=_JsonOrFile, group=OUTPUT, is_flag=False, flag_value="-", callback=warn, help=JSON
+    )
+
+
+def _json() -> Decorator:
+    return option("--json", "as_json", group=OUTPUT, is_flag=True, help=JSON)
+
+
+def _output(suffixes: str) -> Decorator:
+    text = f"Write the result to FILE; its suffix is the format: {suffixes}."
+    return option("-o", "--output", group=OUTPUT, metavar="FILE", help=text)
+
+
+def _force() -> Decorator:
+    return option("--force", group=OUTPUT, is_flag=True, help="Overwrite existing files.")
+
+
+def _quiet() -> Decorator:
+    return option("-q", "--quiet", group=OUTPUT, is_flag=True, help="Show no progress.")
+
+
+def _with(command: _Decorated, options: Sequence[Decorator]) -> _Decorated:
+    for decorate in reversed(options):
+        command = decorate(command)
+    return command

@@ -1,0 +1,44 @@
+"""``diagnose what-if``: read what was asked for, replay, answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diagnose.cli.output import ResultRequest, answer_text, plan_text
+
+__all__ = ["WhatIfOptions", "predict_and_answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfOptions(ResultRequest):
+    """What ``diagnose what-if`` was asked for, as it was typed."""
+
+    apply: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+    workers: int | None = None
+    bucket_mb: float | None = None
+    scales: tuple[str, ...] = ()
+
+
+def predict_and_answer(path: str, options: WhatIfOptions) -> None:
+    """Replay the recording with the changes, print the prediction and write it.
+
+    Raises:
+        UsageError: an option cannot be read, or names what is not in the recording.
+        InputError: the recording cannot be read or replayed.
+        OutputError: the file cannot be written.
+    """
+    from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, run_what_if
+
+    request = WhatIfRequest(
+        apply=options.apply,
+        without=options.rules,
+        no_sync=tuple(map(parse_place, options.places)),
+        workers=options.workers,
+        bucket_mb=options.bucket_mb,
+        scale=tuple(map(parse_scale, options.scales)),
+    )
+    files = plan_text(options, inputs=[path])
+    result = run_what_if(path, request)
+    answer_text(result.text, result.to_json, options, files)

@@ -1,0 +1,136 @@
+"""What each prescription saves, and all of them one after the other: replayed on a few steps, never added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from diagnose.analyzers import META
+from diagnose.changes.common.prescribe import effect_of
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
+from diagnose.replay.effects import Effect
+from diagnose.replay.path import critical_path, on_path, path_report, shares
+from diagnose.replay.predict import (
+    MAX_ERROR_TO_PREDICT,
+    Predicted,
+    path_shares,
+    predict,
+    predict_bound,
+    replay_base,
+    unchanged,
+)
+from diagnose.replay.simulate import simulate
+from diagnose.tables import Tables
+
+__all__ = ["Replayed", "after_prescription", "effect_in", "path_of", "replay_savings", "waterfall"]
+
+MIN_GAIN_SHARE = 0.01  # of the step: less is no step of the waterfall
+_BOUND_BY = {
+    "host": "the host: Python and operators between launches",
+    "compute": "the device's own kernels",
+    "communication": "communication",
+    "copy": "copies between host and device",
+    "latency": "launch latency and pauses between tasks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Prescriptions with replayed savings, and what the replay rests on."""
+
+    prescriptions: tuple[Prescription, ...]
+    effects: Mapping[str, Effect] = field(default_factory=dict)  # by id: what was replayed
+    error: float | None = None  # share by which the unchanged replay misses the step with usual delays
+    path: Mapping[str, float] | None = None  # shares of the critical path by category
+    on_path: Mapping[str, float] = field(default_factory=dict)  # by rule: share of the path that its cause lies on
+    why_not: str = ""  # why savings stayed bounds
+
+
+def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) -> Effect | None:
+    """Return what a replay of the recorded steps does for a prescription, None where its savings stay bounds."""
+    base = replay_base(t)
+    if finding is None or base.period_ns <= 0 or base.error > MAX_ERROR_TO_PREDICT:
+        return None
+    return effect_of(t, finding, prescription)
+
+
+def after_prescription(t: Tables, before: Predicted, prescription: Prescription, effect: Effect | None) -> Predicted:
+    """Return the step after one more prescription, whose savings are bounds as the rules gave them."""
+    if effect is None:
+        return predict_bound(before, prescription.saves_ns, t.steps.step_ns)
+    return predict(t, before, effect)
+
+
+def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Prescription]) -> Replayed:
+    """Return the prescriptions with (least, most) from replays in which the stated part of the cause is taken away."""
+    prescribed = tuple(prescribed)
+    if not found:
+        return Replayed(prescribed)
+    base = replay_base(t)
+    if base.period_ns <= 0:
+        return Replayed(prescribed, why_not="The steps have no length to replay.")
+    chain = critical_path(base.graph, simulate(base.graph))
+    path = shares(base.t, base.graph, chain)
+    covered = {f.rule: on_path(t, base.graph, chain, f, META[f.rule].cause) for f in found}
+    if base.error > MAX_ERROR_TO_PREDICT:
+        why = (
+            f"Replayed with usual delays the step comes out {base.error:.0%} off: the trace does not show what its "
+            "tasks waited for, so what changes save is bounded, not replayed."
+        )
+        return Replayed(prescribed, error=base.error, path=path, on_path=covered, why_not=why)
+    by_rule = {f.rule: f for f in found}
+    effects = {p.id: effect for p in prescribed if (effect := effect_in(t, by_rule.get(p.rule), p)) is not None}
+    replayed = [_with_savings(t, p, effects[p.id]) if p.id in effects else p for p in prescribed]
+    replayed.sort(key=lambda p: -sum(p.saves_ns))
+    return Replayed(tuple(replayed), effects, base.error, path, covered)
+
+
+def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterfall | None:
+    """Return the step after one prescription, two, …, each for another finding, replayed together; None without any."""
+    if not replayed.effects:
+        return None
+    step_ns, state = t.steps.step_ns, unchanged(t)
+    chain = [Forecast((), "now", step_ns, step_ns, step_ns)]
+    for p in _one_for_each(found, replayed):
+        after = after_prescription(t, state, p, replayed.effects[p.id])
+        if state.step_ns - after.step_ns < MIN_GAIN_SHARE * step_ns:
+            continue
+        state = after
+        chain.append(Forecast((*chain[-1].ids, p.id), p.title, state.step_ns, state.low_ns, state.high_ns))
+    if len(chain) == 1:
+        return None
+    after_all = path_shares(t, state)
+    largest = max(after_all, key=lambda name: after_all[name], default="")
+    return Waterfall(tuple(chain), _BOUND_BY.get(largest, largest), after_all)
+
+
+def path_of(t: Tables, replayed: Replayed, *, draw: bool = True) -> CriticalPath | None:
+    """Return the critical path, with its segments where it is to be drawn; None where nothing was replayed."""
+    if replayed.path is None or not draw:
+        return None if replayed.path is None else CriticalPath(replayed.path)
+    base = replay_base(t)
+    i = t.steps.median_step
+    end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
+    return path_report(base.t, base.graph, simulate(base.graph), (int(t.steps.start[i]), end), replayed.path)
+
+
+def _with_savings(t: Tables, p: Prescription, effect: Effect) -> Prescription:
+    after, step_ns = after_prescription(t, unchanged(t), p, effect), t.steps.step_ns
+    return replace(
+        p,
+        saves_ns=(step_ns - after.high_ns, step_ns - after.low_ns),
+        predicted_step_ns=after.step_ns,
+        basis="replay",
+        assumes=effect.assumption,
+    )
+
+
+def _one_for_each(found: Sequence[Finding], replayed: Replayed) -> list[Prescription]:
+    """Return for each finding the prescription that saves most of it; what saves most comes first."""
+    rules = {f.rule for f in found}
+    chosen: dict[str, Prescription] = {}
+    for p in replayed.prescriptions:
+        if p.id in replayed.effects and p.rule in rules:
+            chosen.setdefault(p.rule, p)
+    return list(chosen.values())

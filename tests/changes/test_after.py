@@ -1,0 +1,131 @@
+"""What prescriptions tell users to paste runs as pasted, on tiny stand-ins for what their script has."""
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+
+from diagnose import analyzers
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.model.diagnosis import Finding
+
+RULES = {rule.META.id: rule for rule in analyzers.RULES}
+# What a finding says of the trace; every form that a prescription takes must be among these.
+FACTS = {
+    "data-stall": (
+        {"single_process": True, "num_workers": 0, "batch_size": 2, "has_device": False},
+        {"single_process": True, "num_workers": 0, "has_device": True},
+        {"single_process": False, "num_workers": 1, "batch_size": 2},
+        {"single_process": False},
+        {"single_process": True, "num_workers": 0, "batch_size": 2, "waits": True, "waiting_share": 0.9},
+    ),
+    "full-precision-matmul": ({"has_tf32": False}, {"has_tf32": True}),
+    "exposed-copy": ({"to_host": 1, "num": 1, "pageable": 1}, {"to_host": 0, "num": 1, "pageable": 1}),
+    "exposed-communication": (
+        {"is_exchange": True}, {"has_device": True}, {"ddp": {"bucket_cap_mb": 500.0, "gradient_as_bucket_view": True}},
+        {"reductions_by_hand": 10.0},
+    ),
+    "small-collectives": ({"one_by_one": True},),
+    "launch-bound": ({"has_device": True}, {"has_device": False}),
+    "layout-copy": ({"is_conversion": True}, {"is_conversion": False}),
+    "slow-kernel": ({"attention": True}, {"attention": False}),
+    "misaligned-matmul": ({"size": 50257},),
+    "unfused-optimizer": ({"name": "AdamW"}, {"name": "RMSprop"}),
+}  # fmt: skip
+SHELL = ("diagnose ", "nvidia-smi", "sudo ", "PYTORCH_", "CUDA_")
+
+
+def prescriptions():
+    for name in RULES:
+        for facts in FACTS.get(name, ({},)):
+            for p in prescribe(Finding(name, "", 1e6, facts=facts), 1e7):
+                yield pytest.param(p, id=f"{p.id}-{sorted(map(str, facts.values()))}")
+
+
+PRESCRIPTIONS = list(prescriptions())
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_rank(tmp_path_factory):
+    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Return the names that a training script has; what needs a GPU is replaced by its like."""
+    monkeypatch.setattr(nn.Module, "cuda", lambda self: self)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(wait_stream=lambda _side: None))
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda q, _k, v, **_options: q @ q.mT @ v)
+    precision = torch.get_float32_matmul_precision()
+    dataset = TensorDataset(torch.randn(4, 4), torch.randn(4, 4))
+    model, optimizer_of = Model(), lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
+    x = torch.randn(2, 4)
+    names = {
+        "torch": torch, "nn": nn, "F": functional, "dist": dist, "gc": SimpleNamespace(disable=int, collect=int),
+        "DataLoader": loader, "Dataset": Dataset, "DistributedSampler": DistributedSampler,
+        "DistributedDataParallel": without_devices, "Model": Model, "model": model, "optimizer": optimizer_of(model),
+        "criterion": nn.MSELoss(), "dataset": dataset, "loader": DataLoader(dataset, 2, num_workers=1), "x": x,
+        "y": torch.randn(2, 4), "loss": model(x).square().mean(), "batch": torch.randn(3, 4), "device": "cpu",
+        "batch_size": 2, "lr": 0.1, "step": 100, "local_rank": "cpu", "scale": 0.5, "shape": (2, 2), "width": 4,
+        "train_step": len, "use": len, "result": "made", "side": None, "other_work": int, "wait_for_it": int,
+        "save": len, "block": model.layer,
+        "q": torch.randn(1, 1, 4, 4), "k": torch.randn(1, 1, 4, 4), "v": torch.randn(1, 1, 4, 4),
+        "images": torch.randint(0, 255, (1, 3, 4, 4), dtype=torch.uint8), "ids": torch.tensor([1, 0]),
+        "table": torch.randn(3, 2), "inputs": [torch.randn(2, 3)] * 2, "weights": [torch.randn(3, 2)] * 2,
+        "out": torch.empty(2), "mine": torch.ones(2), "bottom": len,
+    }  # fmt: skip
+    yield names
+    torch.set_float32_matmul_precision(precision)
+
+
+def loader(dataset, **options):
+    assert not isinstance(options.get("num_workers"), str)
+    return DataLoader(dataset, **options | {"pin_memory": False})
+
+
+def without_devices(model, *, device_ids=None, **options):
+    return DistributedDataParallel(model, **options)
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available", "ignore:User provided device_type of 'cuda'")
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning", "ignore:`broadcast_buffers` is deprecated")
+@pytest.mark.parametrize("prescription", PRESCRIPTIONS)
+def test_what_is_pasted_runs(prescription, script, monkeypatch):
+    if prescription.after.startswith(SHELL):
+        done = subprocess.run(["sh", "-n"], input=prescription.after, text=True, capture_output=True, check=False)
+        assert done.stderr == ""
+        return
+    if prescription.id in ("no-contiguous", "overlap-exchange"):
+        script |= {"x": torch.randn(1, 4, 2), "w": torch.randn(4, 3)}
+    if prescription.id == "checkpoint-blocks":
+        script |= {"model": nn.Sequential(Model(), Model())}
+    exec(compile(prescription.after, prescription.id, "exec"), script)  # that is what users do with it
+
+
+def test_every_change_that_a_rule_names_was_asked_for():
+    named = {name for rule in analyzers.RULES for name in rule.META.changes}
+    assert {param.values[0].id for param in PRESCRIPTIONS} == named
+
+
+def test_every_rule_was_asked():
+    asked = {param.values[0].rule for param in PRESCRIPTIONS}
+    silent = {"profiler-overhead", "at-roofline", "unexplained-device", "unexplained-host"}  # nothing to change
+    assert asked == set(RULES) - silent

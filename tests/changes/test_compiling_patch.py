@@ -1,0 +1,41 @@
+"""The patch that compiles the outermost module: it must compile, also where Module.compile() would do nothing."""
+
+import pytest
+import torch
+from torch import nn
+
+from diagnose.changes import CHANGES
+from diagnose.changes.common.patching import Log
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x).relu()
+
+
+@pytest.mark.parametrize("make", [Own, lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU())])
+def test_the_outermost_module_is_compiled(make, monkeypatch):
+    seen = []
+
+    def backend(graph, _inputs):
+        seen.append(graph)
+        return graph.forward
+
+    compile_for_real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda call, **_options: compile_for_real(call, backend=backend))
+    log = Log()
+    undo = CHANGES["compile-model"].patch.install(log, {})
+    try:
+        model = make()
+        for _ in range(2):
+            model(torch.randn(3, 4)).sum().backward()
+    finally:
+        undo()
+        torch._dynamo.reset()
+    assert seen, "nothing was compiled"
+    assert model._compiled_call_impl is None
+    assert [line for line in log.done if "compile" in line]

@@ -1,0 +1,145 @@
+"""Prescriptions whose effect follows from a model of the device, replayed."""
+
+import numpy as np
+import pytest
+
+from diagnose.changes.common.precision import REACHED
+from diagnose.changes.common.prescribe import effect_of
+from diagnose.changes.compress_gradients import HALVED
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.events import Device
+from diagnose.replay import simulate
+from diagnose.replay.build import build
+
+A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
+
+
+def effect_in(t, finding, name, shares):
+    """Return the effect of a prescription that takes these shares of the finding away."""
+    saves_ns = (shares[0] * finding.lost_ns, shares[1] * finding.lost_ns)
+    return effect_of(t, finding, Prescription(finding.rule, name, "", "", "", saves_ns, None, ""))
+
+
+def length(t, change=None):
+    graph = build(t)
+    return simulate(change(graph) if change else graph).window_ns
+
+
+def test_float32_products_take_what_the_next_precision_leaves_them(recording):
+    # 2 · 2000 · 1950 · 10000 operations: 4 ms at 19.5 TFLOP/s, 0.5 ms at TF32's 156, 0.25 ms at bfloat16's 312
+    r = recording(devices=[A100])
+    r.step(1, 0, 10)  # the host is done long before the device
+    r.op("aten::mm", 0, 3, shapes="[[2000, 1950], [1950, 10000]]", types='["float", "float"]')
+    r.kernel("ampere_sgemm_128x64_nn", 0, 4000, launched=(1, 2))
+    t = r.tables()
+    finding = Finding("full-precision-matmul", "", 3_900_000, tasks=np.zeros(1, np.intp))
+    for identity, best in (("allow-tf32", 500_000), ("autocast", 250_000)):
+        effect = effect_in(t, finding, identity, (0.4, 1.0))
+        assert length(t, effect.least) == pytest.approx(best / REACHED[0], rel=0.02)
+        assert length(t, effect.most) == pytest.approx(best / REACHED[1], rel=0.02)
+        assert effect.assumption.startswith("100% of the float32 products")
+
+
+def test_without_shapes_a_share_of_the_cause_goes(recording):
+    r = recording(devices=[A100])
+    r.step(1, 0, 10)
+    r.kernel("ampere_sgemm_128x64_nn", 0, 1000, launched=(1, 2))
+    t = r.tables()
+    finding = Finding("full-precision-matmul", "", 500_000, tasks=np.zeros(1, np.intp))
+    effect = effect_in(t, finding, "allow-tf32", (0.4, 1.0))
+    assert (length(t, effect.least), length(t, effect.most)) == pytest.approx((800_000, 500_000))
+    assert effect.assumption == "The change takes between 40% and 100% of the cause away."
+
+
+def test_sixteen_bits_spare_bytes_but_no_latency(recording):
+    r = recording(devices=[A100])
+    r.step(1, 0, 10)
+    r.kernel("gemm", 0, 580, launched=(1, 2))
+    r.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 580, 1000, launched=(3, 4))
+    t = r.tables()
+    effect = effect_in(t, Finding("exposed-communication", "", 420_000), "compress-gradients", (0.2, 0.5))
+    # 420 µs of which 20 are latency
+    assert length(t, effect.least) == pytest.approx(1_000_000 - HALVED[0] * 400_000)
+    assert length(t, effect.most) == pytest.approx(1_000_000 - HALVED[1] * 400_000)
+
+
+def test_copies_ahead_hold_nothing_up(recording):
+    r = recording(devices=[A100])
+    r.step(1, 0, 10)
+    r.copy("Memcpy HtoD (Pageable -> Device)", 0, 400, size=1000, launched=(1, 2))
+    r.kernel("gemm", 400, 900, launched=(3, 4))
+    r.copy("Memcpy DtoH (Device -> Pageable)", 900, 1000, size=1000, launched=(5, 6))
+    t = r.tables()
+    effect = effect_in(t, Finding("exposed-copy", "", 500_000), "prefetch-to-device", (0.5, 1.0))
+    assert length(t, effect.most) == pytest.approx(603_000)  # from its launch on; the copy to the host stays
+    assert length(t, effect.least) == pytest.approx(640_000)
+
+
+def test_no_change_saves_more_than_its_finding_costs(recording):
+    r = recording(devices=[A100])
+    r.step(1, 0, 10)
+    r.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 1000, launched=(3, 4))
+    effect = effect_in(r.tables(), Finding("exposed-communication", "", 100_000), "compress-gradients", (0.2, 0.5))
+    assert effect.limit_ns == 100_000
+
+
+def test_graphs_leave_a_fixed_cost_per_step_and_no_launches(recording):
+    # Two steps of 4 ms: 40 operators of 100 µs, each launching a kernel of 10 µs.
+    r = recording(devices=[A100])
+    for number in range(2):
+        begin = number * 4000
+        r.step(number + 1, begin, begin + 4000)
+        for i in range(40):
+            at = begin + i * 100
+            r.op("aten::relu", at, at + 100)
+            r.kernel("relu", at + 95, at + 105, launched=(at + 85, at + 90))
+    t = r.tables()
+    [finding] = [f for f in r.diagnosis().findings if f.rule == "launch-bound"]
+    effect = effect_in(t, finding, "compile-graphs", (0.3, 0.9))
+    assert length(t, effect.most) == pytest.approx(2 * 400_000, rel=0.15)  # the kernels alone
+    assert length(t, effect.least) == pytest.approx(2 * 2_000_000, rel=0.05)  # half of the operators stay
+    assert effect.assumption.startswith("Of 4.00 ms a step in operators")
+    assert "2% to 50%" in effect.assumption or "3% to 50%" in effect.assumption
+
+
+def test_loading_and_the_optimizer_stay_outside_of_graphs(recording):
+    r = recording(devices=[A100])
+    r.step(1, 0, 3000)
+    r.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 1000)
+    for at in range(1000, 2000, 100):
+        r.op("aten::relu", at, at + 100)
+        r.kernel("relu", at + 95, at + 105, launched=(at + 85, at + 90))
+    r.annotation("Optimizer.step#AdamW.step", 2000, 3000)
+    for at in range(2000, 3000, 100):
+        r.op("aten::add_", at, at + 100)
+        r.kernel("add", at + 95, at + 105, launched=(at + 85, at + 90))
+    t = r.tables()
+    effect = effect_in(t, Finding("launch-bound", "", 1_000_000), "compile-graphs", (0.3, 0.9))
+    assert effect.assumption.startswith("Of 1.00 ms a step in operators")
+    assert length(t, effect.most) == pytest.approx(length(t) - 900_000, rel=0.02)  # 100 of 1000 µs stay
+
+
+@pytest.mark.parametrize(
+    ("identity", "host", "device"), [("fused-optimizer", 20, 2 / 3), ("foreach-optimizer", 120, 0)]
+)
+def test_an_update_takes_what_its_few_launches_take(recording, identity, host, device):
+    # 100 launches of 10 µs; kernels of 2 µs, the last one of 302: 300 µs of it are traffic, not start-up.
+    r = recording(devices=[A100])
+    r.step(1, 0, 1000)
+    r.annotation("Optimizer.step#AdamW.step", 0, 1000)
+    for i in range(99):
+        r.kernel("add", i * 10 + 7, i * 10 + 9, launched=(i * 10, i * 10 + 5))
+    r.kernel("add", 997, 1299, launched=(990, 995))
+    t = r.tables()
+    finding = Finding("unfused-optimizer", "", 1_300_000, facts={"launches": 100.0})
+    effect = effect_in(t, finding, identity, (0.5, 1.0))
+    assert length(t, effect.most) == pytest.approx(1000 * (host + 300 * (1 - device)), rel=0.1)
+    assert length(t, effect.least) > length(t, effect.most)
+
+
+def test_an_update_without_known_launches_goes_by_its_share(recording):
+    r = recording(devices=[A100])
+    r.step(1, 0, 1000)
+    r.kernel("add", 6, 10, launched=(0, 5))
+    effect = effect_in(r.tables(), Finding("unfused-optimizer", "", 500_000), "fused-optimizer", (0.5, 1.0))
+    assert "50%" in effect.assumption

@@ -1,0 +1,55 @@
+"""The documentation of the commands: generated where it lists options, accepted by the commands where it shows them."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from diagnose.cli.commands import cli
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMES = "|".join(cli.commands)
+COMMAND_LINE = re.compile(rf"^    (?:[^#\n]* )?diagnose ((?:{NAMES})\b[^#\n]*)", re.MULTILINE)
+SHOWN = [
+    pytest.param(shlex.split(line.split(" | ")[0].split(" > ")[0]), id=f"{path.name}-{line.strip()}")
+    for path in PAGES
+    for line in COMMAND_LINE.findall(path.read_text(encoding="utf-8"))
+    if not re.search(r"\[|…", line)  # a form with placeholders
+]
+OF_DIAGNOSE = {flag for command in cli.commands.values() for option in command.params for flag in option.opts}
+
+
+def test_the_page_of_the_commands_is_generated():
+    done = subprocess.run([sys.executable, str(ROOT / "scripts" / "commands.py"), "--check"], check=False)
+    assert done.returncode == 0, "run scripts/commands"
+
+
+@pytest.mark.parametrize("words", SHOWN)
+def test_a_command_line_in_the_documentation_is_accepted(words):
+    cli.commands[words[0]].make_context(words[0], words[1:])
+
+
+def test_command_lines_are_found():
+    assert {words.values[0][0] for words in SHOWN} == set(cli.commands)
+
+
+@pytest.mark.parametrize("page", ["usage.md", "prove.md", "compare.md", "report.md", "commands.md"])
+def test_no_page_names_an_option_that_is_not_there(page):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    code = " ".join(re.findall(r"`([^`\n]+)`", text))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", code))
+    assert named - OF_DIAGNOSE - {"--help", "--nproc-per-node", "--standalone"} == set()
+
+
+def test_every_option_has_a_row_in_the_section_of_its_command():
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    for name, command in cli.commands.items():
+        section = text.split(f"## diagnose {name}\n")[1].split("\n## ")[0]
+        rows = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+        options = [option for option in command.params if isinstance(option, click.Option)]
+        assert [re.findall(r"(?<![\w-])--?[a-z][a-z-]*", row) for row in rows] == [option.opts for option in options]

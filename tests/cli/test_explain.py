@@ -1,0 +1,121 @@
+"""The pages of rules and changes, found by name, without importing what they explain."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from diagnose import analyzers
+from diagnose.changes import CHANGES
+from diagnose.cli import main as cli
+from diagnose.cli.explain import change_page, rule_pages
+
+
+def test_what_is_read_from_the_sources_is_what_the_rules_state():
+    pages = {page.id: page for page in rule_pages()}
+    assert set(pages) == set(analyzers.META)
+    for name, meta in analyzers.META.items():
+        assert (pages[name].kind, pages[name].changes) == (meta.kind, meta.changes)
+        assert [heading for heading, _ in pages[name].page.sections] == [
+            "What it looks for",
+            "Why it costs",
+            "What to do",
+            "How sure",
+        ]
+
+
+@pytest.mark.parametrize("name", ["gc-pause", "gc_pause", "GC-Pause"])
+def test_a_rule_is_explained(capsys, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run(["explain", name]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "gc-pause: a rule about idle time"
+    assert lines[2] == "Python's garbage collector stops the training thread."
+    assert [lines.index(h) for h in ("What it looks for", "Why it costs", "What to do", "How sure")] == [4, 9, 14, 18]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_rule_as_json(capsys):
+    assert cli.run(["explain", "gc-pause", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["type"], shown["id"], shown["kind"]) == ("rule", "gc-pause", "idle")
+    assert shown["sections"]["How sure"].startswith("The records are exact")
+
+
+def test_a_change_that_a_trial_makes_is_explained(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cli.run(["explain", "allow-tf32"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["allow-tf32: a change", "", "Allow TF32 for float32 products"]
+    facts = {
+        heading: lines[lines.index(heading) + 1].strip() for heading in ("Trial", "Patch", "Remedy", "Prescribed by")
+    }
+    assert facts == {
+        "Trial": "prove applies it to the unmodified script; needs a GPU. The losses may differ by the reduced",
+        "Patch": "prove --write-patch writes it into the script.",
+        "Remedy": "diagnose.kernels.matmul_precision",
+        "Prescribed by": "full-precision-matmul",
+    }
+
+
+def test_a_change_that_is_made_by_hand_is_explained_with_the_reason():
+    page = change_page("own-device", list(rule_pages()))
+    assert page.trial == "Made by hand: another process holds the device."
+    assert page.remedy == "No module: a command of the machine."
+    assert page.rules == ("device-contention", "shared-device")
+
+
+def test_every_change_has_all_its_facts():
+    rules = list(rule_pages())
+    for name in CHANGES:
+        page = change_page(name, rules)
+        assert page.page.sections, name
+        assert all((page.title, page.numbers, page.trial, page.patch)), name
+        assert page.trial.endswith("."), name
+
+
+def test_a_change_as_json(capsys):
+    assert cli.run(["explain", "defer_sync", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["type"], shown["id"], shown["rules"]) == ("change", "defer-sync", ["host-sync"])
+    assert shown["numbers"] == "Same numbers, one step later."
+
+
+def test_no_change_has_the_name_of_a_rule():
+    assert set(CHANGES) & set(analyzers.META) == set()
+
+
+def test_everything_is_listed_with_one_line_each(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run(["explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted([*analyzers.META, *CHANGES])
+    (line,) = (line for line in lines if line.startswith("  load-in-workers "))
+    assert line.endswith("  Load batches in worker processes, ahead of the step")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("gc-pase", "did you mean gc-pause?"),
+        ("data_stal", "did you mean data-stall"),
+        ("allow-tf23", "did you mean allow-tf32"),
+        ("xyzzy", "diagnose explain lists all of them."),
+    ],
+)
+def test_a_typo_gets_the_closest_names(capsys, name, hint):
+    assert cli.run(["explain", name]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"diagnose: error: Unknown rule or change '{name}': {hint}")
+    assert error.count("\n") == 1
+
+
+def test_explaining_imports_nothing_heavy():
+    code = (
+        "import sys; from diagnose.cli import main;"
+        "[main.run(['explain', *name]) for name in ([], ['gc-pause'], ['autocast'])];"
+        "print(sorted({'torch', 'numpy', 'rich', 'msgspec', 'diagnose.analyzers'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stderr.strip() == "[]"

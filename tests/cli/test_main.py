@@ -1,0 +1,198 @@
+"""The command without a trace: options, files, exit codes and sentences; reading and examining are stand-ins here."""
+
+import json
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from diagnose.cli import main as cli
+from diagnose.errors import CaptureError, InputError
+from diagnose.model.diagnosis import Diagnosis, HostOperator, Source
+
+HEALTHY = Diagnosis(
+    verdict="no-gpu",
+    headline="Nothing holds this step back.",
+    dominant=None,
+    step_ns=10e6,
+    step_times_ns=(10_000_000,) * 5,
+    queue=None,
+    partition=None,
+    idle_by_cause={},
+    findings=(),
+    prescriptions=(),
+    trust=(),
+    source=Source(path="trace.json"),
+    operators=(HostOperator("aten::mm", 4.0, 8e6, 8e6),),
+)
+
+
+@pytest.fixture
+def examined(monkeypatch, tmp_path):
+    """Let every path be read and be found healthy; return what was asked to be read."""
+    asked = []
+    reading, pipeline = ModuleType("diagnose.trace_reader"), ModuleType("diagnose.pipeline.run")
+    reading.open_captures = lambda paths: asked.extend(paths) or ["capture"]
+    pipeline.examine = lambda captures, **_: HEALTHY
+    monkeypatch.setitem(sys.modules, "diagnose.trace_reader", reading)
+    monkeypatch.setitem(sys.modules, "diagnose.pipeline.run", pipeline)
+    monkeypatch.chdir(tmp_path)
+    return asked
+
+
+def test_json_is_all_that_standard_output_holds(examined, capsys):
+    assert cli.run(["analyze", "a.json", "b.json", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["verdict"] == "no-gpu"
+    assert "reading a.json, b.json" in shown.err
+    assert [str(path) for path in examined] == ["a.json", "b.json"]
+
+
+def test_quiet_leaves_standard_error_empty(examined, capsys):
+    assert cli.run(["analyze", "a.json", "--quiet"]) == 0
+    shown = capsys.readouterr()
+    assert "Nothing holds this step back." in shown.out
+    assert shown.err == ""
+
+
+@pytest.mark.parametrize(("name", "sign"), [("r.html", "<!doctype html>"), ("r.JSON", "{"), ("r.txt", "no-gpu")])
+def test_the_suffix_chooses_the_format(examined, tmp_path, name, sign):
+    assert cli.run(["analyze", "a.json", "-o", name]) == 0
+    assert (tmp_path / name).read_text(encoding="utf-8").lower().startswith(sign)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_an_existing_report_is_kept_unless_forced(examined, tmp_path, capsys):
+    report = tmp_path / "r.html"
+    report.write_text("mine")
+    assert cli.run(["analyze", "a.json", "--html", "r.html"]) == 6
+    assert report.read_text() == "mine"
+    assert "r.html exists already; give another name, or --force" in capsys.readouterr().err
+    assert examined == []  # refused before the work began
+    assert cli.run(["analyze", "a.json", "--html", "r.html", "--force"]) == 0
+    assert report.read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "sentence"),
+    [
+        (["-o", "r.pdf"], 2, "Invalid --output 'r.pdf': the name must end in .html, .json or .txt."),
+        (["--html", "r.txt"], 2, "Invalid --html 'r.txt': the name must end in .html."),
+        (["--html", "r.html", "-o", "./r.html"], 2, "both name"),
+        (["-o", "nowhere/r.json"], 6, "the folder nowhere does not exist"),
+        (["--open"], 2, "--html FILE"),
+    ],
+)
+def test_what_cannot_be_written_is_said_first(examined, capsys, options, code, sentence):
+    assert cli.run(["analyze", "a.json", *options]) == code
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert examined == []
+
+
+def test_a_folder_that_may_not_be_written_is_said_first(examined, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    assert cli.run(["analyze", "a.json", "-o", "r.json"]) == 6
+    assert "is not writable" in capsys.readouterr().err
+
+
+def test_a_disk_that_fills_up_leaves_nothing_behind(examined, tmp_path, monkeypatch, capsys):
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    assert cli.run(["analyze", "a.json", "-o", "r.json"]) == 6
+    shown = capsys.readouterr()
+    assert "Nothing holds this step back." in shown.out  # the answer is not lost
+    assert "r.json cannot be written: No space left on device. Free some space or choose another place." in shown.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_anywhere_else_is_a_sentence_too(examined, monkeypatch, capsys):
+    def full(captures, **_):
+        raise OSError(28, "No space left on device", "/tmp/diagnose-1/a")
+
+    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", full)
+    assert cli.run(["analyze", "a.json", "--quiet"]) == 6
+    assert capsys.readouterr().err == (
+        "diagnose: error: /tmp/diagnose-1/a cannot be written: No space left on device. "
+        "Free some space or choose another place.\n"
+    )
+
+
+def test_an_input_is_never_overwritten(examined, tmp_path, capsys):
+    (tmp_path / "a.json").write_text("mine")
+    assert cli.run(["analyze", "a.json", "-o", "./a.json", "--force"]) == 2
+    assert "--output names a.json, which is read; give it another name." in capsys.readouterr().err
+    assert (tmp_path / "a.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("error", "code"), [(InputError("It is empty."), 4), (CaptureError("No step."), 5)])
+def test_every_error_is_one_sentence_with_its_exit_code(examined, monkeypatch, capsys, error, code):
+    def fail(captures, **_):
+        raise error
+
+    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", fail)
+    assert cli.run(["analyze", "a.json", "--json", "--quiet"]) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == f"diagnose: error: {error}\n"
+
+
+@pytest.mark.usefixtures("noted")
+def test_a_fault_of_our_own_says_how_to_report_it(examined, monkeypatch, capsys):
+    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", lambda captures, **_: {}["missing"])
+    assert cli.run(["analyze", "a.json", "--quiet"]) == 70
+    shown = capsys.readouterr().err
+    assert shown.startswith("diagnose: error: internal error: KeyError: 'missing'.")
+    assert "Traceback" not in shown
+    monkeypatch.setenv("DIAGNOSE_DEBUG", "1")
+    assert cli.run(["analyze", "a.json", "--quiet"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_no_traceback(examined, monkeypatch, capsys):
+    def interrupt(captures, **_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", interrupt)
+    assert cli.run(["analyze", "a.json", "--quiet"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_wrong_usage_exits_with_2(capsys):
+    assert cli.run(["analyze"]) == 2
+    assert cli.run(["analyse", "x"]) == 2
+    assert cli.run(["trace", "--steps", "0", "train.py"]) == 2
+    assert cli.run(["trace", "there-is-none.py"]) == 2
+    assert "The script there-is-none.py does not exist" in capsys.readouterr().err
+
+
+def test_without_a_command_the_help_is_shown_as_it_is(capsys):
+    assert cli.run([]) == 2
+    shown = capsys.readouterr().err
+    assert "\n\nCommands:\n  trace    Run a script" in shown
+
+
+def test_wrong_usage_ends_with_one_sentence_like_every_error(capsys):
+    assert cli.run(["trace", "--step", "5", "train.py"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("diagnose: error: No such option")
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from diagnose.cli import main; main.run(['--help']);"
+        "print(sorted({'torch', 'numpy', 'rich', 'plotly', 'msgspec', 'jinja2'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stderr.strip() == "[]"
+    assert "trace" in done.stdout
+    assert "analyze" in done.stdout
+
+
+def test_the_module_is_the_command():
+    shown = subprocess.run([sys.executable, "-m", "diagnose", "--version"], check=True, capture_output=True, text=True)
+    assert shown.stdout.startswith("diagnose ")

@@ -1,0 +1,122 @@
+"""Where results go: JSON and files in the same way in every command."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from diagnose.cli import main as cli
+from diagnose.cli.output import ResultRequest, answer_text, plan_text, print_result
+from diagnose.errors import OutputError, UsageError
+from diagnose.pipeline import what_if
+
+
+@pytest.fixture
+def replayed(monkeypatch, tmp_path):
+    """Let what-if predict the same for every recording."""
+
+    class Answer:
+        def text(self):
+            return "step now   1.00 ms"
+
+        def to_json(self):
+            return '{"now_ms": 1.0}'
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(what_if, "run_what_if", lambda path, request: Answer())
+    return tmp_path
+
+
+def test_json_is_all_of_standard_output_and_a_file_is_written_besides(replayed, capsys):
+    assert cli.run(["what-if", "a.json", "--json", "-o", "r.txt"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"now_ms": 1.0}
+    assert shown.err == "diagnose: wrote r.txt\n"
+    assert (replayed / "r.txt").read_text() == "step now   1.00 ms\n"
+    assert cli.run(["what-if", "a.json", "-q", "-o", "r.json"]) == 0
+    assert capsys.readouterr() == ("step now   1.00 ms\n", "")
+    assert json.loads((replayed / "r.json").read_text()) == {"now_ms": 1.0}
+
+
+def test_an_existing_file_needs_force(replayed, capsys):
+    (replayed / "r.json").write_text("mine")
+    assert cli.run(["what-if", "a.json", "-o", "r.json"]) == 6
+    assert (replayed / "r.json").read_text() == "mine"
+    assert cli.run(["what-if", "a.json", "-o", "r.json", "--force"]) == 0
+    assert (replayed / "r.json").read_text() == '{"now_ms": 1.0}\n'
+
+
+@pytest.mark.parametrize(
+    "argv", [["what-if", "a.json"], ["compare", "a.json", "b.json"], ["explain"], ["gate", "a", "b"]]
+)
+def test_a_suffix_without_a_format_is_refused_in_the_same_words(replayed, capsys, argv):
+    assert cli.run([argv[0], "-o", "r.html", *argv[1:]]) == 2
+    error = "diagnose: error: Invalid --output 'r.html': the name must end in .json or .txt.\n"
+    assert capsys.readouterr().err.endswith(error)
+
+
+def test_an_input_is_no_output(tmp_path):
+    (tmp_path / "a.json").write_text("mine")
+    request = ResultRequest(output=str(tmp_path / "a.json"), force=True)
+    with pytest.raises(UsageError, match="which is read"):
+        plan_text(request, inputs=[tmp_path / "a.json"])
+
+
+def test_a_file_that_cannot_be_written_costs_no_answer(tmp_path, capsys):
+    path = tmp_path / "r.txt"
+    path.write_text("of another process")
+    with pytest.raises(OutputError, match="exists already"):
+        answer_text(lambda: "text", lambda: "{}", ResultRequest(output=str(path)), [path])
+    assert capsys.readouterr().out == "text\n"
+
+
+def test_a_reader_that_goes_away_is_no_fault():
+    code = "from diagnose.cli import main; import sys; sys.exit(main.run(['explain', '--json']))"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-c", code], check=False, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_terminal_without_the_characters_gets_replacements(monkeypatch, tmp_path):
+    path = tmp_path / "out.txt"
+    with path.open("w", encoding="ascii") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        print_result("1 \u00b5s")
+    assert path.read_text() == "1 ?s\n"
+
+
+@pytest.fixture
+def monitored(monkeypatch):
+    """Return what monitor was asked for, without asking a driver."""
+    asked = []
+    monkeypatch.setattr("diagnose.monitor.watch", lambda request: asked.append(request) or 0)
+    return asked
+
+
+def test_monitor_prints_json_like_every_other_command(monitored, capsys):
+    assert cli.run(["monitor", "--json", "--seconds", "1"]) == 0
+    assert cli.run(["monitor", "--seconds", "1", "--json"]) == 0
+    assert cli.run(["monitor", "--seconds", "1", "-o", "r.json"]) == 0
+    assert [(request.json_file, request.output) for request in monitored] == [
+        ("-", None),
+        ("-", None),
+        (None, "r.json"),
+    ]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("argv", [["--json", "gpus.json"], ["--json=gpus.json"]])
+def test_the_file_that_monitor_s_json_took_is_written_with_a_hint(monitored, capsys, argv):
+    assert cli.run(["monitor", *argv]) == 0
+    assert [request.json_file for request in monitored] == ["gpus.json"]
+    hint = "diagnose: --json FILE is deprecated: use --output FILE, or --json alone for standard output\n"
+    assert capsys.readouterr().err == hint
+
+
+def test_a_number_of_a_gpu_is_a_number(capsys):
+    assert cli.run(["monitor", "--gpus", "0,a"]) == 2
+    assert "Invalid value for --gpus: '0,a' is not a list of GPU numbers such as 0,1." in capsys.readouterr().err

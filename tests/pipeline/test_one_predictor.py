@@ -1,0 +1,80 @@
+"""A change has one prediction: on its card, in the waterfall, in what-if, and beside a trial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnose.model.events import Device
+from diagnose.pipeline import what_if
+from diagnose.pipeline.rank import analyze_rank
+from diagnose.pipeline.what_if import WhatIfRequest, run_what_if
+from diagnose.trace_reader import open_captures
+from diagnose.trials.candidates import candidates
+
+CAPTURES = sorted((Path(__file__).parents[2] / "fixtures" / "captures").iterdir())
+A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
+
+
+@pytest.fixture
+def agree(monkeypatch):
+    """Return a function that compares all predictions of a capture, and returns how many there are."""
+
+    def check(capture, *, first_only=False):
+        d = analyze_rank(capture, draw=False)
+        monkeypatch.setattr(what_if, "open_captures", lambda _paths: [capture])
+        predicted = [p for p in d.prescriptions if p.predicted_step_ns is not None]
+        for p in predicted[:1] if first_only else predicted:
+            assert p.predicted_step_ns == pytest.approx(d.step_ns - sum(p.saves_ns) / 2)
+            result = run_what_if("trace.json", WhatIfRequest(apply=(p.id,)))
+            assert result.baseline_ns == d.step_ns
+            assert result.after_ns == pytest.approx(p.predicted_step_ns)
+            assert result.forecasts[-1].low_ns == pytest.approx(d.step_ns - p.saves_ns[1])
+            assert result.forecasts[-1].high_ns == pytest.approx(d.step_ns - p.saves_ns[0])
+        cards = {p.id: p.predicted_step_ns for p in predicted}
+        for candidate in candidates(d, ()):
+            after_ns = candidate.predicted_ratio * (d.step_ns - d.recording_ns) + d.recording_ns
+            assert after_ns == pytest.approx(cards[candidate.id])
+        if d.waterfall is not None:
+            first = d.waterfall.forecasts[1]
+            assert first.step_ns == pytest.approx(cards[first.ids[0]])
+        return len(predicted)
+
+    return check
+
+
+@pytest.mark.parametrize("folder", CAPTURES, ids=lambda path: path.name)
+def test_of_captures(folder, agree):
+    assert agree(open_captures([folder])[0]) > 0
+
+
+def test_of_a_step_with_an_end_that_is_cut(recording, agree):
+    """Loading, launches, a sync and float32 products: models of their own, shares, and savings beyond their cause."""
+    r = recording(devices=[A100])
+    for number in range(6):
+        at = number * 4000
+        r.step(number + 1, at, at + 4000)
+        r.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 900)
+        for i in range(20):
+            r.op("aten::relu", at + 900 + i * 100, at + 1000 + i * 100)
+            r.kernel("relu", at + 995 + i * 100, at + 1005 + i * 100, launched=(at + 985 + i * 100, at + 990 + i * 100))
+        r.op("aten::mm", at + 2900, at + 2910, shapes="[[2000, 1950], [1950, 2000]]", types='["float", "float"]')
+        r.kernel("ampere_sgemm_128x64_nn", at + 2915, at + 3715, launched=(at + 2901, at + 2905))
+        r.op("aten::item", at + 2920, at + 3720)
+        r.runtime("cudaStreamSynchronize", at + 2925, at + 3718)
+    assert agree(r.capture()) >= 3
+
+
+def test_of_recorded_traces(recorded, extent, agree):
+    for name in recorded.of(extent)[:: 1 if extent == "all" else 3]:
+        agree(recorded.captures[name], first_only=True)
+
+
+def test_what_recording_cost_is_no_part_of_the_ratio():
+    """A card shows 8 of 12 ms, of which recording is 2: a trial is predicted to take 6 of 10."""
+    d = analyze_rank(open_captures([CAPTURES[0]])[0], draw=False)
+    p = replace(d.prescriptions[0], predicted_step_ns=8e6)
+    made = replace(d, prescriptions=(replace(p, id="schedule-gc"),), step_ns=12e6, recording_ns=2e6)
+    assert candidates(made, ())[0].predicted_ratio == pytest.approx(0.6)

@@ -1,0 +1,107 @@
+"""What prescriptions save, replayed: numbers that a reader can add up. Times in µs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.pipeline.savings import path_of, replay_savings, waterfall
+
+
+def finding(rule, lost_us, tasks=()):
+    return Finding(rule, rule, lost_us * 1000, tasks=np.array(tasks, np.intp))
+
+
+def prescription(rule, least_us, most_us, name=""):
+    return Prescription(
+        rule, name or f"mend-{rule}", f"Mend {rule}", "", "", (least_us * 1000, most_us * 1000), None, ""
+    )
+
+
+@pytest.fixture
+def stalled(recording):
+    """A step in which Python runs from 110 to 390 with the device idle from 100 to 410, then a kernel to 500."""
+    r = recording()
+    r.step(1, 0, 405)
+    r.op("aten::mm", 0, 30)
+    r.kernel("a", 20, 100, launched=(10, 15))
+    r.op("aten::mm", 390, 405)
+    r.kernel("b", 410, 500, launched=(400, 405))
+    return r.tables()
+
+
+@pytest.fixture
+def hidden(recording):
+    """A step that the host binds: kernels of 40 launched every 100; the last ends at 450."""
+    r = recording()
+    r.step(1, 0, 405)
+    for i in range(5):
+        r.op("aten::mm", 100 * i, 100 * i + (95 if i < 4 else 5))
+        r.kernel("volta_sgemm", 100 * i + 10, 100 * i + 50, launched=(100 * i, 100 * i + 5))
+    return r.tables()
+
+
+def test_half_of_a_stall_saves_half_of_it(stalled):
+    # Python takes 290 of the step; without half of it b is launched at 400 - 145 = 255, starts at 265, ends at 355.
+    found, p = [finding("python-stall", 290)], prescription("python-stall", 145, 290)
+    replayed = replay_savings(stalled, found, [p])
+    (after,) = replayed.prescriptions
+    assert after.basis == "replay"
+    assert after.saves_ns == pytest.approx((145_000, 290_000))
+    assert after.predicted_step_ns == pytest.approx(500_000 - 217_500)
+    assert replayed.on_path["python-stall"] == pytest.approx(290 / 500)
+
+
+def test_faster_kernels_save_nothing_where_the_host_binds(hidden):
+    # Half of each kernel's 40 goes; only the last one ends the step: 450 - 20.
+    found = [finding("slow-kernel", 100, range(5))]
+    (after,) = replay_savings(hidden, found, [prescription("slow-kernel", 0, 100)]).prescriptions
+    assert after.saves_ns == pytest.approx((0, 20_000))
+
+
+def test_what_no_graph_can_tell_stays_a_bound(stalled):
+    (after,) = replay_savings(
+        stalled, [finding("at-roofline", 100)], [prescription("at-roofline", 10, 20)]
+    ).prescriptions
+    assert after.basis == "bound"
+    assert after.saves_ns == (10_000, 20_000)
+
+
+def test_a_saving_is_at_most_what_the_cause_costs(stalled):
+    found, p = [finding("python-stall", 100)], prescription("python-stall", 100, 100)
+    assert replay_savings(stalled, found, [p]).prescriptions[0].saves_ns == pytest.approx((100_000, 100_000))
+
+
+def test_savings_fall_one_after_the_other_and_are_not_added(stalled):
+    found = [finding("python-stall", 290), finding("slow-kernel", 85, [0, 1])]
+    prescribed = [prescription("python-stall", 290, 290), prescription("slow-kernel", 85, 85)]
+    replayed = replay_savings(stalled, found, prescribed)
+    falls = waterfall(stalled, found, replayed)
+    assert [f.title for f in falls.forecasts] == ["now", "Mend python-stall", "Mend slow-kernel"]
+    # 500; without Python b is launched at 110, starts at 120 and takes 90; with both halved b takes 45.
+    assert [f.step_ns for f in falls.forecasts] == pytest.approx([500_000, 210_000, 165_000])
+    alone = {p.rule: p.saves_ns[1] for p in replayed.prescriptions}
+    assert alone["slow-kernel"] == pytest.approx(45_000)
+
+
+def test_one_prescription_for_each_finding_falls(stalled):
+    found = [finding("python-stall", 290)]
+    prescribed = [prescription("python-stall", 100, 290, "large"), prescription("python-stall", 50, 60, "small")]
+    falls = waterfall(stalled, found, replay_savings(stalled, found, prescribed))
+    assert [f.ids for f in falls.forecasts] == [(), ("large",)]
+
+
+def test_nothing_to_gain_is_no_waterfall(hidden):
+    found = [finding("slow-kernel", 1)]
+    assert waterfall(hidden, found, replay_savings(hidden, found, [prescription("slow-kernel", 0, 1)])) is None
+
+
+def test_the_drawn_path_is_a_chain_over_the_step(stalled):
+    path = path_of(stalled, replay_savings(stalled, [finding("python-stall", 290)], []))
+    assert [(p.start_ns, p.end_ns, p.category) for p in path.pieces] == [
+        (0, 400_000, "host"),
+        (400_000, 410_000, "latency"),
+        (410_000, 500_000, "compute"),
+    ]
+    assert path.pieces[-1].name == "b"
