@@ -15,16 +15,19 @@ import math
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.pipeline.rank import analyze_rank, build_tables
 from diagnose.reports import json as json_report
+from diagnose.trace_reader import read_trace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, here and in every process that a test starts
 
@@ -32,6 +35,9 @@ LONGEST = ("faults", "e2e", "fixtures", "capture", "kernels/distributed", "kerne
 TESTS = Path(__file__).parent / "tests"
 NOT_EVERYDAY = ("full", "timing")
 CPU_BEFORE = pytest.StashKey[float]()
+TRACES = Path(__file__).parents[1] / "shared" / "traces"
+MAX_EVERYDAY_BYTES = 500_000  # of a recorded trace: the larger ones take most of the time
+Value = TypeVar("Value")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -148,3 +154,52 @@ def checked(make: Callable[[Diagnosis], str]) -> Callable[[Diagnosis], str]:
 
 
 json_report.render = checked(json_report.render)  # before any test imports it
+
+
+class OnDemand(Mapping[str, Value]):
+    """Makes the value of a name the first time that it is asked for."""
+
+    def __init__(self, names: Iterable[str], make: Callable[[str], Value]) -> None:
+        self.names, self.make, self.made = tuple(names), make, dict[str, Value]()
+
+    def __getitem__(self, name: str) -> Value:
+        if name not in self.made:
+            self.made[name] = self.make(name)
+        return self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class Corpus:
+    """The recorded traces beside the repository, each read and examined once, and only where a test wants it."""
+
+    def __init__(self) -> None:
+        files = [path for path in sorted(TRACES.glob("*.json.gz")) if "not_kineto" not in path.name]
+        self.files = {path.name.removesuffix(".json.gz"): path for path in files}
+        self.captures = OnDemand(self.files, lambda name: Capture(read_trace(self.files[name])))
+        self.tables = OnDemand(self.files, lambda name: build_tables(self.captures[name], self.captures[name].trace))
+        self.diagnoses = OnDemand(self.files, lambda name: analyze_rank(self.captures[name]))
+
+    def of(self, extent: str) -> list[str]:
+        """Return the names of all traces, or of those that are small enough for every day."""
+        return [
+            name for name, path in self.files.items() if extent == "all" or path.stat().st_size < MAX_EVERYDAY_BYTES
+        ]
+
+
+@pytest.fixture(params=["small", pytest.param("all", marks=pytest.mark.full)])
+def extent(request: pytest.FixtureRequest) -> str:
+    """Run a test over the small recorded traces, and under ``full`` over all."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Corpus:
+    """Return the corpus; skip where it is absent."""
+    if not TRACES.is_dir():
+        pytest.skip("the recorded traces (../shared/traces) are not here")
+    return Corpus()

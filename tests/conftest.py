@@ -13,12 +13,11 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -37,17 +36,14 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.events import Device, Events, Kind, Thread, Trace
 from diagnose.pipeline.rank import analyze_rank, build_tables
 from diagnose.tables import Tables
-from diagnose.trace_reader import read_trace
 
 COLUMNS = (
     "thread", "device", "stream", "correlation", "size", "shapes", "types", "values", "detail", "sequence", "grid",
     "awaits",
 )  # fmt: skip
-Value = TypeVar("Value")
 EPOCH_NS = 1_700_000_000_000_000_000
 COPY_CALL = "cudaMemcpyAsync"
 LAUNCH_CALL = "cudaLaunchKernel"
-TRACES = Path(__file__).parents[2] / "shared" / "traces"
 
 # A shell that runs the tests in the background ignores the interrupt, and every script they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -328,55 +324,3 @@ def queued() -> Any:
 @pytest.fixture(scope="session")
 def presentable() -> Callable[[Prescription], None]:
     return assert_presentable
-
-
-EVERYDAY_BYTES = (
-    500_000  # of a recorded trace; the larger ones take most of the time, and scripts/accuracy has them all
-)
-
-
-class OnDemand(Mapping[str, Value]):
-    """Makes the value of a name the first time that it is asked for."""
-
-    def __init__(self, names: Iterable[str], make: Callable[[str], Value]) -> None:
-        self.names, self.make, self.made = tuple(names), make, dict[str, Value]()
-
-    def __getitem__(self, name: str) -> Value:
-        if name not in self.made:
-            self.made[name] = self.make(name)
-        return self.made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-class Corpus:
-    """The recorded traces beside the repository, each read and examined once, and only where a test wants it."""
-
-    def __init__(self) -> None:
-        files = [path for path in sorted(TRACES.glob("*.json.gz")) if "not_kineto" not in path.name]
-        self.files = {path.name.removesuffix(".json.gz"): path for path in files}
-        self.captures = OnDemand(self.files, lambda name: Capture(read_trace(self.files[name])))
-        self.tables = OnDemand(self.files, lambda name: build_tables(self.captures[name], self.captures[name].trace))
-        self.diagnoses = OnDemand(self.files, lambda name: analyze_rank(self.captures[name]))
-
-    def of(self, extent: str) -> list[str]:
-        """Return the names of all traces, or of those that are small enough for every day."""
-        return [name for name, path in self.files.items() if extent == "all" or path.stat().st_size < EVERYDAY_BYTES]
-
-
-@pytest.fixture(params=["small", pytest.param("all", marks=pytest.mark.full)])
-def extent(request: pytest.FixtureRequest) -> str:
-    """Run a test over the small recorded traces, and under ``full`` over all."""
-    return str(request.param)
-
-
-@pytest.fixture(scope="session")
-def recorded() -> Corpus:
-    """Return the corpus; skip where it is absent."""
-    if not TRACES.is_dir():
-        pytest.skip("the recorded traces (../shared/traces) are not here")
-    return Corpus()

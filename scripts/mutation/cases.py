@@ -20,9 +20,9 @@ class Case(NamedTuple):
 
 
 _TESTS = {
-    "queue": ("tests/tables", "tests/pipeline"),
-    "causes": ("tests/tables", "tests/pipeline"),
-    "verdict": ("tests/pipeline",),
+    "queue": ("tests/tables",),
+    "causes": ("tests/tables", "tests/pipeline/test_rank.py", "tests/pipeline/test_odd_traces.py"),
+    "verdict": ("tests/pipeline/test_verdict.py", "tests/pipeline/test_rank.py"),
     "replay": ("tests/replay",),
     "statistics": ("tests/**/test_statistics.py", "tests/trials/test_prove.py"),
     "patches": ("tests/**/test_patches.py", "tests/**/test_scaling_patch.py", "tests/changes"),

@@ -93,7 +93,6 @@ def test_slow_samples_are_hidden_behind_the_step():
     tuning = tune_loader(DataLoader(Slow(), batch_size=8, shuffle=True), lambda batch: time.sleep(0.01), seconds=0.5)
     assert tuning.settings.num_workers >= 1, str(tuning)
     assert tuning.speed_up > 1.1, str(tuning)  # loading and step together take 27 ms, the step alone 10
-    assert tuning.costs.samples > 0.014
 
 
 def test_persistent_workers_alone_would_change_the_second_epoch():
