@@ -116,8 +116,33 @@ def test_a_class_of_the_users_own_knows_its_arguments(patched):
         def __init__(self, params):
             super().__init__(params, lr=0.5)
 
-    patched("foreach-optimizer")
-    assert Mine(nn.Linear(1, 1).parameters()).param_groups[0]["lr"] == 0.5
+    log = patched("foreach-optimizer")
+    mine = Mine(nn.Linear(1, 1).parameters())
+    assert mine.param_groups[0]["lr"] == 0.5
+    assert mine.defaults["foreach"] is None  # its own constructor may not pass it on
+    assert log.done == []
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("no-buffer-broadcast", {"broadcast_buffers": False}),
+        ("bucket-gradients", {"bucket_cap_mb": 25.0, "gradient_as_bucket_view": True}),
+        ("overlap-gradients", {"bucket_cap_mb": 25.0, "gradient_as_bucket_view": True}),
+    ],
+)
+def test_ddp_is_made_with_these_arguments(patched, monkeypatch, name, given):
+    made = []
+    ddp = nn.parallel.DistributedDataParallel
+
+    def init(self, module, broadcast_buffers=True, bucket_cap_mb=None, gradient_as_bucket_view=False):
+        made.append((broadcast_buffers, bucket_cap_mb, gradient_as_bucket_view))
+
+    monkeypatch.setattr(ddp, "__init__", init)
+    patched(name)
+    ddp(nn.Linear(1, 1), broadcast_buffers=True, bucket_cap_mb=1000)
+    usual = {"broadcast_buffers": True, "bucket_cap_mb": 1000, "gradient_as_bucket_view": False}
+    assert made == [tuple((usual | given).values())]
 
 
 def test_the_forward_runs_in_bf16_and_returns_fp32(patched):

@@ -17,7 +17,7 @@ ONE, OTHER = CAPTURES / "slow_dataset", CAPTURES / "gc_every_step"
     [
         (("analyze", "--json", "--quiet", "--html", "report.html", ONE), (0,)),
         (("compare", "--json", ONE, OTHER), (0,)),
-        (("gate", "--quiet", "--junit", "gate.xml", ONE, OTHER), (0, 3, 4)),
+        (("gate", "--quiet", "--junit", "gate.xml", ONE, OTHER), (0, 3, 4, 7)),
         (("what-if", "--json", "--without", "data-stall", ONE), (0,)),
     ],
     ids=lambda value: value[0] if isinstance(value[0], str) else "",

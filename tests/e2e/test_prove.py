@@ -117,7 +117,7 @@ def test_what_cannot_be_proven_is_one_sentence(diagnose, script):
         (("--apply", "defer-sync", "train.py"), "by hand"),
         (("--apply", "no-such-thing", "train.py"), "There is no change no-such-thing"),
         (("--budget", "soon", "train.py"), "Invalid --budget 'soon': use 90s, 10m or 1h."),
-        (("nowhere.py",), "no script or capture"),
+        (("nowhere.py",), "The script or capture nowhere.py does not exist"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_runs(diagnose, script, arguments, said):

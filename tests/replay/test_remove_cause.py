@@ -1,5 +1,6 @@
 """Causes of findings taken out of a graph, whole or in part. Times in µs."""
 
+import numpy as np
 import pytest
 
 from diagnose.model.diagnosis import Finding
@@ -29,3 +30,14 @@ def test_pauses_shrink(recording):
     assert t.causes.totals()["kernel-latency"] == 4_000
     change = remove_cause(t, Finding("kernel-latency", "", 4_000), "pause", 0.5)
     assert simulate(change(build(t))).window_ns == pytest.approx(98_000)
+
+
+def test_kernels_shrink_by_what_was_lost_in_all_steps(recording):
+    r = recording()
+    for n in range(2):
+        r.step(n, 500 * n, 500 * n + 20)
+        r.kernel("a", 500 * n, 500 * n + 400, launched=(500 * n - 9, 500 * n - 5))
+    t = r.tables()
+    finding = Finding("slow-kernel", "", 100_000, tasks=np.arange(2))  # of each step
+    shorter = remove_cause(t, finding, "tasks", 1.0)(build(t))
+    assert shorter.duration[shorter.is_task].tolist() == [300_000, 300_000]

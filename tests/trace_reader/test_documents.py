@@ -13,6 +13,7 @@ from diagnose.model.records import DdpRecord, LoaderRecord, OptimizerRecord, as_
 from diagnose.trace_reader import documents
 from diagnose.trace_reader.documents import read_info, read_samples
 
+SECRET = "hf_" + "aB3" * 12
 NESTED = "[" * 1000 + "]" * 1000
 
 
@@ -132,3 +133,12 @@ def test_a_file_that_grows_without_end_is_left_after_its_limit(tmp_path, monkeyp
     path.write_bytes(gzip.compress(b"[" + b"0," * (2 << 20)))  # 4 MiB in 4 kB
     with pytest.raises(InputError, match="holds more than 1 MiB"):
         read(path)
+
+
+def test_credentials_in_a_description_of_an_earlier_version_are_masked(tmp_path):
+    path = tmp_path / "capture.json"
+    fields = {"command": ["train.py", "--api-key", SECRET, "--lr=0.1"], "notes": [f"HF_TOKEN={SECRET} was set"]}
+    path.write_text(json.dumps(CaptureInfo().to_json() | fields))
+    info = read_info(path)
+    assert info.command == ("train.py", "--api-key", "***", "--lr=0.1")
+    assert info.notes == ("HF_TOKEN=*** was set",)
