@@ -15,7 +15,7 @@ __all__ = ["is_scanty", "trust_notes"]
 
 FEW_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
 MIN_LOST = 0.001
-MUCH_WITHOUT_A_CORE = 0.05
+MAX_UNSCHEDULED_SHARE = 0.05
 MANY_ZERO = 0.01
 EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
 
@@ -31,10 +31,10 @@ def trust_notes(t: Tables) -> Iterator[Note]:
     yield from t.steps.notes
     info = t.capture.info
     yield from (Note(text) for text in (info.notes if info else ()))
-    if (share := ready_share(t)) > MUCH_WITHOUT_A_CORE:
+    if (share := ready_share(t)) > MAX_UNSCHEDULED_SHARE:
         yield Note(
-            f"The training thread stood ready without a core for {share:.0%} of the time watched: other processes, or "
-            "more threads than cores, took it. Measure on an idle machine, or with fewer threads."
+            f"The training thread was runnable but not scheduled for {share:.0%} of the time: the CPU is oversubscribed, by other "
+            "processes or by more threads than cores. Measure on an idle machine, or with fewer threads."
         )
     if t.device_id < 0:
         yield from _without_device(t)

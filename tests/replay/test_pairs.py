@@ -30,7 +30,7 @@ def found(name):
     ("before", "after"),
     [("kineto_rn50_nw0_a", "kineto_rn50_nw4_a"), ("kineto_rn50_profapi_nw0", "kineto_rn50_profapi_nw4")],
 )
-def test_four_workers_are_foretold_to_a_tenth(before, after):
+def test_four_workers_are_predicted_to_a_tenth(before, after):
     """The later run's mean holds two steps half as long again as the others, so its median stands for it."""
     predicted = run_what_if(found(before), WhatIfRequest(workers=4)).after_ns
     (capture,) = open_captures([found(after)])

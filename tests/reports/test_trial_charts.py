@@ -22,7 +22,7 @@ def drawn(forms):
     return lambda *trials: trial_data(replace(forms["gaps"], trials=trials))
 
 
-def test_a_step_stands_within_its_interval_and_beside_the_one_foretold(drawn):
+def test_a_step_stands_within_its_interval_and_beside_the_one_predicted(drawn):
     data = drawn(FAST, FAILED, SLOW)
     assert data["names"] == ["load-in-workers", "autocast"]
     assert (data["baseline"], data["noise"]) == (20.0, 0.05)

@@ -19,12 +19,12 @@ def test_savings_are_a_share_of_the_step_that_is_not_recorded(recording, then):
     assert candidate.predicted_ratio == pytest.approx(then)
 
 
-def test_no_more_than_the_step_is_foretold_to_go():
+def test_no_more_than_the_step_is_predicted_to_go():
     (candidate,) = candidates(diagnosed((10.0, 10.0), 2.0), ())
     assert candidate.predicted_ratio == 0.0
 
 
-def test_nothing_is_foretold_of_what_was_not_prescribed():
+def test_nothing_is_predicted_of_what_was_not_prescribed():
     sham, schedule = candidates(diagnosed((5.0, 7.0)), ("sham", "schedule-gc"))
     assert (sham.predicted_ratio, sham.title) == (None, "Change nothing (a control)")
     assert schedule.predicted_ratio == pytest.approx(0.4)

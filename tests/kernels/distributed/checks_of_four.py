@@ -83,7 +83,7 @@ def check_compression_on_four_ranks():
         assert abs(found / expected - 1) < bound, (name, expected, found)
 
 
-def check_hybrid_sharding_equals_one_process_and_holds_what_was_foretold():
+def check_hybrid_sharding_equals_one_process_and_holds_what_was_predicted():
     alone = network()
     model = fully_sharded(copy.deepcopy(alone), two_levels("cpu", host=host()), blocks=nn.Linear)
     estimate = estimate_memory(alone, "hsdp", num_ranks=2, optimizer=torch.optim.AdamW, blocks=nn.Linear)

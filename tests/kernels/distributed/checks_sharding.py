@@ -58,7 +58,7 @@ def held(parameters, optimizer):
     return sizes.tolist()
 
 
-def check_fsdp_equals_one_process_and_holds_what_was_foretold():
+def check_fsdp_equals_one_process_and_holds_what_was_predicted():
     for reshard in (True, False):
         alone = network(width=63)
         model = copy.deepcopy(alone)
@@ -103,7 +103,7 @@ def check_fsdp_refuses():
         zero_optimizer(torch.optim.SGD, model.parameters(), lr=0.1)
 
 
-def check_zero_equals_one_process_and_holds_what_was_foretold():
+def check_zero_equals_one_process_and_holds_what_was_predicted():
     alone = network()
     ddp = DistributedDataParallel(copy.deepcopy(alone))
     estimate = estimate_memory(ddp.module, "zero", num_ranks=2, optimizer=torch.optim.AdamW)
