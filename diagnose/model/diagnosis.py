@@ -94,6 +94,7 @@ class Finding:
         default_factory=lambda: NO_TASKS, compare=False, repr=False
     )  # device tasks (rows of Tasks) that it accounts for
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
+    relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,9 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         replayed = replay_savings(t, found, prescribed)
         notes += [Note(replayed.why_not)] if replayed.why_not else []
         steps_after, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
-    found = [replace(f, path_share=replayed.on_path.get(f.rule)) for f in found]
+    found = [
+        replace(f, path_share=replayed.on_path.get(f.rule), relief_ns=replayed.relief_ns.get(f.rule)) for f in found
+    ]
     largest = dominant(answer, found, step_ns, t.steps.num)
     found.sort(key=lambda f: f is not largest)
 

@@ -9,6 +9,7 @@ from diagnose.analyzers import META
 from diagnose.changes.common.prescribe import effect_of
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
+from diagnose.model.intervals import Intervals, union
 from diagnose.replay.effects import Effect
 from diagnose.replay.path import critical_path, on_path, path_report, shares
 from diagnose.replay.predict import (
@@ -20,12 +21,17 @@ from diagnose.replay.predict import (
     replay_base,
     unchanged,
 )
-from diagnose.replay.simulate import simulate
+from diagnose.replay.remove_cause import remove_cause
+from diagnose.replay.simulate import period_ns, simulate
+from diagnose.replay.transforms import scale_host
 from diagnose.tables import Tables
+from diagnose.tables.gaps import launches_unlinked
 
 __all__ = ["Replayed", "after_prescription", "effect_in", "path_of", "replay_savings", "waterfall"]
 
 MIN_GAIN_SHARE = 0.01  # of the step: less is no step of the waterfall
+MAX_UNKNOWN_SHARE = 0.1  # of the step, of idle time without a known cause: beyond it a replay shows too little
+MAX_RELIEVED = 8  # findings, the largest; each costs a replay
 _BOUND_BY = {
     "host": "the host: Python and operators between launches",
     "compute": "the device's own kernels",
@@ -45,6 +51,7 @@ class Replayed:
     path: Mapping[str, float] | None = None  # shares of the critical path by category
     on_path: Mapping[str, float] = field(default_factory=dict)  # by rule: share of the path that its cause lies on
     why_not: str = ""  # why savings stayed bounds
+    relief_ns: Mapping[str, float] = field(default_factory=dict)  # by rule: what a step without its cause saves
 
 
 def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) -> Effect | None:
@@ -83,7 +90,35 @@ def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Pre
     effects = {p.id: effect for p in prescribed if (effect := effect_in(t, by_rule.get(p.rule), p)) is not None}
     replayed = [_with_savings(t, p, effects[p.id]) if p.id in effects else p for p in prescribed]
     replayed.sort(key=lambda p: -sum(p.saves_ns))
-    return Replayed(tuple(replayed), effects, base.error, path, covered)
+    return Replayed(tuple(replayed), effects, base.error, path, covered, relief_ns=_relief_of(t, found))
+
+
+def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
+    """Return what the step saves without the cause of each of the largest findings, ns, as far as a graph shows it.
+
+    Time that other work hides, or that another wait would take over, is lost but not saved. Where launches are not
+    linked to tasks, or much of the idle time has no cause, the graph does not show what holds the device, and nothing
+    is returned.
+    """
+    base, relief = replay_base(t), {}
+    unknown_ns = sum(f.lost_ns for f in found if not META[f.rule].explains)
+    if launches_unlinked(t.tasks) or unknown_ns >= MAX_UNKNOWN_SHARE * t.steps.step_ns:
+        return {}
+    for finding in [f for f in found if META[f.rule].kind != "state" and f.lost_ns > 0][:MAX_RELIEVED]:
+        transform = remove_cause(t, finding, META[finding.rule].cause, 1.0)
+        if transform is not None:
+            graph = transform(base.graph)
+            if META[finding.rule].cause == "copy":
+                graph = scale_host(graph, _copy_calls(t), 0.0)
+            share = 1 - period_ns(graph, simulate(graph), base.owner) / base.period_ns
+            relief[finding.rule] = max(share, 0.0) * t.steps.step_ns
+    return relief
+
+
+def _copy_calls(t: Tables) -> Intervals:
+    """Return the calls that copy: from pageable memory they take as long as the copy."""
+    calls = t.tasks.launch[t.tasks.is_copy & (t.tasks.launch >= 0)]
+    return union((t.trace.events.start[calls], t.trace.events.end[calls]))
 
 
 def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterfall | None:

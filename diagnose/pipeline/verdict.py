@@ -57,11 +57,18 @@ def dominant(
 ) -> Finding | None:
     """Return the finding that answers, None where none looks where the verdict points; findings come largest first.
 
-    Time without a known cause is no answer beside a cause of 10 % of the step. Recording makes some causes longer than
-    they are: where another one is nearly as large and recurs in most steps, it is preferred to one of those.
+    On a full device where no kernel is a waste, waiting of 10 % of the step answers. Time without a known cause is no
+    answer beside a cause of 10 % of the step. Recording makes some causes longer than they are: where another one is
+    nearly as large and recurs in most steps, it is preferred to one of those. A finding whose cause costs next to
+    nothing, since other work would take its time, gives way to one that costs 10 %.
     """
-    large = (f for f in findings if f.lost_ns >= at.answering_share * step_ns)
+    large = [f for f in findings if f.lost_ns >= at.answering_share * step_ns]
     answers = [f for f in large if matches_verdict(found, META[f.rule])]
+    if not answers and found == "kernel-bound":
+        answers = [f for f in large if _is_waiting(f) and f.lost_ns >= at.known_share * step_ns]
+    costly = [f for f in answers if _relief_share(f, step_ns) >= at.known_share and META[f.rule].explains]
+    if costly:
+        answers = [f for f in answers if _relief_share(f, step_ns) >= at.answering_share]
     known = [f for f in answers if META[f.rule].explains]
     if known and known[0].lost_ns >= at.known_share * step_ns:
         answers = known
@@ -75,6 +82,16 @@ def dominant(
         and f.count >= at.recurs_in * num_steps
     )
     return next(near, answers[0])
+
+
+def _relief_share(finding: Finding, step_ns: float) -> float:
+    """Return what a step without the cause saves, where that was replayed, else what it loses."""
+    return (finding.lost_ns if finding.relief_ns is None else finding.relief_ns) / step_ns
+
+
+def _is_waiting(finding: Finding) -> bool:
+    rule = META[finding.rule]
+    return rule.kind == "idle" and rule.explains
 
 
 def headline(found: Verdict, queue: Queue | None, step_ns: float, largest: Finding | None) -> str:

@@ -166,7 +166,8 @@ def _recorded(trace: Trace) -> tuple[int, int]:
     """Return the interval with activity: device tasks and their launches, or host events where there are none.
 
     Work that was queued long before it started waited for something that the file does not hold, so it
-    begins with the first task then, not with its launch.
+    begins with the first task then, not with its launch. Of the first launch counts what a launch usually takes: the
+    first call of a recording takes longer.
     """
     events = trace.events
     tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
@@ -179,7 +180,13 @@ def _recorded(trace: Trace) -> tuple[int, int]:
     start, end = int(events.start[first]), int(events.end[tasks].max())
     launch = int(events.cause[first])
     if launch >= 0:
-        start = min(start, int(events.start[launch]))
+        start = min(start, max(int(events.start[launch]), int(events.end[launch]) - _usual_call_ns(trace, tasks)))
     begin = _after_cropped_work(trace, tasks, (start, end))
     start = start if begin is None else begin
     return start, max(end, start + 1)
+
+
+def _usual_call_ns(trace: Trace, tasks: Rows) -> int:
+    calls = trace.events.cause[tasks]
+    calls = calls[calls >= 0]
+    return int(np.median(trace.events.end[calls] - trace.events.start[calls]))

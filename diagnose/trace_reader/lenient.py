@@ -199,6 +199,7 @@ def _event(value: Mapping[str, object]) -> ExactEvent:
 def _args(args: Mapping[str, object]) -> Args:
     return Args(
         correlation=_whole(args.get("correlation")),
+        external=_whole(args.get("External id")),
         device=_label(args.get("device"), -1),
         stream=_label(args.get("stream"), ""),
         bytes=_whole(args.get("bytes")),

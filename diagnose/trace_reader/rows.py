@@ -27,6 +27,7 @@ _DTYPES: Final = {
     "device": np.int16,
     "stream": np.int32,
     "correlation": np.int64,
+    "external": np.int64,  # of calls and tasks without a correlation id; becomes one where it serves as one
     "size": np.int64,
     "shapes": np.int32,
     "types": np.int32,

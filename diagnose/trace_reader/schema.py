@@ -97,6 +97,7 @@ _FIELD_NAMES = {
     "input_dims": "Input Dims",
     "input_types": "Input type",
     "input_values": "Concrete Inputs",
+    "external": "External id",
     "sequence": "Sequence number",
     "stack": "Call stack",
     "allocated": "Bytes",
@@ -116,6 +117,7 @@ class Args(Struct, frozen=True, gc=False, rename=_FIELD_NAMES):
     """``args`` of an event; ``_FIELD_NAMES`` has the names in the file where they differ."""
 
     correlation: int = -1
+    external: int = -1
     device: int | str = -1
     stream: int | str = ""  # a runtime call of HIP writes "0x0" here, cuda_sync writes 4294967295 for none
     bytes: int = -1

@@ -69,6 +69,7 @@ def finish(rows: EventRows) -> Table | None:
     if len(lost):
         columns["thread"][lost] = rows.fields.threads.of_unknown()
         notes = (*notes, thread_note(len(lost)))
+    _take_external_ids(columns, names)
     columns["cause"] = _find_causes(columns["kind"], columns["correlation"], columns["name"], names)
     columns["size"] = _sizes(columns)
     bound_sizes(columns)
@@ -163,6 +164,25 @@ def _repeated(columns: Mapping[str, npt.NDArray[Any]]) -> Mask:
 def _same_times(start: Ints, end: Ints) -> Rows:
     same = (start[1:] == start[:-1]) & (end[1:] == end[:-1])
     return np.flatnonzero(np.r_[False, same] | np.r_[same, False])
+
+
+def _take_external_ids(columns: _Columns, names: Sequence[str]) -> None:
+    """Let equal external ids join calls and tasks in a file without any correlation id.
+
+    Some exporters write one external id for each call there; others write the operator's, which several launches of it
+    share: such an id joins nothing.
+    """
+    external, kind = columns.pop("external"), columns["kind"]
+    calls = np.flatnonzero((kind == Kind.RUNTIME) & (external > 0))
+    tasks = np.flatnonzero(np.isin(kind, DEVICE_KINDS) & (external > 0))
+    if not len(calls) or not len(tasks) or (columns["correlation"][kind == Kind.RUNTIME] > 0).any():
+        return
+    launching = np.fromiter(map(is_launch, names), np.bool_, len(names))[columns["name"][calls]]
+    ids, num = np.unique(external[calls[launching]], return_counts=True)
+    rows = np.concatenate([calls[launching], tasks])
+    rows = rows[np.isin(external[rows], ids[num == 1])]
+    columns["correlation"] = columns["correlation"].copy()  # where nothing was recorded it cannot be written to
+    columns["correlation"][rows] = external[rows]
 
 
 def _find_causes(

@@ -97,10 +97,35 @@ def test_where_nothing_lies_in_the_verdicts_scope_nothing_dominates(recording):
     r.step(1, 0, 1000)
     r.op("aten::mm", 0, 1000)
     r.kernel("gemm", 0, 500, launched=(-20, -15))
-    r.kernel("gemm", 600, 1000, launched=(590, 595))
+    r.kernel("gemm", 550, 1000, launched=(540, 545))
     answer = r.diagnosis()
     assert (answer.verdict, answer.dominant) == ("kernel-bound", None)
     assert ids(answer.findings) == ["launch-bound"]
+
+
+def test_waiting_of_a_tenth_of_the_step_answers_where_no_kernel_is_a_waste(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 1000)
+    r.kernel("gemm", 0, 500, launched=(-20, -15))
+    r.kernel("gemm", 600, 1000, launched=(590, 595))
+    answer = r.diagnosis()
+    assert (answer.verdict, answer.dominant) == ("kernel-bound", "launch-bound")
+
+
+def test_a_copy_that_computation_would_hide_gives_way_to_the_stall_that_holds_the_host(recording):
+    r = recording()
+    for step in range(4):
+        at = 10_000 * step
+        r.step(step + 1, at, at + 10_000)
+        r.op("aten::mm", at, at + 5000)
+        r.copy("Memcpy DtoH (Device -> Pinned)", at + 100, at + 5000, launched=(at + 50, at + 60))
+        r.kernel("gemm", at + 5000, at + 6500, launched=(at + 80, at + 90))
+    answer = r.diagnosis()
+    relief = {f.rule: f.relief_ns for f in answer.findings}
+    assert relief["exposed-copy"] <= 100_000
+    assert relief["python-stall"] >= 3_000_000
+    assert answer.dominant == "python-stall"
 
 
 @pytest.mark.parametrize(("took", "answers"), [(1_999, False), (2_000, True)])

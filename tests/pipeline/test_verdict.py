@@ -1,5 +1,7 @@
 """The verdict: shallow, full, or deep with gaps; the finding that answers; and the sentence."""
 
+from dataclasses import replace
+
 import pytest
 
 from diagnose.analyzers import META
@@ -72,6 +74,30 @@ def found(rule, share, count=10):
 )
 def test_which_finding_answers(findings, expected):
     answer = dominant("gaps", findings, 1e6, 10)
+    assert (answer.rule if answer else None) == expected
+
+
+def relieved(rule, share, relief):
+    return replace(found(rule, share), relief_ns=relief * 1e6)
+
+
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    [
+        ([relieved("exposed-communication", 0.4, 0.0), relieved("python-stall", 0.15, 0.15)], "python-stall"),
+        ([relieved("exposed-communication", 0.4, 0.02), relieved("python-stall", 0.15, 0.15)], "exposed-communication"),
+        ([relieved("exposed-communication", 0.4, 0.0), relieved("python-stall", 0.15, 0.09)], "exposed-communication"),
+        ([relieved("exposed-communication", 0.4, 0.0), found("python-stall", 0.15)], "python-stall"),
+        ([found("exposed-communication", 0.4), relieved("python-stall", 0.15, 0.15)], "exposed-communication"),
+    ],
+)
+def test_a_cause_that_costs_nothing_gives_way_to_one_that_costs_a_tenth(findings, expected):
+    assert dominant("gaps", findings, 1e6, 10).rule == expected
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.1, "python-stall"), (0.099, None)])
+def test_beside_a_full_device_waiting_of_a_tenth_answers(share, expected):
+    answer = dominant("kernel-bound", [found("python-stall", share)], 1e6, 10)
     assert (answer.rule if answer else None) == expected
 
 

@@ -191,3 +191,11 @@ def test_a_side_stream_that_waits_for_another_is_not_cropped(recording):
     r.kernel("gemm", 10, 1000, stream=7, launched=(0, 5))
     r.kernel("side", 1010, 15_000, stream=9, launched=(20, 25))
     assert steps(r).window == (-20_000, 15_000_000)
+
+
+def test_of_the_first_launch_of_an_unmarked_recording_counts_what_launches_usually_take(recording):
+    r = recording()
+    r.kernel("gemm", 100, 200, launched=(50, 90))
+    for i in range(2):
+        r.kernel("gemm", 200 + 100 * i, 300 + 100 * i, launched=(95 + 5 * i, 98 + 5 * i))
+    assert r.tables().steps.window[0] == 87_000

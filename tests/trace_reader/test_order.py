@@ -110,3 +110,26 @@ def test_short_operators_of_one_microsecond_are_no_repetition(read_events):
     trace = read_events(op("aten::empty", 5, 0), op("aten::empty", 5, 0), call("cudaEventQuery", 7, 1, 0))
     assert len(trace.events) == 3
     assert not trace.trust
+
+
+def external(name: str, ts: int, number: int, cat: str) -> dict[str, Any]:
+    return {**op(name, ts, 2, cat), "args": {"External id": number, "device": 0, "stream": 7}}
+
+
+def test_equal_external_ids_join_where_there_are_no_correlation_ids(read_events):
+    calls = [external("hipLaunchKernel", 10 * i, i, "cuda_runtime") for i in (1, 2)]
+    tasks = [external("gemm", 10 * i + 5, i, "kernel") for i in (1, 2)]
+    events = read_events(*calls, *tasks).events
+    assert events.cause.tolist() == [-1, 0, -1, 2]
+    assert events.correlation.tolist() == [1, 1, 2, 2]
+
+
+def test_an_external_id_that_launches_share_joins_nothing(read_events):
+    shared = [external("hipLaunchKernel", ts, 1, "cuda_runtime") for ts in (10, 20)]
+    assert read_events(*shared, external("gemm", 30, 1, "kernel")).events.cause.tolist() == [-1, -1, -1]
+
+
+def test_external_ids_mean_nothing_beside_correlation_ids(read_events):
+    linked = [call("hipLaunchKernel", 10, 1), task("gemm", 20, 1)]
+    more = [external("hipLaunchKernel", 30, 7, "cuda_runtime"), external("gemm", 40, 7, "kernel")]
+    assert read_events(*linked, *more).events.cause.tolist() == [-1, 0, -1, -1]
