@@ -41,8 +41,9 @@ Not modelled: other ranks (a collective takes as long as it took), a launch that
 kernels slowing each other down, DataLoader workers (loading is host work of the training thread).
 Host work keeps its measured length, so no question here tests how well that of a changed script is predicted.
 
-Where usual delays miss by more than 3 %, single delays of 1 to 108 ms are not explained by the graph: in
-edge_trimmed_base nine of ten tasks have no launch record; in tl_rn_actckpt_ddp_mi300x twelve such delays sum to 60 ms,
+Traces without launch records for most tasks, or with unrecorded nodes of graphs, are refused with that reason and do
+not count. Where usual delays miss by more than 3 %, single delays of 1 to 108 ms are not explained by the graph: in
+tl_rn_actckpt_ddp_mi300x twelve such delays sum to 60 ms,
 22 ms of them before tasks without a launch record, the rest unexplained; in hta_dlrm_v100_test kernels of a CUDA graph
 and collectives start up to 46 ms after their launch on a free stream.
 
@@ -70,6 +71,7 @@ class Row:
     held_out: float | None
     mean_of_others: float | None
     unlinked: float
+    refused: str  # why nothing is replayed, whatever the error
 
 
 def main() -> int:
@@ -106,6 +108,7 @@ def replayed(path: Path) -> Row | None:
     from diagnose.errors import DiagnoseError
     from diagnose.pipeline.rank import build_tables
     from diagnose.replay import build, simulate, typical_delays
+    from diagnose.replay.base import unreplayable
     from diagnose.trace_reader import open_captures
 
     try:
@@ -143,6 +146,7 @@ def replayed(path: Path) -> Row | None:
         held_out=held_out,
         mean_of_others=mean_of_others,
         unlinked=float((t.tasks.launch < 0).mean()),
+        refused=unreplayable(t),
     )
 
 
@@ -162,7 +166,7 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def summary(rows: list[Row]) -> list[str]:
-    usual = [abs(r.usual) for r in rows]
+    usual = [abs(r.usual) for r in rows if not r.refused] or [0.0]
     held_out = [abs(r.held_out) for r in rows if r.held_out is not None]
     steps = [r.step for r in rows]
     return [
@@ -171,6 +175,7 @@ def summary(rows: list[Row]) -> list[str]:
         f"(bars {MEDIAN_BAR:.1%} and {WORST_BAR:.0%}; zero by construction).",
         f"Usual delays: median {median(usual):.2%}, worst {max(usual):.2%}; "
         f"{sum(u <= WORST_BAR for u in usual)} of {len(usual)} within {WORST_BAR:.0%}.",
+        *(f"Refused, not among the usual delays ({r.usual:+.2%}): {r.name}. {r.refused}" for r in rows if r.refused),
         f"Held-out step: median {median(held_out):.2%}, worst {max(held_out):.2%} over {len(held_out)} traces "
         f"(bar: median {HELD_OUT_BAR:.0%}).",
     ]

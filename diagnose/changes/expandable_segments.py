@@ -5,7 +5,8 @@ What it does
     does not fit needs no new segment and no `cudaFree` before it.
 
 What to watch
-    `torch.cuda.empty_cache()` in the loop undoes it; take it out.
+    `torch.cuda.empty_cache()` in the loop undoes it; take it out. What was mapped once stays, so that steady steps call
+    the driver for pages only where their memory still grows: for a fifth of the calls' time at most.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CHANGE = Change(
         before="torch.cuda.empty_cache()   # in the loop: remove it",
         after="PYTORCH_ALLOC_CONF=expandable_segments:True python train.py\n"
         "# torch before 2.9: PYTORCH_CUDA_ALLOC_CONF",
-        least=0.3,
+        least=0.8,
         needs="Linux and a driver with virtual memory management",
     ),
     remedy="diagnose.kernels.allocator",

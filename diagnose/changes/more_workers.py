@@ -5,7 +5,8 @@ What it does
 
 What to watch
     Workers that are waited for deliver `num` batches in `num` steps, so that of `more` workers one arrives every
-    `num / more` steps. At least that much is gone only where what they compute leaves the step its core.
+    `num / more` steps. At least that much is gone only where what they compute leaves the step its core. Where a
+    trace does not show how many there are, twice as many are the least, and as many as keep up with the step the most.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def _advice(finding: Finding, step_ns: float) -> Advice | None:
     if not isinstance(num, int) or num <= 0:
         before = loader_call(facts, num_workers=num if num is not None else "…")
         after = loader_call(facts, num_workers="2 * loader.num_workers", **kept, **pin)
-        return Advice(before=before, after=after, most=0.9, needs=needs)
+        rest_ns = max(step_ns - finding.lost_ns, 1.0)
+        doubled = max(1 - max(step_ns / 2 - rest_ns, 0.0) / max(finding.lost_ns, 1.0), 0.0)
+        return Advice(before=before, after=after, least=HIDDEN * doubled, needs=needs)
     more = min(2 * num, MAX_WORKERS)
     least, most = _hidden(finding, num, more, step_ns)
     return Advice(

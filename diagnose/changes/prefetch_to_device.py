@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
 
-HIDDEN = (0.9, 1.0)  # of a copy's time, by the time that passes until its batch is wanted
-HOST_LEFT = (0.5, 0.0)  # of the host's part of the wait
+LINK_SHARE = (0.6, 0.9)  # of the link's rate that copies from pinned memory reach, at least and at most
+OLDEST_LINK = 16.0  # GB/s, of PCIe 3 with 16 lanes: where the device is in no table
 _FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
+_PAGEABLE = re.compile(r"Pageable", re.IGNORECASE)
+_PINNED = re.compile(r"Pinned", re.IGNORECASE)
 
 
 def _advice(finding: Finding, _step_ns: float) -> Advice | None:
@@ -40,15 +42,29 @@ def _advice(finding: Finding, _step_ns: float) -> Advice | None:
 def _effect(t: Tables, finding: Finding) -> Effect | None:
     import numpy as np
 
-    from diagnose.replay.effects import effect_of_tasks
+    from diagnose.replay.copy_ahead import CopiesAhead
+    from diagnose.replay.effects import Effect, limit_of
+    from diagnose.tables.roofline import gpu_spec
+    from diagnose.tables.syncs import blocking_calls
 
     tasks = np.flatnonzero(t.tasks.is_copy & t.tasks_matching(_FROM_HOST))
     if not len(tasks):
         return None
     length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
-    assumption = "Copies to the device run a batch ahead on a side stream, from pinned memory."
-    spared = (length * HIDDEN[0], length * HIDDEN[1])
-    return effect_of_tasks(t, finding, tasks, spared, assumption, host_left=HOST_LEFT)
+    size, spec = t.trace.events.size[t.tasks.row[tasks]], gpu_spec(t)
+    blocks = t.tasks_matching(_PAGEABLE)[tasks] | np.isin(t.tasks.launch[tasks], blocking_calls(t))
+    staged = blocks & ~t.tasks_matching(_PINNED)[tasks] & (size > 0)
+    took, rate = [length, length], "at the recorded rate"
+    if staged.any():
+        link = spec.pcie if spec is not None and spec.pcie > 0 else OLDEST_LINK
+        took = [np.where(staged, np.minimum(length, size / (share * link)), length) for share in LINK_SHARE]
+        rate = f"at {LINK_SHARE[0]:.0%} to {LINK_SHARE[1]:.0%} of {link:.0f} GB/s"
+    return Effect(
+        CopiesAhead(t, tasks, took[0]),
+        CopiesAhead(t, tasks, took[1]),
+        limit_of(t, finding, frees_host=True),
+        f"Copies to the device run a batch ahead on a side stream, from pinned memory {rate}; no call waits for them.",
+    )
 
 
 CHANGE = Change(

@@ -23,7 +23,7 @@ CHANGE = Change(
         "model = torch.compile(model, dynamic=True)\n"
         "# or name the dimension that changes:\n"
         "torch._dynamo.mark_dynamic(batch, 0)",
-        least=0.8,
+        least=0.9,
         needs="sizes that differ in known dimensions",
     ),
     remedy="diagnose.kernels.compiling",

@@ -13,7 +13,6 @@ from diagnose.model.intervals import Intervals, union
 from diagnose.replay.effects import Effect
 from diagnose.replay.path import critical_path, on_path, path_report, shares
 from diagnose.replay.predict import (
-    MAX_ERROR_TO_PREDICT,
     Predicted,
     path_shares,
     predict,
@@ -57,7 +56,7 @@ class Replayed:
 def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) -> Effect | None:
     """Return what a replay of the recorded steps does for a prescription, None where its savings stay bounds."""
     base = replay_base(t)
-    if finding is None or base.period_ns <= 0 or base.error > MAX_ERROR_TO_PREDICT:
+    if finding is None or base.period_ns <= 0 or base.refuses(META[finding.rule].cause):
         return None
     return effect_of(t, finding, prescription)
 
@@ -80,17 +79,13 @@ def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Pre
     chain = critical_path(base.graph, simulate(base.graph))
     path = shares(base.t, base.graph, chain)
     covered = {f.rule: on_path(t, base.graph, chain, f, META[f.rule].cause) for f in found}
-    if base.error > MAX_ERROR_TO_PREDICT:
-        why = (
-            f"Replayed with usual delays the step comes out {base.error:.0%} off: the trace does not show what its "
-            "tasks waited for, so what changes save is bounded, not replayed."
-        )
-        return Replayed(prescribed, error=base.error, path=path, on_path=covered, why_not=why)
+    if base.why_not and not base.is_hostless:
+        return Replayed(prescribed, error=base.error, path=path, on_path=covered, why_not=base.why_not)
     by_rule = {f.rule: f for f in found}
     effects = {p.id: effect for p in prescribed if (effect := effect_in(t, by_rule.get(p.rule), p)) is not None}
     replayed = [_with_savings(t, p, effects[p.id]) if p.id in effects else p for p in prescribed]
     replayed.sort(key=lambda p: -sum(p.saves_ns))
-    return Replayed(tuple(replayed), effects, base.error, path, covered, relief_ns=_relief_of(t, found))
+    return Replayed(tuple(replayed), effects, base.error, path, covered, base.why_not, relief_ns=_relief_of(t, found))
 
 
 def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:

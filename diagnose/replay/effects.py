@@ -10,12 +10,14 @@ import numpy.typing as npt
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Cause
+from diagnose.replay.base import replay_base
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.remove_cause import remove_cause
 from diagnose.replay.transforms import scale_host, shorten_tasks
 from diagnose.tables import Tables
+from diagnose.tables.host_work import waits_for_workers
 
-__all__ = ["Effect", "Floats", "effect_of_share", "effect_of_tasks"]
+__all__ = ["Effect", "Floats", "effect_of_share", "effect_of_tasks", "limit_of"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -37,11 +39,23 @@ def effect_of_share(t: Tables, finding: Finding, cause: Cause, shares: tuple[flo
         return None
     part = f"between {least:.0%} and {most:.0%}" if least < most else f"{most:.0%}"
     assumption = f"The change takes {part} of the cause away."
-    limit_ns = min(finding.lost_ns, t.steps.step_ns)
+    limit_ns = limit_of(t, finding, frees_host=cause in ("host-work", "device-wait"))
     if cause == "device-wait":
-        # Without a wait for the device the host runs ahead, which may cover more than the wait cost.
         assumption, limit_ns = "Nothing else needs the value at once.", t.steps.step_ns
     return Effect(remove_cause(t, finding, cause, least), transform, limit_ns, assumption)
+
+
+def limit_of(t: Tables, finding: Finding, *, frees_host: bool) -> float:
+    """Return what a change saves at most, ns per step.
+
+    What makes the host faster lets it run ahead, which may cover more idle time than the cause itself left behind: the
+    replay shows how much, where it shows what the step waits for. Where the step waits for workers that load, it shows
+    that no longer: a host that runs ahead would wait for them. Anything else saves at most what its finding costs.
+    """
+    whole = frees_host and t.device_id >= 0 and replay_base(t).is_reliable
+    return (
+        t.steps.step_ns if whole and not waits_for_workers(t, finding.rule) else min(finding.lost_ns, t.steps.step_ns)
+    )
 
 
 def effect_of_tasks(  # noqa: PLR0913  # each says something else
@@ -53,11 +67,12 @@ def effect_of_tasks(  # noqa: PLR0913  # each says something else
     *,
     host: Intervals | None = None,
     host_left: tuple[float, float] = (1.0, 1.0),
+    frees_host: bool = False,
 ) -> Effect:
     """Return the effect of tasks that take so much less, ns each, at least and at most.
 
     ``host_left`` is what stays, at least and at most saved, of the host's work in ``host``; None stands for the time
-    that the finding names. No change saves more than its finding costs.
+    that the finding names. ``frees_host`` is that of ``limit_of``.
     """
     order = np.argsort(t.tasks.row[tasks], kind="stable")
     rows = t.tasks.row[tasks][order]
@@ -74,6 +89,6 @@ def effect_of_tasks(  # noqa: PLR0913  # each says something else
     return Effect(
         transform(spared[0], host_left[0]),
         transform(spared[1], host_left[1]),
-        min(finding.lost_ns, t.steps.step_ns),
+        limit_of(t, finding, frees_host=frees_host),
         assumption,
     )

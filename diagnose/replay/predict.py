@@ -9,19 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from diagnose.model.forecast import middle_ns
-from diagnose.replay.build import build
+from diagnose.replay.base import MAX_ERROR_TO_PREDICT, MAX_ERROR_TO_RELY, ReplayBase, replay_base
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph
 from diagnose.replay.path import critical_path, shares
-from diagnose.replay.simulate import owners, period_ns, simulate
-from diagnose.replay.step_subset import step_subset
-from diagnose.replay.transforms import typical_delays
+from diagnose.replay.simulate import period_ns, simulate
 from diagnose.tables import Tables
 
 __all__ = [
@@ -35,21 +29,6 @@ __all__ = [
     "replay_base",
     "unchanged",
 ]
-
-# The error of the replay with usual delays. Beyond the first what changes save is bounded instead of replayed; up to
-# the second the replay is taken to show what the step waits for, and no warning stands beside an answer.
-MAX_ERROR_TO_PREDICT = 0.1
-MAX_ERROR_TO_RELY = 0.03
-
-
-class ReplayBase(NamedTuple):
-    """The steps that are replayed; the same for every question about a trace."""
-
-    t: Tables  # of these steps
-    graph: Graph
-    owner: npt.NDArray[np.intp]  # of each node: the step
-    period_ns: float  # from step to step in the unchanged replay; 0 where the steps have no length
-    error: float  # share by which a replay with usual delays misses the one with measured delays
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +45,6 @@ class Predicted:
     def step_ns(self) -> float:
         """Return the prediction."""
         return middle_ns(self.low_ns, self.high_ns)
-
-
-def replay_base(t: Tables) -> ReplayBase:
-    """Return the steps of a trace that are replayed, as a graph; built once."""
-
-    def make() -> ReplayBase:
-        part = step_subset(t)
-        graph = build(part)
-        owner, times = owners(part, graph), simulate(graph)
-        usual = simulate(typical_delays(graph)).window_ns
-        error = abs(usual / times.window_ns - 1) if times.window_ns > 0 else 0.0
-        return ReplayBase(part, graph, owner, period_ns(graph, times, owner), error)
-
-    return t.cached("replay base", make)
 
 
 def unchanged(t: Tables) -> Predicted:

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import Intervals, covered
+from diagnose.model.intervals import Intervals, covered, union
 from diagnose.model.rules import Cause
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.transforms import drop_waits, scale_host, shorten_pauses, shorten_tasks
 from diagnose.tables import Tables
+from diagnose.tables.host_work import host_work
 from diagnose.tables.syncs import blocking_calls
 
 __all__ = ["remove_cause", "syncs_before"]
@@ -27,15 +28,17 @@ _SYNC_NS = 50_000
 def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
     """Return the change that takes ``fraction`` (0 to 1) of a finding's cause away, None where no graph shows it.
 
-    Host work and pauses shrink by the fraction; copies and collectives by that share of their exposed time; kernels by
-    that share of what the finding counts as lost in them. A wait for the device is dropped whole: it cannot be halved.
+    Host work, hidden under the device or not, and pauses shrink by the fraction; copies and collectives by that share
+    of their exposed time; kernels by that share of what the finding counts as lost in them. A wait for the device is
+    dropped whole: it cannot be halved.
     """
     rows = t.causes.of(finding.rule)
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
     if cause == "device-wait":
         return partial(drop_waits, calls=syncs_before(t, pieces)) if fraction > 0 else None
     if cause == "host-work":
-        return partial(scale_host, stretches=pieces, factor=1 - fraction)
+        stretches = union(pieces, host_work(t, finding.rule, pieces)) if t.device_id >= 0 else pieces
+        return partial(scale_host, stretches=stretches, factor=1 - fraction)
     if t.device_id < 0:
         return partial(scale_host, stretches=pieces, factor=1 - fraction) if len(rows) else None
     if cause == "pause" and len(rows):

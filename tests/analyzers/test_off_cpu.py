@@ -64,7 +64,7 @@ def test_the_wait_is_moved_elsewhere(late):
     assert p.id == "wait-elsewhere"
     assert p.title == "Move the wait out of the training thread"
     assert "ThreadPoolExecutor" in p.after
-    assert p.saves_ns == (117_000, 390_000)
+    assert p.saves_ns == (312_000, 390_000)
 
 
 def test_without_a_device(recording):

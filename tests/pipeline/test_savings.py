@@ -42,14 +42,15 @@ def hidden(recording):
     return r.tables()
 
 
-def test_half_of_a_stall_saves_half_of_it(stalled):
-    # Python takes 290 of the step; without half of it b is launched at 400 - 145 = 255, starts at 265, ends at 355.
+def test_a_stall_goes_with_what_the_device_hid_of_it(stalled):
+    # Python runs from 30 to 390, from 100 on with the device idle. Without half of it b starts 180 earlier; without all
+    # of it b starts when a has ended.
     found, p = [finding("python-stall", 290)], prescription("python-stall", 145, 290)
     replayed = replay_savings(stalled, found, [p])
     (after,) = replayed.prescriptions
     assert after.basis == "replay"
-    assert after.saves_ns == pytest.approx((145_000, 290_000))
-    assert after.predicted_step_ns == pytest.approx(500_000 - 217_500)
+    assert after.saves_ns == pytest.approx((180_000, 310_000))
+    assert after.predicted_step_ns == pytest.approx(500_000 - 245_000)
     assert replayed.on_path["python-stall"] == pytest.approx(290 / 500)
 
 
@@ -68,9 +69,32 @@ def test_what_no_graph_can_tell_stays_a_bound(stalled):
     assert after.saves_ns == (10_000, 20_000)
 
 
-def test_a_saving_is_at_most_what_the_cause_costs(stalled):
+def test_what_frees_the_host_saves_what_a_replay_without_it_gives(stalled):
     found, p = [finding("python-stall", 100)], prescription("python-stall", 100, 100)
-    assert replay_savings(stalled, found, [p]).prescriptions[0].saves_ns == pytest.approx((100_000, 100_000))
+    assert replay_savings(stalled, found, [p]).prescriptions[0].saves_ns == pytest.approx((310_000, 310_000))
+
+
+def test_faster_kernels_save_at_most_what_they_cost(stalled):
+    # Without b the step ends 90 earlier, of which the finding counts 50.
+    found, p = [finding("slow-kernel", 50, [1])], prescription("slow-kernel", 50, 50)
+    assert replay_savings(stalled, found, [p]).prescriptions[0].saves_ns == pytest.approx((50_000, 50_000))
+
+
+def test_unlinked_launches_leave_bounds_of_what_the_host_does(recording):
+    # Of two kernels none is linked: a replay without Python would start b as late as before.
+    r = recording()
+    r.step(1, 0, 500)
+    r.op("aten::mm", 0, 30)
+    r.kernel("a", 20, 100)
+    r.op("aten::mm", 390, 405)
+    r.kernel("b", 410, 500)
+    prescribed = [prescription("python-stall", 200, 290), prescription("slow-kernel", 40, 80)]
+    found = [finding("python-stall", 290), finding("slow-kernel", 80, [1])]
+    replayed = replay_savings(r.tables(), found, prescribed)
+    by_rule = {p.rule: (p.basis, *p.saves_ns) for p in replayed.prescriptions}
+    assert by_rule["python-stall"] == ("bound", 200_000, 290_000)
+    assert by_rule["slow-kernel"][0] == "replay"
+    assert replayed.why_not.startswith("Only 0% of the device tasks are linked to a launch")
 
 
 def test_savings_fall_one_after_the_other_and_are_not_added(stalled):
@@ -79,8 +103,8 @@ def test_savings_fall_one_after_the_other_and_are_not_added(stalled):
     replayed = replay_savings(stalled, found, prescribed)
     falls = waterfall(stalled, found, replayed)
     assert [f.title for f in falls.forecasts] == ["now", "Mend python-stall", "Mend slow-kernel"]
-    # 500; without Python b is launched at 110, starts at 120 and takes 90; with both halved b takes 45.
-    assert [f.step_ns for f in falls.forecasts] == pytest.approx([500_000, 210_000, 165_000])
+    # 500; without Python b follows a at 100 and takes 90; with half of both kernels a ends at 60 and b takes 45.
+    assert [f.step_ns for f in falls.forecasts] == pytest.approx([500_000, 190_000, 105_000])
     alone = {p.rule: p.saves_ns[1] for p in replayed.prescriptions}
     assert alone["slow-kernel"] == pytest.approx(45_000)
 

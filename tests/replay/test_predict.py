@@ -6,9 +6,11 @@ from functools import partial
 
 import pytest
 
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import span
 from diagnose.replay import Effect, critical_path, predict, replay_base, scale_host, scale_kernels, shares, simulate
 from diagnose.replay import unchanged as measured
+from diagnose.replay.effects import limit_of
 from diagnose.replay.predict import path_shares, predict_bound
 
 
@@ -99,3 +101,18 @@ def test_the_path_tiles_the_window_and_names_what_it_consists_of(stalled):
     found = shares(stalled, graph, path)
     assert found == pytest.approx({"host": 0.8, "compute": 0.18, "communication": 0, "copy": 0, "latency": 0.02})
     assert path_shares(stalled, measured(stalled)) == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    ("loader", "whole"), [("_SingleProcessDataLoaderIter", True), ("_MultiProcessingDataLoaderIter", False)]
+)
+def test_a_faster_host_saves_no_more_where_it_waits_for_workers(recording, loader, whole):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("a", 20, 100, launched=(10, 15))
+    r.annotation(f"enumerate(DataLoader)#{loader}.__next__", 100, 600)
+    r.kernel("b", 620, 1000, launched=(610, 615))
+    t = r.tables()
+    found = Finding("python-stall", "", 100_000)
+    assert limit_of(t, found, frees_host=True) == (1_000_000 if whole else 100_000)
+    assert limit_of(t, Finding("data-stall", "", 100_000), frees_host=True) == 1_000_000

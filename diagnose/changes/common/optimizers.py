@@ -73,5 +73,12 @@ def merged_updates(
         ", in one pass over memory instead of three or more." if fewer_passes[1] else "."
     )
     return effect_of_tasks(
-        t, finding, tasks, (spared[0], spared[1]), assumption, host=host, host_left=(stays[0], stays[1])
+        t,
+        finding,
+        tasks,
+        (spared[0], spared[1]),
+        assumption,
+        host=host,
+        host_left=(stays[0], stays[1]),
+        frees_host=True,
     )

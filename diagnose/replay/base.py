@@ -1,0 +1,91 @@
+"""The steps that are replayed, and how well a replay explains them; the same for every question about a trace."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.intervals import total
+from diagnose.model.rules import Cause
+from diagnose.replay.build import build
+from diagnose.replay.graph import Graph
+from diagnose.replay.simulate import owners, period_ns, simulate
+from diagnose.replay.step_subset import step_subset
+from diagnose.replay.transforms import typical_delays
+from diagnose.tables import Tables
+from diagnose.tables.gaps import launches_unlinked
+from diagnose.tables.lost import graph_holes
+
+__all__ = ["MAX_ERROR_TO_PREDICT", "MAX_ERROR_TO_RELY", "ReplayBase", "replay_base", "unreplayable"]
+
+# The error of the replay with usual delays. Beyond the first what changes save is bounded instead of replayed; up to
+# the second the replay is taken to show what the step waits for, and no warning stands beside an answer.
+MAX_ERROR_TO_PREDICT = 0.1
+MAX_ERROR_TO_RELY = 0.03
+MAX_HOLES = 0.03  # of the window, beside unrecorded nodes of graphs; as much as an error that is relied on
+
+
+class ReplayBase(NamedTuple):
+    """The steps that are replayed; the same for every question about a trace."""
+
+    t: Tables  # of these steps
+    graph: Graph
+    owner: npt.NDArray[np.intp]  # of each node: the step
+    period_ns: float  # from step to step in the unchanged replay; 0 where the steps have no length
+    error: float  # share by which a replay with usual delays misses the one with measured delays
+    why_not: str = ""  # why what changes save is bounded instead of replayed, one sentence
+    is_hostless: bool = False  # then only of what changes on the host: no launches tie the device to it
+
+    def refuses(self, cause: Cause) -> bool:
+        """Return whether the replay cannot show what happens without a cause."""
+        return bool(self.why_not) and (not self.is_hostless or cause in ("host-work", "device-wait"))
+
+    @property
+    def is_reliable(self) -> bool:
+        """Return whether the replay shows what the step waits for."""
+        return not self.why_not and self.error <= MAX_ERROR_TO_RELY
+
+
+def replay_base(t: Tables) -> ReplayBase:
+    """Return the steps of a trace that are replayed, as a graph; built once."""
+
+    def make() -> ReplayBase:
+        part = step_subset(t)
+        graph = build(part)
+        owner, times = owners(part, graph), simulate(graph)
+        usual = simulate(typical_delays(graph)).window_ns
+        error = abs(usual / times.window_ns - 1) if times.window_ns > 0 else 0.0
+        is_hostless = t.device_id >= 0 and launches_unlinked(t.tasks) and error <= MAX_ERROR_TO_PREDICT
+        return ReplayBase(part, graph, owner, period_ns(graph, times, owner), error, _why_not(t, error), is_hostless)
+
+    return t.cached("replay base", make)
+
+
+def unreplayable(t: Tables) -> str:
+    """Return why the recorded steps cannot be replayed, whatever its error; "" where they can."""
+    if t.device_id < 0:
+        return ""
+    if launches_unlinked(t.tasks):
+        known = float((t.tasks.launch >= 0).mean())
+        return (
+            f"Only {known:.0%} of the device tasks are linked to a launch, so the trace does not show what they waited "
+            "for on the host: what changes there save is bounded, not replayed."
+        )
+    holes = total(graph_holes(t)) / max(t.steps.window[1] - t.steps.window[0], 1)
+    if holes > MAX_HOLES:
+        return (
+            f"For {holes:.0%} of the time nodes of a graph ran that were not recorded: what changes save is bounded, "
+            "not replayed."
+        )
+    return ""
+
+
+def _why_not(t: Tables, error: float) -> str:
+    if error > MAX_ERROR_TO_PREDICT:
+        return unreplayable(t) or (
+            f"Replayed with usual delays the step comes out {error:.0%} off: the trace does not show what its "
+            "tasks waited for, so what changes save is bounded, not replayed."
+        )
+    return unreplayable(t)

@@ -1,0 +1,148 @@
+"""Copies that run one step ahead on a stream of their own: what a prefetcher makes of a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.intervals import Intervals
+from diagnose.replay.graph import Edge, Graph
+from diagnose.replay.transforms import scale_host
+from diagnose.tables import Tables
+
+__all__ = ["CopiesAhead"]
+
+Index = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
+
+COPY_LANE = -2  # no stream of a trace has it
+CALL_NS = 10_000  # what queuing a copy from pinned memory takes on the host
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesAhead:
+    """A transform: the copies of the given tasks serve the step after their own, in order, on a stream of their own.
+
+    What used a copy waits for the one that was queued a step before; the first step finds its batch there. The link
+    stays one: a step is never shorter than its copies. The calls that queue them return at once.
+    """
+
+    t: Tables
+    tasks: Index  # rows of Tasks
+    duration_ns: npt.NDArray[np.float64]  # of each copy then
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with the copies ahead."""
+        copies, took = self._nodes(graph)
+        if not len(copies):
+            return graph
+        is_copy = np.zeros(len(graph), bool)
+        is_copy[copies] = True
+        graph = _without_copies(self._unblocked(graph), is_copy)
+        duration, lane = graph.duration.copy(), graph.lane.copy()
+        duration[copies], lane[copies] = took, COPY_LANE
+        return _served(replace(graph, duration=duration, lane=lane), copies, is_copy, self._steps(graph, copies))
+
+    def _nodes(self, graph: Graph) -> tuple[Index, npt.NDArray[np.float64]]:
+        """Return the copies' nodes in their order, and what each takes."""
+        rows = self.t.tasks.row[self.tasks]
+        order = np.argsort(rows, kind="stable")
+        nodes = np.flatnonzero(graph.is_task)
+        at = np.minimum(np.searchsorted(rows[order], graph.row[nodes]), max(len(rows) - 1, 0))
+        mine = rows[order][at] == graph.row[nodes] if len(rows) else np.zeros(len(nodes), bool)
+        return nodes[mine], self.duration_ns[order][at[mine]] if len(rows) else np.empty(0)
+
+    def _unblocked(self, graph: Graph) -> Graph:
+        """Return the graph in which the calls that queue the copies return at once."""
+        events, calls = self.t.trace.events, self.t.tasks.launch[self.tasks]
+        calls = np.unique(calls[calls >= 0]).astype(np.intp)
+        own = np.isin(graph.row[graph.dst], calls) & ~graph.is_task[graph.dst]
+        kept = ~(own & (graph.kind == Edge.WAIT))
+        delay = np.where(own & (graph.kind == Edge.CALL), np.minimum(graph.delay, CALL_NS), graph.delay)
+        graph = replace(_chosen(graph, kept), delay=delay[kept])
+        start, end = np.minimum(events.start[calls] + CALL_NS, events.end[calls]), events.end[calls]
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], np.maximum.accumulate(end[order]) if len(order) else end
+        apart = np.maximum(start[1:], end[:-1]) if len(order) else start
+        return scale_host(graph, Intervals(np.concatenate([start[:1], apart]), end), 0.0)
+
+    def _steps(self, graph: Graph, copies: Index) -> Index:
+        """Return the step in which each copy was queued."""
+        began = self.t.trace.events.cause[graph.row[copies]]
+        queued = np.where(began >= 0, self.t.trace.events.start[np.maximum(began, 0)], graph.start[copies])
+        return np.searchsorted(self.t.steps.end, queued, side="left").astype(np.intp)
+
+
+def _chosen(graph: Graph, kept: Mask) -> Graph:
+    return replace(
+        graph,
+        src=graph.src[kept],
+        dst=graph.dst[kept],
+        kind=graph.kind[kept],
+        delay=graph.delay[kept],
+        binding=graph.binding[kept],
+    )
+
+
+def _with_edges(
+    graph: Graph, src: Index, dst: Index, kind: Edge, delay: npt.NDArray[np.float64] | None = None
+) -> Graph:
+    none = np.zeros(len(src))
+    return replace(
+        graph,
+        src=np.concatenate([graph.src, src]),
+        dst=np.concatenate([graph.dst, dst]),
+        kind=np.concatenate([graph.kind, np.full(len(src), kind, np.int8)]),
+        delay=np.concatenate([graph.delay, none if delay is None else delay]),
+        binding=np.concatenate([graph.binding, none.astype(bool)]),
+    )
+
+
+def _without_copies(graph: Graph, is_copy: Mask) -> Graph:
+    """Return the graph in which the copies hold up no order on their streams; what they served stays behind them.
+
+    A copy keeps its launch alone. What followed it on its stream follows what ran there before, as late as both were.
+    """
+    tasks = np.flatnonzero(graph.is_task)
+    order = tasks[np.argsort(graph.lane[tasks], kind="stable")]
+    last = np.full(len(graph), -1, np.intp)  # the task before on the stream that is no copy
+    before, lane = -1, None
+    for node in order.tolist():
+        if graph.lane[node] != lane:
+            before, lane = -1, graph.lane[node]
+        last[node] = before
+        before = before if is_copy[node] else node
+    kept = ~is_copy[graph.dst] | (graph.kind == Edge.LAUNCH)
+    behind = is_copy[graph.src] & ~is_copy[graph.dst]
+    bypass = np.flatnonzero(behind & (graph.kind == Edge.STREAM) & (last[graph.dst] >= 0))
+    awaited = np.flatnonzero(behind & (graph.kind == Edge.WAIT) & (last[graph.src] >= 0))
+    src = np.concatenate([last[graph.dst[bypass]], last[graph.src[awaited]]]).astype(np.intp)
+    dst = np.concatenate([graph.dst[bypass], graph.dst[awaited]]).astype(np.intp)
+    kept &= ~(behind & (graph.kind == Edge.WAIT))
+    on_stream = graph.kind == Edge.STREAM
+    late = np.zeros(len(graph))  # what passed between the tasks of a stream before a run of copies ended
+    for edge in np.flatnonzero(on_stream & is_copy[graph.dst])[
+        np.argsort(graph.dst[on_stream & is_copy[graph.dst]], kind="stable")
+    ].tolist():
+        source, copy = graph.src[edge], graph.dst[edge]
+        late[copy] = graph.delay[edge] + (late[source] if is_copy[source] else 0.0)
+    delay = np.concatenate([graph.delay[bypass] + late[graph.src[bypass]], np.zeros(len(awaited))])
+    return _with_edges(_chosen(graph, kept), src, dst, Edge.STREAM, delay)
+
+
+def _served(graph: Graph, copies: Index, is_copy: Mask, step: Index) -> Graph:
+    """Return the graph in which what used a copy waits for the one of the step before, and copies run in order."""
+    place = np.full(len(graph), -1, np.intp)
+    place[copies] = np.arange(len(copies))
+    first = np.searchsorted(step, step, side="left")
+    earlier = np.searchsorted(step, step - 1, side="left")  # the first copy of the step before
+    instead = np.minimum(earlier + np.arange(len(copies)) - first, first - 1)
+    use = np.flatnonzero(is_copy[graph.src] & ~is_copy[graph.dst])
+    serving = instead[place[graph.src[use]]]
+    src = graph.src.copy()
+    src[use] = copies[np.maximum(serving, 0)]
+    kept = np.ones(len(src), bool)
+    kept[use[serving < 0]] = False
+    return _with_edges(_chosen(replace(graph, src=src), kept), copies[:-1], copies[1:], Edge.STREAM)

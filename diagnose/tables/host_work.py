@@ -1,0 +1,73 @@
+"""All of the host's work that a cause stands for, also where the device was busy meanwhile.
+
+A finding names the idle time that its cause left behind. Its cause goes from the step as a whole: what ran under the
+device goes as well, and the host then launches earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, covered, distinct
+from diagnose.tables import Tables
+from diagnose.tables.calls import allocations, code_loads, compile_frames
+from diagnose.tables.host_gaps import host_gaps
+from diagnose.tables.names import LOADER_NEXT
+
+__all__ = ["host_work", "waits_for_workers"]
+
+_LOADING = "data-stall"
+MIN_WAITING = 0.1  # of the window: less is what it takes to fetch a batch that is there
+
+
+def host_work(t: Tables, rule: str, pieces: Intervals) -> Intervals:
+    """Return the host's work behind a rule's idle pieces; nothing where only the pieces are known."""
+    found = _WORK.get(rule)
+    return found(t, pieces) if found is not None and len(pieces.start) else EMPTY
+
+
+def waits_for_workers(t: Tables, without: str) -> bool:
+    """Return whether the device idles, also without a rule's cause, until workers have loaded the next batch."""
+    if without == _LOADING:
+        return False
+    pieces = t.causes.of(_LOADING)
+    idle = int((t.causes.end - t.causes.start)[pieces].sum())
+    rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
+    in_process = any("SingleProcess" in t.trace.names[name] for name in distinct(t.trace.events.name[rows]).tolist())
+    return idle > MIN_WAITING * (t.steps.window[1] - t.steps.window[0]) and not in_process
+
+
+def _allocating(t: Tables, _pieces: Intervals) -> Intervals:
+    return t.covering(allocations(t))
+
+
+def _collecting(t: Tables, _pieces: Intervals) -> Intervals:
+    return t.covering(t.host_rows(Kind.GC))
+
+
+def _compiling(t: Tables, _pieces: Intervals) -> Intervals:
+    return t.covering(np.concatenate([compile_frames(t), code_loads(t)]))
+
+
+def _loading(t: Tables, _pieces: Intervals) -> Intervals:
+    return t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
+
+
+def _between_operators(t: Tables, pieces: Intervals) -> Intervals:
+    """Return the stretches without an operator that a piece touches: others may be anything."""
+    gaps = host_gaps(t)
+    touched = covered(pieces, gaps.start, gaps.end) > 0
+    return Intervals(gaps.start[touched], gaps.end[touched])
+
+
+_WORK: Mapping[str, Callable[[Tables, Intervals], Intervals]] = {
+    "allocator-stall": _allocating,
+    _LOADING: _loading,
+    "gc-pause": _collecting,
+    "off-cpu": _between_operators,
+    "python-stall": _between_operators,
+    "recompilation": _compiling,
+}
