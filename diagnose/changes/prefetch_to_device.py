@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
+    from diagnose.tables.program import Program
 
 HIDDEN = (0.9, 1.0)  # of a copy's time, by the time that passes until its batch is wanted
 HOST_LEFT = (0.5, 0.0)  # of the host's part of the wait
 _FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     if finding.facts["to_host"] == finding.facts["num"]:
         return None
     return Advice(
