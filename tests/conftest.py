@@ -256,7 +256,7 @@ class Recording:
 
 
 VERB = re.compile(
-    "(Allow|Capture|Compile|Do|Freeze|Fuse|Keep|Leave|Let|Load|Mark|Move|Pin|Read|Reduce|Run|Send|Start|Stop|Take|Use"
+    "(Allow|Call|Capture|Compile|Do|Freeze|Fuse|Keep|Leave|Let|Load|Mark|Move|Pin|Read|Reduce|Run|Send|Start|Stop|Take|Use"
     "|Wait) "
 )
 

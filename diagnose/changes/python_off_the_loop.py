@@ -34,6 +34,12 @@ class Prepared(Dataset):
 _FILES = """# files and logs: into a background thread, with copies that the next step does not change
 background = ThreadPoolExecutor(1)
 background.submit(save, {k: v.detach().to("cpu", copy=True) for k, v in model.state_dict().items()})"""
+_IN_A_LIBRARY = """from concurrent.futures import ThreadPoolExecutor
+
+# a library computes it, and the script's own line calls it
+background = ThreadPoolExecutor(1)
+pending = background.submit(preprocess, next_inputs)   # one step ahead
+inputs = pending.result()                              # ready by now"""
 _IN_THE_MODEL = """# a module calls it: a hook, or the model's own forward
 if step % 100 == 0:
     handle = model.register_forward_hook(hook)   # only in the steps that need it
@@ -52,13 +58,20 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     place = own_place(finding)
     at = f" at {place.file}:{place.line}" if place else ""
     code = (place.code or "") if place else ""
-    if is_in_the_model(finding) or (place is None and any(w.file for w in finding.where)):
+    if is_in_the_model(finding):
         return Advice(
             title=f"Run the Python work{at} in fewer steps, or leave it out",
             before=code,
             after=_IN_THE_MODEL,
             least=0.0,
             needs="a hook or a check that is not wanted in every step",
+        )
+    if place is None and any(w.file for w in finding.where):
+        return Advice(
+            title="Call the library one step ahead, on a thread of its own",
+            after=_IN_A_LIBRARY,
+            least=0.0,
+            needs="a call that does not depend on this step, and a library that gives the interpreter free",
         )
     thread = "thread that runs the model" if program.trains is False else "training thread"
     return Advice(

@@ -42,7 +42,7 @@ FACTS = {
     "misaligned-matmul": ({"size": 50257},),
     "unfused-optimizer": ({"name": "AdamW"}, {"name": "RMSprop"}),
 }  # fmt: skip
-SHELL = ("diagnose ", "nvidia-smi", "sudo ", "rocm-smi", "PYTORCH_", "CUDA_")
+SHELL = ("diagnose ", "nvidia-smi", "sudo ", "env ", "rocm-smi", "PYTORCH_", "CUDA_")
 
 
 STACK = ("train.py(3): hook", "torch/nn/modules/module.py(9): _call_impl")
@@ -51,7 +51,10 @@ PLACED = {
         Finding("host-sync", "", 1e6, where=(Where(op="aten::nonzero"),)),
         Finding("host-sync", "", 1e6, where=(Where(op="aten::is_nonzero"),)),
     ),
-    "python-stall": (Finding("python-stall", "", 1e6, where=(Where("train.py", 3, stack=STACK),)),),
+    "python-stall": (
+        Finding("python-stall", "", 1e6, where=(Where("train.py", 3, stack=STACK),)),
+        Finding("python-stall", "", 1e6, where=(Where("transformers/image.py", 3),)),
+    ),
 }
 
 
@@ -59,8 +62,8 @@ def prescriptions():
     for name in RULES:
         for facts in FACTS.get(name, ({},)):
             for finding in (replace(f, facts=facts) for f in (Finding(name, "", 1e6), *PLACED.get(name, ()))):
-                for trains in (True, False):
-                    for p in prescribe(finding, 1e7, Program(trains=trains)):
+                for trains, allocator in ((True, "caching"), (False, "uncached")):
+                    for p in prescribe(finding, 1e7, Program(trains=trains, allocator=allocator)):
                         yield pytest.param(p, id=f"{p.id}-{sorted(map(str, facts.values()))}-{trains}")
 
 
@@ -107,7 +110,8 @@ def script(monkeypatch):
         "images": torch.randint(0, 255, (1, 3, 4, 4), dtype=torch.uint8), "ids": torch.tensor([1, 0]),
         "table": torch.randn(3, 2), "inputs": [torch.randn(2, 3)] * 2, "weights": [torch.randn(3, 2)] * 2,
         "score": torch.ones(()), "output": torch.ones(2), "value": torch.ones(()), "hook": lambda *_: None,
-        "run_step": len, "mask": torch.tensor([[True] * 4, [False] * 4]), "itertools": itertools,
+        "run_step": len, "preprocess": len, "next_inputs": [], "mask": torch.tensor([[True] * 4, [False] * 4]),
+        "itertools": itertools,
         "out": torch.empty(2), "mine": torch.ones(2), "bottom": len,
     }  # fmt: skip
     yield names

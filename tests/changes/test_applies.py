@@ -84,7 +84,7 @@ def test_cudnn_is_nvidias():
 @pytest.mark.parametrize("program", [Program(vendor="AMD"), Program(allocator="uncached"), Program(allocator="async")])
 def test_segments_that_cannot_grow(program):
     assert ids("allocator-stall", Program(allocator="caching")) == ["expandable-segments"]
-    assert ids("allocator-stall", program) == []
+    assert ids("allocator-stall", program) == ["cache-device-memory"] * (program.allocator == "uncached")
 
 
 @pytest.mark.parametrize("rule", ["throttled", "shared-device"])
@@ -111,6 +111,8 @@ def test_a_wait_for_a_shape_cannot_come_later(op, host, wanted):
     "place",
     [
         Where("train.py", 3, "hook", stack=("train.py(3): hook", "torch/nn/modules/module.py(9): _call_impl")),
+        Where("transformers/image_transforms.py", 390, "normalize"),
+        Where(f"3q/c{'a' * 51}.py", 33, "call"),
         Where("/usr/lib/python3/site-packages/lightning/loop.py", 3, "run"),
     ],
 )
@@ -118,7 +120,7 @@ def test_a_hook_or_a_library_cannot_move_into_a_dataset(place):
     assert "Dataset" in advised("python-stall", TRAINING, where=(Where("train.py", 3, "main"),))[0].after
     (p,) = advised("python-stall", TRAINING, where=(place,))
     assert "Dataset" not in p.after
-    assert "site-packages" not in p.title
+    assert place.file == "train.py" or place.file not in p.title
 
 
 EXCHANGE = {"has_device": True, "ddp": {"bucket_cap_mb": 500.0}}

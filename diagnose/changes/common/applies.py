@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -20,6 +21,15 @@ __all__ = [
     "waits_for",
 ]
 
+# The profiler cuts the folder of installed packages off their files' paths.
+_LIBRARIES = frozenset(
+    {
+        *("accelerate", "aiter", "apex", "datasets", "deepspeed", "diffusers", "fairseq", "flash_attn", "flashinfer"),
+        *("huggingface_hub", "lightning", "megatron", "monai", "peft", "PIL", "pytorch_lightning", "scipy", "sglang"),
+        *("timm", "tokenizers", "torchrec", "transformers", "trl", "ultralytics", "vllm", "xformers"),
+    }
+)
+_GENERATED = re.compile(r"torchinductor_|torch_compile_debug|(^|/)c[a-z2-7]{51}\.py$")
 _MODULE_CALL = "torch/nn/modules/module.py"
 # Operators that need values to know the shape of their result, and those that a branch in Python rests on.
 _SHAPES = frozenset(
@@ -58,12 +68,12 @@ def own_place(finding: Finding) -> Where | None:
     """Return the first place in the user's own files: a line of a library or of generated code cannot be edited."""
     from diagnose.analyzers.common.locate import is_user_file
 
-    mine = (w for w in finding.where if w.file and is_user_file(w.file) and not _is_generated(w.file))
+    mine = (w for w in finding.where if w.file and is_user_file(w.file) and not _is_others(w.file))
     return next(mine, None)
 
 
-def _is_generated(file: str) -> bool:
-    return "torchinductor_" in file or "torch_compile_debug" in file
+def _is_others(file: str) -> bool:
+    return file.split("/", maxsplit=1)[0] in _LIBRARIES or _GENERATED.search(file) is not None
 
 
 def is_in_the_model(finding: Finding) -> bool:
