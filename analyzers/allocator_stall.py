@@ -32,7 +32,7 @@ META = RuleMeta(
     kind="idle",
     order=60,
     legend=Legend("the allocator asked the driver for memory", "#a5673f"),
-    changes=("expandable-segments",),
+    changes=("cache-device-memory", "expandable-segments"),
     one_off=True,
     cause="host-work",
 )

@@ -36,7 +36,7 @@ META = RuleMeta(
     kind="idle",
     order=100,
     legend=Legend("the host waited for the device to drain", "#e5484d"),
-    changes=("defer-sync",),
+    changes=("defer-sync", "stay-on-device"),
     cause="device-wait",
 )
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained

@@ -36,6 +36,7 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.events import Device, Events, Kind, Thread, Trace
 from diagnose.pipeline.rank import analyze_rank, build_tables
 from diagnose.tables import Tables
+from diagnose.tables.program import program_of
 
 COLUMNS = (
     "thread", "device", "stream", "correlation", "size", "shapes", "types", "values", "detail", "sequence", "grid",
@@ -235,9 +236,9 @@ class Recording:
 
     def prescribe(self, rule: str) -> list[Prescription]:
         """Return what a rule prescribes for what it finds, which must be fit to be shown."""
-        finding, step_ns = self.find(rule), self.tables().steps.step_ns
+        finding, t = self.find(rule), self.tables()
         assert finding is not None, f"{rule} found nothing"
-        found = prescribe(finding, step_ns)
+        found = prescribe(finding, t.steps.step_ns, program_of(t))
         for prescription in found:
             assert prescription.rule == rule
             assert_presentable(prescription)
@@ -255,7 +256,7 @@ class Recording:
 
 
 VERB = re.compile(
-    "(Allow|Capture|Compile|Do|Freeze|Fuse|Keep|Leave|Let|Load|Mark|Move|Pin|Read|Reduce|Run|Send|Start|Stop|Take|Use"
+    "(Allow|Call|Capture|Compile|Do|Freeze|Fuse|Keep|Leave|Let|Load|Mark|Move|Pin|Read|Reduce|Run|Send|Start|Stop|Take|Use"
     "|Wait) "
 )
 

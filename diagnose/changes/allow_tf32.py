@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
+    from diagnose.tables.program import Program
 
 STATEMENT = 'torch.set_float32_matmul_precision("high")'
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     if not finding.facts["has_tf32"]:
         return None
+    if program.vendor == "AMD":
+        return Advice(after=STATEMENT, least=0.0, needs="an MI300 and HIPBLASLT_ALLOW_TF32=1 in the environment")
     return Advice(after=STATEMENT, least=0.4, needs="compute capability 8.0 or later")
 
 

@@ -20,17 +20,31 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
+    from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice:
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+    has_bfloat16 = finding.facts["has_tf32"]  # such devices have bfloat16 too
+    if program.trains is False:
+        dtype = "bfloat16" if has_bfloat16 else "float16"
+        return Advice(
+            title=f"Run the forward under autocast in {dtype}",
+            before="y = model(x)",
+            after=f'with torch.inference_mode(), torch.autocast("cuda", dtype=torch.{dtype}):\n    y = model(x)',
+            least=0.5,
+            numerics=reduced("16-bit products round; compare the outputs with the float32 ones"),
+            arguments={} if has_bfloat16 else {"dtype": dtype},
+        )
     before = "loss = criterion(model(x), y)\nloss.backward()"
-    if finding.facts["has_tf32"]:  # such devices have bfloat16 too
+    if has_bfloat16:
         after = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)\nloss.backward()'
         return Advice(before=before, after=after, least=0.5)
     after = (
         'scaler = torch.amp.GradScaler("cuda")\n'
         'with torch.autocast("cuda", dtype=torch.float16):\n    loss = criterion(model(x), y)\n'
-        "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()"
+        "scaler.scale(loss).backward()\n"
+        "scaler.unscale_(optimizer)      # before gradients are clipped or read; leave it out where they are not\n"
+        "scaler.step(optimizer)\nscaler.update()"
     )
     title = "Run the forward under autocast in float16"
     return Advice(title=title, before=before, after=after, least=0.5, arguments={"dtype": "float16"})

@@ -15,14 +15,15 @@ from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     if finding.facts["attention"]:
         return None
     return Advice(
-        before="model = Model()",
-        after='model = torch.compile(Model(), mode="max-autotune")',
+        before="model = torch.compile(model)" if program.is_compiled else "model = Model()",
+        after='model = torch.compile(model, mode="max-autotune")',
         needs="minutes of compiling at the first step",
     )
 

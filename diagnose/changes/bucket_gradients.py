@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.common.gradients import BUCKET_MB, is_reduced_by_hand
 from diagnose.changes.patches import distributed
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     facts = finding.facts
     by_hand = is_reduced_by_hand(facts)
     if not by_hand and not facts.get("one_by_one"):
@@ -40,5 +42,6 @@ CHANGE = Change(
     patch=Patch(distributed.bucket_gradients, group="buckets"),
     edit=ByHand("which lines reduce the gradients only the script's author knows"),
     advice=_advice,
+    applies=to_training,
     remedy="diagnose.kernels.distributed.bucket_tuning",
 )

@@ -17,13 +17,14 @@ from diagnose.changes.patches import memory
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     if not finding.facts["is_conversion"]:
         return None
     return Advice(
-        before="model = Model().cuda()\nfor images, labels in loader:\n    loss = model(images.cuda())",
+        before="model = Model().cuda()\nfor images, labels in loader:\n    y = model(images.cuda())",
         after="model = model.to(memory_format=torch.channels_last)\n"
         "images = images.to(memory_format=torch.channels_last)",
         least=0.3,

@@ -9,6 +9,7 @@ What to watch
 
 from __future__ import annotations
 
+from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 from diagnose.changes.patches import memory
 
@@ -25,5 +26,6 @@ CHANGE = Change(
         "loss = criterion(model(x), y)",
         needs="up to a third more time; plan_checkpoints chooses the fewest blocks under a memory target",
     ),
+    applies=to_training,
     remedy="diagnose.kernels.checkpointing",
 )

@@ -9,6 +9,7 @@ What to watch
 
 from __future__ import annotations
 
+from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 CHANGE = Change(
@@ -29,5 +30,6 @@ CHANGE = Change(
         "x = checkpoint(block, x, use_reentrant=False, context_fn=contexts)",
         needs="memory for the activations that are kept",
     ),
+    applies=to_training,
     remedy="diagnose.kernels.checkpointing",
 )

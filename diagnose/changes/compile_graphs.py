@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_launches_without_graphs
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
+    from diagnose.tables.program import Program
 
 # What the host does per step to replay a forward and a backward graph, guards and input copies included; at least of
 # the operators stays where a graph break or unsteady shapes keep them out of the graphs.
@@ -26,12 +28,18 @@ GRAPHED_NS = (500_000, 100_000)
 UNCAPTURED = (0.5, 0.0)
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     if not finding.facts.get("has_device"):
         return None
+    if program.is_compiled:
+        title = "Let the compiled model replay its launches as one CUDA graph"
+        before = "model = torch.compile(model)"
+    else:
+        title, before = "", "model = Model().cuda()"
     return Advice(
-        before="model = Model().cuda()",
-        after='model = Model().cuda()\nmodel = torch.compile(model, mode="reduce-overhead")',
+        title=title,
+        before=before,
+        after='model = torch.compile(model, mode="reduce-overhead")',
         least=0.3,
         most=0.9,
         needs="input shapes that do not change from step to step; a compilation of some seconds at the start",
@@ -70,6 +78,7 @@ CHANGE = Change(
     patch=Patch(compiling.compile_graphs, needs_gpu=True, compiles=True, group="compile"),
     edit=ByHand("where the model is made only the script's author knows"),
     advice=_advice,
+    applies=to_launches_without_graphs,
     effect=_effect,
     remedy="diagnose.kernels.compiling",
 )

@@ -11,18 +11,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_an_eager_model
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 # Of what small operators cost without a device, what compiling takes away, at least and at most: guards, the optimizer
 # and what lies outside the model stay, so that a step becomes 1.1 to 2.2 times as fast.
 COMPILED_ON_CPU = (0.1, 0.6)
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     before, after = "model = Model()", "model = torch.compile(Model())"
     if "has_device" not in finding.facts:
         return Advice(before=before, after=after, least=0.4)
@@ -45,5 +47,6 @@ CHANGE = Change(
     patch=Patch(compiling.compile_model, compiles=True, group="compile"),
     edit=ByHand("where the model is made only the script's author knows"),
     advice=_advice,
+    applies=to_an_eager_model,
     remedy="diagnose.kernels.compiling",
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_data_parallel_training
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
 from diagnose.changes.common.gradients import ddp_arguments, ddp_call, is_reduced_by_hand
 from diagnose.changes.patches import distributed
@@ -20,12 +21,21 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
+    from diagnose.tables.program import Program
 
 # Of the bytes that 16 bits spare, what is gained: the cast of the gradients and back takes some of it.
 HALVED = (0.25, 0.5)
+_OF_16_BITS = frozenset({"bfloat16", "half", "c10::bfloat16", "c10::half", "byte", "char"})
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _applies(program: Program, finding: Finding) -> str:
+    wide = program.exchanged - _OF_16_BITS
+    if program.exchanged and not wide:
+        return "what the ranks exchange has 16 bits or fewer already"
+    return to_data_parallel_training(program, finding)
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     facts = finding.facts
     if facts.get("is_exchange") or is_reduced_by_hand(facts):
         return None
@@ -63,6 +73,7 @@ CHANGE = Change(
     patch=Patch(distributed.compress_gradients),
     edit=ByHand("which variable holds the DistributedDataParallel only the script's author knows"),
     advice=_advice,
+    applies=_applies,
     effect=_effect,
     remedy="diagnose.kernels.distributed.comm_hooks",
 )

@@ -13,14 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, identical
-from diagnose.changes.common.loading import HIDDEN, THREADS, loader_call
+from diagnose.changes.common.loading import HIDDEN, THREADS, is_iterable, loader_call
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
+    from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, step_ns: float) -> Advice | None:
+def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
     facts = finding.facts
     size, waiting = facts.get("batch_size"), facts.get("waiting_share")
     threads = min(THREADS, size) if isinstance(size, int) else THREADS
@@ -41,6 +42,10 @@ def _advice(finding: Finding, step_ns: float) -> Advice | None:
     )
 
 
+def _applies(_program: Program, finding: Finding) -> str:
+    return "an IterableDataset hands out its samples in turn" if is_iterable(finding.facts) else ""
+
+
 def _wrapped(facts: Facts, threads: int) -> str:
     return f"ConcurrentSamples({facts.get('dataset') or 'dataset'}, threads={threads})"
 
@@ -59,5 +64,6 @@ CHANGE = Change(
         "with_threads", "threads", THREADS, "from diagnose.kernels.concurrent_samples import ConcurrentSamples"
     ),
     advice=_advice,
+    applies=_applies,
     remedy="diagnose.kernels.concurrent_samples",
 )

@@ -15,15 +15,17 @@ from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     if finding.facts["to_host"] != finding.facts["num"]:
         return None
+    name = "output" if program.trains is False else "loss"
     return Advice(
-        before="value = metric.cpu()",
+        before=f"value = {name}.cpu()",
         after="from diagnose.kernels.deferred_metrics import DeferredMetrics\n\n"
-        "metrics = DeferredMetrics()\nmetrics.push(step, loss=loss)   # arrives one step later",
+        f"metrics = DeferredMetrics()\nmetrics.push(step, {name}={name})   # arrives one step later",
         least=0.3,
     )
 

@@ -11,22 +11,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import own_place, to_values_read
 from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice:
-    place = next((w for w in finding.where if w.file), None)
-    before = place.code if place and place.code else "running_loss += loss.item()"
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+    place = own_place(finding)
+    name, line = (
+        ("score", "value = score.item()") if program.trains is False else ("loss", "running_loss += loss.item()")
+    )
+    before = place.code if place and place.code else line
     at = f"   # {place.file}:{place.line}" if place else ""
     return Advice(
         title=f"Stop waiting for the device in the loop{f' ({place.file}:{place.line})' if place else ''}",
         before=before + at,
         after="from diagnose.kernels.deferred_metrics import DeferredMetrics\n\n"
         "metrics = DeferredMetrics()\n"
-        "metrics.push(step, loss=loss.detach())      # queues a copy, waits for nothing\n"
+        f"metrics.push(step, {name}={name}.detach())      # queues a copy, waits for nothing\n"
         "for past_step, values in metrics.ready():   # one step later\n    ...",
         least=0.2,
         needs="no decision in the same step that depends on the value",
@@ -40,5 +45,6 @@ CHANGE = Change(
     patch=ByHand("the script itself reads the value at that line; only its author can read it later"),
     edit=EditLoop("with_kept_values", "lines", ()),
     advice=_advice,
+    applies=to_values_read,
     remedy="diagnose.kernels.deferred_metrics",
 )

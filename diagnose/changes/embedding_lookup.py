@@ -9,6 +9,7 @@ What to watch
 
 from __future__ import annotations
 
+from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 
 CHANGE = Change(
@@ -20,5 +21,6 @@ CHANGE = Change(
     advice=Advice(
         before="rows = table[ids]", after="from torch.nn import functional as F\n\nrows = F.embedding(ids, table)"
     ),
+    applies=to_training,
     remedy="diagnose.kernels.indexing",
 )

@@ -10,7 +10,31 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+_PAUSES = """gc.disable()  # collects at another step on every rank; once in a while, on all of them:
+if step % 1000 == 0:
+    gc.collect()"""
+
+
+def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+    needs = "the cause on the late rank, which its own findings name"
+    if program.trains is False:
+        after = f"# requests of like lengths, and as many of them, on every rank\n{_PAUSES}"
+        return Advice(after=after, needs=needs)
+    return Advice(
+        before="if rank == 0 and step % 10 == 0:\n    save(model)",
+        after="# the same number of samples, of like lengths, on every rank\n"
+        f"sampler = DistributedSampler(dataset, shuffle=True)\n{_PAUSES}",
+        needs=needs,
+    )
+
 
 CHANGE = Change(
     id="even-out-ranks",
@@ -18,13 +42,6 @@ CHANGE = Change(
     numerics=identical("where the samples stay the same"),
     patch=ByHand("how the work is shared among the ranks is the script's own"),
     edit=ByHand("how the work is shared among the ranks is the script's own"),
-    advice=Advice(
-        before="if rank == 0 and step % 10 == 0:\n    save(model)",
-        after="# the same number of samples, of like lengths, on every rank\n"
-        "sampler = DistributedSampler(dataset, shuffle=True)\n"
-        "gc.disable()  # collects at another step on every rank; once in a while, on all of them:\n"
-        "if step % 1000 == 0:\n    gc.collect()",
-        needs="the cause on the late rank, which its own findings name",
-    ),
+    advice=_advice,
     remedy="diagnose.kernels.gc_schedule",
 )

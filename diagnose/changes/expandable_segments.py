@@ -11,7 +11,24 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _applies(program: Program, _finding: Finding) -> str:
+    if program.vendor == "AMD":
+        return "the allocator has no expandable segments on AMD devices in most releases of torch"
+    if program.allocator == "uncached":
+        return "the caching allocator is off (PYTORCH_NO_CUDA_MEMORY_CACHING)"
+    if program.allocator == "async":
+        return "memory comes from cudaMallocAsync, which has no segments"
+    return ""
+
 
 CHANGE = Change(
     id="expandable-segments",
@@ -23,11 +40,12 @@ CHANGE = Change(
     ),
     edit=ByHand("it is set in the environment that the script is started in"),
     advice=Advice(
-        before="torch.cuda.empty_cache()   # in the loop: remove it",
+        before="python train.py            # and torch.cuda.empty_cache() in the loop: remove it",
         after="PYTORCH_ALLOC_CONF=expandable_segments:True python train.py\n"
         "# torch before 2.9: PYTORCH_CUDA_ALLOC_CONF",
         least=0.8,
         needs="Linux and a driver with virtual memory management",
     ),
+    applies=_applies,
     remedy="diagnose.kernels.allocator",
 )

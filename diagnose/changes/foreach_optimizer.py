@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments
 from diagnose.changes.common.optimizers import (
     FOREACH_CLASSES,
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
+    from diagnose.tables.program import Program
 
 LAUNCHES = (40, 12)  # that a step of the optimizer makes, at most and at least
 FEWER_PASSES = (0.0, 0.0)  # share of the passes over memory that is spared
 ON_DEVICE, ON_CPU = (0.5, 1.0), (0.0, 0.3)  # of the loop's cost, what goes at least and at most
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     if optimizer_of(finding) in FUSED_CLASSES:
         return None
     return implementation("foreach", finding, ON_DEVICE, ON_CPU)
@@ -49,6 +51,7 @@ CHANGE = Change(
     patch=Patch(optimizers.foreach_optimizer, group="optimizer"),
     edit=SetArguments(FOREACH_CLASSES, {"foreach": True}),
     advice=_advice,
+    applies=to_training,
     effect=_effect,
     remedy="diagnose.kernels.optimizers",
 )

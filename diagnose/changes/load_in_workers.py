@@ -15,16 +15,25 @@ import os
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
-from diagnose.changes.common.loading import HIDDEN, HIDDEN_WAITING, loader_call, number
+from diagnose.changes.common.loading import (
+    HIDDEN,
+    HIDDEN_WAITING,
+    ITERABLE_NUMERICS,
+    SHARED_OUT,
+    is_iterable,
+    loader_call,
+    number,
+)
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 MAX_WORKERS = 16
 
 
-def _advice(finding: Finding, step_ns: float) -> Advice | None:
+def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
     facts = finding.facts
     if not facts.get("single_process"):
         return None
@@ -37,11 +46,13 @@ def _advice(finding: Finding, step_ns: float) -> Advice | None:
     workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_WORKERS))
     takes = "little CPU, since loading waits," if waits else f"{workers} CPU cores,"
     hands = workers if waits else max(1, min(workers, cpus))
+    shared_out = SHARED_OUT if is_iterable(facts) else ""
     left_ns = max(load_ns / hands - rest_ns, 0.0)
     return Advice(
         title=f"Load batches in {workers} worker processes, ahead of the step",
         before=loader_call(facts, num_workers=facts.get("num_workers", 0)),
-        after=loader_call(facts, num_workers=workers, persistent_workers=True, **pin),
+        after=loader_call(facts, num_workers=workers, persistent_workers=True, **pin) + shared_out,
+        numerics=ITERABLE_NUMERICS if shared_out else None,
         least=max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
         needs=f"{takes} and memory for {workers} copies of what the dataset holds",
         arguments={"workers": workers},

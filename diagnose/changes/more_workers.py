@@ -15,35 +15,47 @@ import os
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
-from diagnose.changes.common.loading import HIDDEN, HIDDEN_WAITING, PREFETCH_FACTOR, loader_call
+from diagnose.changes.common.loading import (
+    HIDDEN,
+    HIDDEN_WAITING,
+    ITERABLE_NUMERICS,
+    PREFETCH_FACTOR,
+    SHARED_OUT,
+    is_iterable,
+    loader_call,
+)
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 MAX_WORKERS = 32
 
 
-def _advice(finding: Finding, step_ns: float) -> Advice | None:
+def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
     facts = finding.facts
     if facts.get("single_process"):
         return None
     num = facts.get("num_workers")
     pin = {"pin_memory": True} if facts.get("has_device") else {}
     needs = "free CPU cores; when there are none, make a sample cheaper (decode less, store it prepared)"
+    shared_out = SHARED_OUT if is_iterable(facts) else ""
+    numerics = ITERABLE_NUMERICS if shared_out else None
     kept = {"persistent_workers": True, "prefetch_factor": PREFETCH_FACTOR}
     if not isinstance(num, int) or num <= 0:
         before = loader_call(facts, num_workers=num if num is not None else "…")
         after = loader_call(facts, num_workers="2 * loader.num_workers", **kept, **pin)
         rest_ns = max(step_ns - finding.lost_ns, 1.0)
         doubled = max(1 - max(step_ns / 2 - rest_ns, 0.0) / max(finding.lost_ns, 1.0), 0.0)
-        return Advice(before=before, after=after, least=HIDDEN * doubled, needs=needs)
+        return Advice(before=before, after=after + shared_out, least=HIDDEN * doubled, needs=needs, numerics=numerics)
     more = min(2 * num, MAX_WORKERS)
     least, most = _hidden(finding, num, more, step_ns)
     return Advice(
         title=f"Use {more} workers, keep them alive and let each prepare more batches",
         before=loader_call(facts, num_workers=num),
-        after=loader_call(facts, num_workers=more, **kept, **pin),
+        after=loader_call(facts, num_workers=more, **kept, **pin) + shared_out,
+        numerics=numerics,
         least=least,
         most=most,
         needs=needs,

@@ -15,9 +15,10 @@ from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     if finding.facts["is_conversion"]:
         return None
     return Advice(

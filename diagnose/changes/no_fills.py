@@ -9,7 +9,27 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+    before, after = (
+        "out = torch.zeros(shape, device=device)",
+        "out = torch.empty(shape, device=device)  # all is written",
+    )
+    if program.trains is False:
+        return Advice(title="Make buffers that are written anyway with empty", before=before, after=after)
+    return Advice(
+        before=f"optimizer.zero_grad(set_to_none=False)\n{before}",
+        after=f"optimizer.zero_grad(set_to_none=True)\n{after}",
+    )
+
 
 CHANGE = Change(
     id="no-fills",
@@ -17,9 +37,6 @@ CHANGE = Change(
     numerics=identical("where all of the buffer is written"),
     patch=ByHand("whether all of a buffer is written only the script's author knows"),
     edit=ByHand("whether all of a buffer is written only the script's author knows"),
-    advice=Advice(
-        before="optimizer.zero_grad(set_to_none=False)\nout = torch.zeros(shape, device=device)",
-        after="optimizer.zero_grad(set_to_none=True)\nout = torch.empty(shape, device=device)  # all is written",
-    ),
+    advice=_advice,
     without_remedy="one call in place of another of torch",
 )

@@ -22,7 +22,7 @@ CHANGE = Change(
         after="if step % 100 == 0:                  # only where ranks must meet, such as before a checkpoint\n"
         "    dist.barrier()\n"
         "# numbers to log: reduce a tensor on the device without waiting\n"
-        "work = dist.all_reduce(loss.detach(), async_op=True)",
+        "work = dist.all_reduce(value, async_op=True)",
         least=0.6,
         needs="nothing that relies on all ranks being at the same step",
     ),

@@ -15,15 +15,22 @@ from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _applies(program: Program, _finding: Finding) -> str:
+    without = program.has_torch_attention is False
+    return "the attention is not torch's own operator, whose backends can be chosen" if without else ""
+
+
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     if not finding.facts["attention"]:
         return None
+    other = "FLASH_ATTENTION" if program.vendor == "AMD" else "CUDNN_ATTENTION"  # cuDNN is NVIDIA's
     return Advice(
         before="y = F.scaled_dot_product_attention(q, k, v)",
         after="from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
-        "with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):\n"
+        f"with sdpa_kernel([SDPBackend.{other}, SDPBackend.EFFICIENT_ATTENTION]):\n"
         "    y = F.scaled_dot_product_attention(q, k, v)",
         needs="a device and shapes that the backend supports; is_causal=True where the mask is causal",
     )
@@ -36,5 +43,6 @@ CHANGE = Change(
     patch=ByHand("the attention is chosen in the model's own forward"),
     edit=ByHand("the attention is chosen in the model's own forward"),
     advice=_advice,
+    applies=_applies,
     without_remedy="a context of torch",
 )

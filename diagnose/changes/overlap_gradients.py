@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_data_parallel_training
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, rounding
 from diagnose.changes.common.gradients import BUCKET_MB, CONSTRUCTORS, ddp_arguments, ddp_call, is_reduced_by_hand
 from diagnose.changes.patches import distributed
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
+    from diagnose.tables.program import Program
 
 LARGE_BUCKET_MB = 2 * BUCKET_MB  # beyond this little is left of the backward when the first bucket is full
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     facts, known = finding.facts, ddp_arguments(finding)
     bucket_mb = known.get("bucket_cap_mb")
     is_late = isinstance(bucket_mb, int | float) and bucket_mb > LARGE_BUCKET_MB
@@ -62,6 +64,7 @@ CHANGE = Change(
     patch=Patch(distributed.overlap_gradients, group="buckets"),
     edit=SetArguments(CONSTRUCTORS, {"bucket_cap_mb": BUCKET_MB, "gradient_as_bucket_view": True}),
     advice=_advice,
+    applies=to_data_parallel_training,
     effect=_effect,
     remedy="diagnose.kernels.distributed.bucket_tuning",
 )

@@ -9,7 +9,25 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+    if program.vendor == "AMD":
+        listed, variable = "rocm-smi --showpids", "HIP_VISIBLE_DEVICES"
+    else:
+        listed = "nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv"
+        variable = "CUDA_VISIBLE_DEVICES"
+    return Advice(
+        before="python train.py", after=f"{listed}\n{variable}=1 python train.py   # one that nobody else uses"
+    )
+
 
 CHANGE = Change(
     id="own-device",
@@ -17,10 +35,6 @@ CHANGE = Change(
     numerics=identical(),
     patch=ByHand("another process holds the device"),
     edit=ByHand("it is a matter of how the script is started"),
-    advice=Advice(
-        before="python train.py",
-        after="nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv\n"
-        "CUDA_VISIBLE_DEVICES=1 python train.py   # one that nobody else uses",
-    ),
+    advice=_advice,
     without_remedy="a command of the machine",
 )

@@ -9,19 +9,36 @@ What to watch
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, other_training
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 TILE = 64  # elements: a multiple of every tile's side
+LARGE = 1024  # from here on a whole tile more costs little; smaller sizes get what 16 bytes hold
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice:
+_EIGHT_BITS = re.compile(r"Float8|^int8$|^signed char$", re.IGNORECASE)
+
+
+def _applies(program: Program, finding: Finding) -> str:
     size = int(str(finding.facts["size"]))
-    padded = -(-size // TILE) * TILE
+    if size in program.varying_sizes:
+        return f"{size} differs from step to step: it counts tokens or samples"
+    if program.layer_sizes and size not in program.layer_sizes:
+        return f"{size} is the size of no weight: it counts tokens or samples"
+    return ""
+
+
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+    size = int(str(finding.facts["size"]))
+    few = 16 if any(_EIGHT_BITS.search(dtype) for dtype in program.dtypes) else 8
+    multiple = TILE if size >= LARGE else few
+    padded = -(-size // multiple) * multiple
     return Advice(
         title=f"Use {padded} instead of {size}: a size that fits the tiles",
         before=f"head = nn.Linear(width, {size})",
@@ -37,5 +54,6 @@ CHANGE = Change(
     patch=ByHand("the size is a number in the model's own definition"),
     edit=ByHand("what the size stands for only the script's author knows"),
     advice=_advice,
+    applies=_applies,
     without_remedy="a number in the model",
 )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
+    from diagnose.tables.program import Program
 
 LINK_SHARE = (0.6, 0.9)  # of the link's rate that copies from pinned memory reach, at least and at most
 OLDEST_LINK = 16.0  # GB/s, of PCIe 3 with 16 lanes: where the device is in no table
@@ -27,7 +28,7 @@ _PAGEABLE = re.compile(r"Pageable", re.IGNORECASE)
 _PINNED = re.compile(r"Pinned", re.IGNORECASE)
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     if finding.facts["to_host"] == finding.facts["num"]:
         return None
     return Advice(

@@ -10,29 +10,72 @@ What to watch
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import is_in_the_model, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice:
-    place = next((w for w in finding.where if w.file), None)
+_TORCHS_OWN = re.compile(r"^(Optimizer\.|autograd::|DistributedDataParallel\.|Torch-Compiled Region)")
+
+_PER_SAMPLE = """from concurrent.futures import ThreadPoolExecutor
+
+# per sample: into the dataset, which DataLoader workers run ahead of the step
+class Prepared(Dataset):
+    def __getitem__(self, i):
+        return preprocess(self.raw[i])
+"""
+# `.cpu()` of a tensor on the CPU is the tensor itself: the next step would change what is being saved.
+_FILES = """# files and logs: into a background thread, with copies that the next step does not change
+background = ThreadPoolExecutor(1)
+background.submit(save, {k: v.detach().to("cpu", copy=True) for k, v in model.state_dict().items()})"""
+_IN_A_LIBRARY = """from concurrent.futures import ThreadPoolExecutor
+
+# a library computes it, and the script's own line calls it
+background = ThreadPoolExecutor(1)
+pending = background.submit(preprocess, next_inputs)   # one step ahead
+inputs = pending.result()                              # ready by now"""
+_IN_THE_MODEL = """# a module calls it: a hook, or the model's own forward
+if step % 100 == 0:
+    handle = model.register_forward_hook(hook)   # only in the steps that need it
+...
+handle.remove()
+# in a forward: tensor operators in place of Python loops, and nothing computed anew that stays the same"""
+
+
+def _applies(_program: Program, finding: Finding) -> str:
+    first = finding.where[0] if finding.where else None
+    inside = first is not None and not first.file and _TORCHS_OWN.match(first.op or "")
+    return "the time passes in torch's own Python, which cannot be moved" if inside else ""
+
+
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+    place = own_place(finding)
     at = f" at {place.file}:{place.line}" if place else ""
+    code = (place.code or "") if place else ""
+    if is_in_the_model(finding):
+        return Advice(
+            title=f"Run the Python work{at} in fewer steps, or leave it out",
+            before=code,
+            after=_IN_THE_MODEL,
+            least=0.0,
+            needs="a hook or a check that is not wanted in every step",
+        )
+    if place is None and any(w.file for w in finding.where):
+        return Advice(
+            title="Call the library one step ahead, on a thread of its own",
+            after=_IN_A_LIBRARY,
+            least=0.0,
+            needs="a call that does not depend on this step, and a library that gives the interpreter free",
+        )
+    thread = "thread that runs the model" if program.trains is False else "training thread"
     return Advice(
-        title=f"Move the Python work{at} off the training thread",
-        before=(place.code or "") if place else "",
-        after="from concurrent.futures import ThreadPoolExecutor\n\n"
-        "# per sample: into the dataset, which DataLoader workers run ahead of the step\n"
-        "class Prepared(Dataset):\n"
-        "    def __getitem__(self, i):\n"
-        "        return preprocess(self.raw[i])\n"
-        "# files and logs: into a background thread\n"
-        "background = ThreadPoolExecutor(1)\n"
-        "background.submit(save, {k: v.detach().cpu() for k, v in model.state_dict().items()})",
-        least=0.8,
+        title=f"Move the Python work{at} off the {thread}", before=code, after=_PER_SAMPLE + _FILES, least=0.8
     )
 
 
@@ -43,5 +86,6 @@ CHANGE = Change(
     patch=ByHand("what the script's own Python does at that line cannot be moved from outside"),
     edit=ByHand("what the Python at that line is for only the script's author knows"),
     advice=_advice,
+    applies=_applies,
     without_remedy="a line of the script's own Python",
 )

@@ -20,11 +20,11 @@ CHANGE = Change(
     patch=Patch(memory.schedule_gc),
     edit=ByHand("which loop trains only the script's author knows"),
     advice=Advice(
-        before="for batch in loader:\n    train_step(batch)",
+        before="for batch in loader:\n    run_step(batch)",
         after="from diagnose.kernels.gc_schedule import scheduled_gc\n\n"
         "with scheduled_gc() as collect:          # freezes what exists, switches automatic runs off\n"
         "    for batch in loader:\n"
-        "        train_step(batch)\n"
+        "        run_step(batch)\n"
         "        collect.step()                   # collects every so many steps, where it hurts least",
         least=0.95,  # of a hundred steps one still collects, but only what was made since the freeze
         needs="memory for the cycles that wait for the next collection",

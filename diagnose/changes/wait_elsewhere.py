@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float) -> Advice:
-    place = next((w for w in finding.where if w.file), None)
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    place = own_place(finding)
     return Advice(
         before=(place.code or "") if place else "",
         after="from concurrent.futures import ThreadPoolExecutor\n\n"

@@ -12,7 +12,7 @@ import numpy as np
 
 from diagnose import analyzers
 from diagnose.analyzers.common.memory import memory_of
-from diagnose.changes.common.prescribe import prescribe
+from diagnose.changes.common.prescribe import is_worth_showing, prescribe, recording_first
 from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Source, Where
@@ -25,11 +25,13 @@ from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfa
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.pipeline.verdict import dominant, headline, verdict
 from diagnose.tables import Claim, Tables
+from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.roofline import roofline
 from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Picture
+    from diagnose.model.forecast import Waterfall
 
 __all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "noting"]
 
@@ -87,7 +89,10 @@ def find_in_rank(capture: Capture) -> RankFindings:
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
     found.sort(key=lambda f: -f.lost_ns)
-    return RankFindings(t, found, _prescriptions(found, t.steps.step_ns, notes), notes)
+    program = UNKNOWN
+    with noting("program", notes):
+        program = program_of(t)
+    return RankFindings(t, found, _prescriptions(found, t.steps.step_ns, program, notes), notes)
 
 
 def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
@@ -108,6 +113,9 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     ]
     largest = dominant(answer, found, step_ns, t.steps.num)
     found.sort(key=lambda f: f is not largest)
+    prescriptions = _worth_showing(found, replayed.prescriptions, steps_after, step_ns)
+    with noting("trust", notes):
+        prescriptions = recording_first(prescriptions, found, step_ns, is_scanty=is_scanty(t))
 
     def part(name: str, make: Callable[[Tables], _Part]) -> _Part | None:
         with noting(name, notes):
@@ -124,7 +132,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         partition=t.partition if queue else None,
         idle_by_cause=idle,
         findings=tuple(found),
-        prescriptions=replayed.prescriptions,
+        prescriptions=prescriptions,
         replay_error=replayed.error,
         waterfall=steps_after,
         critical_path=path,
@@ -214,17 +222,28 @@ def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, 
     return tuple(dict.fromkeys([*lines, *(w for w in light if not w.file)]))[:5]
 
 
-def _prescriptions(found: list[Finding], step_ns: float, notes: list[Note]) -> tuple[Prescription, ...]:
+def _prescriptions(
+    found: list[Finding], step_ns: float, program: Program, notes: list[Note]
+) -> tuple[Prescription, ...]:
     """Collect the changes, those that save most first; one that several findings ask for is listed once."""
     listed: dict[str, Prescription] = {}
     for finding in found:
         given: list[Prescription] = []
         with noting(finding.rule, notes):
-            given = prescribe(finding, step_ns)
+            given = prescribe(finding, step_ns, program)
         for p in given:
             if p.id not in listed or sum(p.saves_ns) > sum(listed[p.id].saves_ns):
                 listed[p.id] = p
     return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
+
+
+def _worth_showing(
+    found: list[Finding], prescribed: tuple[Prescription, ...], steps_after: Waterfall | None, step_ns: float
+) -> tuple[Prescription, ...]:
+    """Leave out what saves little, alone and behind what the waterfall changes before it."""
+    by_rule = {f.rule: f for f in found}
+    together = steps_after.forecasts[-1].ids if steps_after else ()
+    return tuple(p for p in prescribed if p.id in together or is_worth_showing(p, by_rule[p.rule], step_ns))
 
 
 def _source(t: Tables) -> Source:

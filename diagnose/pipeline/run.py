@@ -14,6 +14,7 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSumma
 from diagnose.model.events import Note
 from diagnose.pipeline.rank import analyze_rank, build_tables, noting
 from diagnose.pipeline.verdict import headline
+from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.skew import Skew, skew_of
 
 __all__ = ["analyze_paths", "examine"]
@@ -64,11 +65,15 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
         RankSummary(c.trace.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause, wait)
         for c, d, wait in zip(captures, each, waits, strict=True)
     )
-    answer = _with(each[slowest if late is None else late], found, notes)
+    shown = slowest if late is None else late
+    program = UNKNOWN
+    with noting("program", notes):
+        program = program_of(tables[shown])
+    answer = _with(each[shown], found, notes, program)
     return replace(answer, ranks=ranks, trust=(*answer.trust, *(note for note in notes if note not in answer.trust)))
 
 
-def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note]) -> Diagnosis:
+def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], program: Program) -> Diagnosis:
     """Add what all ranks together showed.
 
     The rank's own dominant finding stays first where it can be the cause: where it costs half of the waiting or more.
@@ -82,7 +87,7 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note]) -> Dia
     prescribed: list[Prescription] = []
     for rule in RANK_RULES:
         with noting(rule.META.id, notes):
-            prescribed += [p for f in found if f.rule == rule.META.id for p in prescribe(f, answer.step_ns)]
+            prescribed += [p for f in found if f.rule == rule.META.id for p in prescribe(f, answer.step_ns, program)]
     return replace(
         answer,
         headline=headline(answer.verdict, answer.queue, answer.step_ns, first),

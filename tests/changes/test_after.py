@@ -1,6 +1,8 @@
 """What prescriptions tell users to paste runs as pasted, on tiny stand-ins for what their script has."""
 
+import itertools
 import subprocess
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +15,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 
 from diagnose import analyzers
 from diagnose.changes.common.prescribe import prescribe
-from diagnose.model.diagnosis import Finding
+from diagnose.model.diagnosis import Finding, Where
+from diagnose.tables.program import Program
 
 RULES = {rule.META.id: rule for rule in analyzers.RULES}
 # What a finding says of the trace; every form that a prescription takes must be among these.
@@ -21,6 +24,7 @@ FACTS = {
     "data-stall": (
         {"single_process": True, "num_workers": 0, "batch_size": 2, "has_device": False},
         {"single_process": True, "num_workers": 0, "has_device": True},
+        {"single_process": True, "num_workers": 0, "batch_size": 2, "sampler": "_InfiniteConstantSampler"},
         {"single_process": False, "num_workers": 1, "batch_size": 2},
         {"single_process": False},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "waits": True, "waiting_share": 0.9},
@@ -38,14 +42,29 @@ FACTS = {
     "misaligned-matmul": ({"size": 50257},),
     "unfused-optimizer": ({"name": "AdamW"}, {"name": "RMSprop"}),
 }  # fmt: skip
-SHELL = ("diagnose ", "nvidia-smi", "sudo ", "PYTORCH_", "CUDA_")
+SHELL = ("diagnose ", "nvidia-smi", "sudo ", "env ", "rocm-smi", "PYTORCH_", "CUDA_")
+
+
+STACK = ("train.py(3): hook", "torch/nn/modules/module.py(9): _call_impl")
+PLACED = {
+    "host-sync": (
+        Finding("host-sync", "", 1e6, where=(Where(op="aten::nonzero"),)),
+        Finding("host-sync", "", 1e6, where=(Where(op="aten::is_nonzero"),)),
+    ),
+    "python-stall": (
+        Finding("python-stall", "", 1e6, where=(Where("train.py", 3, stack=STACK),)),
+        Finding("python-stall", "", 1e6, where=(Where("transformers/image.py", 3),)),
+    ),
+}
 
 
 def prescriptions():
     for name in RULES:
         for facts in FACTS.get(name, ({},)):
-            for p in prescribe(Finding(name, "", 1e6, facts=facts), 1e7):
-                yield pytest.param(p, id=f"{p.id}-{sorted(map(str, facts.values()))}")
+            for finding in (replace(f, facts=facts) for f in (Finding(name, "", 1e6), *PLACED.get(name, ()))):
+                for trains, allocator in ((True, "caching"), (False, "uncached")):
+                    for p in prescribe(finding, 1e7, Program(trains=trains, allocator=allocator)):
+                        yield pytest.param(p, id=f"{p.id}-{sorted(map(str, facts.values()))}-{trains}")
 
 
 PRESCRIPTIONS = list(prescriptions())
@@ -90,6 +109,9 @@ def script(monkeypatch):
         "q": torch.randn(1, 1, 4, 4), "k": torch.randn(1, 1, 4, 4), "v": torch.randn(1, 1, 4, 4),
         "images": torch.randint(0, 255, (1, 3, 4, 4), dtype=torch.uint8), "ids": torch.tensor([1, 0]),
         "table": torch.randn(3, 2), "inputs": [torch.randn(2, 3)] * 2, "weights": [torch.randn(3, 2)] * 2,
+        "score": torch.ones(()), "output": torch.ones(2), "value": torch.ones(()), "hook": lambda *_: None,
+        "run_step": len, "preprocess": len, "next_inputs": [], "mask": torch.tensor([[True] * 4, [False] * 4]),
+        "itertools": itertools,
         "out": torch.empty(2), "mine": torch.ones(2), "bottom": len,
     }  # fmt: skip
     yield names

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
+    from diagnose.tables.program import Program
 
 __all__ = [
     "AddStatement",
@@ -90,6 +91,7 @@ class Advice:
     title: str = ""  # imperative; "" for the change's own
     needs: str = ""
     arguments: Facts = field(default_factory=dict)  # what the patch and the source edit are given
+    numerics: Numerics | None = None  # where they differ from the change's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +155,10 @@ Edit: TypeAlias = SetArguments | AddStatement | EditLoop
 class Change:
     """One change: ``CHANGE`` of a file in ``changes/``, whose name is the id with underscores.
 
-    Which rules prescribe it is said by their META. ``advice`` is None where none does: it is asked for by name.
-    A function that gives advice takes the finding and the step's length, ns, and returns None where it does not apply.
+    Which rules prescribe it is a field of their META. ``advice`` is None where none does: it is asked for by name.
+    A function that gives advice takes the finding, the step's length in ns and what is known of the program; it returns
+    None where the finding asks for another change. ``applies`` returns why the change does not fit the program, ""
+    where it does.
     """
 
     id: str
@@ -162,11 +166,18 @@ class Change:
     numerics: Numerics
     patch: Patch | ByHand
     edit: Edit | ByHand
-    advice: Advice | Callable[[Finding, float], Advice | None] | None = None
+    advice: Advice | Callable[[Finding, float, Program], Advice | None] | None = None
+    applies: Callable[[Program, Finding], str] | None = None
     effect: Callable[[Tables, Finding], Effect | None] | None = None  # a model of its own, in a replay with a device
     remedy: str = ""  # dotted name of the module that does it
     without_remedy: str = ""  # why there is none
 
-    def advice_for(self, finding: Finding, step_ns: float) -> Advice | None:
+    def why_not(self, program: Program, finding: Finding) -> str:
+        """Return why the change does not fit the program, "" where it does as far as the trace shows."""
+        return self.applies(program, finding) if self.applies else ""
+
+    def advice_for(self, finding: Finding, step_ns: float, program: Program) -> Advice | None:
         """Return how to make the change where this was found, None where it does not apply."""
-        return self.advice(finding, step_ns) if callable(self.advice) else self.advice
+        if self.why_not(program, finding):
+            return None
+        return self.advice(finding, step_ns, program) if callable(self.advice) else self.advice

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.change import other_training
+
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts
 
@@ -20,6 +22,22 @@ def number(facts: Facts, key: str) -> float:
     """Return a number among the facts, 0 where it is not known."""
     value = facts.get(key)
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def is_iterable(facts: Facts) -> bool:
+    """Return whether the dataset is an IterableDataset: torch gives its loader a sampler of its own."""
+    return facts.get("sampler") == "_InfiniteConstantSampler"
+
+
+ITERABLE_NUMERICS = other_training(
+    "every worker runs through the whole IterableDataset unless its __iter__ takes a share by get_worker_info()"
+)
+SHARED_OUT = """
+# in the IterableDataset: without this every sample comes once from each worker
+def __iter__(self):
+    worker = torch.utils.data.get_worker_info()
+    first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+    yield from itertools.islice(self.samples(), first, None, step)"""
 
 
 def loader_call(facts: Facts, **arguments: object) -> str:

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
-from diagnose.changes.common.change import Change
+from diagnose.changes.common.change import Change, Numerics
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import middle_ns
 from diagnose.replay.effects import Effect, effect_of_share
 from diagnose.tables import Tables
+from diagnose.tables.program import UNKNOWN, Program
+from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["effect_of", "prescribe"]
+__all__ = ["effect_of", "is_worth_showing", "prescribe", "recording_first"]
 
 
-def prescribe(finding: Finding, step_ns: float) -> list[Prescription]:
-    """Return the changes that the finding's rule names and that apply, in the order of its META.
+_LOSSES = re.compile(r"compare the (first losses|loss\b[^;]*)")
+RECORDS_AGAIN = ("capture-complete-records", "capture-steady-steps")
+
+
+def prescribe(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> list[Prescription]:
+    """Return the changes that the finding's rule names and that fit the program, in the order of its META.
 
     What they save is bounded here by shares of what the finding costs.
     """
-    made = (_prescription(CHANGES[name], finding, step_ns) for name in META[finding.rule].changes)
+    made = (_prescription(CHANGES[name], finding, step_ns, program) for name in META[finding.rule].changes)
     return [prescription for prescription in made if prescription is not None]
 
 
-def _prescription(change: Change, finding: Finding, step_ns: float) -> Prescription | None:
-    advice = change.advice_for(finding, step_ns)
+def _prescription(change: Change, finding: Finding, step_ns: float, program: Program) -> Prescription | None:
+    advice = change.advice_for(finding, step_ns, program)
     if advice is None:
         return None
     least_ns, most_ns = finding.lost_ns * advice.least, finding.lost_ns * advice.most
@@ -35,11 +44,44 @@ def _prescription(change: Change, finding: Finding, step_ns: float) -> Prescript
         after=advice.after,
         saves_ns=(least_ns, most_ns),
         predicted_step_ns=middle_ns(step_ns - most_ns, step_ns - least_ns) if advice.most > 0 else None,
-        safety=change.numerics.safety,
+        safety=_safety(advice.numerics or change.numerics, program),
         needs=advice.needs,
         remedy=change.remedy,
         arguments=advice.arguments,
     )
+
+
+def _safety(numerics: Numerics, program: Program) -> str:
+    """Return the words of a prescription; inference has outputs to compare in the place of losses."""
+    return _LOSSES.sub("compare the outputs", numerics.safety) if program.trains is False else numerics.safety
+
+
+def is_worth_showing(prescription: Prescription, finding: Finding, step_ns: float) -> bool:
+    """Return whether a change saves enough to be shown; one that predicts nothing is shown for what it is."""
+    if prescription.predicted_step_ns is None or finding.lost_ns <= 0:
+        return True
+    return max(prescription.saves_ns) >= THRESHOLDS.naming_share * step_ns
+
+
+def recording_first(
+    prescribed: Sequence[Prescription], found: Sequence[Finding], step_ns: float, *, is_scanty: bool
+) -> tuple[Prescription, ...]:
+    """Return the prescriptions with that of a better recording first, where this one cannot carry the others.
+
+    Args:
+        prescribed: for the findings, those that save most first.
+        found: the findings, the one that answers first.
+        step_ns: the step's length.
+        is_scanty: whether the recording holds too little work for any claim.
+    """
+    again = [p for p in prescribed if p.id in RECORDS_AGAIN]
+    if is_scanty and not again:
+        change = CHANGES[RECORDS_AGAIN[0]]
+        made = _prescription(change, found[0], step_ns, UNKNOWN) if found else None
+        again = [made] if made else []
+    if not is_scanty and not (found and found[0].rule in {p.rule for p in again}):
+        return tuple(prescribed)
+    return (*again, *(p for p in prescribed if p not in again))
 
 
 def effect_of(t: Tables, finding: Finding, prescription: Prescription) -> Effect | None:

@@ -1,0 +1,39 @@
+"""Switch the caching allocator on again.
+
+What it does
+    Takes PYTORCH_NO_CUDA_MEMORY_CACHING out of the environment: freed blocks are kept and handed out again, without a
+    call of the driver.
+
+What to watch
+    The variable is meant for finding faults of memory, and a debugging session may have left it behind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _applies(program: Program, _finding: Finding) -> str:
+    return "" if program.allocator == "uncached" else "the caching allocator is not known to be off"
+
+
+CHANGE = Change(
+    id="cache-device-memory",
+    title="Let the caching allocator keep freed memory",
+    numerics=identical(),
+    patch=ByHand("the environment that the script is started in switches the cache off"),
+    edit=ByHand("it is set in the environment that the script is started in"),
+    advice=Advice(
+        before="PYTORCH_NO_CUDA_MEMORY_CACHING=1 python train.py",
+        after="env -u PYTORCH_NO_CUDA_MEMORY_CACHING -u PYTORCH_NO_HIP_MEMORY_CACHING python train.py",
+        least=0.5,
+    ),
+    applies=_applies,
+    without_remedy="a variable of the environment",
+)

@@ -1,0 +1,109 @@
+"""Why a change does not fit a program: a clause each, "" where it fits as far as the trace shows."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding, Where
+    from diagnose.tables.program import Program
+
+__all__ = [
+    "is_in_the_model",
+    "own_place",
+    "to_an_eager_model",
+    "to_data_parallel_training",
+    "to_launches_without_graphs",
+    "to_shapes_and_branches",
+    "to_training",
+    "to_values_read",
+    "waits_for",
+]
+
+# The profiler cuts the folder of installed packages off their files' paths.
+_LIBRARIES = frozenset(
+    {
+        *("accelerate", "aiter", "apex", "datasets", "deepspeed", "diffusers", "fairseq", "flash_attn", "flashinfer"),
+        *("huggingface_hub", "lightning", "megatron", "monai", "peft", "PIL", "pytorch_lightning", "scipy", "sglang"),
+        *("timm", "tokenizers", "torchrec", "transformers", "trl", "ultralytics", "vllm", "xformers"),
+    }
+)
+_GENERATED = re.compile(r"torchinductor_|torch_compile_debug|(^|/)c[a-z2-7]{51}\.py$")
+_MODULE_CALL = "torch/nn/modules/module.py"
+# Operators that need values to know the shape of their result, and those that a branch in Python rests on.
+_SHAPES = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("nonzero", "masked_select", "index", "index_put", "index_put_", "_index_put_impl_", "where", "bincount"),
+        *("_unique", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"),
+    )
+)
+_BRANCHES = frozenset({"aten::is_nonzero", "aten::equal", "aten::allclose"})
+_READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::to", "aten::_to_copy", "aten::copy_"})
+
+
+def to_training(program: Program, _finding: Finding) -> str:
+    """Return why a change to gradients or the optimizer does not fit inference."""
+    return "the recorded steps have no backward: the program runs inference" if program.trains is False else ""
+
+
+def to_an_eager_model(program: Program, _finding: Finding) -> str:
+    """Return why compiling does not fit a model that is compiled."""
+    return "the model is compiled already" if program.is_compiled else ""
+
+
+def to_launches_without_graphs(program: Program, _finding: Finding) -> str:
+    """Return why capturing launches does not fit a program that replays graphs."""
+    return "launches are replayed as CUDA graphs already" if program.has_graphs else ""
+
+
+def to_data_parallel_training(program: Program, finding: Finding) -> str:
+    """Return why arguments of DistributedDataParallel do not fit a program without it."""
+    without = "the model is not wrapped in DistributedDataParallel" if program.is_ddp is False else ""
+    return to_training(program, finding) or without
+
+
+def own_place(finding: Finding) -> Where | None:
+    """Return the first place in the user's own files: a line of a library or of generated code cannot be edited."""
+    from diagnose.analyzers.common.locate import is_user_file
+
+    mine = (w for w in finding.where if w.file and is_user_file(w.file) and not _is_others(w.file))
+    return next(mine, None)
+
+
+def _is_others(file: str) -> bool:
+    return file.split("/", maxsplit=1)[0] in _LIBRARIES or _GENERATED.search(file) is not None
+
+
+def is_in_the_model(finding: Finding) -> bool:
+    """Return whether the place is called by a module: the model's forward or a hook, which no dataset can take over."""
+    place = next((w for w in finding.where if w.file), None)
+    if place is None:
+        return False
+    return any(_MODULE_CALL in frame or "nn.Module: " in frame for frame in place.stack)
+
+
+def waits_for(finding: Finding) -> Literal["shape", "branch", "value"]:
+    """Return what the host waits to know: the shape of a result, which branch to take, or a value that it reads."""
+    first = [w.op for w in finding.where[:1] if w.op]
+    path = [name for example in finding.examples[:1] for name in example.host.split(" > ")]
+    for op in (*first, *path):  # the outermost operator first: it is the one that the script calls
+        if op in _BRANCHES:
+            return "branch"
+        if op in _SHAPES:
+            return "shape"
+        if op in _READS:
+            return "value"
+    return "value"
+
+
+def to_values_read(_program: Program, finding: Finding) -> str:
+    """Return why reading later does not fit a wait for a shape or a branch."""
+    waited = waits_for(finding)
+    return "" if waited == "value" else f"the host waits to know a {waited}, which cannot come later"
+
+
+def to_shapes_and_branches(_program: Program, finding: Finding) -> str:
+    """Return why other operators do not fit a wait for a value."""
+    return "the script reads a value: no shape or branch depends on it" if waits_for(finding) == "value" else ""

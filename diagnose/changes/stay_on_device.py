@@ -1,0 +1,55 @@
+"""Keep shapes and branches independent of values on the device.
+
+What it does
+    Replaces operators whose result has a shape that only the device knows, and branches of Python that rest on a
+    tensor, by operators that compute on all elements: the host then has nothing to wait for.
+
+What to watch
+    Elements that do not count are computed too; with many of them that may take longer than the wait.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import own_place, to_shapes_and_branches, waits_for
+from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    place = own_place(finding)
+    at = f" ({place.file}:{place.line})" if place else ""
+    code = (place.code or "") if place else ""
+    if waits_for(finding) == "branch":
+        return Advice(
+            title=f"Keep the branch on the device: choose between results there{at}",
+            before=code or "if mask.any():\n    x = x * scale",
+            after="x = torch.where(mask.any(), x * scale, x)   # both are computed, nothing is read back",
+            least=0.2,
+            needs="both sides of the branch cheap enough to compute",
+        )
+    return Advice(
+        title=f"Keep shapes independent of values on the device{at}",
+        before=code or "mean = x[mask].mean()",
+        after="mean = torch.where(mask, x, 0).sum() / mask.sum()   # a masked operator in place of x[mask]\n"
+        "# where indices are needed: a fixed number of them, filled up\n"
+        "ids = torch.nonzero_static(mask, size=mask.numel(), fill_value=-1)",
+        least=0.2,
+        needs="an upper bound of their number; a torch whose nonzero_static has a kernel for the device",
+    )
+
+
+CHANGE = Change(
+    id="stay-on-device",
+    title="Keep shapes and branches independent of values on the device",
+    numerics=rounding("sums take the filling in another order; compare the first results"),
+    patch=ByHand("the operator is a call in the script's own code"),
+    edit=ByHand("what is done with the elements only the script's author knows"),
+    advice=_advice,
+    applies=to_shapes_and_branches,
+    without_remedy="other operators of torch",
+)

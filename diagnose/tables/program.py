@@ -1,0 +1,240 @@
+"""What is known of the program from its trace: what it runs, how, and on whose device. Advice must fit it.
+
+A field is None, "" or empty where the trace does not show it: a change is left out for what is known only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from diagnose.model.capture import CaptureInfo
+from diagnose.model.events import Kind, Trace
+from diagnose.model.intervals import distinct, intersect, span, total
+from diagnose.tables import Tables, shared_table
+from diagnose.tables.collectives import buffer_broadcasts
+from diagnose.tables.names import BACKWARD, GRAPH_LAUNCH, KERNEL_LAUNCH, OPTIMIZER_STEP, REDUCTION, rows_of
+from diagnose.tables.roofline import device_of
+
+__all__ = ["UNKNOWN", "Program", "Vendor", "program_of"]
+
+Vendor: TypeAlias = Literal["NVIDIA", "AMD", ""]
+
+MIN_OPERATORS = 10  # from here on a backward would be among them
+MIN_COMPILED = 0.05  # of the steps, of the tasks or of their time: less is a helper of an eager model
+MIN_UNCACHED = 0.25  # blocks taken from the driver and given back for each launch: a cache makes hardly any
+MIN_UNCACHED_PER_STEP = 10
+
+_COMPILED_REGION = re.compile(r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction(Backward)?$)")
+_COMPILED_KERNEL = re.compile(r"^triton_((poi|red|per|mix|tem|spl|for|unk)_|fused_|_\d)")
+_GRADIENT = re.compile(r"Backward\d*$|^AccumulateGrad$|torch::autograd::AccumulateGrad")
+_UPDATE = re.compile(r"Optimizer\.(step|zero_grad)#|^aten::_(fused|foreach)_(adam|sgd|adagrad)|Optimizer")
+_GRADIENT_KERNEL = re.compile(r"backward|_bwd|bwd_|wgrad|fused_?adam|multi_tensor_apply", re.IGNORECASE)
+_DDP = re.compile(r"DistributedDataParallel|^torch::distributed::reducer|nn/parallel/distributed\.py")
+_SHARDED = re.compile(r"FullyShardedDataParallel|^FSDP::|fully_shard|DeepSpeed|deepspeed/runtime")
+_AMD_NAMES = re.compile(r"^hip[A-Z]|rocm|^Cijk_|rccl|miopen|gfx9\d\d|AMD|Instinct|Radeon|\bMI\d{2,3}\b")
+_NVIDIA_NAMES = re.compile(r"^cuda[A-Z]|^cu[A-Z][a-z]|cudnn|cutlass|NVIDIA|Tesla|GeForce|Quadro")
+_DRIVER_ALLOCATION = re.compile(r"^(cuda|hip)Malloc$")
+_DRIVER_RELEASE = re.compile(r"^(cuda|hip)Free$")
+_ASYNC_ALLOCATION = re.compile(r"^(cuda|hip)Malloc(FromPool)?Async")
+_CONVOLUTION = re.compile(r"^aten::(conv[123]d|convolution|cudnn_convolution|miopen_convolution)$")
+_PRODUCT = re.compile(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|linear|matmul)$")
+_LINEAR = re.compile(r"^aten::(linear|addmm|embedding)$")
+_SDPA = re.compile(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)_attention")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is known of the program."""
+
+    trains: bool | None = None
+    is_compiled: bool = False
+    has_graphs: bool = False  # launches of CUDA graphs
+    vendor: Vendor = ""
+    dtypes: frozenset[str] = frozenset()  # of operators' inputs, as the profiler writes them
+    batch_size: int | None = None
+    is_ddp: bool | None = None
+    exchanged: frozenset[str] = frozenset()  # dtypes of reductions, in lower case
+    allocator: Literal["caching", "uncached", "async", ""] = ""
+    layer_sizes: frozenset[int] = frozenset()  # of weights
+    varying_sizes: frozenset[int] = frozenset()  # of products, in some steps only
+    has_torch_attention: bool | None = None
+
+
+UNKNOWN = Program()
+
+
+@shared_table
+def program_of(t: Tables) -> Program:
+    """Return what the trace, its attribution window and the capture's description show of the program."""
+    traces = [t.trace] if t.capture.attribution is None else [t.trace, t.capture.attribution]
+    info = t.capture.info or CaptureInfo()
+    names = frozenset(name for trace in traces for name in _host_names(trace))
+    return Program(
+        trains=_trains(t, traces, names, info),
+        is_compiled=_is_compiled(t),
+        has_graphs=bool(len(t.calls(GRAPH_LAUNCH, Kind.RUNTIME))),
+        vendor=_vendor(t),
+        dtypes=frozenset(dtype for trace in traces for dtype in _dtypes(trace)),
+        batch_size=info.loader.batch_size if info.loader.batch_size else _batch_size(traces),
+        is_ddp=_is_ddp(t, traces, names, info),
+        exchanged=_exchanged(t),
+        allocator=_allocator(t, info),
+        layer_sizes=frozenset(size for trace in traces for size in _layer_sizes(trace)),
+        varying_sizes=_varying_sizes(t, traces),
+        has_torch_attention=any(map(_SDPA.match, names)) if _has_operators(traces) else None,
+    )
+
+
+def _host_names(trace: Trace) -> Iterator[str]:
+    rows = rows_of(trace, Kind.OP, Kind.ANNOTATION, Kind.PYTHON)
+    for name in distinct(trace.events.name[rows]).tolist() if len(rows) else []:
+        yield trace.names[name]
+
+
+def _device_names(t: Tables) -> Iterator[str]:
+    ids = t.trace.events.name[t.tasks.row]
+    for name in distinct(ids).tolist() if len(ids) else []:
+        yield t.trace.names[name]
+
+
+def _has_operators(traces: list[Trace]) -> bool:
+    return max(int((trace.events.kind == Kind.OP).sum()) for trace in traces) >= MIN_OPERATORS
+
+
+def _trains(t: Tables, traces: list[Trace], names: frozenset[str], info: CaptureInfo) -> bool | None:
+    """Return None where kernels alone hint at a backward, as in a graph of whole steps; `dgrad` is no such hint.
+
+    A transposed convolution of inference runs that kernel too.
+    """
+    if info.optimizer.num_params is not None:
+        return True
+    if any(p.search(n) for n in names for p in (BACKWARD, OPTIMIZER_STEP, _GRADIENT, _UPDATE)):
+        return True
+    if not _has_operators(traces) or any(map(_GRADIENT_KERNEL.search, _device_names(t))):
+        return None
+    return False
+
+
+def _is_compiled(t: Tables) -> bool:
+    start, end = t.steps.window
+    regions = intersect(t.covering(t.calls(_COMPILED_REGION, Kind.OP, Kind.ANNOTATION)), span(start, end))
+    if total(regions) >= MIN_COMPILED * (end - start):
+        return True
+    generated = t.tasks_matching(_COMPILED_KERNEL)
+    length = t.tasks.end - t.tasks.start
+    if not len(length):
+        return False
+    return bool(generated.mean() >= MIN_COMPILED or length[generated].sum() >= MIN_COMPILED * length.sum())
+
+
+def _vendor(t: Tables) -> Vendor:
+    device = device_of(t)
+    rows = rows_of(t.trace, Kind.RUNTIME)
+    calls = [t.trace.names[name] for name in (distinct(t.trace.events.name[rows]).tolist() if len(rows) else [])]
+    sources = ([device.name] if device else []), calls, list(_device_names(t))
+    for known in sources:  # the surest first
+        if any(map(_AMD_NAMES.search, known)):
+            return "AMD"
+        if any(map(_NVIDIA_NAMES.search, known)):
+            return "NVIDIA"
+    return ""
+
+
+def _dtypes(trace: Trace) -> Iterator[str]:
+    ids = trace.events.types[trace.events.types >= 0]
+    for text in distinct(ids).tolist() if len(ids) else []:
+        yield from re.findall(r'"([\w:]+)"', trace.names[text])
+
+
+def _is_ddp(t: Tables, traces: list[Trace], names: frozenset[str], info: CaptureInfo) -> bool | None:
+    """Return False only where the operators are recorded and another cause of the exchange shows, or there is none."""
+    if info.flags.ddp != type(info.flags.ddp)() or any(map(_DDP.search, names)) or len(buffer_broadcasts(t)):
+        return True
+    if not _has_operators(traces):
+        return None
+    if any(map(_SHARDED.search, names)):
+        return False
+    has_exchange = bool(t.tasks.is_collective.any()) or any(map(REDUCTION.search, names))
+    return None if has_exchange else False
+
+
+def _exchanged(t: Tables) -> frozenset[str]:
+    rows = t.tasks.row[t.tasks.is_collective] if t.device_id >= 0 else np.empty(0, np.intp)
+    details = t.trace.events.detail[rows]
+    texts = [t.trace.names[i] for i in distinct(details[details >= 0]).tolist()] if (details >= 0).any() else []
+    parts = [text.split("|") for text in texts]
+    return frozenset(p[1].lower() for p in parts if len(p) > 1 and p[1] and REDUCTION.search(p[0]))
+
+
+def _allocator(t: Tables, info: CaptureInfo) -> Literal["caching", "uncached", "async", ""]:
+    if "cudaMallocAsync" in (info.flags.allocator or "") or len(t.in_window(t.calls(_ASYNC_ALLOCATION, Kind.RUNTIME))):
+        return "async"
+    taken = len(t.in_window(t.calls(_DRIVER_ALLOCATION, Kind.RUNTIME)))
+    freed = len(t.in_window(t.calls(_DRIVER_RELEASE, Kind.RUNTIME)))
+    launches = len(t.in_window(t.calls(KERNEL_LAUNCH, Kind.RUNTIME)))
+    if not launches:
+        return ""
+    both = min(taken, freed)  # a cache that grows takes memory without giving it back
+    return "uncached" if both >= max(MIN_UNCACHED_PER_STEP * t.steps.num, MIN_UNCACHED * launches) else "caching"
+
+
+def _inputs(trace: Trace, pattern: re.Pattern[str]) -> Iterator[tuple[int, list[list[int]]]]:
+    """Yield row and tensors' shapes of the operators whose name the pattern finds; each text is read once."""
+    events, read = trace.events, dict[int, list[list[int]]]()
+    wanted = np.array([pattern.match(name) is not None for name in trace.names], bool)
+    rows = np.flatnonzero((events.kind == Kind.OP) & (events.shapes >= 0) & wanted[events.name])
+    for row in rows.tolist():
+        text = int(events.shapes[row])
+        if text not in read:
+            read[text] = _shapes(trace.names[text])
+        yield row, read[text]
+
+
+def _shapes(text: str) -> list[list[int]]:
+    try:
+        given = json.loads(text)
+    except ValueError:
+        return []
+    each = given if isinstance(given, list) else []
+    return [s if isinstance(s, list) and all(isinstance(n, int) for n in s) else [] for s in each]
+
+
+def _batch_size(traces: list[Trace]) -> int | None:
+    """Return the first dimension of what convolutions take, where it is the same in all of them."""
+    found = {
+        shapes[0][0] for trace in traces for _, shapes in _inputs(trace, _CONVOLUTION) if shapes and len(shapes[0]) >= 3
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _layer_sizes(trace: Trace) -> Iterator[int]:
+    """Yield the sizes of weights: of `linear`'s, of `embedding`'s table, and of the bias that `addmm` adds."""
+    for row, shapes in _inputs(trace, _LINEAR):
+        name = trace.names[int(trace.events.name[row])]
+        at = {"aten::linear": 1, "aten::addmm": 0, "aten::embedding": 0}[name]
+        weight = shapes[at] if at < len(shapes) else []
+        if name != "aten::addmm" or len(weight) == 1:  # a bias; a matrix is the sum of another product
+            yield from weight
+
+
+def _varying_sizes(t: Tables, traces: list[Trace]) -> frozenset[int]:
+    """Return the sizes of matrix products that some steps have and others have not."""
+    for trace in traces:
+        steps = t.steps if trace is t.trace else Tables(t.capture, trace).steps
+        if steps.num < 2:
+            continue
+        each: list[set[int]] = [set() for _ in range(steps.num)]
+        for row, shapes in _inputs(trace, _PRODUCT):
+            step = int(np.searchsorted(steps.start, trace.events.start[row], side="right")) - 1
+            if 0 <= step < steps.num:
+                each[step].update(n for shape in shapes for n in shape)
+        seen = [sizes for sizes in each if sizes]
+        if len(seen) >= 2:
+            return frozenset(set[int].union(*seen) - set[int].intersection(*seen))
+    return frozenset()

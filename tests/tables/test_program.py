@@ -1,0 +1,102 @@
+"""What a trace shows of the program."""
+
+import pytest
+
+from diagnose.model.events import Device
+from diagnose.tables.program import program_of
+
+LINEAR = "[[197, 64], [50257, 64], []]"
+
+
+def stepping(recording, *, steps=1, op="aten::relu", call="cudaLaunchKernel", kernel="gemm", **options):
+    """Return steps of 1000 µs, each with twelve operators that launch a kernel each."""
+    r = recording(**options)
+    for n in range(steps):
+        at = 1000 * n
+        r.step(n + 1, at, at + 1000)
+        for i in range(12):
+            start = at + 80 * i
+            r.op(op, start, start + 60)
+            r.kernel(kernel, start + 20, start + 70, launched=(start + 5, start + 10), call=call)
+    return r
+
+
+def known(r):
+    return program_of(r.tables())
+
+
+def test_operators_without_a_backward_are_inference(recording):
+    assert known(stepping(recording)).trains is False
+    assert known(stepping(recording, kernel="flash_bwd_dq")).trains is None  # the kernel hints at a backward
+
+
+@pytest.mark.parametrize("name", ["autograd::engine::evaluate_function: MmBackward0", "CompiledFunctionBackward"])
+def test_a_backward_is_training(recording, name):
+    r = stepping(recording)
+    r.op(name, 970, 990, thread="backward")
+    assert known(r).trains is True
+
+
+def test_an_optimizer_is_training(recording):
+    r = stepping(recording)
+    r.annotation("Optimizer.step#AdamW.step", 970, 990)
+    assert known(r).trains is True
+
+
+def test_of_too_few_operators_nothing_is_known(late):
+    p = known(late)
+    assert (p.trains, p.is_ddp, p.has_torch_attention, p.is_compiled, p.has_graphs) == (None, None, None, False, False)
+
+
+def test_generated_kernels_and_regions_are_a_compiled_model(recording):
+    assert known(stepping(recording, kernel="triton_poi_fused_add_0")).is_compiled
+    assert known(stepping(recording, op="Torch-Compiled Region: 0/0")).is_compiled
+    assert not known(stepping(recording, kernel="triton_attention_kernel")).is_compiled  # written by hand
+
+
+def test_launches_of_graphs(recording):
+    assert known(stepping(recording, call="cudaGraphLaunch")).has_graphs
+
+
+def test_the_vendor_is_the_devices_or_that_of_the_names(recording):
+    amd = (Device(0, "AMD Instinct MI300X", 192 << 30, 304, (9, 4)),)
+    assert known(stepping(recording)).vendor == "NVIDIA"
+    assert known(stepping(recording, devices=amd)).vendor == "AMD"
+    assert known(stepping(recording, devices=(), call="hipLaunchKernel")).vendor == "AMD"
+
+
+def test_the_batch_is_the_loaders_or_that_of_convolutions(recording):
+    r = stepping(recording)
+    assert known(r).batch_size is None
+    r.op("aten::conv2d", 962, 966, shapes="[[512, 3, 32, 32], [64, 3, 3, 3]]")
+    assert known(r).batch_size == 512
+    r.told(loader={"batch_size": 256})
+    assert known(r).batch_size == 256
+
+
+def test_sizes_of_weights_and_of_what_varies(recording):
+    r = stepping(recording, steps=2)
+    r.op("aten::linear", 962, 966, shapes=LINEAR)
+    r.op("aten::mm", 963, 965, shapes="[[197, 64], [64, 50257]]")
+    r.op("aten::mm", 1963, 1965, shapes="[[211, 64], [64, 50257]]")
+    assert known(r).layer_sizes == {64, 50257}
+    assert known(r).varying_sizes == {197, 211}
+
+
+def test_an_allocator_without_a_cache_takes_and_frees_all_the_time(recording):
+    r, grows = stepping(recording), stepping(recording)
+    for i in range(12):
+        r.runtime("cudaMalloc", 80 * i + 62, 80 * i + 66)
+        r.runtime("cudaFree", 80 * i + 67, 80 * i + 70)
+        grows.runtime("cudaMalloc", 80 * i + 62, 80 * i + 66)
+    assert known(r).allocator == "uncached"
+    assert known(grows).allocator == "caching"
+    r.told(flags={"allocator": "backend:cudaMallocAsync"})
+    assert known(r).allocator == "async"
+
+
+def test_data_parallel_training_by_its_forward(recording):
+    r = stepping(recording)
+    assert known(r).is_ddp is False
+    r.annotation("DistributedDataParallel.forward", 0, 900)
+    assert known(r).is_ddp is True
