@@ -52,8 +52,8 @@ class Fields:
             threads = self.threads
             values["thread"] = [threads[event.pid, event.tid] for event in events]
         if kind in _CORRELATED:
-            values["correlation"] = ids = [a.correlation for a in args]
-            if max(ids) < 0:
+            values["correlation"] = numbers = [a.correlation for a in args]
+            if max(numbers) < 0:
                 values["external"] = [a.external for a in args]
         if kind in _MORE:
             values |= _MORE[kind](self, args)
