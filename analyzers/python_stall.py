@@ -39,7 +39,8 @@ META = RuleMeta(
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle in long stretches between operators, where something shows that the thread was in the loop.
 
-    Where the thread was runnable but not scheduled for as long as that, they may be nothing but that, and none is claimed.
+    Where the thread was runnable but not scheduled for as long as that, they may be nothing but that, and none is
+    claimed.
     """
     seen = host_gaps(t)
     if t.capture.samples is None:

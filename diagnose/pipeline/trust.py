@@ -34,7 +34,8 @@ def trust_notes(t: Tables) -> Iterator[Note]:
     if (share := ready_share(t)) > MAX_UNSCHEDULED_SHARE:
         yield Note(
             f"The training thread was runnable but not scheduled for {share:.0%} of the time: the CPU is "
-            "oversubscribed, by other processes or by more threads than cores. Measure on an idle machine, or with fewer threads."
+            "oversubscribed, by other processes or by more threads than cores. Measure on an idle machine, or with "
+            "fewer threads."
         )
     if t.device_id < 0:
         yield from _without_device(t)
