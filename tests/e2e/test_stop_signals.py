@@ -92,7 +92,8 @@ def test_a_signal_to_the_group_ends_script_workers_and_detached_processes(traced
     os.killpg(process.pid, number)
     _, shown = process.communicate(timeout=300)
     assert process.returncode == 128 + number, shown
-    assert "Traceback" not in shown
+    # A worker's thread that hands over tensors complains by itself where the trainer ends while asking it for one.
+    assert [block for block in shown.split("Traceback")[1:] if "resource_sharer.py" not in block] == []
     assert running(tmp_path) == []
 
 
