@@ -57,20 +57,25 @@ def dominant(
 ) -> Finding | None:
     """Return the finding that answers, None where none looks where the verdict points; findings come largest first.
 
-    On a full device where no kernel is a waste, waiting of 10 % of the step answers. Time without a known cause is no
-    answer beside a cause of 10 % of the step. Recording makes some causes longer than they are: where another one is
-    nearly as large and recurs in most steps, it is preferred to one of those. A finding whose cause costs next to
-    nothing, since other work would take its time, gives way to one that costs 10 %.
+    Where the device has gaps, it is the one without whose cause the step would be shortest; where no replay shows that,
+    the one that takes most of it. On a full device it is the kernels' largest waste, as long as its going would save
+    anything where another's would save 10 %; without one, waiting that costs the step something, or takes 10 % of it
+    where no replay shows what it costs. Time without a known cause is no answer beside a cause of 10 % of the step.
+    Recording makes some causes longer than they are: where another one is nearly as large and recurs in most steps, it
+    is preferred to one of those.
     """
+    costly = sorted((f for f in findings if _cost_ns(f) >= at.answering_share * step_ns), key=lambda f: -_cost_ns(f))
     large = [f for f in findings if f.lost_ns >= at.answering_share * step_ns]
-    answers = [f for f in large if matches_verdict(found, META[f.rule])]
-    if not answers and found == "kernel-bound":
-        answers = [f for f in large if _is_waiting(f) and f.lost_ns >= at.known_share * step_ns]
-    costly = [f for f in answers if _relief_share(f, step_ns) >= at.known_share and META[f.rule].explains]
-    if costly:
-        answers = [f for f in answers if _relief_share(f, step_ns) >= at.answering_share]
+    answers = _in_scope(found, costly) or _in_scope(found, large)
+    if found == "kernel-bound":
+        answers = _in_scope(found, large)
+        if any(_cost_ns(f) >= at.known_share * step_ns for f in answers):
+            answers = [f for f in answers if f in costly]
+        least = at.known_share * step_ns
+        waiting = (f for f in costly if _is_waiting(f) and (f.relief_ns is not None or f.lost_ns >= least))
+        answers = answers or list(waiting)
     known = [f for f in answers if META[f.rule].explains]
-    if known and known[0].lost_ns >= at.known_share * step_ns:
+    if any(max(f.lost_ns, _cost_ns(f)) >= at.known_share * step_ns for f in known):
         answers = known
     if not answers or not META[answers[0].rule].inflated:
         return answers[0] if answers else None
@@ -78,15 +83,23 @@ def dominant(
         f
         for f in answers
         if not (META[f.rule].inflated or META[f.rule].kind == "trust")
-        and f.lost_ns >= at.near_share * answers[0].lost_ns
+        and _cost_ns(f) >= at.near_share * _cost_ns(answers[0])
         and f.count >= at.recurs_in * num_steps
     )
     return next(near, answers[0])
 
 
-def _relief_share(finding: Finding, step_ns: float) -> float:
-    """Return what a step without the cause saves, where that was replayed, else what it loses."""
-    return (finding.lost_ns if finding.relief_ns is None else finding.relief_ns) / step_ns
+def _in_scope(found: Verdict, findings: Sequence[Finding]) -> list[Finding]:
+    return [f for f in findings if matches_verdict(found, META[f.rule])]
+
+
+def _cost_ns(finding: Finding) -> float:
+    """Return what a step without the cause saves, where that was replayed, else what the cause takes of it.
+
+    Other work may take the time that a cause leaves; and a host that need not wait gets ahead, which saves more than
+    the pause itself.
+    """
+    return finding.lost_ns if finding.relief_ns is None else finding.relief_ns
 
 
 def _is_waiting(finding: Finding) -> bool:
