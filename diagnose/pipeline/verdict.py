@@ -57,40 +57,42 @@ def dominant(
 ) -> Finding | None:
     """Return the finding that answers, None where none looks where the verdict points; findings come largest first.
 
-    Where the device has gaps, it is the one without whose cause the step would be shortest; where no replay shows that,
-    the one that takes most of it. On a full device it is the kernels' largest waste, as long as its going would save
-    anything where another's would save 10 %; without one, waiting that costs the step something, or takes 10 % of it
-    where no replay shows what it costs. Time without a known cause is no answer beside a cause of 10 % of the step.
-    Recording makes some causes longer than they are: where another one is nearly as large and recurs in most steps, it
-    is preferred to one of those.
+    It is the largest one, unless a step without its cause would hardly be shorter, or a step without another's cause
+    would be much shorter. On a full device without a wasteful kernel, waiting answers that makes the step longer. Time
+    without a known cause is no answer beside a cause of 10 % of the step. Recording makes some causes longer than they
+    are: where another one is nearly as large and recurs in most steps, it is preferred to one of those.
     """
-    costly = sorted((f for f in findings if _cost_ns(f) >= at.answering_share * step_ns), key=lambda f: -_cost_ns(f))
+    costly = [f for f in findings if _cost_ns(f) >= at.answering_share * step_ns]
     large = [f for f in findings if f.lost_ns >= at.answering_share * step_ns]
-    answers = _in_scope(found, costly) or _in_scope(found, large)
-    if found == "kernel-bound":
-        answers = _in_scope(found, large)
-        if any(_cost_ns(f) >= at.known_share * step_ns for f in answers):
-            answers = [f for f in answers if f in costly]
-        least = at.known_share * step_ns
-        waiting = (f for f in costly if _is_waiting(f) and (f.relief_ns is not None or f.lost_ns >= least))
-        answers = answers or list(waiting)
+    answers = [f for f in large if matches_verdict(found, META[f.rule])]
+    if found != "kernel-bound":
+        answers = [f for f in costly if matches_verdict(found, META[f.rule])] or answers
+    elif any(_cost_ns(f) >= at.known_share * step_ns for f in answers):
+        answers = [f for f in answers if f in costly]
+    elif not answers:
+        answers = [f for f in costly if _is_waste(f) or (_is_waiting(f) and f.lost_ns >= at.known_share * step_ns)]
     known = [f for f in answers if META[f.rule].explains]
-    if any(max(f.lost_ns, _cost_ns(f)) >= at.known_share * step_ns for f in known):
+    if any(_size_ns(f) >= at.known_share * step_ns for f in known):
         answers = known
-    if not answers or not META[answers[0].rule].inflated:
-        return answers[0] if answers else None
+    answer = next(iter(answers), None) if found == "kernel-bound" else _costliest(answers, at)
+    if answer is None or not META[answer.rule].inflated:
+        return answer
     near = (
         f
         for f in answers
         if not (META[f.rule].inflated or META[f.rule].kind == "trust")
-        and _cost_ns(f) >= at.near_share * _cost_ns(answers[0])
+        and _size_ns(f) >= at.near_share * _size_ns(answer)
         and f.count >= at.recurs_in * num_steps
     )
-    return next(near, answers[0])
+    return next(near, answer)
 
 
-def _in_scope(found: Verdict, findings: Sequence[Finding]) -> list[Finding]:
-    return [f for f in findings if matches_verdict(found, META[f.rule])]
+def _costliest(findings: Sequence[Finding], at: Thresholds) -> Finding | None:
+    """Return the first finding, or one that costs clearly more by a replay of all of them."""
+    if not findings or any(f.relief_ns is None for f in findings):
+        return next(iter(findings), None)
+    most = max(findings, key=_cost_ns)
+    return most if _cost_ns(most) >= at.clear_factor * _cost_ns(findings[0]) else findings[0]
 
 
 def _cost_ns(finding: Finding) -> float:
@@ -102,9 +104,20 @@ def _cost_ns(finding: Finding) -> float:
     return finding.lost_ns if finding.relief_ns is None else finding.relief_ns
 
 
+def _size_ns(finding: Finding) -> float:
+    """Return the larger of what a cause takes and what a step without it saves."""
+    return max(finding.lost_ns, _cost_ns(finding))
+
+
 def _is_waiting(finding: Finding) -> bool:
     rule = META[finding.rule]
     return rule.kind == "idle" and rule.explains
+
+
+def _is_waste(finding: Finding) -> bool:
+    """Return whether it is waiting that a full device need not have, and that recording does not make longer."""
+    rule = META[finding.rule]
+    return _is_waiting(finding) and finding.relief_ns is not None and not rule.inflated and rule.cause != "pause"
 
 
 def headline(found: Verdict, queue: Queue | None, step_ns: float, largest: Finding | None) -> str:
