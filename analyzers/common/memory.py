@@ -42,7 +42,7 @@ _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
 
 def memory_of(t: Tables) -> Memory | None:
-    """Return the memory of the steady steps, from the attribution window where the light one lacks it."""
+    """Return the memory of the steady steps, from the attribution window where the timing window lacks it."""
     return t.cached("memory", lambda: _memory(t))
 
 

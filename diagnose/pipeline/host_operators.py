@@ -13,7 +13,7 @@ from diagnose.tables.host import host_rows, layers
 
 __all__ = ["host_operators", "self_times"]
 
-MOST = 12
+MAX_OPERATORS = 12
 
 
 def self_times(t: Tables, thread: int) -> tuple[Ints, Ints]:
@@ -56,7 +56,7 @@ def host_operators(t: Tables) -> tuple[HostOperator, ...]:
             total_ns=whole[i] / t.steps.num,
             shapes=_commonest_shapes(t, rows[inverse == i]),
         )
-        for i in np.argsort(-own, kind="stable")[:MOST]
+        for i in np.argsort(-own, kind="stable")[:MAX_OPERATORS]
     )
 
 

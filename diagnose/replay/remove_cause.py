@@ -15,14 +15,11 @@ from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.transforms import drop_waits, scale_host, shorten_pauses, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.host_work import host_work
-from diagnose.tables.syncs import blocking_calls
+from diagnose.tables.syncs import RETURN_NS, blocking_calls
 
 __all__ = ["remove_cause", "syncs_before"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-
-# A synchronisation ends where the gap begins, or up to this time before; as in the rule host-sync.
-_SYNC_NS = 50_000
 
 
 def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
@@ -56,7 +53,7 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
         return calls[:0]
     at = np.searchsorted(pieces.end, ended)
     following = np.minimum(at, len(pieces.start) - 1)
-    mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= _SYNC_NS)
+    mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= RETURN_NS)
     found: npt.NDArray[np.intp] = calls[mine]
     return found
 
