@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
-from diagnose.model.events import Ints
 from diagnose.model.intervals import Intervals, union
 from diagnose.tables import Tables
 from diagnose.tables.syncs import RETURN_NS

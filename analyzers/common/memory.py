@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.locate import locate
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
-from diagnose.model.events import Ints, Kind
+from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered
 from diagnose.tables import Tables
 from diagnose.tables.allocations import NEVER, Allocations, find_allocations

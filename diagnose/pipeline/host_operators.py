@@ -6,8 +6,9 @@ from collections import Counter
 
 import numpy as np
 
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import HostOperator
-from diagnose.model.events import Ints, Kind
+from diagnose.model.events import Kind
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, layers
 

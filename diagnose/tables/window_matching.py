@@ -12,7 +12,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.intervals import distinct
 from diagnose.tables import Tables
 
-__all__ = ["Rows", "match_tasks"]
+__all__ = ["match_tasks"]
 
 
 def match_tasks(t: Tables, named: Tables) -> Rows:
