@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered, union
-from diagnose.model.rules import Cause
+from diagnose.model.rules import HOST_WORK, Cause
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.transforms import drop_waits, scale_host, shorten_pauses, shorten_tasks
 from diagnose.tables import Tables
@@ -33,8 +33,8 @@ def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> 
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
     if cause == "device-wait":
         return partial(drop_waits, calls=syncs_before(t, pieces)) if fraction > 0 else None
-    if cause == "host-work":
-        stretches = union(pieces, host_work(t, finding.rule, pieces)) if t.device_id >= 0 else pieces
+    if cause in HOST_WORK:
+        stretches = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
         return partial(scale_host, stretches=stretches, factor=1 - fraction)
     if t.device_id < 0:
         return partial(scale_host, stretches=pieces, factor=1 - fraction) if len(rows) else None
