@@ -108,9 +108,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         replayed = replay_savings(t, found, prescribed)
         notes += [Note(replayed.why_not)] if replayed.why_not else []
         steps_after, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
-    found = [
-        replace(f, path_share=replayed.on_path.get(f.rule), relief_ns=replayed.relief_ns.get(f.rule)) for f in found
-    ]
+    found = [replace(f, path_share=replayed.on_path.get(f.rule), relief_ns=_relief(f, replayed)) for f in found]
     largest = dominant(answer, found, step_ns, t.steps.num)
     found.sort(key=lambda f: f is not largest)
     prescriptions = _worth_showing(found, replayed.prescriptions, steps_after, step_ns)
@@ -149,6 +147,18 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     )
 
 
+def _relief(finding: Finding, replayed: Replayed) -> float | None:
+    """Return what the step saves without a finding's cause, None where that was not replayed.
+
+    The kernels that a change makes superfluous are launched no more either: what it saves at most counts.
+    """
+    relief = replayed.relief_ns.get(finding.rule)
+    if relief is None or not len(finding.tasks):
+        return relief
+    changes = [p.saves_ns[1] for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
+    return max([relief, *changes])
+
+
 def _drawn(t: Tables) -> Picture:
     from diagnose.pipeline.timeline import picture  # only where it is shown: the types of charts cost 5 ms to import
 
@@ -161,11 +171,13 @@ def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
     Kernel rules are applied in their order, each to the tasks that none before it accounts for.
     """
     has_device = t.device_id >= 0
+    free = np.ones(len(t.tasks.row), bool)
     for rule in (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if has_device else analyzers.HOST_RULES:
-        yield from _found(rule.META.id, partial(rule.find, t), notes)
+        for finding in _found(rule.META.id, partial(rule.find, t), notes):
+            free[finding.tasks] = False
+            yield finding
     if not has_device:
         return
-    free = np.ones(len(t.tasks.row), bool)
     for kernel_rule in analyzers.KERNEL_RULES:
         for finding in _found(kernel_rule.META.id, partial(kernel_rule.find, t, free), notes):
             free = free.copy()  # a rule may have kept what it was given

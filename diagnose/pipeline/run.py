@@ -16,6 +16,7 @@ from diagnose.pipeline.rank import analyze_rank, build_tables, noting
 from diagnose.pipeline.verdict import headline
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.skew import Skew, skew_of
+from diagnose.tables.thresholds import THRESHOLDS
 
 __all__ = ["analyze_paths", "examine"]
 
@@ -60,6 +61,9 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
         with noting(rule.META.id, notes):
             found += rule.find_in_all(tables, skew) if skew else []
     late = skew.late if skew and found else None
+    if found and skew:
+        costly = _costly(skew, each)
+        found = [f for rule in RANK_RULES for f in rule.find_in_all(tables, costly)]
     waits = skew.waits_ns.tolist() if skew else [None] * len(each)
     ranks = tuple(
         RankSummary(c.trace.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause, wait)
@@ -71,6 +75,20 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
         program = program_of(tables[shown])
     answer = _with(each[shown], found, notes, program)
     return replace(answer, ranks=ranks, trust=(*answer.trust, *(note for note in notes if note not in answer.trust)))
+
+
+def _costly(skew: Skew, each: Sequence[Diagnosis]) -> Skew:
+    """Return the waits as far as they make a rank's steps longer.
+
+    A device that idles beside its waits would idle instead where its own host is as slow as the others': a step of that
+    rank without its collectives is as long.
+    """
+    waits = skew.waits_ns.copy()
+    for i, d in enumerate(each):
+        relief = next((f.relief_ns for f in d.findings if f.rule == "exposed-communication"), None)
+        if relief is not None and d.queue and d.queue.idle_share > THRESHOLDS.significant_idle:
+            waits[i] = min(waits[i], relief)
+    return replace(skew, waits_ns=waits)
 
 
 def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], program: Program) -> Diagnosis:

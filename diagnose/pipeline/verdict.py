@@ -64,9 +64,9 @@ def dominant(
     """
     costly = [f for f in findings if _cost_ns(f) >= at.answering_share * step_ns]
     large = [f for f in findings if f.lost_ns >= at.answering_share * step_ns]
-    answers = [f for f in large if matches_verdict(found, META[f.rule])]
+    answers = [f for f in large if _in_scope(found, f)]
     if found != "kernel-bound":
-        answers = [f for f in costly if matches_verdict(found, META[f.rule])] or answers
+        answers = [f for f in costly if _in_scope(found, f)] or answers
     elif any(_cost_ns(f) >= at.known_share * step_ns for f in answers):
         answers = [f for f in answers if f in costly]
     elif not answers:
@@ -85,6 +85,11 @@ def dominant(
         and f.count >= at.recurs_in * num_steps
     )
     return next(near, answer)
+
+
+def _in_scope(found: Verdict, finding: Finding) -> bool:
+    """Return whether a finding lies where the verdict points; on a full device, also where it names kernels."""
+    return matches_verdict(found, META[finding.rule]) or (found == "kernel-bound" and len(finding.tasks) > 0)
 
 
 def _costliest(findings: Sequence[Finding], at: Thresholds) -> Finding | None:

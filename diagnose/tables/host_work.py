@@ -18,7 +18,7 @@ from diagnose.tables.calls import allocations, code_loads, compile_frames
 from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["host_work", "waits_for_workers"]
+__all__ = ["host_work", "is_paced_by_workers", "waits_for_workers"]
 
 _LOADING_RULE = "data-stall"
 MIN_WAITING = 0.1  # of the window: less is what it takes to fetch a batch that is there
@@ -39,6 +39,18 @@ def waits_for_workers(t: Tables, without: str) -> bool:
     rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
     in_process = any("SingleProcess" in t.trace.names[name] for name in distinct(t.trace.events.name[rows]).tolist())
     return idle > MIN_WAITING * (t.steps.window[1] - t.steps.window[0]) and not in_process
+
+
+def is_paced_by_workers(t: Tables, without: str) -> bool:
+    """Return whether steps come as often as workers load batches, also without a rule's cause.
+
+    They do where the device idles for batches in several steps: what makes a step shorter makes the next wait longer.
+    A wait in one step may be for workers that had just been started.
+    """
+    if not waits_for_workers(t, without):
+        return False
+    step = np.searchsorted(t.steps.start, t.causes.start[t.causes.of(_LOADING_RULE)], side="right")
+    return len(distinct(step)) > 1
 
 
 def _allocating(t: Tables, _pieces: Intervals) -> Intervals:
