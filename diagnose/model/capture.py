@@ -40,9 +40,10 @@ from diagnose.model.records import (
     SamplerRecord,
 )
 
-__all__ = ["CAPTURE_SCHEMA", "REMEDY", "Capture", "CaptureInfo", "Samples"]
+__all__ = ["CAPTURE_SCHEMA", "MAX_INFO_BYTES", "REMEDY", "Capture", "CaptureInfo", "Samples"]
 
 CAPTURE_SCHEMA = 1
+MAX_INFO_BYTES = 256 << 20  # decompressed: at most twenty thousand rows of a dozen series for each GPU
 MAX_RANKS = 1_000_000
 REMEDY = "Trace the script again."
 
