@@ -17,13 +17,7 @@ def capture(tmp_path):
     (tmp_path / "capture").mkdir()
 
     def write(**fields):
-        info = {
-            "schema_version": 1,
-            "command": ["train.py", "--lr", "1"],
-            "cwd": str(tmp_path),
-            "world_size": 1,
-            **fields,
-        }
+        recorded = {"schema_version": 1, "command": ["train.py", "--lr", "1"], "cwd": str(tmp_path), "world_size": 1}
         (tmp_path / "capture" / "capture.json").write_text(json.dumps(recorded | fields))
         return tmp_path / "capture"
 
