@@ -35,6 +35,7 @@ MAX_USUAL_SHARE = 0.1  # of a usual step: a phase that takes more of it than thi
 MIN_REGULAR = 0.7  # of the distances between long steps, and of the steps where one is expected
 MIN_LINE_SHARE = 0.7  # of the samples that long steps have more than others
 MIN_SAMPLES = 5
+MIN_COUNT = 3  # of steps at a regular distance, where nothing else explains them
 WORKERS = 16  # a loader with so many workers may be late at every 16th batch: that is the loader's own rule
 VARYING = 0.5  # quartiles of the step times apart, over the median: equal steps on a busy machine lie at 0.1 to 0.3
 MIN_CORRELATION = 0.8  # of times with what the steps worked on
@@ -162,7 +163,7 @@ def _is_kept(label: str, rows: Rows, period: int) -> bool:
     """Return whether long steps are a finding: they recur regularly, or what they do is known."""
     if label == "loading":
         return period > WORKERS
-    return bool(label) or (period > 0 and len(rows) >= 3)
+    return bool(label) or (period > 0 and len(rows) >= MIN_COUNT)
 
 
 def _labels(run: RunSteps, long: Rows, usual: Rows, base: Floats) -> list[str]:
@@ -183,11 +184,11 @@ def _labels(run: RunSteps, long: Rows, usual: Rows, base: Floats) -> list[str]:
 
 
 def _by_size(rows: Rows, ratio: Floats, usable: Mask) -> list[Rows]:
-    """Return long steps in groups: all, or where they recur at different distances the longest and the others."""
-    if _period(rows, usable):
-        return [rows]
+    """Return long steps in groups: all, or where the longest recur at a distance of their own those and the others."""
     longest = ratio[rows] >= 0.5 * ratio[rows].max()
-    return [group for group in (rows[longest], rows[~longest]) if len(group)]
+    parts = [group for group in (rows[longest], rows[~longest]) if len(group)]
+    apart = all(len(group) >= MIN_COUNT and _period(group, usable) for group in parts)
+    return parts if apart or not _period(rows, usable) else [rows]
 
 
 def _period(rows: Rows, usable: Mask) -> int:
