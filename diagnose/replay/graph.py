@@ -34,6 +34,7 @@ class Edge(IntEnum):
     CALL = 6  # begin -> end of a blocking call: what it costs when there is nothing to wait for
     WAIT = 7  # device task -> end of the blocking call that waits for it
     BEFORE = 8  # begin of the window -> what was already under way
+    ROOM = 9  # a kernel that fills the device -> a task of another stream, which starts in its last wave
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,10 +60,11 @@ def typical_delays(graph: Graph, held_out_from: int | None = None) -> Graph:
     later = graph.end[graph.dst] > (-1 if held_out_from is None else held_out_from)
     learned = graph.binding if held_out_from is None else graph.binding & ~later
     delay = graph.delay.copy()
-    for kind in (Edge.LAUNCH, Edge.STREAM, Edge.EVENT, Edge.INFERRED, Edge.WAIT):
+    for kind in (Edge.LAUNCH, Edge.STREAM, Edge.EVENT, Edge.INFERRED, Edge.WAIT, Edge.ROOM):
         mine = graph.kind == kind
         seen = graph.delay[mine & learned]
-        usual = max(0.0, float(np.percentile(seen, 50, method="lower"))) if len(seen) else 0.0
+        usual = float(np.percentile(seen, 50, method="lower")) if len(seen) else 0.0
+        usual = usual if kind == Edge.ROOM else max(0.0, usual)  # a task that gets room starts before its kernel ends
         delay[mine & later] = usual
     return replace(graph, delay=delay)
 
