@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from diagnose.model.events import Ints
 from diagnose.model.intervals import distinct
-from diagnose.replay.graph import Edge, Graph
+from diagnose.replay.graph import Edge, Graph, usual_delay
 from diagnose.replay.host_events import AWAITED, MARK, Points, find_points, handoffs
 from diagnose.replay.waits import LATE_NS, MARGIN_NS, awaited, inferred_events, recorded_events, room_given
 from diagnose.tables import Tables
@@ -58,6 +58,7 @@ def build(t: Tables) -> Graph:
     return Graph(
         row=nodes.row[order],
         is_task=nodes.is_task[order],
+        api=np.where(nodes.is_task | (nodes.row < 0), -1, t.trace.events.name[nodes.row])[order].astype(np.int32),
         lane=nodes.lane[order],
         start=nodes.start[order],
         end=nodes.end[order],
@@ -193,6 +194,5 @@ def _delays(
     binding[order[np.append(True, dst[order][1:] != dst[order][:-1])[: len(order)]]] = True
     usual = np.zeros(len(Edge))
     for each in distinct(kind).tolist():
-        of_kind = slack[binding & (kind == each)]
-        usual[each] = float(np.sort(of_kind)[len(of_kind) // 2]) if len(of_kind) else 0.0
+        usual[each] = usual_delay(slack[binding & (kind == each)])
     return np.where(binding, slack, np.minimum(slack, np.maximum(usual[kind], 0))), binding
