@@ -21,10 +21,11 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import busy_part
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 from diagnose.tables.roofline import gpu_spec, groups
 from diagnose.tables.thresholds import THRESHOLDS
 

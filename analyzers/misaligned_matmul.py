@@ -21,10 +21,11 @@ import numpy as np
 
 from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 from diagnose.tables.roofline import Group, gpu_spec, groups
 
 META = RuleMeta(

@@ -31,10 +31,11 @@ from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.chains import chains
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import locate_one
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 from diagnose.tables.roofline import Group, gpu_spec, groups
 
 META = RuleMeta(

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, comb, exp, inf, log
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from diagnose.model.arrays import Floats
 
 __all__ = ["RunShift", "SpeedUp", "noise_of", "run_shift", "runs_needed", "speed_up"]
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 USUAL_RUNS = 2  # of each variant: the noise counts whole
 RESAMPLES = 2000

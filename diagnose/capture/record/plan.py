@@ -1,4 +1,4 @@
-"""What happens at which step: wait until steady, time steps unprofiled, light window, a rest, attribution window.
+"""What happens at which step: wait until steady, time steps unprofiled, timing window, a rest, attribution window.
 
 The plan is a generator: it is resumed at every step boundary with the duration of the step that is over, so it
 reads in the order in which things happen. Whatever it does between two resumptions lies outside every step.
@@ -30,10 +30,10 @@ MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every 
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
 WAIT_SHARE = 0.4  # of max_seconds for waiting,
 PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
-LIGHT_SHARE = 0.8  # and the light window; the attribution window has the rest
+TIMING_SHARE = 0.8  # and the timing window; the attribution window has the rest
 RESERVED_STEPS = 4  # the least that the windows need: one to warm up and one to record, twice
-LIGHT_MB_SHARE = 0.4  # of max_mb for the light window
-ATTRIBUTION_GROWTH = 3.5  # MB a step against the light window: 3.1 with all flags, measured on small CPU steps
+TIMING_MB_SHARE = 0.4  # of max_mb for the timing window
+ATTRIBUTION_GROWTH = 3.5  # MB a step against the timing window: 3.1 with all flags, measured on small CPU steps
 
 
 class Plan:
@@ -116,14 +116,14 @@ class Plan:
         yield from self._wait()
         yield from self._plain()
         first = min(self._num_steps, self._options.steps or MIN_STEPS)
-        yield from self._record("light", first, LIGHT_SHARE)
+        yield from self._record("light", first, TIMING_SHARE)
         if self._affords(REST_STEPS + 2):
             yield from self._pass(REST_STEPS)
         if self._recorder.without_timing and not self._together:
             return
         yield from self._record("attribution", self._attribution_steps(), 1.0)
         longer = self._longer_window()
-        if longer > first and self._affords(longer):  # short steps: a light window that lasts, now the rest is safe
+        if longer > first and self._affords(longer):  # short steps: a timing window that lasts, now the rest is safe
             yield from self._pass(REST_STEPS)
             yield from self._record("light", longer, 1.0)
 
@@ -184,7 +184,7 @@ class Plan:
         limit_mb = self._options.max_mb - sum(self._measured.mb.values())
         if kind == "light":
             other = self._measured.mb.get("attribution", 0.0)
-            limit_mb = min(LIGHT_MB_SHARE * self._options.max_mb, self._options.max_mb - other)
+            limit_mb = min(TIMING_MB_SHARE * self._options.max_mb, self._options.max_mb - other)
         return self._recorder.record(
             kind, num_steps, limit_mb, lambda: self._full(kind, share), warm_up=self._affords(2)
         )
@@ -196,7 +196,7 @@ class Plan:
         return min(max(math.ceil(WINDOW_NS / median(times[-MIN_STEPS:])), MIN_STEPS), MAX_STEPS)
 
     def _attribution_steps(self) -> int:
-        """Return how many steps the attribution window may have, judging its size by the light window's."""
+        """Return how many steps the attribution window may have, judging its size by the timing window's."""
         wanted = min((self._num_steps + 1) // 2, MAX_ATTRIBUTION_STEPS)
         light = self._measured
         if self._together or not light.light:
@@ -207,11 +207,11 @@ class Plan:
         return max(1, min(wanted, fitting))
 
     def _longer_window(self) -> int:
-        """Return how many steps a second light window may have, judging its size by the first one's."""
+        """Return how many steps a second timing window may have, judging its size by the first one's."""
         light, light_mb = self._measured.light, self._measured.mb.get("light", 0.0)
         if not light or not light_mb:
             return 0
-        return min(self._num_steps, int(LIGHT_MB_SHARE * self._options.max_mb * len(light) / light_mb))
+        return min(self._num_steps, int(TIMING_MB_SHARE * self._options.max_mb * len(light) / light_mb))
 
     def _full(self, kind: WindowKind, share: float) -> bool:
         """Return whether the window must close early for lack of time, and note why."""

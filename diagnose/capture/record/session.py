@@ -200,7 +200,7 @@ class Session:
         if "attribution" not in self.measured.files:
             self.notes.append("The script ended before the attribution window: stacks, shapes and lines are missing.")
         if len(light) < (self.options.steps or MIN_STEPS):
-            self.notes.append(f"The script ended during the light window: the timing rests on {len(light)} steps.")
+            self.notes.append(f"The script ended during the timing window: the timing rests on {len(light)} steps.")
 
     @property
     def num_steps(self) -> int:

@@ -21,6 +21,7 @@ from diagnose.text.masking import mask_values
 __all__ = ["Window", "WindowKind"]
 
 WindowKind: TypeAlias = Literal["light", "attribution"]
+"""What files and JSON keys call the two windows; "light" is the timing window, without stacks and shapes."""
 
 KNOBS: dict[WindowKind, dict[str, bool]] = {
     # trace_only skips building Python objects for events that nothing reads.
