@@ -47,6 +47,8 @@ def matches_verdict(found: Verdict, rule: RuleMeta) -> bool:
     """Return whether a rule looks where the verdict points: at kernels on a full device, at idle time elsewhere."""
     if rule.kind == "state":
         return False
+    if rule.kind == "run":
+        return True
     if found == "no-gpu" or not rule.computes:
         return True
     return (rule.kind in ("trust", "idle")) != (found == "kernel-bound")
@@ -54,6 +56,20 @@ def matches_verdict(found: Verdict, rule: RuleMeta) -> bool:
 
 def dominant(
     found: Verdict, findings: Sequence[Finding], step_ns: float, num_steps: int, at: Thresholds = THRESHOLDS
+) -> Finding | None:
+    """Return the finding that answers: what the whole run shows, where that costs most, else one of the step."""
+    of_step = _of_step(found, [f for f in findings if f.share is None], step_ns, num_steps, at)
+    of_run = max((f for f in findings if f.share is not None), key=lambda f: f.share_of(step_ns), default=None)
+    if of_run is None or of_run.share_of(step_ns) < at.known_share:
+        return of_step
+    if of_step is None:
+        return of_run
+    near = at.near_share * (at.recurs_in if META[of_step.rule].inflated else 1.0)
+    return of_run if of_run.share_of(step_ns) >= near * of_step.share_of(step_ns) else of_step
+
+
+def _of_step(
+    found: Verdict, findings: Sequence[Finding], step_ns: float, num_steps: int, at: Thresholds
 ) -> Finding | None:
     """Return the finding that answers, None where none looks where the verdict points; findings come largest first.
 
@@ -143,7 +159,8 @@ def headline(found: Verdict, queue: Queue | None, step_ns: float, largest: Findi
         )
     if largest is None:
         return f"{state}, and nothing stands out as waste."
-    return f"{state}; the largest cost: {_lower(largest.title)} ({largest.lost_ns / step_ns:.0%} of the step)."
+    of = "step" if largest.share is None else "run"
+    return f"{state}; the largest cost: {_lower(largest.title)} ({largest.share_of(step_ns):.0%} of the {of})."
 
 
 def _lower(title: str) -> str:
