@@ -47,7 +47,7 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     """
     if not captures:
         raise InputError("There is nothing to analyse: no trace was given. Name a trace file or a capture folder.")
-    each = [analyze_rank(capture, draw=draw) for capture in captures]
+    each = [analyze_rank(capture, draw=draw, alone=len(captures) == 1) for capture in captures]
     if len(each) == 1:
         return each[0]
     slowest = max(range(len(each)), key=lambda i: each[i].step_ns)
@@ -73,7 +73,7 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     program = UNKNOWN
     with noting("program", notes):
         program = program_of(tables[shown])
-    answer = _with(each[shown], found, notes, program)
+    answer = _with(each[shown], found, notes, program, is_one=late is not None)
     return replace(answer, ranks=ranks, trust=(*answer.trust, *(note for note in notes if note not in answer.trust)))
 
 
@@ -91,10 +91,13 @@ def _costly(skew: Skew, each: Sequence[Diagnosis]) -> Skew:
     return replace(skew, waits_ns=waits)
 
 
-def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], program: Program) -> Diagnosis:
+def _with(
+    answer: Diagnosis, found: Sequence[Finding], notes: list[Note], program: Program, *, is_one: bool
+) -> Diagnosis:
     """Add what all ranks together showed.
 
     The rank's own dominant finding stays first where it can be the cause: where it costs half of the waiting or more.
+    Where that rank is the late one, its own prescriptions are then the remedy, and no other one.
     """
     if not found:
         return answer
@@ -103,7 +106,7 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], progra
     first = own if own and own.lost_ns >= MIN_CAUSE_SHARE * most.lost_ns else most
     ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.lost_ns))
     prescribed: list[Prescription] = []
-    for rule in RANK_RULES:
+    for rule in RANK_RULES if not (is_one and first is own) else ():
         with noting(rule.META.id, notes):
             prescribed += [p for f in found if f.rule == rule.META.id for p in prescribe(f, answer.step_ns, program)]
     return replace(

@@ -93,14 +93,14 @@ def _of_step(
     answer = next(iter(answers), None) if found == "kernel-bound" else _costliest(answers, at)
     if answer is None or not META[answer.rule].inflated:
         return answer
-    near = (
+    near = [
         f
         for f in answers
         if not (META[f.rule].inflated or META[f.rule].kind == "trust")
-        and _size_ns(f) >= at.near_share * _size_ns(answer)
+        and _cost_ns(f) >= at.near_share * _cost_ns(answer)
         and f.count >= at.recurs_in * num_steps
-    )
-    return next(near, answer)
+    ]
+    return max(near, key=_cost_ns, default=answer)
 
 
 def _in_scope(found: Verdict, finding: Finding) -> bool:
@@ -109,11 +109,12 @@ def _in_scope(found: Verdict, finding: Finding) -> bool:
 
 
 def _costliest(findings: Sequence[Finding], at: Thresholds) -> Finding | None:
-    """Return the first finding, or one that costs clearly more by a replay of all of them."""
+    """Return the first finding, or one that costs more by a replay of all: clearly more, where recording inflates it."""
     if not findings or any(f.relief_ns is None for f in findings):
         return next(iter(findings), None)
     most = max(findings, key=_cost_ns)
-    return most if _cost_ns(most) >= at.clear_factor * _cost_ns(findings[0]) else findings[0]
+    least = _cost_ns(findings[0]) * (at.clear_factor if META[most.rule].inflated else 1.0)
+    return most if _cost_ns(most) >= least else findings[0]
 
 
 def _cost_ns(finding: Finding) -> float:
