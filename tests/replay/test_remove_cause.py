@@ -41,3 +41,16 @@ def test_kernels_shrink_by_what_was_lost_in_all_steps(recording):
     finding = Finding("slow-kernel", "", 100_000, tasks=np.arange(2))  # of each step
     shorter = remove_cause(t, finding, "tasks", 1.0)(build(t))
     assert shorter.duration[shorter.is_task].tolist() == [300_000, 300_000]
+
+
+def test_where_launches_are_in_flight_the_host_holds_their_tasks(recording):
+    # A launch every 25 µs, its task of 10 starts 100 later: without the host's work 40 launches meet at once.
+    r = recording()
+    r.step(1, 0, 1105)
+    r.op("aten::mm", 0, 1000)
+    for i in range(40):
+        r.kernel("a", 25 * i + 120, 25 * i + 130, launched=(25 * i + 15, 25 * i + 20))
+    t = r.tables()
+    change = remove_cause(t, Finding("launch-bound", "", 600_000), "host-work", 1.0)
+    graph = build(t)
+    assert simulate(change(graph)).window_ns < 0.6 * simulate(graph).window_ns
