@@ -229,7 +229,7 @@ def _difference(expected: Sequence[list[Tensor]], outputs: Sequence[list[Tensor]
         if apart.numel():
             scale = float(a.double().abs().max())
             worst = max(worst, float(apart.max()) / scale if scale else float(apart.max()))
-            if worst != worst or bool(apart.isnan().any()):  # noqa: PLR0124  # NaN
+            if math.isnan(worst) or bool(apart.isnan().any()):
                 return math.inf
     return worst
 
