@@ -1,5 +1,7 @@
 """What happens at which step: wait until steady, time steps unprofiled, timing window, a rest, attribution window.
 
+Every step is timed, whatever is recorded of it.
+
 The plan is a generator: it is resumed at every step boundary with the duration of the step that is over, so it
 reads in the order in which things happen. Whatever it does between two resumptions lies outside every step.
 
@@ -16,6 +18,7 @@ from statistics import median
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
+from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.window import WindowKind
 from diagnose.capture.steps.converged import converged_since
 
@@ -28,6 +31,7 @@ MAX_STEPS = 100  # and of short steps so many that the window lasts
 WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
 MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
+OBSERVED_NS = 5_000_000_000  # in steps: an evaluation every hundred short steps comes several times
 WAIT_SHARE = 0.4  # of max_seconds for waiting,
 PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
 TIMING_SHARE = 0.8  # and the timing window; the attribution window has the rest
@@ -50,9 +54,10 @@ class Plan:
         self._together = hooks.num_ranks > 1
         self._began_at = time.monotonic()
         self._step_began = time.perf_counter_ns()
-        self._latest_ns = 0
+        self._latest_ns = self._stepped_ns = 0
         self._steps = self._script()
         self._recorder = Recorder(hooks, measured)
+        self._state: StepState = "plain"  # of the step that is under way
         self._over = False  # --max-seconds was reached inside a step
         next(self._steps)
 
@@ -62,8 +67,11 @@ class Plan:
         if self.done:
             return
         self._latest_ns = duration
+        self._stepped_ns += duration
         self._recorder.end_step()
         self.num_steps += 1
+        was = self._recorder.state
+        self._hooks.stepped(duration, self._state if was == self._state else "edge")
         try:
             if self._over or self._left_s() <= 0:
                 if not self._over:
@@ -76,6 +84,8 @@ class Plan:
         except Exception as error:  # a fault of the capture must not become the script's
             self.done = self.failed = True
             self._measured.notes.append(f"The capture failed: {type(error).__name__}: {first_line(error)}.")
+        now = self._recorder.state
+        self._state = "edge" if now == "plain" != was else now
         self._recorder.begin_step(self.num_steps)
         self._step_began = time.perf_counter_ns()
 
@@ -126,6 +136,16 @@ class Plan:
         if longer > first and self._affords(longer):  # short steps: a timing window that lasts, now the rest is safe
             yield from self._pass(REST_STEPS)
             yield from self._record("light", longer, 1.0)
+        yield from self._observe()
+
+    def _observe(self) -> Steps:
+        """Let steps pass that are timed only, until what recurs now and then has had its time."""
+        if self._together or self._options.steps is not None:
+            return
+        if self._stepped_ns < OBSERVED_NS:
+            self._hooks.say("watching further steps without recording them")
+        while self._stepped_ns < OBSERVED_NS:
+            yield
 
     def _affords(self, num_steps: int) -> bool:
         """Return whether so many steps like the latest end in time."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from typing import TypeAlias
 
 from diagnose.capture.record.measurements import Measurements, PlanHooks
+from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.trace_size import TRACE_POLL_S, TraceSize
 from diagnose.capture.record.window import Window, WindowKind
 from diagnose.model.files import reason
@@ -69,6 +70,13 @@ class Recorder:
     def recording(self) -> bool:
         """Return whether a window is open."""
         return self._window is not None and not self._cut
+
+    @property
+    def state(self) -> StepState:
+        """Return what is recorded of the step that begins now."""
+        if self._window is None:
+            return "plain"
+        return self._window.kind if self._marking and not self._cut else "edge"
 
     @property
     def without_timing(self) -> bool:
