@@ -17,10 +17,11 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Protocol, cast
 
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 from diagnose.tables.skew import Skew
 
 __all__ = [

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from importlib import resources
-from statistics import median
 from typing import Final
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -70,7 +69,6 @@ def _environment(legends: Mapping[str, Legend]) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "median": median,
         "duration": words.duration,
         "percent": words.percent,
         "place": words.place,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -214,8 +214,8 @@ def _rank(r: RankSummary) -> dict[str, Json]:
 def _trial(t: Trial) -> dict[str, Json]:
     return {
         "id": t.id,
-        "baseline_ms": _median(t.baseline_ms),
-        "step_ms": _median(t.step_ms),
+        "baseline_ms": None if t.steps_ms is None else _share(t.steps_ms[0]),
+        "step_ms": None if t.steps_ms is None else _share(t.steps_ms[1]),
         "baseline_samples_ms": _each(_share, t.baseline_ms),
         "step_samples_ms": _each(_share, t.step_ms),
         "speed_up": _share(t.speed_up),
@@ -237,12 +237,6 @@ def _trial(t: Trial) -> dict[str, Json]:
         "note": _text(t.note),
         "failure": _text(t.failure),
     }
-
-
-def _median(values: Sequence[float]) -> float | None:
-    from statistics import median  # with fractions and decimal, so only where there are trials
-
-    return _share(median(values)) if values else None
 
 
 def _each(convert: Callable[[_T], Json], values: Iterable[_T]) -> list[Json]:

@@ -41,9 +41,10 @@ from diagnose.model.records import (
     SamplerRecord,
 )
 
-__all__ = ["CAPTURE_SCHEMA", "REMEDY", "Capture", "CaptureInfo", "RunSteps", "Samples"]
+__all__ = ["CAPTURE_SCHEMA", "MAX_INFO_BYTES", "REMEDY", "Capture", "CaptureInfo", "RunSteps", "Samples"]
 
 CAPTURE_SCHEMA = 1
+MAX_INFO_BYTES = 256 << 20  # decompressed: at most twenty thousand rows of a dozen series for each GPU
 MAX_RANKS = 1_000_000
 REMEDY = "Trace the script again."
 
@@ -130,7 +131,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class RunSteps:
-    """Every step of the run, recorded or not, and what the stepping thread did where no light window was open.
+    """Every step of the run, recorded or not, and what the stepping thread did where no timing window was open.
 
     In the file: ``{"began_ns": […], "took_ns": […], "state": […], "phases": {name: […], …},
     "paths": [[[file, line, function], …], …], "sampled_ns": […], "path": […]}``.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from os import PathLike
+from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -134,6 +135,7 @@ class Trial:
     title: str = ""
     ids: tuple[str, ...] = ()  # of what was applied together; (id,) for one prescription alone
     kind: Literal["single", "combination", "without"] = "single"  # without: the combination less ``id``
+    mean_ms: tuple[float, float] | None = None  # baseline, trial: the mean step over whole periods, middle of the runs
     predicted_ms: float | None = None
     noise: float | None = None  # share by which equal runs differ
     peak_bytes: tuple[int, int] | None = None  # baseline, trial
@@ -146,6 +148,13 @@ class Trial:
     skipped_steps: tuple[int, int] | None = None  # by a GradScaler: baseline, trial; None where neither has one
     note: str = ""  # one sentence about it
     failure: str = ""  # why it could not be measured; the times are empty then
+
+    @property
+    def steps_ms(self) -> tuple[float, float] | None:
+        """Return the step without and with the change, None where nothing was measured."""
+        if self.mean_ms is not None or not self.baseline_ms or not self.step_ms:
+            return self.mean_ms
+        return median(self.baseline_ms), median(self.step_ms)
 
 
 @dataclass(frozen=True, slots=True)

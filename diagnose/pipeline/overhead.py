@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Finding
-from diagnose.model.events import Ints, Kind
+from diagnose.model.events import Kind
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import LIGHT, variation
 

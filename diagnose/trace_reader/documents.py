@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from diagnose.errors import InputError
-from diagnose.model.capture import REMEDY, CaptureInfo, RunSteps, Samples
+from diagnose.model.capture import MAX_INFO_BYTES, REMEDY, CaptureInfo, RunSteps, Samples
 from diagnose.model.decoding import decode
 from diagnose.model.records import Count, Time
 from diagnose.text.masking import mask_command, mask_text
@@ -19,9 +19,7 @@ from diagnose.trace_reader.source import open_source
 __all__ = ["read_info", "read_lines", "read_samples", "read_steps"]
 
 _CHUNK = 1 << 18
-# Decompressed. A description holds at most twenty thousand rows of a dozen series for each GPU; a sampler that looks
-# every 2 ms fills 50 bytes with a row.
-MAX_INFO_BYTES, MAX_SAMPLES_BYTES = 256 << 20, 128 << 20
+MAX_SAMPLES_BYTES = 128 << 20  # decompressed: a sampler that looks every 2 ms fills 50 bytes with a row
 MAX_LINES_BYTES = 32 << 20  # source lines: 2,000 of 400 characters are written
 MAX_STEPS_BYTES = 64 << 20  # 200,000 steps of eight numbers are written
 MAX_PLACES = 1 << 20

@@ -86,7 +86,7 @@ def _open_rank(folder: Path, info: CaptureInfo) -> Capture:
         why = notes[0].text if notes else "the script ended before a step was captured. Trace it again, longer."
         raise InputError(f"{folder} holds no trace of rank {info.rank}: {why}")
     if light is None:
-        notes.append(Note("The light window is missing: times come from the window with stacks and shapes."))
+        notes.append(Note("The timing window is missing: times come from the window with stacks and shapes."))
     return Capture(
         trace=_of_rank(timing, info, notes),
         attribution=_of_rank(attribution, info, []) if light and attribution else None,

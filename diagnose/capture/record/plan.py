@@ -1,4 +1,4 @@
-"""What happens at which step: wait until steady, time steps unprofiled, light window, a rest, attribution window.
+"""What happens at which step: wait until steady, time steps unprofiled, timing window, a rest, attribution window.
 
 Every step is timed, whatever is recorded of it.
 
@@ -37,10 +37,10 @@ REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost o
 OBSERVED_NS = 5_000_000_000  # in steps: an evaluation every hundred short steps comes several times
 WAIT_SHARE = 0.4  # of max_seconds for waiting,
 PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
-LIGHT_SHARE = 0.8  # and the light window; the attribution window has the rest
+TIMING_SHARE = 0.8  # and the timing window; the attribution window has the rest
 RESERVED_STEPS = 4  # the least that the windows need: one to warm up and one to record, twice
-LIGHT_MB_SHARE = 0.4  # of max_mb for the light window
-ATTRIBUTION_GROWTH = 3.5  # MB a step against the light window: 3.1 with all flags, measured on small CPU steps
+TIMING_MB_SHARE = 0.4  # of max_mb for the timing window
+ATTRIBUTION_GROWTH = 3.5  # MB a step against the timing window: 3.1 with all flags, measured on small CPU steps
 
 
 class Plan:
@@ -142,7 +142,7 @@ class Plan:
         self._recorder.disturb()
 
     def _quick(self) -> Steps:
-        """Record one light window; long steps are neither waited for nor timed without the profiler."""
+        """Record one timing window; long steps are neither waited for nor timed without the profiler."""
         self._measured.notes.append(
             "With --quick one short window is recorded, without stacks, shapes and memory: operators have no callers, "
             "and how near kernels come to what the device can do is not known. Leave --quick out for these."
@@ -166,7 +166,7 @@ class Plan:
         yield from self._plain()
         self._unprofiled = False
         first = min(self._num_steps, self._options.steps or MIN_STEPS)
-        yield from self._record("light", first, LIGHT_SHARE)
+        yield from self._record("light", first, TIMING_SHARE)
         if self._recorder.given_up and not self._measured.light:
             return
         if self._affords(REST_STEPS + 2):
@@ -176,7 +176,7 @@ class Plan:
             return
         yield from self._record("attribution", self._attribution_steps(), 1.0)
         longer = self._longer_window()
-        if longer > first and self._affords(longer):  # short steps: a light window that lasts, now the rest is safe
+        if longer > first and self._affords(longer):  # short steps: a timing window that lasts, now the rest is safe
             yield from self._pass(REST_STEPS)
             yield from self._record("light", longer, 1.0)
         yield from self._observe()
@@ -248,7 +248,7 @@ class Plan:
         limit_mb = self._options.max_mb - sum(self._measured.mb.values())
         if kind == "light":
             other = self._measured.mb.get("attribution", 0.0)
-            limit_mb = min(LIGHT_MB_SHARE * self._options.max_mb, self._options.max_mb - other)
+            limit_mb = min(TIMING_MB_SHARE * self._options.max_mb, self._options.max_mb - other)
         return self._recorder.record(
             kind, num_steps, limit_mb, lambda: self._full(kind, share), warm_up=self._affords(2)
         )
@@ -281,13 +281,13 @@ class Plan:
             self._recorder.expect("attribution", self._attribution_mb() / max(step_s, 1e-6))
 
     def _attribution_mb(self) -> float:
-        """Return what a step of the attribution window takes, judging by the light window and what it calls."""
+        """Return what a step of the attribution window takes, judging by the timing window and what it calls."""
         light = self._measured
         operators = ATTRIBUTION_GROWTH * light.mb["light"] / len(light.light)
         return max(operators, light.mb["light"] / len(light.light) + self._functions * JSON_BYTES / 1e6)
 
     def _attribution_steps(self) -> int:
-        """Return how many steps the attribution window may have, judging its size by the light window's."""
+        """Return how many steps the attribution window may have, judging its size by the timing window's."""
         wanted = min((self._num_steps + 1) // 2, MAX_ATTRIBUTION_STEPS)
         light = self._measured
         if self._together or not light.light:
@@ -299,11 +299,11 @@ class Plan:
         return max(1, min(wanted, fitting))
 
     def _longer_window(self) -> int:
-        """Return how many steps a second light window may have, judging its size by the first one's."""
+        """Return how many steps a second timing window may have, judging its size by the first one's."""
         light, light_mb = self._measured.light, self._measured.mb.get("light", 0.0)
         if not light or not light_mb:
             return 0
-        return min(self._num_steps, int(LIGHT_MB_SHARE * self._options.max_mb * len(light) / light_mb))
+        return min(self._num_steps, int(TIMING_MB_SHARE * self._options.max_mb * len(light) / light_mb))
 
     def _full(self, kind: WindowKind, share: float) -> bool:
         """Return whether the window must close early for lack of time, and note why."""

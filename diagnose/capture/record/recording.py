@@ -99,7 +99,7 @@ class Recorder:
 
     @property
     def without_timing(self) -> bool:
-        """Return whether the light window was cut before it held a whole step."""
+        """Return whether the timing window was cut before it held a whole step."""
         return self._cut and not self._measured.light
 
     @property

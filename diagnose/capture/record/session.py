@@ -206,7 +206,7 @@ class Session:
             self._gc_watch.stop()
 
     def _sample_run(self, *, on: bool) -> None:
-        """Sample, a few times a second, what the thread does where no light window is open."""
+        """Sample, a few times a second, what the thread does where no timing window is open."""
         if not self.options.sampler:
             return
         if self._run_sampler is None:
@@ -255,7 +255,7 @@ class Session:
         if "attribution" not in self.measured.files:
             self.notes.append("The script ended before the attribution window: stacks, shapes and lines are missing.")
         if len(light) < (self.options.steps or MIN_STEPS):
-            self.notes.append(f"The script ended during the light window: the timing rests on {len(light)} steps.")
+            self.notes.append(f"The script ended during the timing window: the timing rests on {len(light)} steps.")
 
     @property
     def num_steps(self) -> int:

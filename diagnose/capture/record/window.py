@@ -21,6 +21,7 @@ from diagnose.text.masking import mask_values
 __all__ = ["Window", "WindowKind"]
 
 WindowKind: TypeAlias = Literal["light", "attribution"]
+"""What files and JSON keys call the two windows; "light" is the timing window, without stacks and shapes."""
 
 KNOBS: dict[WindowKind, dict[str, bool]] = {
     # trace_only skips building Python objects for events that nothing reads.
@@ -60,7 +61,9 @@ class Window:
             activities=_activities(),
             experimental_config=config,
             with_modules=False,
-            **flags,
+            record_shapes=flags["record_shapes"],
+            with_stack=flags["with_stack"],
+            profile_memory=flags["profile_memory"],
         )
 
     def start(self) -> None:

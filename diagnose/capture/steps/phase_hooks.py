@@ -24,8 +24,13 @@ def watch_gradients(off: OnSwitch) -> Undo:
     """
     import torch
 
-    undo = [_watch_region(kind, off) for kind in (torch.no_grad, torch.inference_mode)]
-    return lambda: [each() for each in undo] and None
+    regions = [_watch_region(kind, off) for kind in (torch.no_grad, torch.inference_mode)]
+
+    def undo() -> None:
+        for forget in regions:
+            forget()
+
+    return undo
 
 
 def _watch_region(region: type, off: OnSwitch) -> Undo:
