@@ -242,7 +242,8 @@ class Recording:
         )
 
     def capture(self, attribution: Recording | None = None) -> Capture:
-        return Capture(self.trace, attribution.trace if attribution else None, self.info, self.samples, self.lines, self.run)
+        named = attribution.trace if attribution else None
+        return Capture(self.trace, named, self.info, self.samples, self.lines, self.run)
 
     def tables(self) -> Tables:
         capture = self.capture()

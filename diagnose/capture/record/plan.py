@@ -153,10 +153,9 @@ class Plan:
         else:
             yield from self._wait()
             yield from self._plain()
-        self._unprofiled = False
-        yield from self._recorder.record(
-            "light", self._num_steps, self._options.max_mb, lambda: self._full("light", 1.0), warm_up=True, partial=True
-        )
+        self._unprofiled, self._recorder.keeps_parts = False, True
+        limit_mb = self._options.max_mb
+        yield from self._recorder.record("light", self._num_steps, limit_mb, lambda: self._full("light", 1.0))
 
     def _script(self) -> Steps:
         if self._options.quick:

@@ -33,6 +33,7 @@ class Recorder:
 
     def __init__(self, hooks: PlanHooks, measured: Measurements) -> None:
         self.script_heap = ScriptHeap()
+        self.keeps_parts = False  # whether a window that holds no whole step is of use
         self.stacks = True  # whether the attribution window holds Python functions
         self._num_disturbed = 0
         self._hooks = hooks
@@ -44,7 +45,7 @@ class Recorder:
         self._highest: dict[WindowKind, float] = {}  # MB a second that a window may give, from one that was cut
         self._marking = False
         self._disturbed = False
-        self._cut = self._partial = False
+        self._cut = False
         self._why = ""
         self._recorded_s = 0.0  # until the window was cut
 
@@ -119,22 +120,14 @@ class Recorder:
         return self._measured.write_s_per_mb * size.mb() if self._window is not None and size is not None else 0.0
 
     def record(
-        self,
-        kind: WindowKind,
-        num_steps: int,
-        limit_mb: float,
-        late: Callable[[], bool],
-        *,
-        warm_up: bool = True,
-        partial: bool = False,
+        self, kind: WindowKind, num_steps: int, limit_mb: float, late: Callable[[], bool], *, warm_up: bool = True
     ) -> Steps:
         """Record one window; where the script's own profiler is in the way, try again once it is gone.
 
         ``late`` decides after every step whether to close the window early. A window that was cut although its trace
-        turns out to be small is recorded again, now that the rate of its events is known. With ``partial`` a window
-        that holds no whole step is kept.
+        turns out to be small is recorded again, now that the rate of its events is known.
         """
-        self._limit_mb, self._partial = limit_mb, partial
+        self._limit_mb = limit_mb
         try:
             for tries in itertools.count(1):
                 while not self._together and self._hooks.other_active():
@@ -164,7 +157,7 @@ class Recorder:
         self._hooks.look()
         began, small = time.time_ns(), False
         try:
-            self._hooks.sampling(kind == "light" and self._partial)
+            self._hooks.sampling(kind == "light" and self.keeps_parts)
             if warm_up:
                 yield  # recorded but not marked: the profiler's own first step is slow
             began = time.time_ns()
@@ -210,7 +203,7 @@ class Recorder:
         began = time.monotonic()
         try:
             window.stop()
-            partial = self._partial or (self._cut and kind == "attribution" and bool(measured.light))
+            partial = self.keeps_parts or (self._cut and kind == "attribution" and bool(measured.light))
             had = len(measured.light if kind == "light" else measured.attribution)
             of_use = window.num_steps > had or (partial and kind not in measured.files)
             if not of_use and not self._cut:
