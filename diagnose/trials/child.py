@@ -46,6 +46,7 @@ def main() -> NoReturn:
     finally:
         for one in reversed(undo):
             one()
+    log.settle()
     _write(order, replace(run, ids=order.ids, applied=tuple(log.done), refused=tuple(log.refused)))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
