@@ -26,7 +26,7 @@ from diagnose.trials.trials import (
     with_note,
 )
 
-__all__ = ["Proof", "Runs", "prove"]
+__all__ = ["NOTHING_TRIED", "Proof", "Runs", "prove"]
 
 Kind: TypeAlias = Literal["single", "combination", "without"]
 
