@@ -183,7 +183,7 @@ class Attention(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(16, 16) for _ in range(3))
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(16, 16, bias=False) for _ in range(3))
         self.out_proj = nn.Linear(16, 16)
         self.lone, self.mlp = nn.ModuleDict({"fc1": nn.Linear(16, 16)}), nn.Module()
         self.mlp.c_fc, self.mlp.c_proj = nn.Linear(16, 32), nn.Linear(32, 4)
