@@ -56,10 +56,10 @@ from diagnose.kernels._state import Stateful, unchanged
 
 __all__ = ["LoaderTrial", "LoaderTuning", "Settings", "SteadyLoader", "tune_loader"]
 
-WORTH_HIDING = 0.03
+MIN_HIDEABLE_SHARE = 0.03
 """Loading that takes less of a step than this is left alone."""
 
-WORTH_CHANGING = 1.05
+MIN_SPEED_UP = 1.05
 """A setting must be this much faster than the simpler one to be chosen: timings repeat to a few per cent."""
 
 MIN_REPEATING_WORKERS = 2
@@ -136,7 +136,7 @@ def tune_loader(  # each is a bound that users have
     with unchanged(*state, generators=_generators(loader)):
         entries = _entries(loader)
         costs, batches = measure_costs(loader, entries, step, torch.device(device), seconds)
-        if costs.step and costs.load + costs.transfer < WORTH_HIDING * costs.step:
+        if costs.step and costs.load + costs.transfer < MIN_HIDEABLE_SHARE * costs.step:
             share = (costs.load + costs.transfer) / costs.step
             return LoaderTuning(loader, given, costs, (), f"loading takes {share:.1%} of a step; left as it was")
         depends = draws_numbers(loader, entries, batches[:2])
@@ -267,7 +267,7 @@ def _best(trials: Sequence[LoaderTrial]) -> LoaderTrial:
     """Return the fastest; one that came earlier is kept until another is clearly faster."""
     best = trials[0]
     for trial in trials[1:]:
-        if trial.seconds and (best.seconds is None or best.seconds > WORTH_CHANGING * trial.seconds):
+        if trial.seconds and (best.seconds is None or best.seconds > MIN_SPEED_UP * trial.seconds):
             best = trial
     return best
 
@@ -280,8 +280,8 @@ def _chosen(bench: Bench, given: Settings, costs: Costs, trials: list[LoaderTria
         gain = f"{first / best.seconds:.2f} times as fast as {given}" if first and best.seconds else f"{given} failed"
         why = f"{gain}, within {room.reason}"
     elif kept_alive:
-        why = f"no setting within {room.reason} was {WORTH_CHANGING - 1:.0%} faster; the workers live on between epochs"
+        why = f"no setting within {room.reason} was {MIN_SPEED_UP - 1:.0%} faster; the workers live on between epochs"
     else:
-        why = f"no setting within {room.reason} was {WORTH_CHANGING - 1:.0%} faster; left as it was"
+        why = f"no setting within {room.reason} was {MIN_SPEED_UP - 1:.0%} faster; left as it was"
         return LoaderTuning(loader, given, costs, tuple(trials), why)
     return LoaderTuning(rebuilt(loader, best.settings, pin=bench.pin), best.settings, costs, tuple(trials), why)

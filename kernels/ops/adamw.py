@@ -41,7 +41,7 @@ from diagnose.kernels.ops.custom_op import FLOATING, checked, operator
 
 __all__ = ["FusedAdamW", "adamw_step", "clip_factor", "step_by_formula"]
 
-LEAST_NORM = 1e-6  # as torch's clip_grad_norm_ adds it, so that no gradient at all divides nothing by nothing
+MIN_NORM = 1e-6  # as torch's clip_grad_norm_ adds it, so that no gradient at all divides nothing by nothing
 
 
 def clip_factor(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
@@ -57,7 +57,7 @@ def clip_factor(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
         raise ValueError("clip_factor found no gradient; call it after backward.")
     norms = torch.stack([norm.to(grads[0].device) for norm in torch._foreach_norm(grads)])
     total = torch.linalg.vector_norm(norms.float())
-    return (max_norm / (total + LEAST_NORM)).clamp(max=1.0)  # type: ignore[no-any-return]  # a tensor
+    return (max_norm / (total + MIN_NORM)).clamp(max=1.0)  # type: ignore[no-any-return]  # a tensor
 
 
 def adamw_step(  # AdamW's arguments
