@@ -307,6 +307,13 @@ def _seen(device: FakeDevice, name: str, original: Any) -> Any:
     return look
 
 
+def _recorder(device: FakeDevice) -> Any:
+    def record_stream(tensor: Tensor, stream: Stream) -> None:  # a function, so that a tensor binds it
+        device.record_stream(tensor, stream)
+
+    return record_stream
+
+
 def _unique(memories: Any) -> list[Memory]:
     return list({id(memory): memory for memory in memories}.values())
 
@@ -316,7 +323,7 @@ def device(monkeypatch):
     """Put a fake device in the place of ``torch.cuda`` and of every device module, and look at each operator."""
     fake = FakeDevice()
     monkeypatch.setattr(torch, "get_device_module", lambda *_: fake)
-    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: fake.record_stream(tensor, stream))
+    monkeypatch.setattr(Tensor, "record_stream", _recorder(fake))
     for name in ("tolist", "numpy"):
         monkeypatch.setattr(Tensor, name, _seen(fake, name, getattr(Tensor, name)))
     for name in ("Stream", "Event", "CUDAGraph", "current_stream", "stream", "graph", "synchronize"):

@@ -1,4 +1,4 @@
-"""Nothing is read, written or given out again before those who use it are through: under every module that has streams."""
+"""In modules with streams nothing is read, written or given out again before those who use it are through."""
 
 import gc
 
