@@ -1,4 +1,4 @@
-"""Which layers the common plan splits: whole pairs only, since half of one would give its neighbour a part of a tensor."""
+"""Which layers the common plan splits: whole pairs only, since half of one gives its neighbour a part of a tensor."""
 
 import pytest
 from torch import nn
