@@ -60,9 +60,9 @@ def test_ranks_that_take_turns(recording):
             late = 700 if step == number else 200
             begin = 1000 * step
             r.step(step + 1, begin, begin + 1000)
-            r.kernel("gemm", begin, begin + late, launched=(begin - 20, begin - 15))
-            r.kernel(NCCL, begin + late, begin + 900, launched=(begin - 10, begin - 5), stream=9)
-            r.kernel("adam", begin + 900, begin + 1000, launched=(begin - 4, begin - 2))
+            r.kernel("gemm", begin + 20, begin + late, launched=(begin + 5, begin + 8))
+            r.kernel(NCCL, begin + late, begin + 900, launched=(begin + 9, begin + 12), stream=9)
+            r.kernel("adam", begin + 900, begin + 1000, launched=(begin + 13, begin + 16))
         captures.append(Capture(replace(r.trace, rank=number, world_size=3)))
     finding = straggler(examine(captures))
     assert finding.title == "Ranks take turns in coming late"
