@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import multimode
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["mean_step", "period_of", "whole_periods"]
+from diagnose.model.arrays import Floats
 
-Floats: TypeAlias = npt.NDArray[np.float64]
+__all__ = ["mean_step", "period_of", "whole_periods"]
 
 MIN_EXPLAINED = 0.5  # of the variance, by the same steps of the other periods; noise explains none
 NEAR_BEST = 0.9  # multiples of a period explain as much: the shortest that comes near is taken
