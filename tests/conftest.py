@@ -189,7 +189,7 @@ class Recording:
     ) -> None:
         """Say how long each step of the run took, ms, one after the other from 0; phases in ms a step.
 
-        ``state`` is 0 where nothing was recorded, 1 in a light window; ``sampled`` are times in ms and the lines then.
+        ``state`` is 0 where nothing was recorded, 1 in a timing window; ``sampled`` are times in ms and the lines then.
         """
         ms = lambda values: np.round(np.array(values, np.float64) * 1e6).astype(np.int64)
         paths = list(dict.fromkeys(tuple(path) for _, path in sampled))
@@ -243,7 +243,8 @@ class Recording:
         )
 
     def capture(self, attribution: Recording | None = None) -> Capture:
-        return Capture(self.trace, attribution.trace if attribution else None, self.info, self.samples, self.lines, self.run)
+        named = attribution.trace if attribution else None
+        return Capture(self.trace, named, self.info, self.samples, self.lines, self.run)
 
     def tables(self) -> Tables:
         capture = self.capture()

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from statistics import multimode
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.model.arrays import Floats
+from diagnose.model.arrays import Floats, Rows
 
 __all__ = ["mean_step", "period_of", "whole_periods"]
 
@@ -63,7 +62,7 @@ def _rows(steps: Floats, period: int) -> Floats:
     return steps[len(steps) % period :].reshape(-1, period)
 
 
-def _error(x: Floats, place: npt.NDArray[np.intp]) -> float:
+def _error(x: Floats, place: Rows) -> float:
     """Return the mean squared distance of each step from the others at its place."""
     counts, sums = np.bincount(place), np.bincount(place, x)
     others = (sums[place] - x) / (counts[place] - 1)

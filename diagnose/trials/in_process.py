@@ -58,6 +58,7 @@ class InProcess:
             self.error = error.__cause__
         if not ids and run.losses:
             self.first_losses.add(run.losses[0])
+        log.settle()
         wall_s = time.monotonic() - began
         return replace(run, ids=tuple(ids), applied=tuple(log.done), refused=tuple(log.refused), wall_s=wall_s)
 

@@ -12,6 +12,7 @@ from types import TracebackType
 
 from diagnose.capture.options import MAX_MB, CaptureOptions
 from diagnose.capture.process.run import Progress, silence_kineto
+from diagnose.capture.record.renaming import name_cells
 from diagnose.capture.record.session import Session
 from diagnose.errors import CaptureError
 
@@ -70,6 +71,7 @@ class Tracer:
             session.note_what_is_missing()
             session.publish(ended, None)
             self.folder = session.folder.target
+            name_cells(self.folder)
             return
         session.folder.discard()
         if self._temporary is not None:
