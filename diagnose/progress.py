@@ -17,7 +17,7 @@ from diagnose.text.plain_text import one_line
 
 __all__ = ["PREFIX", "Progress"]
 
-PREFIX = "diagnose: "  # tells our lines from the script's
+PREFIX = "diagnose: "  # marks our lines among the script's
 
 
 @dataclass(frozen=True, slots=True)
