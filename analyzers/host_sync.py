@@ -18,13 +18,16 @@ How sure
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
+from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
+from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -36,9 +39,10 @@ META = RuleMeta(
     kind="idle",
     order=100,
     legend=Legend("the host waited for the device to drain", "#e5484d"),
-    changes=("defer-sync", "stay-on-device"),
+    changes=("defer-sync", "stay-on-device", "prefetch-to-device"),
     cause="device-wait",
 )
+_FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 MOSTLY_PYTHON = 0.5  # a gap that one stretch of Python fills to this share is that stretch's
 
@@ -68,18 +72,45 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time after blocking calls with the operators that made them."""
-    return idle_finding(
-        t, IdleRule(META.id, "The host waits for the device, which then runs dry", probe="start", evidence=_calls)
-    )
+    title, facts = "The host waits for the device, which then runs dry", {"to_device": _to_device(t)}
+    return idle_finding(t, IdleRule(META.id, title, probe="start", evidence=_calls, facts=facts))
+
+
+def _to_device(t: Tables) -> float:
+    """Return the share of the blocking calls, by the idle after them, that wait for a copy from the host."""
+    o = occurrences(t, META.id)
+    if not len(o.gap):
+        return 0.0
+    calls = _last_calls(t, o)
+    events, tasks = t.trace.events, t.tasks
+    copies = tasks.launch[t.tasks_matching(_FROM_HOST) & (tasks.launch >= 0)]
+    start = np.array([_innermost(t, row) for row in calls.tolist()], np.int64)
+    begun = np.sort(events.start[copies])
+    mine = np.searchsorted(begun, start) < np.searchsorted(begun, events.end[calls])
+    return float(o.lost[mine].sum() / max(int(o.lost.sum()), 1))
+
+
+def _innermost(t: Tables, call: int) -> int:
+    """Return the begin of the operator that made a call, of the call itself where there is none."""
+    events = t.trace.events
+    layers = t.work_layers.get(int(events.thread[call]))
+    around = layers.at(int(events.start[call])) if layers else []
+    ops = [row for row in around if events.kind[row] == Kind.OP]
+    return int(events.start[ops[-1] if ops else call])
+
+
+def _last_calls(t: Tables, o: Occurrences) -> Rows:
+    """Return for each occurrence the blocking call that its gap begins after."""
+    events, calls = t.trace.events, blocking_calls(t)
+    calls = calls[np.argsort(events.end[calls], kind="stable")]
+    i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap]), len(calls) - 1)
+    found: Rows = calls[i]
+    return found
 
 
 def _calls(t: Tables, o: Occurrences) -> list[str]:
-    events, calls = t.trace.events, blocking_calls(t)
-    order = np.argsort(events.end[calls], kind="stable")
-    calls = calls[order]
-    i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap]), len(calls) - 1)
-    parents = Counter(_parent(t, int(row)) for row in calls[i].tolist()[:500])
-    per_step = len(t.in_window(calls)) / t.steps.num
+    parents = Counter(_parent(t, int(row)) for row in _last_calls(t, o).tolist()[:500])
+    per_step = len(t.in_window(blocking_calls(t))) / t.steps.num
     listed = ", ".join(f"{name} ({count}×)" for name, count in parents.most_common(3))
     return [f"{per_step:.1f} blocking calls a step; the idle begins as these return: {listed}."]
 

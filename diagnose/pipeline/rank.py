@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -11,26 +11,34 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from diagnose import analyzers
+from diagnose.analyzers.common.locate import locate_one
 from diagnose.analyzers.common.memory import memory_of
-from diagnose.changes.common.prescribe import is_worth_showing, prescribe, recording_first
+from diagnose.changes.common.prescribe import (
+    is_worth_showing,
+    prescribe,
+    recording_first,
+    without_savings,
+)
 from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Source, Where
 from diagnose.model.events import Note, Trace
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.records import as_facts
+from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.overhead import overhead_share, recording_ns, without_recording
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
-from diagnose.pipeline.trust import is_scanty, trust_notes
-from diagnose.pipeline.verdict import dominant, headline, verdict
+from diagnose.pipeline.trust import is_incomplete, is_scanty, trust_notes
+from diagnose.pipeline.verdict import dominant, verdict
 from diagnose.tables import Claim, Tables
+from diagnose.tables.kernel_list import kernel_times
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.roofline import roofline
 from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import Picture
+    from diagnose.model.charts import KernelTime, Picture
     from diagnose.model.forecast import Waterfall
 
 __all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "noting"]
@@ -112,10 +120,15 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         replace(f, path_share=replayed.on_path.get(f.rule), relief_ns=replayed.relief_ns.get(f.rule)) for f in found
     ]
     largest = dominant(answer, found, step_ns, t.steps.num)
-    found.sort(key=lambda f: f is not largest)
+    found.sort(key=lambda f: (f is not largest, -_relief(f)))
     prescriptions = _worth_showing(found, replayed.prescriptions, steps_after, step_ns)
     with noting("trust", notes):
-        prescriptions = recording_first(prescriptions, found, step_ns, is_scanty=is_scanty(t))
+        again = is_incomplete(t)
+        prescriptions = recording_first(prescriptions, found, step_ns, program_of(t), is_incomplete=again)
+        if again:
+            prescriptions, steps_after = without_savings(prescriptions), None
+    partition = t.partition if queue else None
+    told = Answer(answer, queue, step_ns, partition, idle, found, prescriptions)
 
     def part(name: str, make: Callable[[Tables], _Part]) -> _Part | None:
         with noting(name, notes):
@@ -124,12 +137,13 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
 
     return Diagnosis(
         verdict=answer,
-        headline=headline(answer, queue, step_ns, largest),
+        headline=headline(told, largest),
+        summary=summary(told, largest),
         dominant=largest.rule if largest else None,
         step_ns=step_ns,
         step_times_ns=tuple(int(n) for n in (t.steps.end - t.steps.start)),
         queue=queue,
-        partition=t.partition if queue else None,
+        partition=partition,
         idle_by_cause=idle,
         findings=tuple(found),
         prescriptions=prescriptions,
@@ -141,11 +155,29 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         picture=part("picture", _drawn) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         memory=part("memory", memory_of),
+        kernels=part("kernels", _kernels) or (),
+        checked=tuple(rule.META.id for rule in _applied(t)),
         profiler_overhead=part("profiler-overhead", overhead_share),
         recording_ns=part("profiler-overhead", recording_ns) or 0.0,
         host_by_cause={} if queue else shares,
         legends=analyzers.LEGENDS,
         trust=tuple(notes),  # last: the parts above add to it
+    )
+
+
+def _relief(finding: Finding) -> float:
+    """Return what removing a finding's cause saves, as far as it was replayed, else what it loses."""
+    return finding.lost_ns if finding.relief_ns is None else finding.relief_ns
+
+
+def _kernels(t: Tables) -> tuple[KernelTime, ...]:
+    """Return the device's kernels, each with the place of its launch."""
+    events = t.trace.events
+    return tuple(
+        replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
+        if at >= 0
+        else row
+        for row, at in kernel_times(t)
     )
 
 
@@ -161,7 +193,7 @@ def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
     Kernel rules are applied in their order, each to the tasks that none before it accounts for.
     """
     has_device = t.device_id >= 0
-    for rule in (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if has_device else analyzers.HOST_RULES:
+    for rule in _idle_rules(t):
         yield from _found(rule.META.id, partial(rule.find, t), notes)
     if not has_device:
         return
@@ -173,6 +205,16 @@ def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
             yield finding
     for rule in analyzers.STATE_RULES:
         yield from _found(rule.META.id, partial(rule.find, t), notes)
+
+
+def _idle_rules(t: Tables) -> tuple[analyzers.Analyzer, ...]:
+    return (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if t.device_id >= 0 else tuple(analyzers.HOST_RULES)
+
+
+def _applied(t: Tables) -> Sequence[analyzers.Rule]:
+    """Return the rules that are applied to a recording."""
+    others = (*analyzers.KERNEL_RULES, *analyzers.STATE_RULES) if t.device_id >= 0 else ()
+    return (*_idle_rules(t), *others)
 
 
 def _found(rule: str, find: Callable[[], list[Finding]], notes: list[Note]) -> list[Finding]:

@@ -11,10 +11,11 @@ from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.lost import launches_without_task, lost_share
 from diagnose.tables.names import rows_of
 
-__all__ = ["is_scanty", "trust_notes"]
+__all__ = ["is_incomplete", "is_scanty", "trust_notes"]
 
 FEW_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
 MIN_LOST = 0.001
+MAX_LOST = 0.1  # of the launches, or of the step: with more missing no saving is stated
 MAX_UNSCHEDULED_SHARE = 0.05
 MANY_ZERO = 0.01
 EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
@@ -23,6 +24,14 @@ EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a m
 def is_scanty(t: Tables) -> bool:
     """Tell whether the recording holds too little device work for any claim of its own."""
     return t.device_id >= 0 and len(t.tasks.start) < FEW_TASKS
+
+
+def is_incomplete(t: Tables) -> bool:
+    """Return whether so much device work is missing that the recording cannot show what a change saves."""
+    if t.device_id < 0:
+        return False
+    missing = t.causes.totals().get("lost-records", 0) / (t.steps.window[1] - t.steps.window[0])
+    return is_scanty(t) or max(lost_share(t), missing) > MAX_LOST
 
 
 def trust_notes(t: Tables) -> Iterator[Note]:

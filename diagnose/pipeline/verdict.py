@@ -1,4 +1,4 @@
-"""The first answer: is the queue shallow, full, or deep with gaps; and the sentence that states it.
+"""The first answer: is the queue shallow, full, or deep with gaps; and which finding answers for it.
 
 What decides is the depth of the queue while the device works (its median over time), never a count of tasks and never
 the idle share alone. On 94 real timelines of V100 to B200, MI250 and MI300X with more than half idle it was 1 to 8
@@ -14,9 +14,7 @@ from diagnose.model.diagnosis import Finding, Partition, Queue, Verdict
 from diagnose.model.rules import RuleMeta
 from diagnose.tables.thresholds import THRESHOLDS, Thresholds
 
-__all__ = ["dominant", "headline", "is_shallow", "matches_verdict", "verdict"]
-
-NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
+__all__ = ["dominant", "is_shallow", "matches_verdict", "verdict"]
 
 
 def verdict(
@@ -92,30 +90,3 @@ def _relief_share(finding: Finding, step_ns: float) -> float:
 def _is_waiting(finding: Finding) -> bool:
     rule = META[finding.rule]
     return rule.kind == "idle" and rule.explains
-
-
-def headline(found: Verdict, queue: Queue | None, step_ns: float, largest: Finding | None) -> str:
-    """Return the verdict in one sentence; the verdict's own word stands before it in every report."""
-    step = f"{step_ns / 1e6:.1f} ms step"
-    if queue is None:
-        state = f"CPU-only recording: {step_ns / 1e6:.1f} ms per step"
-    elif found == "kernel-bound":
-        state = f"The GPU is busy {queue.busy_share:.0%} of each {step}"
-    elif found == "cpu-bound":
-        state = f"The GPU is idle {queue.idle_share:.0%} of each {step} because the host does not keep its queue filled"
-    elif is_shallow(queue) or queue.busy_depth_p50 is None:
-        state = f"The GPU is idle {queue.idle_share:.0%} of each {step}"
-    else:
-        state = (
-            f"The GPU is idle {queue.idle_share:.0%} of each {step}, in gaps of a queue otherwise "
-            f"{queue.busy_depth_p50:,.0f} launches deep"
-        )
-    if largest is None:
-        return f"{state}, and nothing stands out as waste."
-    return f"{state}; the largest cost: {_lower(largest.title)} ({largest.lost_ns / step_ns:.0%} of the step)."
-
-
-def _lower(title: str) -> str:
-    """Return a title as it goes on within a sentence; names keep their capital."""
-    first = title.split(" ", 1)[0].removesuffix("'s")
-    return title if first in NAMES or first != first.capitalize() else title[0].lower() + title[1:]
