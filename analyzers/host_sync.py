@@ -25,13 +25,14 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
-from diagnose.model.arrays import Rows
-from diagnose.model.diagnosis import Finding
+from diagnose.model.arrays import Mask, Rows
+from diagnose.model.diagnosis import Facts, Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_gaps
+from diagnose.tables.names import STEP_MARK
 from diagnose.tables.syncs import blocking_calls
 
 META = RuleMeta(
@@ -42,6 +43,7 @@ META = RuleMeta(
     changes=("defer-sync", "stay-on-device", "prefetch-to-device"),
     cause="device-wait",
 )
+_EXCHANGE = re.compile(r"^record_param_comms|^c10d::(?!barrier)|^nccl:|all_?to_?all.*init", re.IGNORECASE)
 _FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 MOSTLY_PYTHON = 0.5  # a gap that one stretch of Python fills to this share is that stretch's
@@ -72,22 +74,50 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time after blocking calls with the operators that made them."""
-    title, facts = "The host waits for the device, which then runs dry", {"to_device": _to_device(t)}
+    title, facts = "The host waits for the device, which then runs dry", _facts(t)
     return idle_finding(t, IdleRule(META.id, title, probe="start", evidence=_calls, facts=facts))
 
 
-def _to_device(t: Tables) -> float:
-    """Return the share of the blocking calls, by the idle after them, that wait for a copy from the host."""
+def _facts(t: Tables) -> Facts:
+    """Return what the blocking calls wait for, as shares of the idle after them.
+
+    That is a copy from the host, or a value that an exchange of the ranks needs next, such as its sizes.
+    """
     o = occurrences(t, META.id)
     if not len(o.gap):
-        return 0.0
+        return {}
     calls = _last_calls(t, o)
+    whole = max(int(o.lost.sum()), 1)
+    found = {"to_device": _after_copies(t, calls), "feeds_exchange": _before_exchanges(t, calls)}
+    return {name: float(o.lost[mine].sum() / whole) for name, mine in found.items()}
+
+
+def _before_exchanges(t: Tables, calls: Rows) -> Mask:
+    """Return after which calls the same annotation begins a collective."""
+    events = t.trace.events
+    begun = np.sort(events.start[t.calls(_EXCHANGE, Kind.OP, Kind.ANNOTATION)])
+    ends = np.array([_annotation_end(t, row) for row in calls.tolist()], np.int64)
+    found: Mask = np.searchsorted(begun, events.end[calls]) < np.searchsorted(begun, ends)
+    return found
+
+
+def _annotation_end(t: Tables, call: int) -> int:
+    """Return the end of the outermost annotation around a call, but for the step's mark; of the call where none is."""
+    events = t.trace.events
+    layers = t.work_layers.get(int(events.thread[call]))
+    around = layers.at(int(events.start[call])) if layers else []
+    own = [row for row in around if events.kind[row] == Kind.ANNOTATION and not STEP_MARK.match(t.name(row))]
+    return int(events.end[own[0] if own else call])
+
+
+def _after_copies(t: Tables, calls: Rows) -> Mask:
+    """Return which calls wait for a copy from the host that the same operator made."""
     events, tasks = t.trace.events, t.tasks
     copies = tasks.launch[t.tasks_matching(_FROM_HOST) & (tasks.launch >= 0)]
     start = np.array([_innermost(t, row) for row in calls.tolist()], np.int64)
     begun = np.sort(events.start[copies])
-    mine = np.searchsorted(begun, start) < np.searchsorted(begun, events.end[calls])
-    return float(o.lost[mine].sum() / max(int(o.lost.sum()), 1))
+    found: Mask = np.searchsorted(begun, start) < np.searchsorted(begun, events.end[calls])
+    return found
 
 
 def _innermost(t: Tables, call: int) -> int:

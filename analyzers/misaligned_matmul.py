@@ -32,6 +32,7 @@ META = RuleMeta(
     kind="kernel",
     order=100,
     changes=("pad-size",),
+    needs="shapes",
 )
 MIN_SHARE = 0.05  # of the busy time
 SLOW_SHARE = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %

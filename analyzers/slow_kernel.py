@@ -42,6 +42,7 @@ META = RuleMeta(
     kind="kernel",
     order=120,
     changes=("other-attention", "autotune-kernels"),
+    needs="shapes on a known device",
 )
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 SLOW_SHARE = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %, streaming kernels 70 to 95 %

@@ -78,6 +78,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "waterfall": None if d.waterfall is None else _waterfall(d.waterfall),
         "kernels": _each(_kernel, d.kernels),
         "checked": _each(_text, d.checked),
+        "not_checked": dict(d.not_checked),
         "memory": None if d.memory is None else _memory(d.memory),
         "profiler_overhead": _share(d.profiler_overhead),
         "recording_ms": _ms(d.recording_ns),

@@ -17,7 +17,7 @@ from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.format import duration, path_tail, percent, plural, ranks
 from diagnose.reports.text_charts import cause_shares
-from diagnose.text.plain_text import middle, one_line
+from diagnose.text.plain_text import one_line
 
 __all__ = ["WIDTH", "render", "terminal_text"]
 
@@ -59,7 +59,7 @@ def terminal_text(d: Diagnosis) -> str:
 
 
 def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
-    yield from _headline(d, width)
+    yield from _headline(d)
     yield Text(" · ".join(_context(d)), style="dim")
     if d.picture is not None and d.partition is not None and d.picture.step_ns > 0:
         yield _title("Queue", f"step {d.picture.step}, {duration(d.picture.step_ns)}")
@@ -114,15 +114,15 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield text_findings.operators(d.operators, d.step_ns, width)
 
 
-def _headline(d: Diagnosis, width: int) -> Iterator[Text]:
+def _headline(d: Diagnosis) -> Iterator[Text]:
     """Yield the answer in three lines at most; of a diagnosis without them its one sentence."""
     if not d.summary:
         yield _sentence(d)
         return
     first, *others = (one_line(line) for line in d.summary)
     style = _VERDICT_STYLES.get(d.verdict, "bold")
-    yield Text.assemble((d.verdict, style), "  ", (middle(first, width - len(d.verdict) - 2), "bold"))
-    yield from (Text(middle(line, width), style="bold") for line in others)
+    yield Text.assemble((d.verdict, style), "  ", (first, "bold"))
+    yield from (Text(line, style="bold") for line in others)
 
 
 def _sentence(d: Diagnosis) -> Text:

@@ -36,7 +36,6 @@ def findings(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     yield Padding(Text("Findings, the most valuable first", "bold"), (1, 0, 0, 0))
     if d.dominant is None:
         yield Text("  Little to gain: none of these holds the step back much.", style="green")
-        yield from _checked(d)
     fixes: dict[str, Prescription] = {}
     for prescription in d.prescriptions:
         fixes.setdefault(prescription.rule, prescription)
@@ -45,12 +44,17 @@ def findings(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     left = len(d.findings) - _MAX_FINDINGS
     if left > 0:
         yield Text(f"  and {plural(left, 'smaller finding')} in the JSON and HTML reports", style="dim")
+    if d.dominant is None:
+        yield from _checked(d)
 
 
 def _checked(d: Diagnosis) -> Iterator[RenderableType]:
     """Yield what was looked for, where little or nothing was found."""
     if d.checked:
         yield Padding(Text(f"Checked: {', '.join(d.checked)}.", style="dim"), (0, 0, 0, 2))
+    for what in dict.fromkeys(d.not_checked.values()):
+        rules = ", ".join(rule for rule, missing in d.not_checked.items() if missing == what)
+        yield Padding(Text(f"Not checked, for lack of {what}: {rules}.", style="dim"), (0, 0, 0, 2))
 
 
 def _finding(number: int, finding: Finding, fix: Prescription | None, d: Diagnosis, width: int) -> RenderableType:

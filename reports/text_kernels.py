@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -26,7 +27,7 @@ def kernels(listed: Sequence[KernelTime], width: int) -> RenderableType:
         grid.add_column(justify=justify, no_wrap=True)
     for row in listed:
         name = Text(middle(one_line(shorten(row.name)), room))
-        at = place(row.where, limit=room // 2)
+        at = place(replace(row.where, op=None) if row.where.file else row.where, limit=room - 10)
         lines = [name, *([Text(middle(one_line(at), room), style="dim")] if at else [])]
         kind = " ".join(part for part in (row.family, row.dtype) if part)
         peak = f"{percent(row.peak_share)} of peak" if row.peak_share is not None else ""

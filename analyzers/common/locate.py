@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -116,6 +117,7 @@ _PACKAGES = frozenset(
             "timm",
             "tokenizers",
             "torch_geometric",
+            "torch_guard",
             "torch_tensorrt",
             "torchao",
         ),
@@ -134,8 +136,8 @@ _PACKAGES = frozenset(
         *("xformers", "yaml", "zarr"),
     }
 )
-# A checkout that is installed as it stands: <repository>/src/<package>/, <repository>/python/<package>/.
-_CHECKOUT = re.compile(r"/(?:src|python|(?P<repository>[\w-]+))/(?P<package>\w+)/")
+# Folders of a checkout in which its package stands, beside one of the package's own name.
+_SOURCES = ("src", "python")
 _GENERATED = re.compile(r"torchinductor_|torch_compile_debug|(^|/)c[a-z2-7]{51}\.py$")
 _INSTALLED = re.compile(r"^.*(site|dist)-packages/")
 _MODULE_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl|^nn\.Module: ")
@@ -161,11 +163,8 @@ def is_own_file(file: str) -> bool:
 def _is_of_a_package(file: str) -> bool:
     if not file.startswith("/"):
         return file.split("/", maxsplit=1)[0].removesuffix(".py") in _PACKAGES
-    for match in _CHECKOUT.finditer(file):
-        package, repository = match["package"], match["repository"]
-        if package in _PACKAGES and repository in (None, package):
-            return True
-    return False
+    folders = file.split("/")[:-1]
+    return any(inner in _PACKAGES and outer in (*_SOURCES, inner) for outer, inner in pairwise(folders))
 
 
 def source_line(t: Tables, file: str, line: int) -> str | None:

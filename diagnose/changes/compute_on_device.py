@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import own_place
+from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     place = own_place(finding)
     operator, share = finding.facts["operator"], finding.facts.get("on_host", 1.0)
     most = float(share) if isinstance(share, float) else 1.0
-    at = f" ({place.file}:{place.line})" if place else ""
+    at = f" ({at_line(place)})" if place else ""
     return Advice(
         title=f"Move {operator} to the device or into the loader's workers{at}",
         before=(place.code or "") if place else "",

@@ -35,7 +35,8 @@ ON_DEVICE, ON_CPU = (0.5, 1.0), (0.0, 0.3)  # of the loop's cost, what goes at l
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
-    if optimizer_of(finding) in FUSED_CLASSES:
+    name = optimizer_of(finding)
+    if name in FUSED_CLASSES or name not in FOREACH_CLASSES:  # a class of torch's own, whose argument it is
         return None
     return implementation("foreach", finding, ON_DEVICE, ON_CPU)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import is_in_a_library, is_in_the_model, own_place, script_of
+from diagnose.changes.common.applies import at_line, is_in_a_library, is_in_the_model, own_place, script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ handle.remove()
 
 def _applies(_program: Program, finding: Finding) -> str:
     first = finding.where[0] if finding.where else None
-    inside = first is not None and not first.file and _TORCHS_OWN.match(first.op or "")
+    inside = first is not None and _TORCHS_OWN.match(first.op or "")
     return "the time passes in torch's own Python, which cannot be moved" if inside else ""
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     place = own_place(finding)
-    at = f" at {place.file}:{place.line}" if place else ""
+    at = f" at {at_line(place)}" if place else ""
     code = (place.code or "") if place else ""
     if is_in_the_model(finding):
         return Advice(
@@ -73,7 +73,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         return Advice(
             title="Record which Python runs there, and move it off the thread that launches",
             after=_NOT_RECORDED.format(script=script_of(program)),
-            least=0.0,
+            most=0.0,
             needs="a recording with Python frames or samples: this one does not show what runs there",
         )
     if is_in_a_library(finding):

@@ -252,6 +252,7 @@ class Diagnosis:
     kernels: tuple[KernelTime, ...] = ()  # what the device spends its time on, the most expensive first
     summary: tuple[str, ...] = ()  # three lines at most: the queue, the largest cost, the first change
     checked: tuple[str, ...] = ()  # the rules that were applied
+    not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
 

@@ -10,10 +10,13 @@ from diagnose.model.diagnosis import Finding, Partition, Prescription, Queue, Ve
 from diagnose.pipeline.verdict import is_shallow
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent
+from diagnose.text.plain_text import middle
 
 __all__ = ["Answer", "headline", "summary"]
 
 NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
+MAX_LINE = 100  # columns of a terminal that the report is laid out for
+MAX_FILE = 26  # characters of a file's name in a line of the summary
 _SHORT = {
     "the largest avoidable cost": "Largest avoidable cost",
     "the largest cost": "Largest cost",
@@ -48,14 +51,28 @@ def summary(answer: Answer, largest: Finding | None) -> tuple[str, ...]:
     """Return three lines at most: the queue, the largest cost and whether it can be avoided, the first change."""
     lines = [_queue_line(answer)]
     if largest is None:
-        return (*lines, f"No avoidable cost of {percent(THRESHOLDS.answering_share)} of the step or more was found")
-    cost = f"{duration(largest.lost_ns)} ({percent(largest.lost_ns / answer.step_ns)})"
+        return (*lines, _nothing(answer))
+    cost = _cost(answer, largest)
     rank = _SHORT[_rank(answer, largest)]
-    lines.append(f"{rank}: {largest.rule} {cost}, {_avoidable(answer, largest)}{_place(largest.where)}")
+    line, at = f"{rank}: {largest.rule} {cost}, {_avoidable(answer, largest)}", _place(largest.where)
+    lines.append(line + at if len(line + at) <= MAX_LINE else line)
     if answer.prescriptions:
         first = answer.prescriptions[0]
-        lines.append(f"First change: {first.title}{_gain(answer, first)}")
+        gain = _gain(answer, first)
+        lines.append(f"First change: {middle(first.title, MAX_LINE - len('First change: ') - len(gain))}{gain}")
     return tuple(lines)
+
+
+def _nothing(answer: Answer) -> str:
+    """Return how little was found."""
+    most = max(answer.findings, key=lambda f: f.lost_ns, default=None)
+    if most is None or not most.lost_ns:
+        return f"No rule found a cost of {percent(THRESHOLDS.naming_share)} of the step or more"
+    return f"Nothing stands out as waste; the largest finding: {most.rule} {_cost(answer, most)}"
+
+
+def _cost(answer: Answer, finding: Finding) -> str:
+    return f"{duration(finding.lost_ns)} ({percent(finding.lost_ns / answer.step_ns)})"
 
 
 def _state(answer: Answer) -> str:
@@ -114,11 +131,13 @@ def _avoidable(answer: Answer, largest: Finding) -> str:
         return "of unknown cause"
     if largest.relief_ns is not None:
         if largest.relief_ns < THRESHOLDS.naming_share * answer.step_ns:
-            return "but other work takes as long"
-        return f"step without it {duration(answer.step_ns - largest.relief_ns)}"
-    if any(p.rule == largest.rule and p.predicted_step_ns is not None for p in answer.prescriptions):
-        return "avoidable"
-    return "no change is known"
+            return "other work takes as long"
+        return f"without it {duration(answer.step_ns - largest.relief_ns)}"
+    saved = [p.saves_ns[1] for p in answer.prescriptions if p.rule == largest.rule and p.predicted_step_ns is not None]
+    if not saved:
+        return "no change is known"
+    is_worth_it = max(saved) >= THRESHOLDS.naming_share * answer.step_ns
+    return "avoidable" if is_worth_it else "no change helps on its own"
 
 
 def _gain(answer: Answer, first: Prescription) -> str:
@@ -137,6 +156,7 @@ def _place(places: Sequence[Where]) -> str:
     if first is None:
         return ""
     file = (first.file or "").rpartition("/")[2]
+    file = file if len(file) <= MAX_FILE else "…" + file[1 - MAX_FILE :]
     return f", {file}:{first.line}" if first.line is not None and first.line > 0 else f", {file}"
 
 

@@ -29,7 +29,7 @@ from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.overhead import overhead_share, recording_ns, without_recording
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
-from diagnose.pipeline.trust import is_incomplete, is_scanty, trust_notes
+from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
 from diagnose.pipeline.verdict import dominant, verdict
 from diagnose.tables import Claim, Tables
 from diagnose.tables.kernel_list import kernel_times
@@ -130,6 +130,8 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     partition = t.partition if queue else None
     told = Answer(answer, queue, step_ns, partition, idle, found, prescriptions)
 
+    missing = missing_records(t)
+
     def part(name: str, make: Callable[[Tables], _Part]) -> _Part | None:
         with noting(name, notes):
             return make(t)
@@ -156,7 +158,8 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         memory=part("memory", memory_of),
         kernels=part("kernels", _kernels) or (),
-        checked=tuple(rule.META.id for rule in _applied(t)),
+        checked=tuple(rule.META.id for rule in _applied(t) if rule.META.needs not in missing),
+        not_checked={rule.META.id: rule.META.needs for rule in _applied(t) if rule.META.needs in missing},
         profiler_overhead=part("profiler-overhead", overhead_share),
         recording_ns=part("profiler-overhead", recording_ns) or 0.0,
         host_by_cause={} if queue else shares,

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import distinct
+from diagnose.model.records import as_facts
+from diagnose.model.rules import Records
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.lost import launches_without_task, lost_share
 from diagnose.tables.names import rows_of
+from diagnose.tables.roofline import gpu_spec
 
-__all__ = ["is_incomplete", "is_scanty", "trust_notes"]
+__all__ = ["is_incomplete", "is_scanty", "missing_records", "trust_notes"]
 
 FEW_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
 MIN_LOST = 0.001
@@ -32,6 +35,19 @@ def is_incomplete(t: Tables) -> bool:
         return False
     missing = t.causes.totals().get("lost-records", 0) / (t.steps.window[1] - t.steps.window[0])
     return is_scanty(t) or max(lost_share(t), missing) > MAX_LOST
+
+
+def missing_records(t: Tables) -> frozenset[Records]:
+    """Return what the recording does not hold, and rules would need."""
+    info = t.capture.info
+    held: dict[Records, bool] = {
+        "shapes": _has_shapes(t),
+        "shapes on a known device": _has_shapes(t) and gpu_spec(t) is not None,
+        "memory events": bool((t.trace.events.kind == Kind.MEMORY).any()),
+        "NVML samples": info is not None and bool(as_facts(info.nvml)),
+        "samples of the threads": t.capture.samples is not None,
+    }
+    return frozenset(name for name, there in held.items() if not there)
 
 
 def trust_notes(t: Tables) -> Iterator[Note]:

@@ -26,6 +26,7 @@ _DTYPES = {
     "c10::Float8_e4m3fn": "float8", "c10::Float8_e4m3fnuz": "float8", "c10::Float8_e5m2": "float8",
     "signed char": "int8", "unsigned char": "uint8", "int": "int32", "long int": "int64", "bool": "bool",
 }  # fmt: skip
+_OPERATOR = re.compile(r"^(?!autograd::|torch::|c10d::)\w+::")
 # What names of kernels show of their types; a name that shows several shows none.
 _IN_NAMES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("bfloat16", re.compile(r"bf16|bfloat16|_BBS_|_B[BS]_", re.IGNORECASE)),
@@ -98,9 +99,16 @@ def _dtype(t: Tables, tasks: Rows, length: npt.NDArray[np.float64], name: str) -
 
 
 def _dtype_of_inputs(known: OperatorInputs, tasks: Rows, length: npt.NDArray[np.float64]) -> str:
-    """Return the type of the operators' first tensor of numbers, where most of the time has one."""
+    """Return the type of the operators' first floating-point tensor, where most of the time has one.
+
+    A compiled region or a function of the backward hands its inputs to many operators: they show no kernel's type.
+    """
     cost: dict[str, float] = {}
-    types = known.types[tasks]
+    single = np.zeros(len(known.texts) + 1, bool)
+    names = known.name[tasks]
+    for name in np.unique(names[names >= 0]).tolist():
+        single[name] = _OPERATOR.match(known.text(name)) is not None
+    types = np.where(single[names], known.types[tasks], -1)
     for text in np.unique(types[types >= 0]).tolist():
         dtype = _first_type(known.text(text))
         cost[dtype] = cost.get(dtype, 0.0) + float(length[tasks[types == text]].sum())
@@ -114,7 +122,7 @@ def _first_type(text: str) -> str:
     except ValueError:
         return ""
     found = [_DTYPES[t] for t in given if isinstance(t, str) and t in _DTYPES] if isinstance(given, list) else []
-    return found[0] if found else ""
+    return next((dtype for dtype in found if "float" in dtype), found[0] if found else "")
 
 
 def _dtype_of_name(name: str) -> str:

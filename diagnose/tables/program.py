@@ -20,6 +20,7 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import (
     BACKWARD,
+    GRAPH_CAPTURE,
     GRAPH_LAUNCH,
     KERNEL_LAUNCH,
     LOADER_NEXT,
@@ -67,7 +68,7 @@ class Program:
 
     trains: bool | None = None
     is_compiled: bool = False
-    has_graphs: bool = False  # launches of CUDA graphs
+    has_graphs: bool = False  # launches of CUDA graphs, or their capture
     vendor: Vendor = ""
     dtypes: frozenset[str] = frozenset()  # of operators' inputs, as the profiler writes them
     batch_size: int | None = None
@@ -96,7 +97,7 @@ def program_of(t: Tables) -> Program:
     return Program(
         trains=_trains(t, traces, names, info),
         is_compiled=_is_compiled(t),
-        has_graphs=bool(len(t.calls(GRAPH_LAUNCH, Kind.RUNTIME))),
+        has_graphs=bool(len(t.calls(GRAPH_LAUNCH, Kind.RUNTIME)) or len(t.calls(GRAPH_CAPTURE, Kind.RUNTIME))),
         vendor=_vendor(t),
         dtypes=frozenset(dtype for trace in traces for dtype in _dtypes(trace)),
         batch_size=info.loader.batch_size if info.loader.batch_size else _batch_size(traces),

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 __all__ = [
+    "at_line",
     "is_in_a_library",
     "is_in_the_model",
     "own_place",
@@ -76,6 +77,11 @@ def own_place(finding: Finding) -> Where | None:
     return next((w for w in finding.where if w.file and is_own_file(w.file)), None)
 
 
+def at_line(place: Where) -> str:
+    """Return "model.py:40": a title names the line, the finding the whole path."""
+    return f"{(place.file or '').rpartition('/')[2]}:{place.line}"
+
+
 def is_in_a_library(finding: Finding) -> bool:
     """Return whether a library or generated code does it, inside a line of the user's or without one."""
     place = next((w for w in finding.where if w.file), None)
@@ -112,6 +118,9 @@ def to_values_read(_program: Program, finding: Finding) -> str:
     """Return why reading later does not fit a wait for a shape or a branch."""
     if to_the_device(finding):
         return "the host waits for a copy to the device, and reads nothing"
+    share = finding.facts.get("feeds_exchange")
+    if isinstance(share, float) and share >= MOSTLY:
+        return "an exchange of the ranks needs the value in the same step"
     waited = waits_for(finding)
     return "" if waited == "value" else f"the host waits to know a {waited}, which cannot come later"
 
