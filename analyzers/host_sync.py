@@ -33,7 +33,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.names import STEP_MARK
-from diagnose.tables.syncs import blocking_calls
+from diagnose.tables.syncs import RETURN_NS, blocking_calls
 
 META = RuleMeta(
     id="host-sync",
@@ -45,8 +45,7 @@ META = RuleMeta(
 )
 _EXCHANGE = re.compile(r"^record_param_comms|^c10d::(?!barrier)|^nccl:|all_?to_?all.*init", re.IGNORECASE)
 _FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
-RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
-MOSTLY_PYTHON = 0.5  # a gap that one stretch of Python fills to this share is that stretch's
+MIN_PYTHON_SHARE = 0.5  # a gap that one stretch of Python fills to this share is that stretch's
 
 
 def _begun_by_sync(t: Tables) -> npt.NDArray[np.bool_]:
@@ -68,7 +67,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     if not mine.any():
         return EMPTY
     python = covered(host_gaps(t), gaps.start, gaps.queued_at)
-    mine &= python < MOSTLY_PYTHON * np.maximum(gaps.end - gaps.start, 1)
+    mine &= python < MIN_PYTHON_SHARE * np.maximum(gaps.end - gaps.start, 1)
     return intersect(left, gaps.host_part(mine))
 
 

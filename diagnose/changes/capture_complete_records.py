@@ -34,5 +34,6 @@ CHANGE = Change(
     patch=ByHand("it changes the recording, not the script"),
     edit=ByHand("it changes the recording, not the script"),
     advice=_advice,
+    records="more",
     without_remedy="a command",
 )

@@ -35,5 +35,6 @@ CHANGE = Change(
     patch=ByHand("it changes the recording, not the script"),
     edit=ByHand("it changes the recording, not the script"),
     advice=_advice,
+    records="later",
     without_remedy="a command",
 )

@@ -43,8 +43,8 @@ def headline(answer: Answer, largest: Finding | None) -> str:
     state = _state(answer)
     if largest is None:
         return f"{state}, and nothing stands out as waste."
-    share = percent(largest.lost_ns / answer.step_ns)
-    return f"{state}; {_rank(answer, largest)}: {_lower(largest.title)} ({share} of the step)."
+    share, of = percent(largest.share_of(answer.step_ns)), "step" if largest.share is None else "run"
+    return f"{state}; {_rank(answer, largest)}: {_lower(largest.title)} ({share} of the {of})."
 
 
 def summary(answer: Answer, largest: Finding | None) -> tuple[str, ...]:
@@ -72,7 +72,8 @@ def _nothing(answer: Answer) -> str:
 
 
 def _cost(answer: Answer, finding: Finding) -> str:
-    return f"{duration(finding.lost_ns)} ({percent(finding.lost_ns / answer.step_ns)})"
+    of_run = "" if finding.share is None else " of the run"
+    return f"{duration(finding.lost_ns)} ({percent(finding.share_of(answer.step_ns))}{of_run})"
 
 
 def _state(answer: Answer) -> str:
@@ -104,19 +105,25 @@ def _queue_line(answer: Answer) -> str:
 def _rank(answer: Answer, largest: Finding) -> str:
     """Return what the finding is the largest of, as the numbers have it."""
     rivals = [f for f in answer.findings if f.rule != largest.rule]
-    if all(f.lost_ns <= largest.lost_ns for f in rivals):
+    share = largest.share_of(answer.step_ns)
+    if all(f.share_of(answer.step_ns) <= share for f in rivals):
         return "the largest avoidable cost" if _has_more_necessary_work(answer, largest) else "the largest cost"
     if largest.relief_ns is not None and all((f.relief_ns or 0.0) <= largest.relief_ns for f in rivals):
         return "the largest saving"
-    share = answer.idle_by_cause.get(largest.rule, 0.0)
-    if share and share == max(answer.idle_by_cause.values()):
+    idle = answer.idle_by_cause.get(largest.rule, 0.0)
+    if idle and idle == max(answer.idle_by_cause.values()):
         return "the largest cause of idle time"
     return "the main cause"
 
 
 def _has_more_necessary_work(answer: Answer, largest: Finding) -> bool:
     """Return whether the device computes longer, without what the findings call waste, than the finding costs."""
-    if answer.partition is None or META[largest.rule].kind == "trust" or not META[largest.rule].explains:
+    if (
+        answer.partition is None
+        or largest.share is not None
+        or META[largest.rule].kind == "trust"
+        or not META[largest.rule].explains
+    ):
         return False
     wasted = sum(f.lost_ns for f in answer.findings if META[f.rule].kind == "kernel" and META[f.rule].computes)
     return answer.partition.compute * answer.step_ns - wasted > largest.lost_ns

@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import takewhile
 
 from diagnose.analyzers import RANK_RULES
-from diagnose.changes.common.prescribe import RECORDS_AGAIN, prescribe
+from diagnose.changes import CHANGES
+from diagnose.changes.common.prescribe import prescribe
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary
@@ -94,7 +95,7 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], progra
     for rule in RANK_RULES:
         with noting(rule.META.id, notes):
             prescribed += [p for f in found if f.rule == rule.META.id for p in prescribe(f, answer.step_ns, program)]
-    again = tuple(takewhile(lambda p: p.id in RECORDS_AGAIN, answer.prescriptions))
+    again = tuple(takewhile(lambda p: CHANGES[p.id].records is not None, answer.prescriptions))
     others = [p for p in (*answer.prescriptions, *prescribed) if p not in again]
     in_order = (*again, *sorted(others, key=lambda p: -sum(p.saves_ns)))
     told = Answer(

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from diagnose.analyzers import META
-from diagnose.changes.common.prescribe import RECORDS_AGAIN
+from diagnose.changes import CHANGES
 from diagnose.reports.text import render
 from diagnose.text.numbers import duration, percent
 
@@ -63,7 +63,7 @@ def order(d):
     others = d.findings[1:] if d.dominant else d.findings
     gains = [finding.lost_ns if finding.relief_ns is None else finding.relief_ns for finding in others]
     assert gains == sorted(gains, reverse=True)
-    saved = [sum(p.saves_ns) for p in d.prescriptions if p.id not in RECORDS_AGAIN]
+    saved = [sum(p.saves_ns) for p in d.prescriptions if not CHANGES[p.id].records]
     assert saved == sorted(saved, reverse=True)
 
 
@@ -82,7 +82,7 @@ def sentences(d):
         assert f"empty {percent(d.queue.empty_share)}" in d.summary[0]
     if d.dominant is not None:
         first = d.findings[0]
-        cost = percent(first.lost_ns / d.step_ns)
+        cost = percent(first.share_of(d.step_ns))
         assert f"({cost} of the step)." in d.headline
         assert f" {first.rule} {duration(first.lost_ns)} ({cost})" in d.summary[1]
         if "argest cost" in d.headline or "argest avoidable cost" in d.headline:

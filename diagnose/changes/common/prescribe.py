@@ -16,11 +16,10 @@ from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["RECORDS_AGAIN", "effect_of", "is_worth_showing", "prescribe", "recording_first", "without_savings"]
+__all__ = ["effect_of", "is_worth_showing", "prescribe", "recording_first", "without_savings"]
 
 
 _LOSSES = re.compile(r"compare the (first losses|loss\b[^;]*)")
-RECORDS_AGAIN = ("capture-complete-records", "capture-steady-steps")
 
 
 def prescribe(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> list[Prescription]:
@@ -81,9 +80,9 @@ def recording_first(
         program: what is known of the program.
         is_incomplete: whether the recording lacks too much for any claim.
     """
-    again = [p for p in prescribed if p.id in RECORDS_AGAIN]
+    again = [p for p in prescribed if CHANGES[p.id].records]
     if is_incomplete and not again:
-        change = CHANGES[RECORDS_AGAIN[0]]
+        change = next(change for change in CHANGES.values() if change.records == "more")
         made = _prescription(change, found[0], step_ns, program) if found else None
         again = [made] if made else []
     if not is_incomplete and not (found and found[0].rule in {p.rule for p in again}):
