@@ -20,8 +20,12 @@ from pathlib import Path
 __all__ = ["can_restrict", "restrict", "writable_places"]
 
 MIN_ABI = 2  # of Linux 5.19; the first one forbids to move a file from one folder to another
-SHARED = ("/tmp", "/var/tmp", "/dev", "/proc", "/run")  # places, no names of files
-CACHES = ["CUDA_CACHE_PATH", "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_PIPE_DIRECTORY", "HF_DATASETS_CACHE", "HF_HOME", "HF_HUB_CACHE", "MPLCONFIGDIR", "NUMBA_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRANSFORMERS_CACHE", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"]
+SHARED = ("/tmp", "/var/tmp", "/dev", "/proc", "/run")  # noqa: S108  # places, no names of files
+CACHES = (
+    "CUDA_CACHE_PATH CUDA_MPS_LOG_DIRECTORY CUDA_MPS_PIPE_DIRECTORY HF_DATASETS_CACHE HF_HOME HF_HUB_CACHE MPLCONFIGDIR "
+    "NUMBA_CACHE_DIR TORCH_EXTENSIONS_DIR TORCH_HOME TORCHINDUCTOR_CACHE_DIR TRANSFORMERS_CACHE TRITON_CACHE_DIR "
+    "XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_RUNTIME_DIR XDG_STATE_HOME"
+).split()
 
 # of linux/landlock.h; the numbers of the calls are the same on every architecture that torch runs on
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446

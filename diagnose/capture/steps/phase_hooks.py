@@ -67,7 +67,7 @@ def watch_modes(switched: Callable[[Any, bool], None]) -> Undo:
     busy = False
 
     @functools.wraps(original)
-    def watched(self: Any, mode: bool = True) -> Any:  # torch's signature
+    def watched(self: Any, mode: bool = True) -> Any:  # noqa: FBT001, FBT002  # torch's signature
         nonlocal busy
         if busy:
             return original(self, mode)
