@@ -74,7 +74,7 @@ def _memory(t: Tables) -> Memory | None:
         timeline=_timeline(blocks, inside, start),
         by_category=_by_category(t, blocks, held, int(blocks.allocated[peak])),
         by_place=_by_place(t, blocks, held),
-        retries=_retries(t),
+        retries=t.capture.info.memory.retries if t.capture.info else None,
     )
 
 
@@ -190,7 +190,3 @@ def _by_place(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> tup
         bare = replace(where, stack=())
         cost[bare] = cost.get(bare, 0) + size
     return tuple(sorted(cost.items(), key=lambda item: -item[1]))[:MAX_PLACES]
-
-
-def _retries(t: Tables) -> int | None:
-    return t.capture.info.memory.retries if t.capture.info else None
