@@ -67,7 +67,11 @@ def trust_notes(t: Tables) -> Iterator[Note]:
         )
     if t.device_id < 0:
         yield from _without_device(t)
-        return
+    else:
+        yield from _of_device(t)
+
+
+def _of_device(t: Tables) -> Iterator[Note]:
     tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     others = sorted(set(distinct(t.trace.events.device[tasks]).tolist()) - {t.device_id})
     if others:
