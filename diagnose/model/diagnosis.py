@@ -97,6 +97,11 @@ class Finding:
     )  # device tasks (rows of Tasks) that it accounts for
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
     relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed
+    share: float | None = None  # of the run's time, where the finding rests on all of its steps; None: of the step
+
+    def share_of(self, step_ns: float) -> float:
+        """Return what it costs, as a share of the recorded steps or of the run that it was found in."""
+        return self.lost_ns / step_ns if self.share is None else self.share
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +251,8 @@ class Diagnosis:
     operators: tuple[HostOperator, ...] = ()
     picture: Picture | None = None
     replay_error: float | None = None  # set once savings are replayed
+    phases: Mapping[str, float] = field(default_factory=dict)  # share of the run's time in each, largest first
+    watched_steps: int = 0  # of the run, recorded or not; 0 where only the recorded ones are known
     host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
     profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1
     recording_ns: float = 0.0  # of step_ns: what recording its events cost, as far as that is known

@@ -7,8 +7,9 @@ from typing import Literal, TypeAlias
 
 __all__ = ["FREES_HOST", "HOST_WORK", "Cause", "Legend", "RuleKind", "RuleMeta"]
 
-RuleKind: TypeAlias = Literal["trust", "idle", "kernel", "state", "rank"]
-"""What a rule looks at: the recording's own faults, idle time, kernels, the machine and its memory, several ranks."""
+RuleKind: TypeAlias = Literal["trust", "idle", "kernel", "state", "run", "rank"]
+"""What a rule looks at: the recording's own faults, idle time, kernels, the machine and its memory, all steps of the
+run, several ranks."""
 
 Cause: TypeAlias = Literal[
     "loading",

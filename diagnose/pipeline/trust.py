@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import distinct
+from diagnose.pipeline.overhead import variation_note
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.lost import MIN_LOST_SHARE, launches_without_task, lost_share
@@ -30,6 +31,8 @@ def trust_notes(t: Tables) -> Iterator[Note]:
     yield from t.steps.notes
     info = t.capture.info
     yield from (Note(text) for text in (info.notes if info else ()))
+    if varies := variation_note(t):
+        yield Note(varies)
     if (share := ready_share(t)) > MAX_UNSCHEDULED_SHARE:
         yield Note(
             f"The training thread was runnable but not scheduled for {share:.0%} of the time: the CPU is "

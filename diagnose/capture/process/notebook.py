@@ -6,6 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 
@@ -41,8 +42,7 @@ class Tracer:
 
     def __enter__(self) -> Tracer:
         silence_kineto()
-        import torch  # noqa: F401  # the session hooks into it
-
+        import_module("torch")  # the session hooks into it
         self._session = Session(self.options, (), say=self._say, stop=None)
         self._session.install()
         self._session.listener.choice.chosen = "marker"
