@@ -17,7 +17,7 @@ from diagnose.pipeline.verdict import headline
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.skew import Skew, skew_of
 
-__all__ = ["analyze_paths", "examine"]
+__all__ = ["analyze_paths", "examine", "shown_rank"]
 
 MIN_CAUSE_SHARE = (
     0.5  # of the waiting for a late rank; what costs that rank less leaves most of its lateness unexplained
@@ -49,9 +49,30 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     each = [analyze_rank(capture, draw=draw) for capture in captures]
     if len(each) == 1:
         return each[0]
-    slowest = max(range(len(each)), key=lambda i: each[i].step_ns)
     tables = [build_tables(capture, capture.trace) for capture in captures]
     notes: list[Note] = []
+    skew, found, shown = _across(tables, notes)
+    waits = skew.waits_ns.tolist() if skew else [None] * len(each)
+    ranks = tuple(
+        RankSummary(c.trace.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause, wait)
+        for c, d, wait in zip(captures, each, waits, strict=True)
+    )
+    program = UNKNOWN
+    with noting("program", notes):
+        program = program_of(tables[shown])
+    answer = _with(each[shown], found, notes, program)
+    return replace(answer, ranks=ranks, trust=(*answer.trust, *(note for note in notes if note not in answer.trust)))
+
+
+def shown_rank(captures: Sequence[Capture]) -> int:
+    """Return the index of the capture whose rank the answer of `examine` is about."""
+    if len(captures) == 1:
+        return 0
+    return _across([build_tables(capture, capture.trace) for capture in captures], [])[2]
+
+
+def _across(tables: Sequence[Tables], notes: list[Note]) -> tuple[Skew | None, list[Finding], int]:
+    """Return how the ranks differ, what rules found in all of them together, and the index of the one to show."""
     skew: Skew | None = None
     with noting("ranks", notes):
         skew = skew_of(tables)
@@ -60,17 +81,8 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
         with noting(rule.META.id, notes):
             found += rule.find_in_all(tables, skew) if skew else []
     late = skew.late if skew and found else None
-    waits = skew.waits_ns.tolist() if skew else [None] * len(each)
-    ranks = tuple(
-        RankSummary(c.trace.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause, wait)
-        for c, d, wait in zip(captures, each, waits, strict=True)
-    )
-    shown = slowest if late is None else late
-    program = UNKNOWN
-    with noting("program", notes):
-        program = program_of(tables[shown])
-    answer = _with(each[shown], found, notes, program)
-    return replace(answer, ranks=ranks, trust=(*answer.trust, *(note for note in notes if note not in answer.trust)))
+    slowest = max(range(len(tables)), key=lambda i: tables[i].steps.step_ns)
+    return skew, found, slowest if late is None else late
 
 
 def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], program: Program) -> Diagnosis:
