@@ -23,9 +23,9 @@ from diagnose.trials.candidates import check_ids
 from diagnose.trials.copy_plan import CopyPlan, plan_copy
 from diagnose.trials.ending import EndedBySignal, ended_by_signals
 from diagnose.trials.outcome import arguments_of, proven, with_proof
-from diagnose.trials.recorded_command import recorded_command
-from diagnose.trials.prove import NOTHING_TRIED, Proof
 from diagnose.trials.protection import can_restrict
+from diagnose.trials.prove import NOTHING_TRIED, Proof
+from diagnose.trials.recorded_command import recorded_command
 from diagnose.trials.recording import in_the_copy, record
 from diagnose.trials.run_folder import remove_leftovers, run_folder
 from diagnose.trials.runs import Command, Runner
@@ -111,9 +111,7 @@ def _check_patch(request: ProveRequest) -> None:
         check_file(Path(request.write_patch), force=request.force)
 
 
-def _proven(
-    request: ProveRequest, runner: Runner, capture: Path | None, budget: Budget
-) -> tuple[Diagnosis, Proof]:
+def _proven(request: ProveRequest, runner: Runner, capture: Path | None, budget: Budget) -> tuple[Diagnosis, Proof]:
     """Return the diagnosis with its trials, and what the runs showed."""
     with budget.recording() if capture is None else nullcontext():
         recorded = runner.folder / "capture" if capture is None else capture

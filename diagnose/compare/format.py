@@ -111,7 +111,9 @@ def _lines(c: Comparison, width: int) -> Iterator[str]:
         before, after = duration(c.before.diagnosis.step_ns), duration(c.after.diagnosis.step_ns)
         which = ", one run of each side" if max(len(c.before.runs), len(c.after.runs)) > 1 else ""
         yield ""
-        yield from wrap(f"Below: the mean recorded step, {before} before and {after} after{which}.{_other_way(c)}", width)
+        yield from wrap(
+            f"Below: the mean recorded step, {before} before and {after} after{which}.{_other_way(c)}", width
+        )
     for heading, changes in tables:
         yield from _table(heading, changes, width)
     if not (c.before.kernels and c.after.kernels) and c.after.diagnosis.partition:
@@ -125,7 +127,9 @@ def _other_way(c: Comparison) -> str:
     if c.evaluation.outcome not in ("slower", "faster") or (recorded > 0) is c.is_slower:
         return ""
     went = "longer" if recorded > 0 else "shorter"
-    return f" While it was recorded the step became {went}, so these parts do not show why it is {c.evaluation.outcome}."
+    return (
+        f" While it was recorded the step became {went}, so these parts do not show why it is {c.evaluation.outcome}."
+    )
 
 
 def _table(heading: str, changes: Sequence[Change], width: int) -> Iterator[str]:

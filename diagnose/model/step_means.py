@@ -1,8 +1,8 @@
 """What a step of a run costs on average, where some steps recur that take longer: logging, validation, a checkpoint.
 
 A median has no part of a cost that falls on every tenth step. A mean has, if it is taken over whole periods: over 25
-steps it has two or three of those costs. Single long steps that recur at no distance are the machine's and are cut down to the next
-longest, so that a few stalls do not decide about a run.
+steps it has two or three of those costs. Single long steps that recur at no distance are the machine's and are cut down
+to the next longest, so that a few stalls do not decide about a run.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ def whole_periods(runs: Sequence[Sequence[float]]) -> list[Floats]:
 
 def _rows(steps: Floats, period: int) -> Floats:
     if period == 1 or 2 * period > len(steps):
-        longest = np.partition(steps, -1 - int(STALLED_SHARE * len(steps)))[-1 - int(STALLED_SHARE * len(steps))]
-        return np.minimum(steps, longest).reshape(-1, 1)
+        at = -1 - int(STALLED_SHARE * len(steps))
+        each: Floats = np.minimum(steps, np.partition(steps, at)[at]).reshape(-1, 1)
+        return each
     return steps[len(steps) % period :].reshape(-1, period)
 
 

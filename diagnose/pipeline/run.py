@@ -14,6 +14,7 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSumma
 from diagnose.model.events import Note
 from diagnose.pipeline.rank import analyze_rank, build_tables, noting
 from diagnose.pipeline.verdict import headline
+from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.skew import Skew, skew_of
 

@@ -176,32 +176,11 @@ def _steps(t: Tables, captures: Sequence[Capture], capture: Capture, request: Wh
     for rule in request.without:
         yield _whole(t, f"no {rule}", _without(t, rule))
     for file, line in request.no_sync:
-        if t.device_id < 0:
-            raise UsageError(
-                f"These steps use no device, so nothing at {file}:{line} waits for one. What takes the host's time can "
-                f"be taken away with --without: {_listed(_removable(build_tables(capture, capture.trace)))}."
-            )
-        change = without_syncs_at(t, file, line)
-        if change is None:
-            raise UsageError(f"No wait for the device was recorded at {file}:{line} in the steady steps.")
-        yield _whole(t, f"no wait for the device at {file}:{line}", change)
+        yield _whole(t, f"no wait for the device at {file}:{line}", _without_sync(t, capture, file, line))
     if request.workers is not None:
-        change = with_workers(t, request.workers)
-        if change is None:
-            raise UsageError(
-                "The steady steps do not wait for a DataLoader, so workers change nothing. What they wait for can be "
-                f"taken away with --without: {_listed(_removable(t))}."
-            )
-        yield _whole(t, f"{request.workers} loader workers", change)
+        yield _whole(t, f"{request.workers} loader workers", _workers(t, request.workers))
     if request.bucket_mb is not None:
-        change = with_buckets(t, request.bucket_mb)
-        if change is None:
-            raise UsageError(
-                "Buckets of another size cannot be replayed: the trace holds no reductions with recorded sizes, or "
-                "they take far longer than their bytes explain, waiting for other ranks. What takes time here can be taken "
-                f"away with --without: {_listed(_removable(t))}."
-            )
-        yield _whole(t, f"gradient buckets of {request.bucket_mb:g} MB", change)
+        yield _whole(t, f"gradient buckets of {request.bucket_mb:g} MB", _buckets(t, request.bucket_mb))
     for pattern, factor in request.scale:
         what = "kernels" if t.device_id >= 0 else "operators"
         yield _whole(t, f"{what} ~ {pattern} in {factor:g} of their time", _scaled(t, pattern, factor))
@@ -227,6 +206,39 @@ def _applied(t: Tables, captures: Sequence[Capture], capture: Capture, ids: tupl
 
 def _whole(t: Tables, title: str, change: Transform) -> _Step:
     return _Step(title, partial(predict, t, effect=Effect(change, change)))
+
+
+def _without_sync(t: Tables, capture: Capture, file: str, line: int) -> Transform:
+    if t.device_id < 0:
+        raise UsageError(
+            f"These steps use no device, so nothing at {file}:{line} waits for one. What takes the host's time can "
+            f"be taken away with --without: {_listed(_removable(build_tables(capture, capture.trace)))}."
+        )
+    change = without_syncs_at(t, file, line)
+    if change is None:
+        raise UsageError(f"No wait for the device was recorded at {file}:{line} in the steady steps.")
+    return change
+
+
+def _workers(t: Tables, num: int) -> Transform:
+    change = with_workers(t, num)
+    if change is None:
+        raise UsageError(
+            "The steady steps do not wait for a DataLoader, so workers change nothing. What they wait for can be "
+            f"taken away with --without: {_listed(_removable(t))}."
+        )
+    return change
+
+
+def _buckets(t: Tables, size_mb: float) -> Transform:
+    change = with_buckets(t, size_mb)
+    if change is None:
+        raise UsageError(
+            "Buckets of another size cannot be replayed: the trace holds no reductions with recorded sizes, or "
+            "they take far longer than their bytes explain, waiting for other ranks. What takes time here can be "
+            f"taken away with --without: {_listed(_removable(t))}."
+        )
+    return change
 
 
 def _without(t: Tables, rule: str) -> Transform:

@@ -18,9 +18,7 @@ MAX_LINE = 1000  # characters of a line; lines of source and kernels' full names
 # Control characters (C0, C1, DEL), formats (direction marks, joiners, zero-width, byte order mark), halves of surrogate
 # pairs, and the separators of lines and paragraphs. Python calls none of them printable.
 # One character for one, so that columns stay where they are.
-_DRAWN = dict(
-    zip("█▓▒░·▁▂▃▄▅▆▇▏▎▍▌▋▊▉×−–—…µ→│≥≤’‘“”\u00a0", "#=-.,_.:-=+*--=====x---~u>|><''\"\" ", strict=True)  # noqa: RUF001
-)
+_DRAWN = dict(zip("█▓▒░·▁▂▃▄▅▆▇▏▎▍▌▋▊▉×−–—…µ→│≥≤’‘“”\u00a0", "#=-.,_.:-=+*--=====x---~u>|><''\"\" ", strict=True))
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
