@@ -34,7 +34,7 @@ def test_a_step_of_many_functions_is_recorded_without_them(bounded):
     assert uncompressed(run) < 200_000
     assert len(run.info.attribution_ms) == 1
     assert run.info.flags.attribution["with_stack"] is False
-    assert any("more than 60,000 Python functions" in note for note in run.info.notes)
+    assert any("more than 50,000 Python functions" in note for note in run.info.notes)
 
 
 def test_a_step_of_many_operators_is_cut_at_the_size(bounded):
