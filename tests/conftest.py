@@ -27,7 +27,6 @@ if shutil.which("nvidia-smi") is None:  # Triton decides when it is first import
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ["DIAGNOSE_DEBUG"] = "1"  # a fault of a rule fails the test that meets it; see the fixture `noted`
 
-import diagnose.api  # noqa: F401  # binds the reports to diagnoses
 from diagnose.analyzers import META
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.errors import DEBUG
@@ -45,6 +44,8 @@ COLUMNS = (
 EPOCH_NS = 1_700_000_000_000_000_000
 COPY_CALL = "cudaMemcpyAsync"
 LAUNCH_CALL = "cudaLaunchKernel"
+
+import_module("diagnose.api")  # binds the reports to diagnoses
 
 # A shell that runs the tests in the background ignores the interrupt, and every script they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

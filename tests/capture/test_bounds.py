@@ -138,7 +138,10 @@ def test_a_bound_that_is_acted_upon_is_not_acted_upon_again(tmp_path):
 
 
 def test_what_stopping_a_profiler_takes_of_the_heap_is_not_to_be_written(heap, tmp_path):
-    recorder, size = Recorder(hooks_of(tmp_path), Measurements(write_s_per_mb=0.2)), TraceSize("attribution", mb_per_s=1e3)
+    recorder, size = (
+        Recorder(hooks_of(tmp_path), Measurements(write_s_per_mb=0.2)),
+        TraceSize("attribution", mb_per_s=1e3),
+    )
 
     class Window:
         def stop(self):

@@ -210,7 +210,9 @@ def _with_marks(lines: bytes, unfinished: str) -> bytes:
     """Return lines with the names of step marks as a reader expects them."""
     lines = lines.replace(b'"ProfilerStep#', _SCRIPTS_MARK)
     if unfinished:
-        lines = lines.replace(f'"{unfinished}"'.encode(), f'"UnfinishedProfilerStep#{unfinished[len(_MARK) :]}"'.encode())
+        lines = lines.replace(
+            f'"{unfinished}"'.encode(), f'"UnfinishedProfilerStep#{unfinished[len(_MARK) :]}"'.encode()
+        )
     return lines.replace(f'"{_MARK}'.encode(), b'"ProfilerStep#')
 
 

@@ -158,7 +158,9 @@ def profiled(*, always):
         one()
 
 
-KINDS = {f.__name__: f for f in (gan, in_backward, lbfgs, scaler, inference, compiled, marker, cuda, never, phases, teacher)}
+KINDS = {
+    f.__name__: f for f in (gan, in_backward, lbfgs, scaler, inference, compiled, marker, cuda, never, phases, teacher)
+}
 if sys.argv[1].startswith("profiled"):
     profiled(always=sys.argv[1] == "profiled_always")
 else:
