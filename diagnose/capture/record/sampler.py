@@ -28,6 +28,7 @@ UNKNOWN = -1
 # A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
 # 5 ms the sampler would hardly ever look into a short stretch of Python, but into the torch call that comes after it.
 SWITCH_S = 0.0002
+MAX_SAMPLES = 200_000  # an hour of a run that is watched to its end
 MAX_CPU_SHARE = 0.0125  # of a core: where waking a thread is dear, as on virtual machines, samples come less often
 
 
@@ -114,7 +115,7 @@ class Sampler:
         ready_ns = _ready_ns(self._native_id)
         pause, num = self._period, 0
         with _states(self._thread_id, self._native_id) as state:
-            while not self._enough:
+            while not self._enough and len(self._time_ns) < MAX_SAMPLES:
                 time.sleep(pause)  # an Event would cost several times as much per round
                 frame = sys._current_frames().get(self._thread_id)
                 if frame is None:
