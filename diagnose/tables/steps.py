@@ -2,9 +2,9 @@
 
 With step marks a step runs from its `ProfilerStep#n` mark to the next one, and the window reaches to the end of
 the last step or of the last device task that it launched, whichever is later: the device runs behind the host, and
-what it still has to do belongs to the step. By the same token it begins, where the device was behind the host from the
-start, when the device was done with what came before. Without marks the window runs from the first launch or device task to
-the end of the last one, and counts as one step.
+what it still has to do belongs to the step. By the same token it begins, where the device was behind the host from
+the start, when the device was done with what came before. Without marks the window runs from the first launch or device
+task to the end of the last one, and counts as one step.
 """
 
 from __future__ import annotations
