@@ -9,8 +9,40 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
+
+
+def _effect(t: Tables, finding: Finding) -> Effect:
+    import numpy as np
+
+    from diagnose.analyzers.recompute import second_forwards
+    from diagnose.model.intervals import EMPTY, union
+    from diagnose.replay.effects import effect_of_tasks
+
+    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
+    host = EMPTY
+    for again in second_forwards(t).values():
+        host = union(host, again)
+    return effect_of_tasks(
+        t,
+        finding,
+        finding.tasks,
+        (0 * length, length),
+        "At most the second forward goes whole, with its launches; at least nothing does, where no memory is left.",
+        host=host,
+        host_left=(1.0, 0.0),
+        pauses_left=(1.0, 0.0),
+        frees_host=True,
+    )
+
 
 CHANGE = Change(
     id="checkpoint-less",
@@ -31,5 +63,6 @@ CHANGE = Change(
         needs="memory for the activations that are kept",
     ),
     applies=to_training,
+    effect=_effect,
     remedy="diagnose.kernels.checkpointing",
 )

@@ -5,19 +5,25 @@ What it does
     does not fit needs no new segment and no `cudaFree` before it.
 
 What to watch
-    `torch.cuda.empty_cache()` in the loop undoes it; take it out. What was mapped once stays, so that steady steps call
-    the driver for pages only where their memory still grows: for a fifth of the calls' time at most.
+    `torch.cuda.empty_cache()` in the loop undoes it; take it out. What was mapped once stays: calls that take from the
+    driver what was given back before go, and those beyond them stay at least, since memory still grows there. Their
+    share is that of the recorded calls.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
     from diagnose.tables.program import Program
+
+_GIVES_BACK = re.compile(r"Free|Unmap|Release|Unregister")
 
 
 def _applies(program: Program, _finding: Finding) -> str:
@@ -28,6 +34,23 @@ def _applies(program: Program, _finding: Finding) -> str:
     if program.allocator == "async":
         return "memory comes from cudaMallocAsync, which has no segments"
     return ""
+
+
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    import numpy as np
+
+    from diagnose.replay.effects import effect_of_share
+    from diagnose.tables.calls import allocations
+
+    if finding.rule != "allocator-stall":
+        return None
+    calls = t.in_window(allocations(t))
+    length = (t.trace.events.end - t.trace.events.start)[calls]
+    gives = np.array([_GIVES_BACK.search(t.name(call)) is not None for call in calls.tolist()], bool)
+    num_taken, num_given = int((~gives).sum()), int(gives.sum())
+    growing = max(num_taken - num_given, 0) / max(num_taken, 1)
+    least = 1 - growing * float(length[~gives].sum()) / max(float(length.sum()), 1.0)
+    return effect_of_share(t, finding, "allocation", (least, 1.0))
 
 
 CHANGE = Change(
@@ -43,9 +66,9 @@ CHANGE = Change(
         before="python train.py            # and torch.cuda.empty_cache() in the loop: remove it",
         after="PYTORCH_ALLOC_CONF=expandable_segments:True python train.py\n"
         "# torch before 2.9: PYTORCH_CUDA_ALLOC_CONF",
-        least=0.8,
         needs="Linux and a driver with virtual memory management",
     ),
     applies=_applies,
+    effect=_effect,
     remedy="diagnose.kernels.allocator",
 )

@@ -58,8 +58,11 @@ def critical_path(graph: Graph, times: Times) -> CriticalPath:
     delays: list[float] = []
     node = int(times.end.argmax())
     while node > 0:
-        edge = int(order[last[node]])
         nodes.append(node)
+        edge = int(order[last[node]]) if last[node] >= 0 else -1
+        if edge < 0 or graph.dst[edge] != node:  # a change left it nothing to wait for: a copy that runs a step ahead
+            delays.append(float(times.ready[node] - times.end[0]))
+            break
         # Beyond the edge's own delay nothing passes, except where clocks are skewed at the begin of the window.
         delays.append(float(times.ready[node] - times.end[graph.src[edge]]))
         node = int(graph.src[edge])
