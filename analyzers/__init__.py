@@ -33,6 +33,7 @@ __all__ = [
     "META",
     "RANK_RULES",
     "RULES",
+    "RUN_RULES",
     "STATE_RULES",
     "WORK",
     "Analyzer",
@@ -102,6 +103,7 @@ HOST_RULES = tuple(
 )
 KERNEL_RULES = tuple(cast("KernelAnalyzer", rule) for rule in _of_kind("kernel"))
 STATE_RULES = tuple(cast("Analyzer", rule) for rule in _of_kind("state"))
+RUN_RULES = tuple(cast("Analyzer", rule) for rule in _of_kind("run"))
 RANK_RULES = tuple(cast("RankAnalyzer", rule) for rule in _of_kind("rank"))
 LEGENDS: Mapping[str, Legend] = {
     WORK: Legend("the host computed inside operators", "#5b7fa6"),

@@ -36,17 +36,16 @@ from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.roofline import Group, gpu_spec, groups
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, gpu_spec, groups
 
 META = RuleMeta(
     id="slow-kernel",
     kind="kernel",
     order=120,
     changes=("other-attention", "autotune-kernels"),
+    needs="shapes on a known device",
 )
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
-SLOW_SHARE = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %, streaming kernels 70 to 95 %
-REACHED_SHARE = {"compute": 0.6, "memory": 0.8}  # by a good kernel
 MAX_SHOWN = 3
 
 

@@ -41,7 +41,10 @@ import torch
 __all__ = ["Advice", "Usage", "advise", "apply_settings", "parse_settings", "settings_text", "usage"]
 
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
-"""Of the two variables the one that every release reads, and that wins where both are set."""
+"""The one that every release reads, and that wins where others are set too."""
+
+VARIABLES = (VARIABLE, "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""All that torch reads; the first that is set wins."""
 
 MIN_SPLIT_MB = 20
 """Size of the segments that large blocks are cut from; the allocator refuses limits below it."""
@@ -168,7 +171,7 @@ def apply_settings(text: str) -> dict[str, str]:
         ValueError: a setting is wrong, or one in the environment already is.
         RuntimeError: the device is in use already.
     """
-    settings = parse_settings(os.environ.get(VARIABLE) or os.environ.get("PYTORCH_ALLOC_CONF") or "")
+    settings = parse_settings(_from_environment())
     settings |= parse_settings(text)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise RuntimeError(
@@ -249,7 +252,7 @@ def advise(stats: Mapping[str, Any] | Usage, *, current: str | None = None) -> A
         ValueError: a current setting is wrong.
     """
     seen = stats if isinstance(stats, Usage) else _usage(stats, None, None)
-    settings = parse_settings(os.environ.get(VARIABLE, "") if current is None else current)
+    settings = parse_settings(_from_environment() if current is None else current)
     pressed = (
         seen.retries
         or seen.out_of_memory
@@ -272,6 +275,10 @@ def advise(stats: Mapping[str, Any] | Usage, *, current: str | None = None) -> A
     else:
         return Advice(seen, None, f"{figures}; these settings do not help, so use fewer sizes of tensors")
     return Advice(seen, settings_text({**settings, **added}), f"{figures}; {seen.wasted:.0%} is held in fragments")
+
+
+def _from_environment() -> str:
+    return next(filter(None, map(os.environ.get, VARIABLES)), "")
 
 
 def _usage(stats: Mapping[str, Any], largest_free: int | None, capacity: int | None) -> Usage:

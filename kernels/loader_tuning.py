@@ -5,8 +5,8 @@ What it cures
 
 When it does not help
     When loading is cheap beside the step, or every core is busy already: then the loader is handed back as it was, with
-    the reason. Streams (`IterableDataset`) are left alone, since their order depends on the number of workers; see
-    `sharding`.
+    the reason. Streams (`IterableDataset`) are left alone, since their order depends on the number of workers; where
+    several workers load one, two batches are read to see whether each of them repeats it (see `sharding`).
 
 Cost
     ``seconds`` of loading, before training, for each setting that is tried, and again for the two fastest; later the
@@ -32,6 +32,7 @@ Example::
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ from diagnose.kernels._loader_costs import (
     index_batches,
     measure_costs,
     room_for_workers,
+    same,
 )
 from diagnose.kernels._state import Stateful, unchanged
 
@@ -59,6 +61,9 @@ MIN_HIDEABLE_SHARE = 0.03
 
 MIN_SPEED_UP = 1.05
 """A setting must be this much faster than the simpler one to be chosen: timings repeat to a few per cent."""
+
+MIN_REPEATING_WORKERS = 2
+"""Workers that repeat each other at least."""
 
 MIN_BATCHES, MAX_BATCHES = 64, 256
 """Batches that are looked at: of a shorter epoch some repeatedly, so that one slow moment does not decide."""
@@ -127,7 +132,7 @@ def tune_loader(  # each is a bound that users have
     given = Settings(loader.num_workers, loader.prefetch_factor if loader.num_workers else None)
     if isinstance(loader.dataset, IterableDataset):
         why = "the dataset is a stream, whose order depends on the number of workers; left as it was"
-        return LoaderTuning(loader, given, None, (), why)
+        return LoaderTuning(loader, given, None, (), _repeated_stream(loader) or why)
     with unchanged(*state, generators=_generators(loader)):
         entries = _entries(loader)
         costs, batches = measure_costs(loader, entries, step, torch.device(device), seconds)
@@ -164,6 +169,27 @@ def _entries(loader: DataLoader[Any]) -> list[Any]:
     if not entries:
         raise ValueError("tune_loader got a loader without a single batch; give it the loader that training uses.")
     return entries
+
+
+def _repeated_stream(loader: DataLoader[Any]) -> str:
+    """Return a sentence where the first two workers give the same first batch, "" elsewhere.
+
+    Workers take turns, so the first two batches come from two of them.
+    """
+    workers = loader.num_workers
+    if workers < MIN_REPEATING_WORKERS or not loader.in_order:
+        return ""
+    with unchanged(generators=_generators(loader)):
+        batches = iter(loader)
+        first = list(itertools.islice(batches, MIN_REPEATING_WORKERS))
+        if not loader.persistent_workers:
+            batches._shutdown_workers()  # type: ignore[attr-defined]  # as at the end of an epoch
+    if len(first) < MIN_REPEATING_WORKERS or not same(*first):
+        return ""
+    return (
+        f"each of the {workers} workers gives the whole stream, so every sample comes {workers} times; wrap it: "
+        "ShardedStream(dataset)"
+    )
 
 
 def _from_copied_sampler(loader: DataLoader[Any]) -> list[Any]:

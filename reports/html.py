@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from importlib import resources
-from statistics import median
 from typing import Final
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -24,8 +23,9 @@ from diagnose.model.rules import Legend
 from diagnose.reports import format as words
 from diagnose.reports.charts import chart_data
 from diagnose.reports.kernel_names import shorten
-from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, VERDICTS
+from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, VERDICTS, shown_phases
 from diagnose.reports.text_charts import cause_shares
+from diagnose.reports.text_kernels import calls
 from diagnose.reports.trial_charts import trial_name, verdict
 from diagnose.text.plain_text import clean, middle
 
@@ -35,28 +35,34 @@ _JOINTS: Final = re.compile(r"(?<=[_/.,#<:])(?=\w)|(?<=[a-z])(?=[A-Z])")
 _IN_SCRIPT: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
-def render(d: Diagnosis) -> str:
-    """Return the page."""
-    from plotly.offline import get_plotlyjs
-
-    scripts = [_script(get_plotlyjs()), _script(_resource("report.js"))]
+def render(d: Diagnosis, *, charts: bool = True) -> str:
+    """Return the page; without its charts it has no script and some ten kilobytes."""
     template = _environment(d.legends).get_template("page.html")
     data = chart_data(d)
+    scripts = _scripts() if charts else []
     page = template.render(
         d=d,
         data=Markup(json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPT)),
         style=Markup(_resource("report.css")),
         scripts=[Markup(script) for script in scripts],
-        hashes=Markup(" ".join(map(_hash, scripts))),
+        hashes=Markup(" ".join(map(_hash, scripts)) or "'none'"),
         verdict_words=VERDICTS[d.verdict],
         part_styles=PARTS,
         parts=_parts(d),
+        phases=_phases(d),
         causes=_causes(d),
         fixes=_by_rule(d),
         path_shares=_path_shares(d),
         charts=data["trials"],
+        drawn=charts,
     )
     return page + "\n"
+
+
+def _scripts() -> list[str]:
+    from plotly.offline import get_plotlyjs
+
+    return [_script(get_plotlyjs()), _script(_resource("report.js"))]
 
 
 def _environment(legends: Mapping[str, Legend]) -> Environment:
@@ -69,13 +75,13 @@ def _environment(legends: Mapping[str, Legend]) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "median": median,
         "duration": words.duration,
         "percent": words.percent,
         "place": words.place,
         "plural": words.plural,
         "ranks": words.ranks,
-        "saving": words.saving,
+        "saving": lambda fix, d: words.saving(fix, d.step_ns, d.waterfall),
+        "calls": calls,
         "shorten": lambda name: shorten(clean(name)),
         "breakable": _breakable,
         "bytes": words.size,
@@ -122,6 +128,12 @@ def _parts(d: Diagnosis) -> list[tuple[str, str, str, float]]:
         for name, style in PARTS.items()
         if shares[name] > 0
     ]
+
+
+def _phases(d: Diagnosis) -> list[tuple[str, str, str, float]]:
+    """Return the phases of the run as (name, colour, label, share), where there is more than one worth showing."""
+    styles = {name: PHASES.get(name, Legend()) for name in shown_phases(d.phases)}
+    return [(name, style.colour, style.label, d.phases[name]) for name, style in styles.items()]
 
 
 def _causes(d: Diagnosis) -> list[tuple[str, float]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -28,7 +28,7 @@ from diagnose.model.diagnosis import (
 from diagnose.reports.format import MAX_LOSSES
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import Memory
+    from diagnose.model.charts import KernelTime, Memory
     from diagnose.model.forecast import Waterfall
 
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
@@ -61,6 +61,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "source": _source(d.source),
         "verdict": d.verdict,
         "headline": _text(d.headline),
+        "summary": _each(_text, d.summary),
         "dominant": d.dominant,
         "step_ms": _ms(d.step_ns),
         "steps": d.steps,
@@ -69,12 +70,16 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "partition": None if d.partition is None else _shares(asdict(d.partition)),
         "idle_by_cause": _shares(d.idle_by_cause),
         "host_by_cause": _shares(d.host_by_cause),
+        "run": {"steps": d.watched_steps, "phases": _shares(d.phases)},
         "findings": [_finding(f, d.step_ns) for f in d.findings],
         "prescriptions": _each(_prescription, d.prescriptions),
         "operators": _each(_operator, d.operators),
         "replay": {"error_share": _share(d.replay_error)},
         "critical_path": None if d.critical_path is None else _shares(d.critical_path.shares),
         "waterfall": None if d.waterfall is None else _waterfall(d.waterfall),
+        "kernels": _each(_kernel, d.kernels),
+        "checked": _each(_text, d.checked),
+        "not_checked": dict(d.not_checked),
         "memory": None if d.memory is None else _memory(d.memory),
         "profiler_overhead": _share(d.profiler_overhead),
         "recording_ms": _ms(d.recording_ns),
@@ -117,7 +122,7 @@ def _finding(f: Finding, step_ns: float) -> dict[str, Json]:
         "rule": f.rule,
         "title": _text(f.title),
         "lost_ms": _ms(f.lost_ns),
-        "lost_share": _share(f.lost_ns / step_ns) if step_ns > 0 else None,
+        "lost_share": _share(f.share_of(step_ns)) if step_ns > 0 else None,
         "confidence": f.confidence,
         "count": f.count,
         "total_ms": _ms(f.total_ns),
@@ -127,11 +132,13 @@ def _finding(f: Finding, step_ns: float) -> dict[str, Json]:
         "examples": _each(_example, f.examples),
         "facts": _plain(f.facts),
         "path_share": _share(f.path_share),
+        "relief_ms": None if f.relief_ns is None else _ms(f.relief_ns),
     }
 
 
 def _where(w: Where) -> dict[str, Json]:
     fields: dict[str, Json] = {"file": w.file, "line": w.line, "op": w.op, "function": w.function, "code": w.code}
+    fields["library"] = w.library
     return {**{k: _plain(v) for k, v in fields.items()}, "stack": _each(_text, w.stack)}
 
 
@@ -186,6 +193,19 @@ def _operator(o: HostOperator) -> dict[str, Json]:
     }
 
 
+def _kernel(k: KernelTime) -> dict[str, Json]:
+    return {
+        "name": _text(k.name),
+        "family": k.family,
+        "calls_per_step": _share(k.calls_per_step),
+        "time_ms": _ms(k.time_ns),
+        "share": _share(k.share),
+        "dtype": k.dtype,
+        "peak_share": _share(k.peak_share),
+        "where": _where(k.where),
+    }
+
+
 def _memory(m: Memory) -> dict[str, Json]:
     return {
         "device": _text(m.device),
@@ -213,8 +233,8 @@ def _rank(r: RankSummary) -> dict[str, Json]:
 def _trial(t: Trial) -> dict[str, Json]:
     return {
         "id": t.id,
-        "baseline_ms": _median(t.baseline_ms),
-        "step_ms": _median(t.step_ms),
+        "baseline_ms": None if t.steps_ms is None else _share(t.steps_ms[0]),
+        "step_ms": None if t.steps_ms is None else _share(t.steps_ms[1]),
         "baseline_samples_ms": _each(_share, t.baseline_ms),
         "step_samples_ms": _each(_share, t.step_ms),
         "speed_up": _share(t.speed_up),
@@ -236,12 +256,6 @@ def _trial(t: Trial) -> dict[str, Json]:
         "note": _text(t.note),
         "failure": _text(t.failure),
     }
-
-
-def _median(values: Sequence[float]) -> float | None:
-    from statistics import median  # with fractions and decimal, so only where there are trials
-
-    return _share(median(values)) if values else None
 
 
 def _each(convert: Callable[[_T], Json], values: Iterable[_T]) -> list[Json]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 SLOWER = 0.2  # share of the rest of the step that kernels for all sizes add at most; measured, see above
 
 
-def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice:
+def _advice(finding: Finding, step_ns: float, program: Program) -> Advice:
     rest_ns = max(step_ns - finding.lost_ns, 0.0)
     return Advice(
         before="model = torch.compile(model)",
-        after='# TORCH_LOGS="recompiles" python train.py   prints which guard fails\n'
+        after=f'# TORCH_LOGS="recompiles" python {script_of(program)}   prints which guard fails\n'
         "model = torch.compile(model, dynamic=True)\n"
         "# or name the dimension that changes:\n"
         "torch._dynamo.mark_dynamic(batch, 0)",

@@ -5,11 +5,13 @@ Times are nanoseconds (reports show milliseconds); shares are fractions of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from os import PathLike
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from diagnose.model.files import write_file
 from diagnose.model.rules import Legend
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import Memory, Picture, Roofline
+    from diagnose.model.charts import KernelTime, Memory, Picture, Roofline
     from diagnose.model.forecast import CriticalPath, Waterfall
 
 __all__ = [
@@ -52,7 +54,11 @@ NO_TASKS.flags.writeable = False
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place in the user's program; each field None where the trace does not show it."""
+    """The place in the user's program; each field None where the trace does not show it.
+
+    It is the innermost frame of the user's own files; what a library or generated code runs inside it stands beside it.
+    Where no such frame was recorded it is the innermost frame of a library.
+    """
 
     file: str | None = None
     line: int | None = None
@@ -60,6 +66,8 @@ class Where:
     op: str | None = None  # the outermost operator or annotation, such as aten::item
     stack: tuple[str, ...] = ()  # innermost first, "file(line): function" or an op's name
     code: str | None = None  # the text of the line, where the capture holds it
+    library: str | None = field(default=None, compare=False)  # "file:line in function" that it ran inside the line
+    caller: Literal["", "module", "hook"] = field(default="", compare=False)  # what called it, as far as it matters
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,11 @@ class Finding:
     )  # device tasks (rows of Tasks) that it accounts for
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
     relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed
+    share: float | None = None  # of the run's time, where the finding rests on all of its steps; None: of the step
+
+    def share_of(self, step_ns: float) -> float:
+        """Return what it costs, as a share of the recorded steps or of the run that it was found in."""
+        return self.lost_ns / step_ns if self.share is None else self.share
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +142,7 @@ class Trial:
     title: str = ""
     ids: tuple[str, ...] = ()  # of what was applied together; (id,) for one prescription alone
     kind: Literal["single", "combination", "without"] = "single"  # without: the combination less ``id``
+    mean_ms: tuple[float, float] | None = None  # baseline, trial: the mean step over whole periods, middle of the runs
     predicted_ms: float | None = None
     noise: float | None = None  # share by which equal runs differ
     peak_bytes: tuple[int, int] | None = None  # baseline, trial
@@ -141,6 +155,13 @@ class Trial:
     skipped_steps: tuple[int, int] | None = None  # by a GradScaler: baseline, trial; None where neither has one
     note: str = ""  # one sentence about it
     failure: str = ""  # why it could not be measured; the times are empty then
+
+    @property
+    def steps_ms(self) -> tuple[float, float] | None:
+        """Return the step without and with the change, None where nothing was measured."""
+        if self.mean_ms is not None or not self.baseline_ms or not self.step_ms:
+            return self.mean_ms
+        return median(self.baseline_ms), median(self.step_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +257,8 @@ class Diagnosis:
     operators: tuple[HostOperator, ...] = ()
     picture: Picture | None = None
     replay_error: float | None = None  # set once savings are replayed
+    phases: Mapping[str, float] = field(default_factory=dict)  # share of the run's time in each, largest first
+    watched_steps: int = 0  # of the run, recorded or not; 0 where only the recorded ones are known
     host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
     profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1
     recording_ns: float = 0.0  # of step_ns: what recording its events cost, as far as that is known
@@ -243,24 +266,39 @@ class Diagnosis:
     waterfall: Waterfall | None = None
     roofline: Roofline | None = None  # None for an unknown device, or without shapes
     memory: Memory | None = None  # None without memory events
+    kernels: tuple[KernelTime, ...] = ()  # what the device spends its time on, the most expensive first
+    summary: tuple[str, ...] = ()  # three lines at most: the queue, the largest cost, the first change
+    checked: tuple[str, ...] = ()  # the rules that were applied
+    not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
+    _pages: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)  # that it was written to
 
     @property
     def steps(self) -> int:
         """Return the number of steady steps behind the numbers."""
         return len(self.step_times_ns)
 
-    def to_html(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> str:
-        """Return the HTML report; with ``path`` also write it there, over a file that exists only with ``force``.
+    @overload
+    def to_html(self) -> str: ...
+
+    @overload
+    def to_html(self, path: str | PathLike[str], *, force: bool = False) -> Path: ...
+
+    def to_html(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> str | Path:
+        """Return the HTML report, or with ``path`` write it there and return the path.
+
+        A file that exists is replaced with ``force`` only.
 
         Raises:
             OutputError: the file exists already and ``force`` is off, or it cannot be written.
         """
         text = _renderers().html(self)
-        if path is not None:
-            write_file(path, text, force=force)
-        return text
+        if path is None:
+            return text
+        write_file(path, text, force=force)
+        self._pages.append(Path(path))
+        return Path(path)
 
     def to_json(self) -> str:
         """Return the JSON diagnosis of schema version 1."""
@@ -271,15 +309,27 @@ class Diagnosis:
         print(_renderers().text(self))
 
     def _repr_html_(self) -> str:
-        """Return the report for a notebook: in a frame, so that neither page styles the other."""
+        """Return the report for a notebook, without its charts, in a frame, so that neither page styles the other.
+
+        A notebook keeps what it shows; the whole page has some megabytes of charts.
+        """
         frame = '<iframe srcdoc="{}" style="width: 100%; height: 800px; border: 0"></iframe>'
-        return frame.format(escape(self.to_html()))
+        return frame.format(escape(_renderers().inline(self))) + _link_to(self._pages)
+
+
+def _link_to(pages: Sequence[Path]) -> str:
+    """Return the line below a report without charts: where they are, or how to get them."""
+    if not pages:
+        return '<p>With its charts: <code>diagnosis.to_html("report.html")</code> writes the whole report.</p>'
+    name = escape(pages[-1].as_posix())
+    return f'<p>With its charts: <a href="{name}" target="_blank">{name}</a></p>'
 
 
 class Renderers(NamedTuple):
     """The functions that turn a diagnosis into text; diagnose.api binds them, as this type imports no report."""
 
     html: Callable[[Diagnosis], str]
+    inline: Callable[[Diagnosis], str]  # the same without charts
     json: Callable[[Diagnosis], str]
     text: Callable[[Diagnosis], str]
 

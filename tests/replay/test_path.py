@@ -1,11 +1,9 @@
 """What the critical path's length is divided into, also where the clocks of host and device are skewed."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from diagnose.replay.build import build
+from diagnose.replay.graph import Edge, Graph
 from diagnose.replay.path import CriticalPath, critical_path
 from diagnose.replay.simulate import simulate
 
@@ -33,17 +31,22 @@ def test_no_part_of_the_path_is_negative_and_they_sum_to_its_length(pieces, node
     assert sum(part.sum() for part in parts) == path.length_ns
 
 
-def test_the_path_begins_at_what_a_change_left_nothing_to_wait_for(recording):
-    r = recording()
-    r.step(1, 0, 100)
-    r.kernel("a", 0, 40, launched=(-9, -5))
-    r.kernel("b", 40, 100, launched=(-4, -2))
-    graph = build(r.tables())
-    kept = graph.src > 0
-    free = replace(
-        graph, src=graph.src[kept], dst=graph.dst[kept], kind=graph.kind[kept], delay=graph.delay[kept],
-        binding=graph.binding[kept],
-    )  # fmt: skip
-    path = critical_path(free, simulate(free))
-    assert path.length_ns == 100_000
-    assert path.node[0] > 0
+def test_a_task_without_anything_to_wait_for_follows_the_begin_of_the_window():
+    numbers = np.array
+    graph = Graph(
+        row=numbers([-1, 0, 1]),
+        is_task=numbers([False, True, True]),
+        api=np.full(3, -1, np.int32),
+        lane=numbers([-1, 7, 7]),
+        start=numbers([0, 0, 10]),
+        end=numbers([0, 10, 30]),
+        duration=numbers([0.0, 10.0, 20.0]),
+        src=numbers([1]),
+        dst=numbers([2]),
+        kind=numbers([Edge.STREAM], np.int8),
+        delay=numbers([5.0]),
+        marks=np.empty(0, np.intp),
+        binding=numbers([True]),
+    )
+    path = critical_path(graph, simulate(graph))
+    assert (path.node.tolist(), path.delay_ns.tolist(), path.length_ns) == ([1, 2], [0.0, 5.0], 35.0)

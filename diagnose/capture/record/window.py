@@ -36,6 +36,8 @@ FLAGS: dict[WindowKind, dict[str, bool]] = {
 }
 _HOST = re.compile(rb'("host_name": *")[^"]*(")')
 _FOLDER = re.compile(rb'("traceName": *")(?:[^"]*/)?([^"]*")')
+_MARK = "DiagnoseStep#"  # until the trace is stored: a profiler of the script marks its steps as ProfilerStep#n too
+_SCRIPTS_MARK = b'"ScriptProfilerStep#'
 LAST_KEY = b'"traceName"'  # what Kineto writes after the last event, with the path of the file as its value
 TAIL_BYTES = 16_384  # of the file: far more than the longest path
 TORCH_TEMPORARY = ".tmp"  # what torch 2.13 appends to the name while it writes; it stays if that fails
@@ -45,10 +47,11 @@ TORCH_TEMPORARY = ".tmp"  # what torch 2.13 appends to the name while it writes;
 class Window:
     """A profiler with step marks; ``num_steps`` counts the whole steps that it holds."""
 
-    def __init__(self, kind: WindowKind) -> None:
+    def __init__(self, kind: WindowKind, *, stacks: bool = True) -> None:
         from torch.profiler.profiler import _KinetoProfile
 
-        config, self.flags = _settings(kind)
+        flags = {**FLAGS[kind], "with_stack": FLAGS[kind]["with_stack"] and stacks}
+        config, self.flags = _settings(kind, flags)
         self.kind = kind
         self.num_steps = 0
         self._unfinished = ""
@@ -58,9 +61,9 @@ class Window:
             activities=_activities(),
             experimental_config=config,
             with_modules=False,
-            record_shapes=FLAGS[kind]["record_shapes"],
-            with_stack=FLAGS[kind]["with_stack"],
-            profile_memory=FLAGS[kind]["profile_memory"],
+            record_shapes=flags["record_shapes"],
+            with_stack=flags["with_stack"],
+            profile_memory=flags["profile_memory"],
         )
 
     def start(self) -> None:
@@ -80,7 +83,7 @@ class Window:
             return
         from torch.profiler import record_function
 
-        self._unfinished = f"ProfilerStep#{number}"
+        self._unfinished = f"{_MARK}{number}"
         self._mark = record_function(self._unfinished)
         self._mark.__enter__()
 
@@ -121,7 +124,7 @@ class Window:
         return size
 
 
-def _settings(kind: WindowKind) -> tuple[Any, dict[str, object]]:
+def _settings(kind: WindowKind, flags: dict[str, bool]) -> tuple[Any, dict[str, object]]:
     """Return the experimental config with every wanted knob that this torch has, and all settings by name."""
     from torch._C import _profiler
 
@@ -129,7 +132,7 @@ def _settings(kind: WindowKind) -> tuple[Any, dict[str, object]]:
     text = make.__init__.__doc__ or ""
     known = set(re.findall(r"(\w+): bool", text))
     knobs = {name: value for name, value in KNOBS[kind].items() if name in known}
-    return make(**knobs), {**FLAGS[kind], **knobs, "with_modules": False}
+    return make(**knobs), {**flags, **knobs, "with_modules": False}
 
 
 def _activities() -> list[Any]:
@@ -180,21 +183,31 @@ def _temporary(raw: Path) -> Path:
 
 
 def _compress(source: Path, target: Path, unfinished: str) -> None:
-    """Compress the trace; the mark of an unfinished step is renamed, because it ends nowhere in particular.
+    """Compress the trace, with the marks of its steps under the name that torch gives them.
 
-    What stands around the events loses the name of the host, the folder and credentials.
+    The mark of an unfinished step is renamed, because it ends nowhere in particular, and so are marks of the script's
+    own. What stands around the events loses the name of the host, the folder and credentials.
     """
-    mark, other = f'"{unfinished}"'.encode(), f'"Unfinished{unfinished}"'.encode()
     with source.open("rb") as text, open_packed(target) as packed:
         for line in text:
             packed.write(_without_host(line))
             if b'"traceEvents"' in line:
                 break
         for line in text:
-            if b'"traceName"' in line:
+            if b"Step#" in line:
+                packed.write(_with_marks(line, unfinished))
+            elif b'"traceName"' in line:
                 packed.write(_without_host(line))
             else:
-                packed.write(line.replace(mark, other) if unfinished else line)
+                packed.write(line)
+
+
+def _with_marks(line: bytes, unfinished: str) -> bytes:
+    """Return a line with the names of step marks as a reader expects them."""
+    line = line.replace(b'"ProfilerStep#', _SCRIPTS_MARK)
+    if unfinished:
+        line = line.replace(f'"{unfinished}"'.encode(), f'"UnfinishedProfilerStep#{unfinished[len(_MARK) :]}"'.encode())
+    return line.replace(f'"{_MARK}'.encode(), b'"ProfilerStep#')
 
 
 def _without_host(line: bytes) -> bytes:

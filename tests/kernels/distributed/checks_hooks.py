@@ -244,3 +244,25 @@ def check_accumulation_exchanges_once_a_window():
         with accumulation.micro_batch(len(x)) as micro:
             micro.backward(nn.functional.cross_entropy(ddp(x), y))
     assert timing.raw_bytes == 3 * 4 * sum(p.numel() for p in ddp.parameters())
+
+
+def check_sparse_gradients_arrive_or_are_refused():
+    def sparse(hook=None):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 2))
+        ddp = DistributedDataParallel(model)
+        if hook is not None:
+            install(ddp, hook)
+        ddp(torch.tensor([1, 3]) + 2 * dist.get_rank()).sum().backward()
+        return model[0].weight.grad.to_dense()
+
+    expected = sparse()
+    assert torch.equal(sparse("plain"), expected)
+    assert torch.allclose(sparse("bf16"), expected, rtol=1e-2)
+    for name in ("fp16", "int8", "power_sgd"):
+        with pytest.raises(ValueError, match=rf"'0.weight' has sparse gradients.*hook '{name}'.*sparse=False"):
+            sparse(name)
+        with pytest.raises(ValueError, match="has sparse gradients"):
+            install_timed(DistributedDataParallel(nn.Embedding(8, 4, sparse=True)), name)
+    frozen = nn.Sequential(nn.Embedding(8, 4, sparse=True).requires_grad_(False), nn.Linear(4, 2))
+    install(DistributedDataParallel(frozen), "int8")
