@@ -110,5 +110,6 @@ def _merged_updates(
         assumption,
         host=host,
         host_left=(stays[0], stays[1]),
+        pauses_left=(stays[0], stays[1]),
         frees_host=True,
     )
