@@ -122,3 +122,13 @@ def test_a_thread_that_had_no_core_for_as_long_is_not_blamed(late, ready, booked
     late.told(sampler={"ready_share": ready})
     assert late.booked().get("python-stall", 0) == booked
     assert sum(late.booked().values()) == 400_000
+
+
+@pytest.mark.parametrize(("times", "rule"), [(4, "python-stall"), (3, "unexplained-host")])
+def test_a_stretch_that_comes_back_is_in_the_loop_without_any_mark(recording, times, rule):
+    r = recording()
+    for i in range(times):
+        r.kernel("gemm", 1000 * i + 610, 1000 * i + 700, launched=(1000 * i + 600, 1000 * i + 605))
+        r.op("aten::mm", 1000 * i + 600, 1000 * i + 610)
+    booked = r.booked()
+    assert {rule} == {"python-stall", "unexplained-host"} & set(booked)
