@@ -383,3 +383,10 @@ def test_a_recording_that_lacks_work_states_no_saving(recording):
         answer.prescriptions
     )
     assert answer.waterfall is None
+
+
+def test_what_fused_adagrad_needs_is_stated():
+    (p,) = advised("unfused-optimizer", TRAINING, facts={"name": "Adagrad", "has_device": True})
+    assert "dense gradients" in p.needs
+    (p,) = advised("unfused-optimizer", TRAINING, facts={"name": "AdamW", "has_device": True})
+    assert "dense gradients" not in p.needs
