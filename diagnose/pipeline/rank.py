@@ -129,13 +129,15 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     with noting("replay", notes):
         replayed = replay_savings(t, found, prescribed)
         notes += [Note(replayed.why_not)] if replayed.why_not else []
-        steps_after, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
+        path = path_of(t, replayed, draw=draw)
     found = [
         replace(f, path_share=replayed.on_path.get(f.rule), relief_ns=_relief(t, f, replayed, alone=alone))
         for f in found
     ]
     least_ns = THRESHOLDS.naming_share * step_ns
     found = [f for f in found if not _drains(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
+    with noting("replay", notes):
+        steps_after = waterfall(t, found, replayed)  # of what is listed
     named = {f.rule for f in found}
     prescribed = tuple(p for p in replayed.prescriptions if p.rule in named)
     largest = dominant(answer, found, step_ns, t.steps.num)
