@@ -141,15 +141,17 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     named = {f.rule for f in found}
     prescribed = tuple(p for p in replayed.prescriptions if p.rule in named)
     largest = dominant(answer, found, step_ns, t.steps.num)
+    again = False
+    with noting("trust", notes):
+        again = is_incomplete(t)
     found.sort(key=lambda f: (f is not largest, -f.gain_ns))
     prescriptions = _worth_showing(found, prescribed, steps_after, step_ns)
     with noting("trust", notes):
-        again = is_incomplete(t)
         prescriptions = recording_first(prescriptions, found, step_ns, program_of(t), is_incomplete=again)
         if again:
             prescriptions, steps_after = without_savings(prescriptions), None
     partition = t.partition if queue else None
-    told = Answer(answer, queue, step_ns, partition, idle, found, prescriptions)
+    told = Answer(answer, queue, step_ns, partition, idle, found, prescriptions, is_incomplete=again)
 
     missing = missing_records(t)
 
