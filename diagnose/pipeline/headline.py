@@ -153,6 +153,11 @@ def _avoidable(answer: Answer, largest: Finding) -> str:
         return "other work takes as long"
     if largest.relief_ns is not None:
         return f"without it {duration(answer.step_ns - largest.relief_ns)}"
+    return _known_change(answer, largest)
+
+
+def _known_change(answer: Answer, largest: Finding) -> str:
+    """Return whether one of the changes helps."""
     saved = [p.saves_ns[1] for p in answer.prescriptions if p.rule == largest.rule and p.predicted_step_ns is not None]
     if not saved:
         return "no change is known"
