@@ -108,6 +108,11 @@ class Finding:
         """Return what it costs, as a share of the recorded steps or of the run that it was found in."""
         return self.lost_ns / step_ns if self.share is None else self.share
 
+    @property
+    def gain_ns(self) -> float:
+        """Return what removing the cause saves a step, as far as that was replayed, else what it costs."""
+        return self.lost_ns if self.relief_ns is None else self.relief_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Prescription:

@@ -125,7 +125,7 @@ def _with(
     own = next((f for f in answer.findings if f.rule == answer.dominant), None)
     most = max(found, key=lambda f: f.lost_ns)
     first = own if own and own.lost_ns >= MIN_CAUSE_SHARE * most.lost_ns else most
-    ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.lost_ns))
+    ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.gain_ns))
     prescribed: list[Prescription] = []
     for rule in RANK_RULES if not (is_one and first is own) else ():
         with noting(rule.META.id, notes):

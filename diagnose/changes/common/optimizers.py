@@ -66,7 +66,8 @@ def _advice(chosen: Implementation, name: str, finding: Finding) -> Advice:
         after=f"optimizer = torch.optim.{name}(model.parameters(), lr=lr, {chosen.flag}=True)",
         least=least,
         most=most,
-        needs="floating-point parameters on one device type",
+        needs="floating-point parameters on one device type"
+        + (", dense gradients, and a torch whose fused Adagrad runs there" if name == "Adagrad" else ""),
     )
 
 
