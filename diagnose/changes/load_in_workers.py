@@ -46,16 +46,18 @@ def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | Non
     workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_WORKERS))
     takes = "little CPU, since loading waits," if waits else f"{workers} CPU cores,"
     hands = workers if waits else max(1, min(workers, cpus))
-    shared_out = SHARED_OUT if is_iterable(facts) else ""
+    shared_out = SHARED_OUT if is_iterable(facts) and not facts.get("shares_out") else ""
     left_ns = max(load_ns / hands - rest_ns, 0.0)
     return Advice(
         title=f"Load batches in {workers} worker processes, ahead of the step",
         before=loader_call(facts, num_workers=facts.get("num_workers", 0)),
-        after=loader_call(facts, num_workers=workers, persistent_workers=True, **pin) + shared_out,
+        after=loader_call(facts, num_workers=workers, persistent_workers=True, **pin),
+        beside=shared_out,
+        is_whole=not shared_out,
         numerics=ITERABLE_NUMERICS if shared_out else None,
         least=max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
         needs=f"{takes} and memory for {workers} copies of what the dataset holds",
-        arguments={"workers": workers},
+        arguments={"workers": workers, **pin},
     )
 
 
@@ -64,7 +66,12 @@ CHANGE = Change(
     title="Load batches in worker processes, ahead of the step",
     numerics=identical("where samples do not draw from the main process's random state"),
     patch=Patch(loading.load_in_workers),
-    edit=SetArguments(("DataLoader",), {"num_workers": 4, "persistent_workers": True}, {"num_workers": "workers"}),
+    edit=SetArguments(
+        ("DataLoader",),
+        {"num_workers": 4, "persistent_workers": True},
+        {"num_workers": "workers"},
+        optional=("pin_memory",),
+    ),
     advice=_advice,
     remedy="diagnose.kernels.loader_tuning",
 )

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 
-__all__ = ["Sampler"]
+__all__ = ["Sampler", "is_users"]
 
 # Of the time since the last sample, what must be CPU time to count as running: where no state is known; and where one
 # could be, but reading it would hold up a thread that computes in Python once more.
@@ -129,8 +129,13 @@ class Sampler:
     def _is_user_code(self, code: CodeType) -> bool:
         known = self._user_code.get(code)
         if known is None:
-            known = self._user_code[code] = not code.co_filename.startswith(_LIBRARIES)
+            known = self._user_code[code] = is_users(code)
         return known
+
+
+def is_users(code: CodeType) -> bool:
+    """Return whether code is the user's: neither of the standard library, nor of an installed package, nor of ours."""
+    return not code.co_filename.startswith(_LIBRARIES)
 
 
 def _libraries() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 from diagnose.capture.options import StepOn
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks
+from diagnose.capture.steps.construction_hooks import watch_constructions
 from diagnose.capture.steps.hooks import Undo
 from diagnose.capture.steps.period import StepFinder
 from diagnose.capture.steps.step_source import SourceChoice
@@ -49,6 +50,7 @@ class Listener:
     def install(self) -> None:
         """Put hooks into torch, which has just been imported."""
         self.installed = True
+        self._undo.append(watch_constructions(self._constructed))  # first: watch_ddp asks for its calls
         self._undo.append(hooks.watch_optimizers(self._optimizer_stepped, self._optimizer_made))
         self._undo.append(hooks.watch_loaders(self._batch_delivered, self._loader_opened))
         self._undo.append(hooks.watch_ddp(self._script_config.watch_ddp))
@@ -83,6 +85,10 @@ class Listener:
     def shut_loaders(self) -> None:
         """Shut the workers of DataLoader iterators down that the script has left behind."""
         hooks.shut_workers(self._iterators)
+
+    def _constructed(self, name: str, made: object) -> None:
+        if self.active:
+            self._script_config.constructed(name, made)
 
     def _optimizer_made(self) -> None:
         self.choice.optimizer_exists = True
