@@ -17,10 +17,11 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Protocol, cast
 
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 from diagnose.tables.skew import Skew
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "META",
     "RANK_RULES",
     "RULES",
+    "RUN_RULES",
     "STATE_RULES",
     "WORK",
     "Analyzer",
@@ -101,6 +103,7 @@ HOST_RULES = tuple(
 )
 KERNEL_RULES = tuple(cast("KernelAnalyzer", rule) for rule in _of_kind("kernel"))
 STATE_RULES = tuple(cast("Analyzer", rule) for rule in _of_kind("state"))
+RUN_RULES = tuple(cast("Analyzer", rule) for rule in _of_kind("run"))
 RANK_RULES = tuple(cast("RankAnalyzer", rule) for rule in _of_kind("rank"))
 LEGENDS: Mapping[str, Legend] = {
     WORK: Legend("the host computed inside operators", "#5b7fa6"),

@@ -34,7 +34,7 @@ META = RuleMeta(
     legend=Legend("the allocator asked the driver for memory", "#a5673f"),
     changes=("cache-device-memory", "expandable-segments"),
     one_off=True,
-    cause="host-work",
+    cause="allocation",
 )
 MIN_SHARE_OF_GAP = 0.3
 

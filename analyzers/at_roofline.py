@@ -21,11 +21,12 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import busy_part
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Mask, Tables
-from diagnose.tables.roofline import gpu_spec, groups
+from diagnose.tables import Tables
+from diagnose.tables.roofline import REACHED_SHARE, gpu_spec, groups
 from diagnose.tables.thresholds import THRESHOLDS
 
 META = RuleMeta(
@@ -34,7 +35,6 @@ META = RuleMeta(
     order=130,
 )
 MIN_COVERED = 0.6  # of the busy time: most of what the device does must be known to say so
-MIN_PEAK_SHARE = 0.6  # of the peak: what good libraries reach in large 16-bit products
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
@@ -45,7 +45,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     tasks = np.concatenate([group.tasks for group in known])
     time = busy_part(t, tasks)
     near = sum(group.share * group.time_ns for group in known) / sum(group.time_ns for group in known)
-    if time < MIN_COVERED * total(t.occupancy.busy) or near < MIN_PEAK_SHARE:
+    if time < MIN_COVERED * total(t.occupancy.busy) or near < REACHED_SHARE["compute"]:
         return []
     return [
         Finding(

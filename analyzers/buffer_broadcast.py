@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 from diagnose.tables.collectives import buffer_broadcasts, exposed_broadcasts
 
 META = RuleMeta(

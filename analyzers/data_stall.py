@@ -32,7 +32,7 @@ META = RuleMeta(
     host_order=40,
     legend=Legend("the step waited for its next batch", "#f2811d"),
     changes=("load-in-workers", "more-workers", "concurrent-samples"),
-    cause="host-work",
+    cause="loading",
 )
 MIN_SHARE_OF_GAP = 0.5
 MIN_NS = 1_000_000  # a millisecond of loading is a stall whatever else the gap holds

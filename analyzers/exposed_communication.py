@@ -26,8 +26,9 @@ import numpy.typing as npt
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.locate import enclosing_operators
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Facts, Finding
-from diagnose.model.events import Ints, Kind
+from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta

@@ -22,11 +22,12 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, intersect, total, union
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 from diagnose.tables.names import matching
 
 META = RuleMeta(

@@ -33,7 +33,7 @@ META = RuleMeta(
     host_order=30,
     legend=Legend("Python's garbage collector ran", "#d6569b"),
     changes=("schedule-gc",),
-    cause="host-work",
+    cause="collection",
 )
 
 

@@ -29,7 +29,7 @@ from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_gaps
-from diagnose.tables.syncs import blocking_calls
+from diagnose.tables.syncs import RETURN_NS, blocking_calls
 
 META = RuleMeta(
     id="host-sync",
@@ -39,8 +39,7 @@ META = RuleMeta(
     changes=("defer-sync", "stay-on-device"),
     cause="device-wait",
 )
-RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
-MOSTLY_PYTHON = 0.5  # a gap that one stretch of Python fills to this share is that stretch's
+MIN_PYTHON_SHARE = 0.5  # a gap that one stretch of Python fills to this share is that stretch's
 
 
 def _begun_by_sync(t: Tables) -> npt.NDArray[np.bool_]:
@@ -62,7 +61,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     if not mine.any():
         return EMPTY
     python = covered(host_gaps(t), gaps.start, gaps.queued_at)
-    mine &= python < MOSTLY_PYTHON * np.maximum(gaps.end - gaps.start, 1)
+    mine &= python < MIN_PYTHON_SHARE * np.maximum(gaps.end - gaps.start, 1)
     return intersect(left, gaps.host_part(mine))
 
 

@@ -26,12 +26,13 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 from diagnose.tables.op_launches import operator_inputs
 
 META = RuleMeta(

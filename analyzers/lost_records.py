@@ -25,8 +25,8 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.lost import MIN_HOLE_NS, graph_holes, lost_share, time_without_task
-from diagnose.tables.syncs import blocking_calls
+from diagnose.tables.lost import MIN_HOLE_NS, MIN_LOST_SHARE, graph_holes, lost_share, time_without_task
+from diagnose.tables.syncs import RETURN_NS, blocking_calls
 
 META = RuleMeta(
     id="lost-records",
@@ -35,14 +35,12 @@ META = RuleMeta(
     legend=Legend("tasks are missing from the trace", "#5f6b7a"),
     changes=("capture-complete-records",),
 )
-MIN_LOST = 0.001
-RETURN_NS = 50_000  # a blocking call returns this soon after the device has drained
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle in which the host still waits for a device that seems to do nothing."""
     holes = intersect(left, graph_holes(t))
-    if lost_share(t) <= MIN_LOST:
+    if lost_share(t) <= MIN_LOST_SHARE:
         return holes
     waits = t.covering(blocking_calls(t))
     gaps = t.gaps
@@ -57,7 +55,7 @@ def find(t: Tables) -> list[Finding]:
     """Say how many launches have no task, and how much idle may not be real."""
     share, holes = lost_share(t), graph_holes(t)
     texts = []
-    if share > MIN_LOST:
+    if share > MIN_LOST_SHARE:
         texts.append(f"{share:.1%} of the launches in the window have no device task in the file.")
     if len(holes.start):
         texts.append(

@@ -21,11 +21,12 @@ import numpy as np
 
 from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
-from diagnose.tables import Mask, Tables
-from diagnose.tables.roofline import Group, gpu_spec, groups
+from diagnose.tables import Tables
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, gpu_spec, groups
 
 META = RuleMeta(
     id="misaligned-matmul",
@@ -34,8 +35,6 @@ META = RuleMeta(
     changes=("pad-size",),
 )
 MIN_SHARE = 0.05  # of the busy time
-SLOW_SHARE = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %
-REACHED_SHARE = 0.6  # of the peak, by products of sizes that fit
 MULTIPLE = {"f16": 8, "fp8": 16, "tf32": 4}  # elements in 16 bytes
 MIN_SIZE = 32  # sizes below this are vectors' work, which tiles do not help
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::linear"})
@@ -60,7 +59,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         META.id,
         "Matrix products have sizes that miss the tiles",
         MIN_SHARE,
-        kept_ns=sum(g.bound_ns for g, _ in found) / REACHED_SHARE,
+        kept_ns=sum(g.bound_ns for g, _ in found) / REACHED_SHARE["compute"],
         evidence=lines,
         confidence="medium",
         facts={"size": found[0][1] if found else 0},

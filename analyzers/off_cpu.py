@@ -31,7 +31,7 @@ META = RuleMeta(
     host_order=70,
     legend=Legend("the launching thread was not running", "#75808f"),
     changes=("wait-elsewhere",),
-    cause="host-work",
+    cause="between-operators",
 )
 
 

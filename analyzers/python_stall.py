@@ -32,7 +32,7 @@ META = RuleMeta(
     legend=Legend("Python code ran between operators", "#2fa36b"),
     changes=("python-off-the-loop",),
     inflated=True,
-    cause="host-work",
+    cause="between-operators",
 )
 
 

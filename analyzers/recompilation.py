@@ -35,7 +35,7 @@ META = RuleMeta(
     legend=Legend("code was compiled or loaded inside a step", "#9b59d0"),
     changes=("stop-recompiling",),
     one_off=True,
-    cause="host-work",
+    cause="compilation",
 )
 
 

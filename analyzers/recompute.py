@@ -24,11 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, union
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 from diagnose.tables.host import intervals_of
 from diagnose.tables.names import matching
 

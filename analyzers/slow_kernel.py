@@ -31,11 +31,12 @@ from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.chains import chains
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import locate_one
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Mask, Tables
-from diagnose.tables.roofline import Group, gpu_spec, groups
+from diagnose.tables import Tables
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, gpu_spec, groups
 
 META = RuleMeta(
     id="slow-kernel",
@@ -44,8 +45,6 @@ META = RuleMeta(
     changes=("other-attention", "autotune-kernels"),
 )
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
-SLOW_SHARE = 0.4  # of the peak: 16-bit products of good libraries reach 45 to 80 %, streaming kernels 70 to 95 %
-REACHED_SHARE = {"compute": 0.6, "memory": 0.8}  # by a good kernel
 MAX_SHOWN = 3
 
 

@@ -21,10 +21,11 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import top_kernels
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_small, small_collectives
 
 META = RuleMeta(

@@ -22,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import covered, distinct, union
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 from diagnose.tables.roofline import MIN_NS, device_of
 
 META = RuleMeta(

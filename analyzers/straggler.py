@@ -33,7 +33,7 @@ META = RuleMeta(
     changes=("even-out-ranks",),
 )
 MIN_SHARE = 0.05  # of the step
-MAX_TOLD = 8
+MAX_NAMED_RANKS = 8
 
 
 def find(_t: Tables) -> list[Finding]:
@@ -50,7 +50,7 @@ def find_in_all(ranks: Sequence[Tables], skew: Skew) -> list[Finding]:
     share, number = float(skew.last[late]), ranks[late].trace.rank
     wait = f"the others wait {skew.lost_ns / 1e6:.2f} ms a step"
     waits = [f"rank {t.trace.rank} {ns / 1e6:.2f}" for t, ns in zip(ranks, skew.waits_ns.tolist(), strict=True)]
-    more = f", and {len(waits) - MAX_TOLD} more" if len(waits) > MAX_TOLD else ""
+    more = f", and {len(waits) - MAX_NAMED_RANKS} more" if len(waits) > MAX_NAMED_RANKS else ""
     return [
         Finding(
             rule=META.id,
@@ -61,7 +61,7 @@ def find_in_all(ranks: Sequence[Tables], skew: Skew) -> list[Finding]:
             median_ns=int(skew.lost_ns),
             evidence=(
                 f"Of the waiting in {skew.num_collectives} collectives a step, {share:.0%} is for rank {number}.",
-                f"Waiting that nothing hides, ms a step: {', '.join(waits[:MAX_TOLD])}{more}.",
+                f"Waiting that nothing hides, ms a step: {', '.join(waits[:MAX_NAMED_RANKS])}{more}.",
             ),
             confidence="high",
         )

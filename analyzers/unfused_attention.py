@@ -25,10 +25,11 @@ import numpy as np
 from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import locate
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 
 META = RuleMeta(
     id="unfused-attention",

@@ -26,10 +26,11 @@ import numpy as np
 from diagnose.analyzers.common.chains import Chain, chains
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import locate
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 
 META = RuleMeta(
     id="unfused-elementwise",

@@ -16,7 +16,7 @@ from diagnose.kernels._loader_costs import Step, private_bytes, same
 from diagnose.kernels._nested import Batch, moved
 from diagnose.kernels._state import random_state
 from diagnose.kernels.background_loader import BackgroundLoader
-from diagnose.kernels.concurrent_samples import ConcurrentSamples
+from diagnose.kernels.concurrent_samples import ConcurrentSamples, gives_whole_batches
 
 __all__ = ["Bench", "LoaderTrial", "Settings", "SteadyLoader", "can_gather", "can_thread", "rebuilt"]
 
@@ -195,8 +195,7 @@ def as_it_is(batch: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def can_thread(loader: DataLoader[Any]) -> bool:
     """Return whether batches are put together from samples that are asked for one by one."""
-    dataset = loader.dataset
-    return loader.batch_sampler is not None and not callable(getattr(dataset, "__getitems__", None))
+    return loader.batch_sampler is not None and not gives_whole_batches(loader.dataset)
 
 
 def rebuilt(

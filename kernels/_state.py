@@ -143,4 +143,11 @@ def _saved_optimizer(optimizer: Optimizer) -> Undo:
 
 
 def _copied(value: Any) -> Any:  # whatever optimizers keep
-    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value)
+    flatten = getattr(value, "__tensor_flatten__", None)
+    if flatten is None:
+        return value.detach().clone()
+    names, context = flatten()  # a tensor class, such as torchao's, may have no operator to clone itself
+    inner = {name: _copied(getattr(value, name)) for name in names}
+    return type(value).__tensor_unflatten__(inner, context, value.size(), value.stride())  # type: ignore[attr-defined]

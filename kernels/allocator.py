@@ -41,15 +41,18 @@ import torch
 __all__ = ["Advice", "Usage", "advise", "apply_settings", "parse_settings", "settings_text", "usage"]
 
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
-"""Of the two variables the one that every release reads, and that wins where both are set."""
+"""The one that every release reads, and that wins where others are set too."""
 
-SMALLEST_SPLIT_MB = 20
+VARIABLES = (VARIABLE, "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""All that torch reads; the first that is set wins."""
+
+MIN_SPLIT_MB = 20
 """Size of the segments that large blocks are cut from; the allocator refuses limits below it."""
 
-WASTED = 0.2
+MIN_WASTED_SHARE = 0.2
 """Share of reserved memory that is never allocated; below it the cache is at work, above it fragments are likely."""
 
-FULL = 0.95
+MIN_PRESSED_SHARE = 0.95
 """Share of the device at which the next larger allocation has to free something first."""
 
 Check = Callable[[str], str | None]
@@ -110,8 +113,8 @@ def _number(value: str) -> float:
 
 CHECKS: dict[str, Check] = {
     "expandable_segments": _flag,
-    "max_split_size_mb": _megabytes(SMALLEST_SPLIT_MB),
-    "max_non_split_rounding_mb": _megabytes(SMALLEST_SPLIT_MB),
+    "max_split_size_mb": _megabytes(MIN_SPLIT_MB),
+    "max_non_split_rounding_mb": _megabytes(MIN_SPLIT_MB),
     "garbage_collection_threshold": _share(whole=False),
     "roundup_power2_divisions": _divisions,
     "backend": _one_of("native", "cudaMallocAsync"),
@@ -121,7 +124,7 @@ CHECKS: dict[str, Check] = {
     "pinned_use_background_threads": _flag,
     "pinned_reserve_segment_size_mb": _megabytes(0),
     "per_process_memory_fraction": _share(whole=True),
-    "large_segment_size_mb": _megabytes(SMALLEST_SPLIT_MB),
+    "large_segment_size_mb": _megabytes(MIN_SPLIT_MB),
     "graph_capture_record_stream_reuse": _flag,
     "throw_on_cudamalloc_oom": _flag,
 }
@@ -168,7 +171,7 @@ def apply_settings(text: str) -> dict[str, str]:
         ValueError: a setting is wrong, or one in the environment already is.
         RuntimeError: the device is in use already.
     """
-    settings = parse_settings(os.environ.get(VARIABLE) or os.environ.get("PYTORCH_ALLOC_CONF") or "")
+    settings = parse_settings(_from_environment())
     settings |= parse_settings(text)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise RuntimeError(
@@ -249,15 +252,19 @@ def advise(stats: Mapping[str, Any] | Usage, *, current: str | None = None) -> A
         ValueError: a current setting is wrong.
     """
     seen = stats if isinstance(stats, Usage) else _usage(stats, None, None)
-    settings = parse_settings(os.environ.get(VARIABLE, "") if current is None else current)
-    pressed = seen.retries or seen.out_of_memory or (seen.capacity and seen.reserved_peak >= FULL * seen.capacity)
+    settings = parse_settings(_from_environment() if current is None else current)
+    pressed = (
+        seen.retries
+        or seen.out_of_memory
+        or (seen.capacity and seen.reserved_peak >= MIN_PRESSED_SHARE * seen.capacity)
+    )
     figures = (
         f"{seen.reserved_peak / 1e9:.2f} GB reserved, {seen.allocated_peak / 1e9:.2f} GB allocated at the peak, "
         f"{seen.retries} retries"
     )
-    if seen.wasted < WASTED and pressed:
+    if seen.wasted < MIN_WASTED_SHARE and pressed:
         return Advice(seen, None, f"{figures}; memory is full of tensors, so a step must need less")
-    if seen.wasted < WASTED or not pressed:
+    if seen.wasted < MIN_WASTED_SHARE or not pressed:
         return Advice(seen, None, f"{figures}; nothing is short")
     if settings.get("expandable_segments") != "True" and settings.get("backend") != "cudaMallocAsync":
         added = {"expandable_segments": "True"}
@@ -268,6 +275,10 @@ def advise(stats: Mapping[str, Any] | Usage, *, current: str | None = None) -> A
     else:
         return Advice(seen, None, f"{figures}; these settings do not help, so use fewer sizes of tensors")
     return Advice(seen, settings_text({**settings, **added}), f"{figures}; {seen.wasted:.0%} is held in fragments")
+
+
+def _from_environment() -> str:
+    return next(filter(None, map(os.environ.get, VARIABLES)), "")
 
 
 def _usage(stats: Mapping[str, Any], largest_free: int | None, capacity: int | None) -> Usage:

@@ -14,7 +14,8 @@ Cost
 
 Numerics
     The same numbers, bit by bit where the operators are deterministic: dropout draws the same mask again, autocast is
-    as in the forward pass, and running statistics of batch norm are updated once, not twice.
+    as in the forward pass, and running statistics of batch norm are updated once, not twice. A block that changes other
+    buffers in its forward pass is refused there.
 
 Example::
 
@@ -37,7 +38,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 from torch import nn
@@ -143,7 +144,8 @@ def checkpoint_blocks(
 
     def run(block: nn.Module) -> Callable[..., Any]:
         norms = tuple(m for m in block.modules() if isinstance(m, _NormBase) and m.track_running_stats)
-        return functools.partial(_again, block.forward, norms, kept)
+        others = tuple(m for m in block.modules() if m._buffers and m not in norms)
+        return functools.partial(_again, block.forward, norms, others, kept)
 
     return Checkpointed(dict(found), run)
 
@@ -260,16 +262,39 @@ def _is_checkpointed(block: nn.Module) -> bool:
 def _again(
     forward: Callable[..., Any],
     norms: tuple[_NormBase, ...],
+    others: tuple[nn.Module, ...],
     kept: Callable[[], Contexts] | None,
     *args: Any,  # whatever the block takes
     **kwargs: Any,
 ) -> Any:  # and returns
-    """Run a block, to be run again in the backward pass."""
+    """Run a block, to be run again in the backward pass.
+
+    Raises:
+        RuntimeError: one of ``others`` changes a buffer, so that running it again would not be the same.
+    """
+    if others and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        forward = functools.partial(_unchanging, forward, others)
     if norms and not torch.compiler.is_compiling():  # the compiler recomputes values, never what a module changes
         kept = functools.partial(_once, norms, kept)
     if kept is None:
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
     return checkpoint(forward, *args, use_reentrant=False, context_fn=kept, **kwargs)
+
+
+def _unchanging(forward: Callable[..., Any], modules: tuple[nn.Module, ...], *args: Any, **kwargs: Any) -> Any:
+    before = [(m, name, b, b._version) for m in modules for name, b in m._buffers.items() if _has_version(b)]
+    result = forward(*args, **kwargs)
+    for module, name, buffer, version in before:
+        if module._buffers.get(name) is not buffer or buffer._version != version:
+            raise RuntimeError(
+                f"{type(module).__name__} changes its buffer {name!r} in the forward pass, so computing its block again "
+                "would change it twice and give other numbers; leave that block out of checkpoint_blocks."
+            )
+    return result
+
+
+def _has_version(buffer: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+    return buffer is not None and not buffer.is_inference()
 
 
 def _once(norms: tuple[_NormBase, ...], kept: Callable[[], Contexts] | None) -> Contexts:

@@ -37,13 +37,28 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Subset
 
 from diagnose.kernels._state import fingerprint
 
-__all__ = ["ConcurrentSamples"]
+__all__ = ["ConcurrentSamples", "gives_whole_batches"]
 
 T = TypeVar("T")
+
+
+def gives_whole_batches(dataset: object) -> bool:
+    """Return whether the dataset has a way of its own to load a batch at once.
+
+    That of ``Subset``, which ``random_split`` makes, hands on to the dataset that it is a part of.
+    """
+    return callable(getattr(_whole(dataset), "__getitems__", None))
+
+
+def _whole(dataset: object) -> object:
+    """Return the dataset that parts of parts were taken from."""
+    while isinstance(dataset, Subset) and type(dataset).__getitems__ is Subset.__getitems__:
+        dataset = dataset.dataset
+    return dataset
 
 
 class ConcurrentSamples(Dataset[T]):
@@ -61,11 +76,12 @@ class ConcurrentSamples(Dataset[T]):
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             raise TypeError(
                 f"ConcurrentSamples needs a dataset with samples by index, not the stream {type(dataset).__name__}; "
-                "let the stream read ahead itself."
+                "load a stream ahead with diagnose.kernels.BackgroundLoader, or in several workers through "
+                "diagnose.kernels.ShardedStream."
             )
-        if callable(getattr(dataset, "__getitems__", None)):
+        if gives_whole_batches(dataset):
             raise TypeError(
-                f"ConcurrentSamples got a {type(dataset).__name__}, which gives whole batches (__getitems__); "
+                f"ConcurrentSamples got a {type(_whole(dataset)).__name__}, which gives whole batches (__getitems__); "
                 "load its samples concurrently in there."
             )
         if threads < 2:

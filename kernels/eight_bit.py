@@ -50,7 +50,7 @@ BACKENDS: tuple[Backend, ...] = ("bitsandbytes", "torchao")
 BLOCK = 256
 """Values that share one scale, in both packages."""
 
-SMALLEST = 4096
+MIN_ELEMENTS = 4096
 """Values below which a tensor's state stays in 32 bits, in both packages."""
 
 IN_32_BITS = (nn.Embedding, nn.EmbeddingBag)
@@ -82,7 +82,7 @@ def estimate(model: nn.Module, *, keep: Sequence[type[nn.Module]] = IN_32_BITS) 
     for parameter in model.parameters():
         if parameter.requires_grad:
             before += 8 * parameter.numel()
-            small = parameter.numel() < SMALLEST or id(parameter) in kept
+            small = parameter.numel() < MIN_ELEMENTS or id(parameter) in kept
             scales = -(-parameter.numel() // BLOCK) * 4
             after += 8 * parameter.numel() if small else 2 * (parameter.numel() + scales)
     return StateEstimate(before, after, tuple(kept.values()))

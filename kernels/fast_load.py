@@ -173,11 +173,10 @@ def load_on_demand(  # as fast_load
     key: str | None = None,
     prefix: str = "",
 ) -> tuple[M, Pending]:
-    """Return the model with its weights still on the meta device; each module loads its own when it is first called.
+    """Return the model with its weights still on the meta device; each module loads its own when they are first used.
 
     For inference with models of which a part is used, such as some of many experts: what is never called takes no
-    memory on the device. Names and shapes are checked now. A weight that is used without calling its module is not
-    there until ``load_rest`` is called, and neither may an optimizer be made before.
+    memory on the device. Names and shapes are checked now. Call ``load_rest`` before an optimizer is made.
 
     Raises:
         FileNotFoundError: there is no checkpoint, or a part of it is missing.

@@ -41,6 +41,9 @@ from torch import Tensor
 
 __all__ = ["as_slice", "assign_where", "compact", "masked_mean", "masked_sum", "select_rows"]
 
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+"""What sums are kept in, as torch's own mean does."""
+
 
 def masked_sum(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     """Return ``values[mask].sum()``, or the sums along ``dim``, without counting on the host.
@@ -66,7 +69,10 @@ def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
         raise TypeError(f"masked_mean needs floating-point values, not {values.dtype}; call values.float() first.")
     full = _expanded(mask, values)
     count = full.sum() if dim is None else full.sum(dim)
-    return masked_sum(values, full, dim) / count.clamp(min=1)
+    wide = WIDER.get(values.dtype, values.dtype)  # sums of many values overflow in 16 bits where their mean does not
+    chosen = torch.where(full, values, 0)
+    total = chosen.sum(dtype=wide) if dim is None else chosen.sum(dim, dtype=wide)
+    return (total / count.clamp(min=1)).to(values.dtype)
 
 
 def assign_where(target: Tensor, mask: Tensor, values: Tensor | complex) -> Tensor:

@@ -5,8 +5,8 @@ What it cures
 
 When it does not help
     When loading is cheap beside the step, or every core is busy already: then the loader is handed back as it was, with
-    the reason. Streams (`IterableDataset`) are left alone, since their order depends on the number of workers; see
-    `sharding`.
+    the reason. Streams (`IterableDataset`) are left alone, since their order depends on the number of workers; where
+    several workers load one, two batches are read to see whether each of them repeats it (see `sharding`).
 
 Cost
     ``seconds`` of loading, before training, for each setting that is tried, and again for the two fastest; later the
@@ -32,6 +32,7 @@ Example::
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -49,16 +50,20 @@ from diagnose.kernels._loader_costs import (
     index_batches,
     measure_costs,
     room_for_workers,
+    same,
 )
 from diagnose.kernels._state import Stateful, unchanged
 
 __all__ = ["LoaderTrial", "LoaderTuning", "Settings", "SteadyLoader", "tune_loader"]
 
-WORTH_HIDING = 0.03
+MIN_HIDEABLE_SHARE = 0.03
 """Loading that takes less of a step than this is left alone."""
 
-WORTH_CHANGING = 1.05
+MIN_SPEED_UP = 1.05
 """A setting must be this much faster than the simpler one to be chosen: timings repeat to a few per cent."""
+
+MIN_REPEATING_WORKERS = 2
+"""Workers that repeat each other at least."""
 
 MIN_BATCHES, MAX_BATCHES = 64, 256
 """Batches that are looked at: of a shorter epoch some repeatedly, so that one slow moment does not decide."""
@@ -127,11 +132,11 @@ def tune_loader(  # each is a bound that users have
     given = Settings(loader.num_workers, loader.prefetch_factor if loader.num_workers else None)
     if isinstance(loader.dataset, IterableDataset):
         why = "the dataset is a stream, whose order depends on the number of workers; left as it was"
-        return LoaderTuning(loader, given, None, (), why)
+        return LoaderTuning(loader, given, None, (), _repeated_stream(loader) or why)
     with unchanged(*state, generators=_generators(loader)):
         entries = _entries(loader)
         costs, batches = measure_costs(loader, entries, step, torch.device(device), seconds)
-        if costs.step and costs.load + costs.transfer < WORTH_HIDING * costs.step:
+        if costs.step and costs.load + costs.transfer < MIN_HIDEABLE_SHARE * costs.step:
             share = (costs.load + costs.transfer) / costs.step
             return LoaderTuning(loader, given, costs, (), f"loading takes {share:.1%} of a step; left as it was")
         depends = draws_numbers(loader, entries, batches[:2])
@@ -164,6 +169,27 @@ def _entries(loader: DataLoader[Any]) -> list[Any]:
     if not entries:
         raise ValueError("tune_loader got a loader without a single batch; give it the loader that training uses.")
     return entries
+
+
+def _repeated_stream(loader: DataLoader[Any]) -> str:
+    """Return a sentence where the first two workers give the same first batch, "" elsewhere.
+
+    Workers take turns, so the first two batches come from two of them.
+    """
+    workers = loader.num_workers
+    if workers < MIN_REPEATING_WORKERS or not loader.in_order:
+        return ""
+    with unchanged(generators=_generators(loader)):
+        batches = iter(loader)
+        first = list(itertools.islice(batches, MIN_REPEATING_WORKERS))
+        if not loader.persistent_workers:
+            batches._shutdown_workers()  # type: ignore[attr-defined]  # as at the end of an epoch
+    if len(first) < MIN_REPEATING_WORKERS or not same(*first):
+        return ""
+    return (
+        f"each of the {workers} workers gives the whole stream, so every sample comes {workers} times; wrap it: "
+        "ShardedStream(dataset)"
+    )
 
 
 def _from_copied_sampler(loader: DataLoader[Any]) -> list[Any]:
@@ -241,7 +267,7 @@ def _best(trials: Sequence[LoaderTrial]) -> LoaderTrial:
     """Return the fastest; one that came earlier is kept until another is clearly faster."""
     best = trials[0]
     for trial in trials[1:]:
-        if trial.seconds and (best.seconds is None or best.seconds > WORTH_CHANGING * trial.seconds):
+        if trial.seconds and (best.seconds is None or best.seconds > MIN_SPEED_UP * trial.seconds):
             best = trial
     return best
 
@@ -254,8 +280,8 @@ def _chosen(bench: Bench, given: Settings, costs: Costs, trials: list[LoaderTria
         gain = f"{first / best.seconds:.2f} times as fast as {given}" if first and best.seconds else f"{given} failed"
         why = f"{gain}, within {room.reason}"
     elif kept_alive:
-        why = f"no setting within {room.reason} was {WORTH_CHANGING - 1:.0%} faster; the workers live on between epochs"
+        why = f"no setting within {room.reason} was {MIN_SPEED_UP - 1:.0%} faster; the workers live on between epochs"
     else:
-        why = f"no setting within {room.reason} was {WORTH_CHANGING - 1:.0%} faster; left as it was"
+        why = f"no setting within {room.reason} was {MIN_SPEED_UP - 1:.0%} faster; left as it was"
         return LoaderTuning(loader, given, costs, tuple(trials), why)
     return LoaderTuning(rebuilt(loader, best.settings, pin=bench.pin), best.settings, costs, tuple(trials), why)

@@ -34,7 +34,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
+import types
+import uuid
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,6 +85,8 @@ class SharedCache:
             raise ValueError(f"SharedCache needs num_bytes >= 1, not {num_bytes}; such as 4 << 30 for 4 GB.")
         self.num_bytes = num_bytes
         self._remove: Callable[[], object] | None = None
+        self._named: dict[str, Callable[..., Any]] = {}  # by prefix, in this process
+        self.stays = path is not None
         if path is None:
             shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
             self.folder = Path(tempfile.mkdtemp(prefix="sample-cache-", dir=shared))
@@ -94,22 +99,46 @@ class SharedCache:
 
     def __getstate__(self) -> dict[str, Any]:
         """Send the folder to a spawned worker, which uses it and does not remove it."""
-        return {"num_bytes": self.num_bytes, "folder": self.folder, "_identity": self._identity}
+        return {
+            "num_bytes": self.num_bytes, "folder": self.folder, "_identity": self._identity, "stays": self.stays,
+        }  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if _identity(self.folder) != self._identity:
             raise PermissionError(f"{self.folder} is no longer the cache that this process was given; make a new one.")
-        self._remove = None
+        self._remove, self._named = None, {}
         self._ledger = Ledger(self.folder / "ledger")
 
-    def stage(self, function: Callable[P, R], *, version: str = "") -> CachedStage[P, R]:
+    def stage(self, function: Callable[P, R], *, version: str = "", name: str | None = None) -> CachedStage[P, R]:
         """Return ``function`` with its results kept.
 
         Its arguments must be strings, numbers, paths, bytes or tuples of them. ``version`` is part of the key: change
-        it with the function's code, or with what it reads.
+        it with the function's code, or with what it reads. ``name`` is the other part, and by default the function's
+        own. Methods, lambdas, partials and functions within functions have none that tells two of them apart: their
+        results are found again within this cache, and one with a path needs a ``name`` for them.
+
+        Raises:
+            ValueError: the cache has a path and the function no name of its own, or another function has its name.
         """
-        return CachedStage(self, function, version)
+        prefix = f"{name or self._name_of(function)}@{version}"
+        if self._named.setdefault(prefix, function) != function:
+            raise ValueError(
+                f"The name {prefix.partition('@')[0]!r} belongs to another function of this cache, whose values it "
+                "would get; pass another name= or version=."
+            )
+        return CachedStage(self, function, prefix)
+
+    def _name_of(self, function: Callable[..., Any]) -> str:
+        if (own := _own_name(function)) is not None:
+            return own
+        if self.stays:
+            raise ValueError(
+                f"{_shown(function)} has no name by which later runs would "
+                "find its values again and no other function's; pass name=, such as name='train'."
+            )
+        known = (prefix.partition("@")[0] for prefix, other in self._named.items() if other == function)
+        return next(known, uuid.uuid4().hex)
 
     def counts(self) -> CacheCounts:
         """Return what happened so far, over all processes."""
@@ -161,9 +190,8 @@ class SharedCache:
 class CachedStage(Generic[P, R]):
     """A function whose results are kept; made by ``SharedCache.stage``."""
 
-    def __init__(self, cache: SharedCache, function: Callable[P, R], version: str) -> None:
-        self.cache, self.function = cache, function
-        self.prefix = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}@{version}"
+    def __init__(self, cache: SharedCache, function: Callable[P, R], prefix: str) -> None:
+        self.cache, self.function, self.prefix = cache, function, prefix
         self.checked_in: int | None = None  # the process that saw the function repeat itself
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -189,11 +217,36 @@ class CachedStage(Generic[P, R]):
         first = self.function(*args, **kwargs)
         if before != fingerprint() or not same(first, self.function(*args, **kwargs)):
             raise ValueError(
-                f"{self.prefix.partition('@')[0]} is not deterministic, and a cache would freeze one outcome for all "
+                f"{_shown(self.function)} is not deterministic, and a cache would freeze one outcome for all "
                 "epochs; cache the part before the random augmentation."
             )
         self.checked_in = os.getpid()
         return first
+
+
+def _own_name(function: Callable[..., Any]) -> str | None:
+    """Return the name that leads to this function alone, None where there is none, as of a method or a lambda."""
+    if isinstance(function, types.BuiltinFunctionType):
+        is_bound = not (function.__self__ is None or isinstance(function.__self__, types.ModuleType))
+        return None if is_bound else f"{function.__module__}.{function.__qualname__}"
+    if not isinstance(function, types.FunctionType | type) or "<" in function.__qualname__:
+        return None
+    code = getattr(function, "__code__", None)
+    if getattr(function, "__closure__", None) is not None and not _is_found(function):
+        return None  # made by another function, and named as what it wraps
+    script = f"{Path(code.co_filename).name}:" if code is not None and function.__module__ == "__main__" else ""
+    return f"{script}{function.__module__}.{function.__qualname__}"
+
+
+def _is_found(function: Callable[..., Any]) -> bool:
+    found: object = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is function
+
+
+def _shown(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
 def _key(value: object) -> str:

@@ -120,7 +120,7 @@ class WebShards:
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order comes next; a position within the epoch, if loaded, is kept for that epoch."""
         if epoch != self.epoch:
-            self.epoch, self.skip = epoch, 0
+            self.epoch, self.done, self.skip = epoch, 0, 0
 
     def state_dict(self) -> dict[str, int]:
         """Return the position: the epoch, and how many of its batches were handed out."""
@@ -128,7 +128,7 @@ class WebShards:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on at a position, in the next loop."""
-        self.epoch, self.skip = state["epoch"], state["batches"]
+        self.epoch, self.done, self.skip = state["epoch"], state["batches"], state["batches"]
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch on this rank.
@@ -144,11 +144,13 @@ class WebShards:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the epoch, from the loaded position on."""
-        skip, self.skip = self.skip, 0
-        loader = DataLoader(_Stream(self.recipe, self.epoch, self.place), batch_size=None, **self.loader_arguments)
+        skip, self.skip, epoch = self.skip, 0, self.epoch
+        self.done = skip
+        loader = DataLoader(_Stream(self.recipe, epoch, self.place), batch_size=None, **self.loader_arguments)
         for number, batch in enumerate(loader, 1):
-            self.done = number
             if number > skip:
+                if epoch == self.epoch:  # a loop that was left does not count for the next epoch
+                    self.done = number
                 yield batch
 
 

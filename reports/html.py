@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from importlib import resources
-from statistics import median
 from typing import Final
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -24,7 +23,7 @@ from diagnose.model.rules import Legend
 from diagnose.reports import format as words
 from diagnose.reports.charts import chart_data
 from diagnose.reports.kernel_names import shorten
-from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, VERDICTS
+from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, VERDICTS, shown_phases
 from diagnose.reports.text_charts import cause_shares
 from diagnose.reports.trial_charts import trial_name, verdict
 from diagnose.text.plain_text import clean, middle
@@ -51,6 +50,7 @@ def render(d: Diagnosis) -> str:
         verdict_words=VERDICTS[d.verdict],
         part_styles=PARTS,
         parts=_parts(d),
+        phases=_phases(d),
         causes=_causes(d),
         fixes=_by_rule(d),
         path_shares=_path_shares(d),
@@ -69,7 +69,6 @@ def _environment(legends: Mapping[str, Legend]) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "median": median,
         "duration": words.duration,
         "percent": words.percent,
         "place": words.place,
@@ -122,6 +121,12 @@ def _parts(d: Diagnosis) -> list[tuple[str, str, str, float]]:
         for name, style in PARTS.items()
         if shares[name] > 0
     ]
+
+
+def _phases(d: Diagnosis) -> list[tuple[str, str, str, float]]:
+    """Return the phases of the run as (name, colour, label, share), where there is more than one worth showing."""
+    styles = {name: PHASES.get(name, Legend()) for name in shown_phases(d.phases)}
+    return [(name, style.colour, style.label, d.phases[name]) for name, style in styles.items()]
 
 
 def _causes(d: Diagnosis) -> list[tuple[str, float]]:

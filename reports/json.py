@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -69,6 +69,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "partition": None if d.partition is None else _shares(asdict(d.partition)),
         "idle_by_cause": _shares(d.idle_by_cause),
         "host_by_cause": _shares(d.host_by_cause),
+        "run": {"steps": d.watched_steps, "phases": _shares(d.phases)},
         "findings": [_finding(f, d.step_ns) for f in d.findings],
         "prescriptions": _each(_prescription, d.prescriptions),
         "operators": _each(_operator, d.operators),
@@ -117,7 +118,7 @@ def _finding(f: Finding, step_ns: float) -> dict[str, Json]:
         "rule": f.rule,
         "title": _text(f.title),
         "lost_ms": _ms(f.lost_ns),
-        "lost_share": _share(f.lost_ns / step_ns) if step_ns > 0 else None,
+        "lost_share": _share(f.share_of(step_ns)) if step_ns > 0 else None,
         "confidence": f.confidence,
         "count": f.count,
         "total_ms": _ms(f.total_ns),
@@ -215,8 +216,8 @@ def _rank(r: RankSummary) -> dict[str, Json]:
 def _trial(t: Trial) -> dict[str, Json]:
     return {
         "id": t.id,
-        "baseline_ms": _median(t.baseline_ms),
-        "step_ms": _median(t.step_ms),
+        "baseline_ms": None if t.steps_ms is None else _share(t.steps_ms[0]),
+        "step_ms": None if t.steps_ms is None else _share(t.steps_ms[1]),
         "baseline_samples_ms": _each(_share, t.baseline_ms),
         "step_samples_ms": _each(_share, t.step_ms),
         "speed_up": _share(t.speed_up),
@@ -238,12 +239,6 @@ def _trial(t: Trial) -> dict[str, Json]:
         "note": _text(t.note),
         "failure": _text(t.failure),
     }
-
-
-def _median(values: Sequence[float]) -> float | None:
-    from statistics import median  # with fractions and decimal, so only where there are trials
-
-    return _share(median(values)) if values else None
 
 
 def _each(convert: Callable[[_T], Json], values: Iterable[_T]) -> list[Json]:

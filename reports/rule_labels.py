@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from diagnose.model.rules import Legend
 
-__all__ = ["CATEGORIES", "PARTS", "PATH", "VERDICTS"]
+__all__ = ["CATEGORIES", "PARTS", "PATH", "PHASES", "VERDICTS", "shown_phases"]
 
 
 VERDICTS = {
@@ -21,6 +23,19 @@ PARTS = {
     "idle": Legend("it runs nothing", "#e5484d"),
 }
 """The partition of a step; the fields of ``Partition``, in the order they are shown."""
+
+PHASES = {
+    "training": Legend("forward, backward and update", "#5b7fa6"),
+    "loading": Legend("waiting for the next batch", "#a3946a"),
+    "evaluation": Legend("in evaluation mode, or batches without gradients", "#c2577a"),
+    "rollout": Legend("collecting data with the model, without gradients", "#a06cc9"),
+    "inference": Legend("the model without gradients", "#a48ee6"),
+    "checkpoint": Legend("in torch.save", "#f2811d"),
+    "other": Legend("between the update and the next batch", "#93a4b8"),
+}
+"""The phases of a run."""
+
+MIN_PHASE_SHARE = 0.01  # of the run: phases that take less beside the training are not worth a table
 
 CATEGORIES = {
     "compute": "#5b7fa6",
@@ -41,3 +56,10 @@ PATH = {
     "latency": "#a48ee6",
 }
 """The colour of a category of the critical path: the host in a colour of its own, since the step waits for it."""
+
+
+def shown_phases(phases: Mapping[str, float]) -> dict[str, float]:
+    """Return the phases of a run where there are others than its steps and their batches, else nothing."""
+    steps = max(("training", "inference"), key=lambda name: phases.get(name, 0.0))
+    others = (share for name, share in phases.items() if name not in (steps, "loading"))
+    return dict(phases) if max(others, default=0.0) >= MIN_PHASE_SHARE else {}

@@ -16,6 +16,7 @@ from rich.text import Text
 from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_findings, text_forecast, text_picture, text_trials
 from diagnose.reports.format import duration, path_tail, percent, plural, ranks
+from diagnose.reports.rule_labels import shown_phases
 from diagnose.reports.text_charts import cause_shares
 from diagnose.text.plain_text import one_line
 
@@ -72,6 +73,9 @@ def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
             yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns, width)
     else:
         yield from _host(d, width)
+    if phases := shown_phases(d.phases):
+        yield _title("Where the run's time goes", f"{plural(d.watched_steps, 'step')}, recorded or not")
+        yield text_picture.phases(phases)
     yield from text_findings.findings(d, width)
     if d.waterfall is not None:
         yield _title("Predicted step time after each change", "replayed one after the other")

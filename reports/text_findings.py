@@ -60,8 +60,9 @@ def _finding(number: int, finding: Finding, fix: Prescription | None, step_ns: f
 
 
 def _first_line(finding: Finding, step_ns: float) -> Text:
-    share = f" ({percent(finding.lost_ns / step_ns)})" if step_ns > 0 else ""
-    lost = [(f"{duration(finding.lost_ns)}{share}", "bold red"), (" of each step", "dim")]
+    of_run = "" if finding.share is None else " of the run"
+    share = f" ({percent(finding.share_of(step_ns))}{of_run})" if step_ns > 0 else ""
+    lost = [(f"{duration(finding.lost_ns)}{share}", "bold red"), (" per step" if of_run else " of each step", "dim")]
     return Text.assemble(
         (finding.rule, "bold"),
         "  ",

@@ -14,10 +14,11 @@ from diagnose.model.charts import Picture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.rules import Legend
 from diagnose.reports.format import duration, percent, summed
+from diagnose.reports.rule_labels import PHASES
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
 from diagnose.text.plain_text import one_line
 
-__all__ = ["causes", "host", "partition", "queue"]
+__all__ = ["causes", "host", "partition", "phases", "queue"]
 
 _LABEL_WIDTH = 9  # width of the names at the left of the queue's rows
 _MAX_CAUSES = 6
@@ -97,6 +98,22 @@ def partition(partition: Partition, width: int) -> RenderableType:
             legend.append(f" {label} {percent(share)}".replace(" ", _JOINED))
             legend.append("   ")
     return Padding(Group(line, legend), (0, 0, 0, 2))
+
+
+def phases(shares: Mapping[str, float]) -> RenderableType:
+    """Return one line a phase of the run: its share, a bar, and what it is."""
+    top = max(shares.values())
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    for name, share in shares.items():
+        picture = Text(bar(share / top, _BAR_CELLS), style="cyan")
+        grid.add_row(
+            f"  {one_line(name)}", percent(share), picture, Text(PHASES.get(name, Legend()).label, style="dim")
+        )
+    return grid
 
 
 def causes(shares: Mapping[str, float], legends: Mapping[str, Legend], step_ns: float, width: int) -> RenderableType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -60,9 +59,9 @@ def _numbers(trial: Trial) -> str:
 
 
 def _times(trial: Trial) -> Iterator[str]:
-    if not trial.baseline_ms or not trial.step_ms:
+    if trial.steps_ms is None:
         return
-    baseline, changed = median(trial.baseline_ms), median(trial.step_ms)
+    baseline, changed = trial.steps_ms
     predicted = f" (predicted {duration(trial.predicted_ms * 1e6)})" if trial.predicted_ms is not None else ""
     yield f"  step {duration(baseline * 1e6)} to {duration(changed * 1e6)}{predicted}"
     if trial.peak_bytes is not None and trial.peak_bytes[0] > 0:

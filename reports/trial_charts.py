@@ -42,10 +42,10 @@ def verdict(trial: Trial) -> str:
 
 def trial_data(d: Diagnosis) -> Data | None:
     """Return the data of both charts, None where no trial was measured. Times are ms."""
-    measured = [t for t in d.trials if t.step_ms and t.baseline_ms and not t.failure]
+    measured = [t for t in d.trials if t.steps_ms is not None and not t.failure]
     if not measured:
         return None
-    baseline = median(median(t.baseline_ms) for t in measured)
+    baseline = median(t.steps_ms[0] for t in measured if t.steps_ms is not None)
     noise = max((t.noise for t in measured if t.noise is not None), default=0.0)
     return {
         "names": [_label(trial_name(t)) for t in measured],
@@ -66,7 +66,7 @@ def _group(trials: Sequence[Trial], tone: str) -> Data:
 
 def _interval(trial: Trial) -> tuple[float, float, float]:
     """Return the step and the ends of its interval, which is that of the speed-up over the step without the change."""
-    step, before = median(trial.step_ms), median(trial.baseline_ms)
+    before, step = trial.steps_ms or (0.0, 0.0)
     low, high = trial.interval
     ends = (before / high if high > 0 else step, before / low if low > 0 else step)
     return step, max(step - ends[0], 0.0), max(ends[1] - step, 0.0)

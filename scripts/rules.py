@@ -31,6 +31,11 @@ GROUPS: tuple[tuple[str, str, Sequence[Analyzer]], ...] = (
         "Named also where they cost no time by themselves.",
         analyzers.STATE_RULES,
     ),
+    (
+        "What only the whole run shows",
+        "A capture times every step of the run; these compare them. Their cost is spread over all steps.",
+        analyzers.RUN_RULES,
+    ),
     ("What only several ranks show", "These need the traces of all ranks.", analyzers.RANK_RULES),
 )
 HEAD = """# The rules

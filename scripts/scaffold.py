@@ -35,9 +35,10 @@ import re
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
-from diagnose.tables import Mask, Tables
+from diagnose.tables import Tables
 
 META = RuleMeta(
     id="{id}",

@@ -31,7 +31,7 @@ import diagnose.api  # noqa: F401  # binds the reports to diagnoses
 from diagnose.analyzers import META
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.errors import DEBUG
-from diagnose.model.capture import Capture, CaptureInfo, Samples
+from diagnose.model.capture import Capture, CaptureInfo, RunSteps, Samples
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.events import Device, Events, Kind, Thread, Trace
 from diagnose.pipeline.rank import analyze_rank, build_tables
@@ -76,6 +76,7 @@ class Recording:
         self.sampled: list[tuple[float, tuple[str, int, str], int]] = []
         self.lines: dict[tuple[str, int], str] = {}  # source text by file and line
         self.info: CaptureInfo | None = None
+        self.run: RunSteps | None = None
 
     # The host
 
@@ -177,6 +178,31 @@ class Recording:
         """Say what capture.json holds."""
         self.info = msgspec.convert(fields, CaptureInfo)
 
+    def ran(
+        self,
+        took: Sequence[float],
+        *,
+        state: Sequence[int] = (),
+        sampled: Sequence[tuple[float, Sequence[tuple[str, int, str]]]] = (),
+        **phases: Sequence[float],
+    ) -> None:
+        """Say how long each step of the run took, ms, one after the other from 0; phases in ms a step.
+
+        ``state`` is 0 where nothing was recorded, 1 in a light window; ``sampled`` are times in ms and the lines then.
+        """
+        ms = lambda values: np.round(np.array(values, np.float64) * 1e6).astype(np.int64)
+        paths = list(dict.fromkeys(tuple(path) for _, path in sampled))
+        counted = {"backwards", "work"}
+        self.run = RunSteps(
+            began_ns=self.epoch_ns + np.concatenate([[0], np.cumsum(ms(took))[:-1]]),
+            took_ns=ms(took),
+            state=np.array(state or [0] * len(took), np.int8),
+            phases={name: np.array(v, np.int64) if name in counted else ms(v) for name, v in phases.items()},
+            paths=tuple(paths),
+            sampled_ns=self.epoch_ns + ms([time for time, _ in sampled]),
+            path=np.array([paths.index(tuple(path)) for _, path in sampled], np.int32),
+        )
+
     # What the product makes of it
 
     @property
@@ -216,7 +242,9 @@ class Recording:
         )
 
     def capture(self, attribution: Recording | None = None) -> Capture:
-        return Capture(self.trace, attribution.trace if attribution else None, self.info, self.samples, self.lines)
+        return Capture(
+            self.trace, attribution.trace if attribution else None, self.info, self.samples, self.lines, self.run
+        )
 
     def tables(self) -> Tables:
         capture = self.capture()

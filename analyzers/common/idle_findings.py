@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
-from diagnose.model.events import Ints
 from diagnose.model.intervals import Intervals, union
 from diagnose.tables import Tables
+from diagnose.tables.syncs import RETURN_NS
 
 __all__ = ["Occurrences", "idle_finding", "occurrences"]
 
@@ -74,7 +75,7 @@ def _at_its_start(t: Tables, o: Occurrences) -> Probe:
     thread = np.where(launch >= 0, t.trace.events.thread[launch], t.main).astype(np.int16)
     before = t.gaps.start[o.gap]
     wait = 1_000_000  # the sampler sees the wait that led to the gap, not the gap: look at the millisecond before too
-    return Probe(thread, np.maximum(before - 1, 0), union((np.maximum(before - wait, 0), t.gaps.start[o.gap] + 50_000)))
+    return Probe(thread, np.maximum(before - 1, 0), union((np.maximum(before - wait, 0), before + RETURN_NS)))
 
 
 PROBES: Mapping[str, Callable[[Tables, Occurrences], Probe]] = {

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.analyzers.common.locate import locate
+from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.intervals import intersect, total, union
 from diagnose.tables import Tables
 
 __all__ = ["KernelRule", "busy_part", "kernel_finding", "top_kernels"]
 
-Rows = npt.NDArray[np.intp]
 
 MAX_LOOKED_UP = 20  # launches, the longest tasks first, whose places are looked up
 MAX_PLACES = 3

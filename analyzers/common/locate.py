@@ -14,8 +14,8 @@ from pathlib import PurePosixPath
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
-from diagnose.model.events import Ints
 from diagnose.model.intervals import Intervals, distinct
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.locate import locate
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
-from diagnose.model.events import Ints, Kind
+from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered
 from diagnose.tables import Tables
 from diagnose.tables.allocations import NEVER, Allocations, find_allocations
@@ -42,7 +43,7 @@ _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
 
 def memory_of(t: Tables) -> Memory | None:
-    """Return the memory of the steady steps, from the attribution window where the light one lacks it."""
+    """Return the memory of the steady steps, from the attribution window where the timing window lacks it."""
     return t.cached("memory", lambda: _memory(t))
 
 

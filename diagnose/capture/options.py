@@ -24,8 +24,8 @@ class CaptureOptions:
     """
 
     output: Path  # the capture folder, made by the capture
-    steps: int | None = None  # in the light window and without profiling; half of it, at most 20, in the attribution
-    # window. None: 10, and of short steps a second light window of up to 100, so that it lasts half a second
+    steps: int | None = None  # in the timing window and without profiling; half of it, at most 20, in the attribution
+    # window. None: 10, and of short steps a second timing window of up to 100, so that it lasts half a second
     skip: int | None = None  # most steps to wait for steadiness; None: 40, with several ranks exactly 20
     step_on: StepOn = "auto"
     max_seconds: float = 300.0  # from the first step to the last window written; not applied with several ranks

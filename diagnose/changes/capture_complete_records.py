@@ -22,5 +22,6 @@ CHANGE = Change(
         most=0.0,
         needs="a driver and a torch that record the nodes of CUDA graphs, where graphs are used",
     ),
+    records="more",
     without_remedy="a command",
 )

@@ -23,5 +23,6 @@ CHANGE = Change(
         most=0.0,
         needs="a few more steps of running time",
     ),
+    records="later",
     without_remedy="a command",
 )

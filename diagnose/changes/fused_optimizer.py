@@ -10,42 +10,16 @@ What to watch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from diagnose.changes.common.applies import to_training
-from diagnose.changes.common.change import Advice, Change, Patch, SetArguments
-from diagnose.changes.common.optimizers import FUSED_CLASSES, NUMERICS, implementation, merged_updates, optimizer_of
+from diagnose.changes.common.optimizers import FUSED_CLASSES, Implementation, change_to
 from diagnose.changes.patches import optimizers
 
-if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Finding
-    from diagnose.replay.effects import Effect
-    from diagnose.tables import Tables
-    from diagnose.tables.program import Program
-
-LAUNCHES = (8, 2)  # that a step of the optimizer makes, at most and at least
-FEWER_PASSES = (0.0, 2 / 3)  # share of the passes over memory that is spared
-ON_DEVICE, ON_CPU = (0.5, 1.0), (0.4, 0.75)  # of the loop's cost, what goes at least and at most
-
-
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
-    if optimizer_of(finding) not in FUSED_CLASSES:
-        return None
-    return implementation("fused", finding, ON_DEVICE, ON_CPU)
-
-
-def _effect(t: Tables, finding: Finding) -> Effect | None:
-    return merged_updates(t, finding, LAUNCHES, FEWER_PASSES)
-
-
-CHANGE = Change(
-    id="fused-optimizer",
-    title="Use the fused implementation of the optimizer",
-    numerics=NUMERICS,
-    patch=Patch(optimizers.fused_optimizer, group="optimizer"),
-    edit=SetArguments(FUSED_CLASSES, {"fused": True}),
-    advice=_advice,
-    applies=to_training,
-    effect=_effect,
-    remedy="diagnose.kernels.optimizers",
+FUSED = Implementation(
+    flag="fused",
+    classes=FUSED_CLASSES,
+    advised_for=lambda name: name in FUSED_CLASSES,
+    launches=(8, 2),
+    fewer_passes=(0.0, 2 / 3),
+    on_device=(0.5, 1.0),
+    on_cpu=(0.4, 0.75),
 )
+CHANGE = change_to(FUSED, optimizers.fused_optimizer)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 LINK_SHARE = (0.6, 0.9)  # of the link's rate that copies from pinned memory reach, at least and at most
-OLDEST_LINK = 16.0  # GB/s, of PCIe 3 with 16 lanes: where the device is in no table
+MIN_LINK_GB_S = 16.0  # GB/s, of PCIe 3 with 16 lanes: where the device is in no table
 _FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 _PAGEABLE = re.compile(r"Pageable", re.IGNORECASE)
 _PINNED = re.compile(r"Pinned", re.IGNORECASE)
@@ -57,7 +57,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     staged = blocks & ~t.tasks_matching(_PINNED)[tasks] & (size > 0)
     took, rate = [length, length], "at the recorded rate"
     if staged.any():
-        link = spec.pcie if spec is not None and spec.pcie > 0 else OLDEST_LINK
+        link = spec.pcie if spec is not None and spec.pcie > 0 else MIN_LINK_GB_S
         took = [np.where(staged, np.minimum(length, size / (share * link)), length) for share in LINK_SHARE]
         rate = f"at {LINK_SHARE[0]:.0%} to {LINK_SHARE[1]:.0%} of {link:.0f} GB/s"
     return Effect(

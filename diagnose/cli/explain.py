@@ -35,6 +35,7 @@ KINDS = {
     "idle": "idle time",
     "kernel": "busy device time",
     "state": "the machine and its memory",
+    "run": "the whole run",
     "rank": "several ranks",
 }
 LOSSES = {  # what a trial checks, by the promise of a change

@@ -23,7 +23,7 @@ from diagnose.trace_reader import open_captures
 
 __all__ = ["KernelUse", "Measure", "Side", "join_sides", "measure_of", "open_side", "side_of"]
 
-LARGEST_REPORT_MB = 64.0  # reports are some hundred kB; a larger JSON file is a trace, and not to be read at once
+MAX_REPORT_MB = 64.0  # reports are some hundred kB; a larger JSON file is a trace, and not to be read at once
 MIN_STEP_NS = 1.0  # as reports have whole nanoseconds
 MAX_NAMES = 3  # of captures in the name of a side
 
@@ -114,7 +114,7 @@ def measure_of(*sides: Side) -> Measure:
 
 def _as_report(path: Path) -> Side | None:
     """Return the side that a JSON report is, None where the file is something else."""
-    if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > LARGEST_REPORT_MB * 1e6:
+    if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > MAX_REPORT_MB * 1e6:
         return None
     try:
         text = path.read_bytes()

@@ -7,6 +7,7 @@ A folder is written by ``diagnose trace`` and looks like this (one set of files 
     rank0.attribution.pt.trace.json.gz      stacks, shapes, syncs, GC: the names and lines come from it
     rank0.samples.json.gz                   the sampler's rows (see Samples)
     rank0.lines.json.gz                     the text of the source lines that the sampler saw
+    rank0.steps.json.gz                     a row for every step of the run (see RunSteps)
 
 ``capture.json`` is CaptureInfo field by field. Files of anyone else's profiler need none of it.
 """
@@ -40,9 +41,10 @@ from diagnose.model.records import (
     SamplerRecord,
 )
 
-__all__ = ["CAPTURE_SCHEMA", "REMEDY", "Capture", "CaptureInfo", "Samples"]
+__all__ = ["CAPTURE_SCHEMA", "MAX_INFO_BYTES", "REMEDY", "Capture", "CaptureInfo", "RunSteps", "Samples"]
 
 CAPTURE_SCHEMA = 1
+MAX_INFO_BYTES = 256 << 20  # decompressed: at most twenty thousand rows of a dozen series for each GPU
 MAX_RANKS = 1_000_000
 REMEDY = "Trace the script again."
 
@@ -66,6 +68,7 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     attribution_file: FileName = ""
     samples_file: FileName = ""
     lines_file: FileName = ""
+    steps_file: FileName = ""
     flags: FlagsRecord = FlagsRecord()
     found_steps_by: str = ""  # optimizer, dataloader, forward, marker
     events_per_step: Annotated[int, Meta(ge=1, le=MAX_INT)] = 1  # marker events that make up one step
@@ -127,6 +130,32 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSteps:
+    """Every step of the run, recorded or not, and what the stepping thread did where no light window was open.
+
+    In the file: ``{"began_ns": […], "took_ns": […], "state": […], "phases": {name: […], …},
+    "paths": [[[file, line, function], …], …], "sampled_ns": […], "path": […]}``.
+    """
+
+    began_ns: Ints  # wall clock, unix ns
+    took_ns: Ints
+    state: npt.NDArray[np.int8]  # row of capture.record.run_log.STATES: plain, light, attribution, edge
+    phases: Mapping[str, Ints]  # fields of capture.steps.phases.PhaseTimes that ever were above 0
+    paths: tuple[tuple[tuple[str, int, str], ...], ...] = ()  # file, line, function; innermost first
+    sampled_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    path: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))  # row of paths
+
+    @property
+    def num(self) -> int:
+        """Return the number of steps."""
+        return len(self.took_ns)
+
+    def phase(self, name: str) -> Ints:
+        """Return a column of ``phases``, zeros where it never was above 0."""
+        return self.phases.get(name, np.zeros(self.num, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
 class Capture:
     """One rank's evidence: ``trace`` carries the timing, ``attribution`` (if any) the names and lines."""
 
@@ -135,3 +164,4 @@ class Capture:
     info: CaptureInfo | None = None
     samples: Samples | None = None
     lines: Mapping[tuple[str, int], str] = field(default_factory=dict)  # source text of a file's line, as recorded
+    run: RunSteps | None = None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from os import PathLike
+from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -95,6 +96,11 @@ class Finding:
     )  # device tasks (rows of Tasks) that it accounts for
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
     relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed
+    share: float | None = None  # of the run's time, where the finding rests on all of its steps; None: of the step
+
+    def share_of(self, step_ns: float) -> float:
+        """Return what it costs, as a share of the recorded steps or of the run that it was found in."""
+        return self.lost_ns / step_ns if self.share is None else self.share
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,7 @@ class Trial:
     title: str = ""
     ids: tuple[str, ...] = ()  # of what was applied together; (id,) for one prescription alone
     kind: Literal["single", "combination", "without"] = "single"  # without: the combination less ``id``
+    mean_ms: tuple[float, float] | None = None  # baseline, trial: the mean step over whole periods, middle of the runs
     predicted_ms: float | None = None
     noise: float | None = None  # share by which equal runs differ
     peak_bytes: tuple[int, int] | None = None  # baseline, trial
@@ -143,6 +150,13 @@ class Trial:
     skipped_steps: tuple[int, int] | None = None  # by a GradScaler: baseline, trial; None where neither has one
     note: str = ""  # one sentence about it
     failure: str = ""  # why it could not be measured; the times are empty then
+
+    @property
+    def steps_ms(self) -> tuple[float, float] | None:
+        """Return the step without and with the change, None where nothing was measured."""
+        if self.mean_ms is not None or not self.baseline_ms or not self.step_ms:
+            return self.mean_ms
+        return median(self.baseline_ms), median(self.step_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +252,8 @@ class Diagnosis:
     operators: tuple[HostOperator, ...] = ()
     picture: Picture | None = None
     replay_error: float | None = None  # set once savings are replayed
+    phases: Mapping[str, float] = field(default_factory=dict)  # share of the run's time in each, largest first
+    watched_steps: int = 0  # of the run, recorded or not; 0 where only the recorded ones are known
     host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
     profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1
     recording_ns: float = 0.0  # of step_ns: what recording its events cost, as far as that is known

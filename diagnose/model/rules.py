@@ -5,15 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["Cause", "Legend", "RuleKind", "RuleMeta"]
+__all__ = ["FREES_HOST", "HOST_WORK", "Cause", "Legend", "RuleKind", "RuleMeta"]
 
-RuleKind: TypeAlias = Literal["trust", "idle", "kernel", "state", "rank"]
-"""What a rule looks at: the recording's own faults, idle time, kernels, the machine and its memory, several ranks."""
+RuleKind: TypeAlias = Literal["trust", "idle", "kernel", "state", "run", "rank"]
+"""What a rule looks at: the recording's own faults, idle time, kernels, the machine and its memory, all steps of the
+run, several ranks."""
 
+Cause: TypeAlias = Literal[
+    "loading",
+    "allocation",
+    "collection",
+    "compilation",
+    "between-operators",
+    "host-work",
+    "device-wait",
+    "pause",
+    "collective",
+    "copy",
+    "tasks",
+]
+"""What takes the time that a rule finds, so that a replay can leave it out: work or waiting of the host (of a kind that
+the trace shows under the device as well, or any other), waiting for the device, pauses between queued tasks, exposed
+collectives or copies, or the device tasks that the finding names."""
 
-Cause: TypeAlias = Literal["host-work", "device-wait", "pause", "collective", "copy", "tasks"]
-"""What takes the time that a rule finds, so that a replay can leave it out: work or waiting of the host, waiting for
-the device, pauses between queued tasks, exposed collectives or copies, or the device tasks that the finding names."""
+HOST_WORK: frozenset[Cause] = frozenset(
+    {"loading", "allocation", "collection", "compilation", "between-operators", "host-work"}
+)
+FREES_HOST: frozenset[Cause] = HOST_WORK | {"device-wait"}
+"""Causes without which the host launches earlier."""
 
 
 @dataclass(frozen=True, slots=True)

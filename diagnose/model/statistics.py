@@ -1,7 +1,8 @@
 """How two sets of runs differ, and how certain that is; a run is one process, and its steps are no runs.
 
-A shared machine has fast and slow spells that outlast a run, so that equal runs are bimodal. The median of all their
-steps then jumps from one mode to the other.
+A run counts by its mean step over whole periods (`diagnose.model.step_means`): what falls on every tenth step is a part
+of the mean, as in what a recording predicts, and none of the median. A shared machine has fast and slow spells that
+outlast a run, so that equal runs are bimodal; the middle of all their steps then jumps from one mode to the other.
 
 `speed_up` is for runs in turns, as ``prove`` makes them: every run of one variant is set against every run of the
 other, and the middle ratio is taken (the estimator of Hodges and Lehmann for a shift, on logarithms). Pairs of equal
@@ -13,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, comb, exp, inf, log
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["RunShift", "SpeedUp", "noise_of", "run_shift", "runs_needed", "speed_up"]
+from diagnose.model.arrays import Floats
 
-Floats: TypeAlias = npt.NDArray[np.float64]
+from diagnose.model.step_means import whole_periods
+
+__all__ = ["RunShift", "SpeedUp", "middle_step", "noise_of", "run_shift", "runs_needed", "speed_up"]
+
 
 USUAL_RUNS = 2  # of each variant: the noise counts whole
 RESAMPLES = 2000
@@ -52,7 +55,7 @@ class RunShift(NamedTuple):
 
 
 def run_shift(baseline: Sequence[float], candidate: Sequence[float]) -> RunShift:
-    """Compare the median steps of independent runs, at least two on one side and one on the other.
+    """Compare the steps of independent runs, one number each, at least two on one side and one on the other.
 
     The interval is Student's for the difference of mean logarithms, and holds the ratio of the medians too: with two to
     five runs a side a bootstrap over runs is too narrow. On a machine with fast and slow spells the runs follow no bell
@@ -85,25 +88,31 @@ def runs_needed(spread: float, ratio: float) -> float:
 def speed_up(baseline: Sequence[Sequence[float]], variant: Sequence[Sequence[float]], noise: float) -> SpeedUp:
     """Compare the runs of two variants, each a sequence of step times.
 
-    The ratio is the middle one of all pairs of a run of each, by their median steps. Its interval is a bootstrap over
-    runs and, within each, over steps; both ends are then moved outwards by the share by which equal runs were seen to
+    The ratio is the middle one of all pairs of a run of each, by their mean steps. Its interval is a bootstrap over
+    runs and, within each, over periods; both ends are then moved outwards by the share by which equal runs were seen to
     differ, since two or three runs say little about the spread between runs: by less, the more runs there are.
     """
     rng = np.random.default_rng(0)
-    ratios = _middle_ratios(_resampled(baseline, rng), _resampled(variant, rng))
-    (ratio,) = _middle_ratios(_medians(baseline), _medians(variant))
+    before, after = whole_periods(baseline), whole_periods(variant)
+    ratios = _middle_ratios(_resampled(before, rng), _resampled(after, rng))
+    (ratio,) = _middle_ratios(_means(before), _means(after))
     tail = (1 - COVERAGE) / 2
     low, high = np.quantile(ratios, [tail, 1 - tail])
     noise *= (USUAL_RUNS / min(len(baseline), len(variant))) ** 0.5
     return SpeedUp(float(ratio), float(min(low, ratio) / (1 + noise)), float(max(high, ratio) * (1 + noise)))
 
 
+def middle_step(runs: Sequence[Sequence[float]]) -> float:
+    """Return the step of several equal runs: the median of their means."""
+    return float(np.median(_means(whole_periods(runs))))
+
+
 def noise_of(runs: Sequence[Sequence[float]]) -> float:
-    """Return the share by which the median step of equal runs differs: the largest against their middle, 0 for one."""
-    medians = np.array([np.median(run) for run in runs if len(run)])
-    if len(medians) < 2:  # one run has nothing to differ from
+    """Return the share by which the mean step of equal runs differs: the largest against their middle, 0 for one."""
+    means = _means(whole_periods([run for run in runs if len(run)]))[0]
+    if len(means) < 2:  # one run has nothing to differ from
         return 0.0
-    return float(np.max(np.abs(medians / np.median(medians) - 1)))
+    return float(np.max(np.abs(means / np.median(means) - 1)))
 
 
 def _t_quantile(freedom: int) -> float:
@@ -125,17 +134,16 @@ def _order_chance(slower: Sequence[float], faster: Sequence[float]) -> float:
     return sum(orders) / comb(len(slower) + len(faster), len(slower))
 
 
-def _medians(runs: Sequence[Sequence[float]]) -> Floats:
-    """Return the median step of each run, in one row."""
-    return np.array([[np.median(run) for run in runs]])
+def _means(runs: Sequence[Floats]) -> Floats:
+    """Return the mean step of each run, in one row."""
+    return np.array([[float(run.mean()) for run in runs]])
 
 
-def _resampled(runs: Sequence[Sequence[float]], rng: np.random.Generator) -> Floats:
-    """Return `RESAMPLES` rows of the medians of runs that were drawn with repetition, as the steps in each were."""
-    steps = [np.asarray(run) for run in runs]
-    medians = np.stack([np.median(run[rng.integers(0, len(run), (RESAMPLES, len(run)))], axis=1) for run in steps])
+def _resampled(runs: Sequence[Floats], rng: np.random.Generator) -> Floats:
+    """Return `RESAMPLES` rows of the means of runs that were drawn with repetition, as the periods in each were."""
+    means = np.stack([run.mean(axis=1)[rng.integers(0, len(run), (RESAMPLES, len(run)))].mean(axis=1) for run in runs])
     shape = (RESAMPLES, len(runs))
-    found: Floats = medians[rng.integers(0, len(runs), shape), rng.integers(0, RESAMPLES, shape)]
+    found: Floats = means[rng.integers(0, len(runs), shape), rng.integers(0, RESAMPLES, shape)]
     return found
 
 

@@ -27,6 +27,8 @@ METRICS = {
     "processes": "processes that compute on it",
 }
 _NVLINK_SENT, _NVLINK_RECEIVED = 138, 139  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX: KiB since the driver began
+_ALL_LINKS = 0xFFFFFFFF  # the scope of a field that means all links; a field without a scope is link 0's
+_MAX_LINKS = 18  # NVML_NVLINK_MAX_LINKS
 
 
 @dataclass(frozen=True)
@@ -88,15 +90,29 @@ class Board:
     def _link_rates(self, now: float) -> tuple[float | None, float | None]:
         """Return what went over NVLink since the last reading, MB/s both ways; None at the first one."""
         before, *counters = self._links
-        fields = _ask(lambda: self._nvml.nvmlDeviceGetFieldValues(self._handle, [_NVLINK_SENT, _NVLINK_RECEIVED]))
-        found = [_counter(field) for field in fields] if fields is not None and len(fields) == 2 else [None, None]
-        self._links = (now, *found)
+        found = [self._links_counter(_NVLINK_SENT), self._links_counter(_NVLINK_RECEIVED)]
+        self._links = (now, found[0], found[1])
         taken = now - before
         rates = [
-            (new - old) * 1024 / 1e6 / taken if new is not None and old is not None and taken > 0 else None
+            (new - old) * 1024 / 1e6 / taken
+            if new is not None and old is not None and new >= old and taken > 0
+            else None
             for new, old in zip(found, counters, strict=True)
         ]
         return rates[0], rates[1]
+
+    def _links_counter(self, field: int) -> float | None:
+        """Return the counter of all links together, None where the board has none."""
+        total = self._counters([(field, _ALL_LINKS)])
+        if total:
+            return total[0]
+        links = self._counters([(field, link) for link in range(_MAX_LINKS)])  # older drivers know no sum
+        return sum(links) if links else None
+
+    def _counters(self, fields: list[tuple[int, int]]) -> list[float]:
+        """Return the values of those fields, each with its scope, that the board has."""
+        values = _ask(lambda: self._nvml.nvmlDeviceGetFieldValues(self._handle, fields)) or []
+        return [float(value.value.ullVal) for value in values if value.nvmlReturn == 0]
 
 
 def connect(nvml: Any, indices: tuple[int, ...]) -> list[Board]:
@@ -110,10 +126,6 @@ def connect(nvml: Any, indices: tuple[int, ...]) -> list[Board]:
         if not 0 <= index < count:
             raise IndexError(index, count)
     return [Board(nvml, index) for index in indices or range(count)]
-
-
-def _counter(field: Any) -> float | None:
-    return float(field.value.ullVal) if field.nvmlReturn == 0 else None
 
 
 def _text(value: object) -> str:

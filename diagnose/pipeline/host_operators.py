@@ -6,14 +6,15 @@ from collections import Counter
 
 import numpy as np
 
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import HostOperator
-from diagnose.model.events import Ints, Kind
+from diagnose.model.events import Kind
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, layers
 
 __all__ = ["host_operators", "self_times"]
 
-MOST = 12
+MAX_OPERATORS = 12
 
 
 def self_times(t: Tables, thread: int) -> tuple[Ints, Ints]:
@@ -56,7 +57,7 @@ def host_operators(t: Tables) -> tuple[HostOperator, ...]:
             total_ns=whole[i] / t.steps.num,
             shapes=_commonest_shapes(t, rows[inverse == i]),
         )
-        for i in np.argsort(-own, kind="stable")[:MOST]
+        for i in np.argsort(-own, kind="stable")[:MAX_OPERATORS]
     )
 
 

@@ -27,6 +27,7 @@ from diagnose.pipeline.verdict import dominant, headline, verdict
 from diagnose.tables import Claim, Tables
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.roofline import roofline
+from diagnose.tables.run_steps import phase_shares
 from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
@@ -82,10 +83,11 @@ def find_in_rank(capture: Capture) -> RankFindings:
     if capture.attribution is not None:
         with noting("places", notes):
             found = _with_places(found, build_tables(capture, capture.attribution, notes), notes)
-    least = THRESHOLDS.naming_share * t.steps.step_ns
     with noting("profiler-overhead", notes):
         found = without_recording(t, found)
-    found = [f for f in found if f.lost_ns >= least or (_is_state(f) and not f.lost_ns)]
+    found = [
+        f for f in found if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns)
+    ]
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
     found.sort(key=lambda f: -f.lost_ns)
@@ -143,6 +145,8 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         memory=part("memory", memory_of),
         profiler_overhead=part("profiler-overhead", overhead_share),
         recording_ns=part("profiler-overhead", recording_ns) or 0.0,
+        phases=part("phases", lambda t: phase_shares(t.capture)) or {},
+        watched_steps=capture.run.num if capture.run is not None else 0,
         host_by_cause={} if queue else shares,
         legends=analyzers.LEGENDS,
         trust=tuple(notes),  # last: the parts above add to it
@@ -162,6 +166,8 @@ def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
     """
     has_device = t.device_id >= 0
     for rule in (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if has_device else analyzers.HOST_RULES:
+        yield from _found(rule.META.id, partial(rule.find, t), notes)
+    for rule in analyzers.RUN_RULES:
         yield from _found(rule.META.id, partial(rule.find, t), notes)
     if not has_device:
         return
@@ -212,7 +218,10 @@ def _shares(t: Tables) -> Mapping[str, float]:
 def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list[Finding]:
     """Give each finding the lines that the attribution window has for the same rule; its timing stays as it was."""
     by_rule = {f.rule: f for f in _findings(named, notes)}
-    return [replace(f, where=_merged(f.where, by_rule[f.rule].where)) if f.rule in by_rule else f for f in found]
+    return [
+        replace(f, where=_merged(f.where, by_rule[f.rule].where)) if f.rule in by_rule and f.share is None else f
+        for f in found
+    ]
 
 
 def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:

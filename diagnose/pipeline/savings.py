@@ -99,7 +99,7 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     unknown_ns = sum(f.lost_ns for f in found if not META[f.rule].explains)
     if launches_unlinked(t.tasks) or unknown_ns >= MAX_UNKNOWN_SHARE * t.steps.step_ns:
         return {}
-    for finding in [f for f in found if META[f.rule].kind != "state" and f.lost_ns > 0][:MAX_RELIEVED]:
+    for finding in [f for f in found if META[f.rule].kind not in ("state", "run") and f.lost_ns > 0][:MAX_RELIEVED]:
         transform = remove_cause(t, finding, META[finding.rule].cause, 1.0)
         if transform is not None:
             graph = transform(base.graph)

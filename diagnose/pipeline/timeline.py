@@ -119,7 +119,7 @@ def _gaps(t: Tables, start: int, end: int) -> tuple[Gap, ...]:
 
 
 def _depth(t: Tables, start: int, end: int) -> tuple[tuple[int, int], ...]:
-    time, depth = depth_over_time(t.trace, t.tasks, t.steps.window)
+    time, depth = depth_over_time(t.trace, t.tasks, t.steps.window, t.launch_latency)
     first = max(int(np.searchsorted(time, start, side="right")) - 1, 0)
     last = int(np.searchsorted(time, end, side="left"))
     time, depth = np.maximum(time[first:last], start) - start, depth[first:last]

@@ -6,23 +6,23 @@ from collections.abc import Iterator
 
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import distinct
+from diagnose.pipeline.overhead import variation_note
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share
-from diagnose.tables.lost import launches_without_task, lost_share
+from diagnose.tables.lost import MIN_LOST_SHARE, launches_without_task, lost_share
 from diagnose.tables.names import rows_of
 
 __all__ = ["is_scanty", "trust_notes"]
 
-FEW_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
-MIN_LOST = 0.001
+MIN_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
 MAX_UNSCHEDULED_SHARE = 0.05
-MANY_ZERO = 0.01
+MAX_FAULTY_SHARE = 0.01
 EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
 
 
 def is_scanty(t: Tables) -> bool:
     """Tell whether the recording holds too little device work for any claim of its own."""
-    return t.device_id >= 0 and len(t.tasks.start) < FEW_TASKS
+    return t.device_id >= 0 and len(t.tasks.start) < MIN_TASKS
 
 
 def trust_notes(t: Tables) -> Iterator[Note]:
@@ -31,6 +31,8 @@ def trust_notes(t: Tables) -> Iterator[Note]:
     yield from t.steps.notes
     info = t.capture.info
     yield from (Note(text) for text in (info.notes if info else ()))
+    if varies := variation_note(t):
+        yield Note(varies)
     if (share := ready_share(t)) > MAX_UNSCHEDULED_SHARE:
         yield Note(
             f"The training thread was runnable but not scheduled for {share:.0%} of the time: the CPU is "
@@ -51,7 +53,7 @@ def trust_notes(t: Tables) -> Iterator[Note]:
             "Record a few whole steps."
         )
     share = lost_share(t)
-    if share > MIN_LOST:
+    if share > MIN_LOST_SHARE:
         num = len(launches_without_task(t))
         yield Note(
             f"{num} launches ({share:.1%}) have no device task in the file: some device work is missing.",
@@ -59,10 +61,10 @@ def trust_notes(t: Tables) -> Iterator[Note]:
         )
     coarse = bool((t.trace.events.start % 1000 == 0).all())  # whole microseconds: a shorter task reads as zero
     zero = 0 if coarse else int((t.tasks.end <= t.tasks.start).sum())
-    if zero > MANY_ZERO * len(t.tasks.start):
+    if zero > MAX_FAULTY_SHARE * len(t.tasks.start):
         yield Note(f"{zero} of {len(t.tasks.start)} device tasks have no duration.", "lost-records")
     unknown = int((t.tasks.launch < 0).sum())
-    if unknown > MANY_ZERO * len(t.tasks.start):
+    if unknown > MAX_FAULTY_SHARE * len(t.tasks.start):
         yield Note(
             f"{unknown} of {len(t.tasks.start)} device tasks have no launch in the file: who queued them is not known."
         )
@@ -80,7 +82,7 @@ def _of_clocks(t: Tables) -> Iterator[Note]:
     launch = t.tasks.launch
     ahead = (t.trace.events.start[launch] - t.tasks.start)[launch >= 0]
     early = int((ahead > EARLY_NS).sum())
-    if early > MANY_ZERO * len(launch):
+    if early > MAX_FAULTY_SHARE * len(launch):
         yield Note(
             f"{early} of {len(launch)} device tasks begin before they are launched, by up to {ahead.max() / 1e3:.0f} "
             "µs: the clocks of host and device disagree, so what the device waited for may be read wrongly."

@@ -47,6 +47,8 @@ def matches_verdict(found: Verdict, rule: RuleMeta) -> bool:
     """Return whether a rule looks where the verdict points: at kernels on a full device, at idle time elsewhere."""
     if rule.kind == "state":
         return False
+    if rule.kind == "run":
+        return True
     if found == "no-gpu" or not rule.computes:
         return True
     return (rule.kind in ("trust", "idle")) != (found == "kernel-bound")
@@ -55,43 +57,83 @@ def matches_verdict(found: Verdict, rule: RuleMeta) -> bool:
 def dominant(
     found: Verdict, findings: Sequence[Finding], step_ns: float, num_steps: int, at: Thresholds = THRESHOLDS
 ) -> Finding | None:
+    """Return the finding that answers: what the whole run shows, where that costs most, else one of the step."""
+    of_step = _of_step(found, [f for f in findings if f.share is None], step_ns, num_steps, at)
+    of_run = max((f for f in findings if f.share is not None), key=lambda f: f.share_of(step_ns), default=None)
+    if of_run is None or of_run.share_of(step_ns) < at.known_share:
+        return of_step
+    if of_step is None:
+        return of_run
+    near = at.near_share * (at.recurs_in if META[of_step.rule].inflated else 1.0)
+    return of_run if of_run.share_of(step_ns) >= near * of_step.share_of(step_ns) else of_step
+
+
+def _of_step(
+    found: Verdict, findings: Sequence[Finding], step_ns: float, num_steps: int, at: Thresholds
+) -> Finding | None:
     """Return the finding that answers, None where none looks where the verdict points; findings come largest first.
 
-    On a full device where no kernel is a waste, waiting of 10 % of the step answers. Time without a known cause is no
-    answer beside a cause of 10 % of the step. Recording makes some causes longer than they are: where another one is
-    nearly as large and recurs in most steps, it is preferred to one of those. A finding whose cause costs next to
-    nothing, since other work would take its time, gives way to one that costs 10 %.
+    It is the largest one, unless a step without its cause would hardly be shorter, or a step without another's cause
+    would be much shorter. On a full device without a wasteful kernel, waiting answers that makes the step longer. Time
+    without a known cause is no answer beside a cause of 10 % of the step. Recording makes some causes longer than they
+    are: where another one is nearly as large and recurs in most steps, it is preferred to one of those.
     """
+    costly = [f for f in findings if _cost_ns(f) >= at.answering_share * step_ns]
     large = [f for f in findings if f.lost_ns >= at.answering_share * step_ns]
     answers = [f for f in large if matches_verdict(found, META[f.rule])]
-    if not answers and found == "kernel-bound":
-        answers = [f for f in large if _is_waiting(f) and f.lost_ns >= at.known_share * step_ns]
-    costly = [f for f in answers if _relief_share(f, step_ns) >= at.known_share and META[f.rule].explains]
-    if costly:
-        answers = [f for f in answers if _relief_share(f, step_ns) >= at.answering_share]
+    if found != "kernel-bound":
+        answers = [f for f in costly if matches_verdict(found, META[f.rule])] or answers
+    elif any(_cost_ns(f) >= at.known_share * step_ns for f in answers):
+        answers = [f for f in answers if f in costly]
+    elif not answers:
+        answers = [f for f in costly if _is_waste(f) or (_is_waiting(f) and f.lost_ns >= at.known_share * step_ns)]
     known = [f for f in answers if META[f.rule].explains]
-    if known and known[0].lost_ns >= at.known_share * step_ns:
+    if any(_size_ns(f) >= at.known_share * step_ns for f in known):
         answers = known
-    if not answers or not META[answers[0].rule].inflated:
-        return answers[0] if answers else None
+    answer = next(iter(answers), None) if found == "kernel-bound" else _costliest(answers, at)
+    if answer is None or not META[answer.rule].inflated:
+        return answer
     near = (
         f
         for f in answers
         if not (META[f.rule].inflated or META[f.rule].kind == "trust")
-        and f.lost_ns >= at.near_share * answers[0].lost_ns
+        and _size_ns(f) >= at.near_share * _size_ns(answer)
         and f.count >= at.recurs_in * num_steps
     )
-    return next(near, answers[0])
+    return next(near, answer)
 
 
-def _relief_share(finding: Finding, step_ns: float) -> float:
-    """Return what a step without the cause saves, where that was replayed, else what it loses."""
-    return (finding.lost_ns if finding.relief_ns is None else finding.relief_ns) / step_ns
+def _costliest(findings: Sequence[Finding], at: Thresholds) -> Finding | None:
+    """Return the first finding, or one that costs clearly more by a replay of all of them."""
+    if not findings or any(f.relief_ns is None for f in findings):
+        return next(iter(findings), None)
+    most = max(findings, key=_cost_ns)
+    return most if _cost_ns(most) >= at.clear_factor * _cost_ns(findings[0]) else findings[0]
+
+
+def _cost_ns(finding: Finding) -> float:
+    """Return what a step without the cause saves, where that was replayed, else what the cause takes of it.
+
+    Other work may take the time that a cause leaves; and a host that need not wait gets ahead, which saves more than
+    the pause itself.
+    """
+    return finding.lost_ns if finding.relief_ns is None else finding.relief_ns
+
+
+def _size_ns(finding: Finding) -> float:
+    """Return the larger of what a cause takes and what a step without it saves."""
+    return max(finding.lost_ns, _cost_ns(finding))
 
 
 def _is_waiting(finding: Finding) -> bool:
     rule = META[finding.rule]
     return rule.kind == "idle" and rule.explains
+
+
+def _is_waste(finding: Finding) -> bool:
+    """Return whether it is waiting that a full device need not have, and that recording does not make longer."""
+    rule = META[finding.rule]
+    return _is_waiting(finding) and finding.relief_ns is not None and not rule.inflated and rule.cause != "pause"
 
 
 def headline(found: Verdict, queue: Queue | None, step_ns: float, largest: Finding | None) -> str:
@@ -112,7 +154,8 @@ def headline(found: Verdict, queue: Queue | None, step_ns: float, largest: Findi
         )
     if largest is None:
         return f"{state}, and nothing stands out as waste."
-    return f"{state}; the largest cost: {_lower(largest.title)} ({largest.lost_ns / step_ns:.0%} of the step)."
+    of = "step" if largest.share is None else "run"
+    return f"{state}; the largest cost: {_lower(largest.title)} ({largest.share_of(step_ns):.0%} of the {of})."
 
 
 def _lower(title: str) -> str:

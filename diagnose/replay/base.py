@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.intervals import total
-from diagnose.model.rules import Cause
+from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.replay.build import build
 from diagnose.replay.graph import Graph
 from diagnose.replay.simulate import owners, period_ns, simulate
@@ -40,7 +40,7 @@ class ReplayBase(NamedTuple):
 
     def refuses(self, cause: Cause) -> bool:
         """Return whether the replay cannot show what happens without a cause."""
-        return bool(self.why_not) and (not self.is_hostless or cause in ("host-work", "device-wait"))
+        return bool(self.why_not) and (not self.is_hostless or cause in FREES_HOST)
 
     @property
     def is_reliable(self) -> bool:

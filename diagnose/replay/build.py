@@ -9,10 +9,11 @@ import numpy.typing as npt
 
 from diagnose.model.events import Ints
 from diagnose.model.intervals import distinct
-from diagnose.replay.graph import Edge, Graph
+from diagnose.replay.graph import Edge, Graph, usual_delay
 from diagnose.replay.host_events import AWAITED, MARK, Points, find_points, handoffs
-from diagnose.replay.waits import MARGIN_NS, awaited, inferred_events, recorded_events
+from diagnose.replay.waits import LATE_NS, MARGIN_NS, awaited, inferred_events, recorded_events, room_given
 from diagnose.tables import Tables
+from diagnose.tables.device import Tasks
 
 __all__ = ["build", "graph_of"]
 
@@ -48,7 +49,7 @@ def build(t: Tables) -> Graph:
     rank[order] = np.arange(len(order))
     slack = nodes.start[dst] - nodes.end[src]
     sound = (rank[src] < rank[dst]) & (slack >= -MARGIN_NS)
-    sound |= (kind == Edge.LAUNCH) & (rank[src] < rank[dst])
+    sound |= ((kind == Edge.LAUNCH) | (kind == Edge.ROOM)) & (rank[src] < rank[dst])
     src, dst, kind, num = src[sound], dst[sound], kind[sound], len(sound)
     src, dst, kind = _with_roots(src, dst, kind, len(rank))
     late = (nodes.start[dst] - nodes.end[src]).astype(np.float64)
@@ -57,6 +58,7 @@ def build(t: Tables) -> Graph:
     return Graph(
         row=nodes.row[order],
         is_task=nodes.is_task[order],
+        api=np.where(nodes.is_task | (nodes.row < 0), -1, t.trace.events.name[nodes.row])[order].astype(np.int32),
         lane=nodes.lane[order],
         start=nodes.start[order],
         end=nodes.end[order],
@@ -105,7 +107,7 @@ def _edges(t: Tables, points: Points) -> Columns:
     before = _previous(points.thread) + 1
     passed = handoffs(t, points)
     given = np.flatnonzero(passed >= 0)
-    ahead = _previous(tasks.stream.astype(np.int64))
+    ahead = _before_on_stream(tasks)
     behind = np.flatnonzero(ahead >= 0)
     launched, launch = _launches(points, tasks.launch)
     waited, ended = awaited(t, points)
@@ -113,8 +115,10 @@ def _edges(t: Tables, points: Points) -> Columns:
     allowed = np.full(len(tasks.row), t.steps.window[0])
     allowed[behind] = tasks.end[ahead[behind]]
     allowed[launched] = np.maximum(allowed[launched], points.time[launch])
-    known = set(recorded[1])
-    inferred = [p for p in zip(*inferred_events(t, allowed), strict=True) if p[1] not in known]
+    late = np.flatnonzero(tasks.start - allowed > LATE_NS)
+    late = late[~np.isin(late, recorded[1])]
+    inferred = inferred_events(t, late, allowed)
+    given_room = room_given(t, late[~np.isin(late, inferred[1])])
     parts = [
         (before, host, np.where(points.sort == AWAITED, Edge.CALL, Edge.THREAD)),
         (passed[given] + 1, given + 1, Edge.HANDOFF),
@@ -122,17 +126,26 @@ def _edges(t: Tables, points: Points) -> Columns:
         (launch + 1, launched + first, Edge.LAUNCH),
         (np.array(waited, np.intp) + first, np.array(ended, np.intp) + 1, Edge.WAIT),
         (np.array(recorded[0], np.intp) + first, np.array(recorded[1], np.intp) + first, Edge.EVENT),
-        (
-            np.array([p[0] for p in inferred], np.intp) + first,
-            np.array([p[1] for p in inferred], np.intp) + first,
-            Edge.INFERRED,
-        ),
+        (inferred[0] + first, inferred[1] + first, Edge.INFERRED),
+        (given_room[0] + first, given_room[1] + first, Edge.ROOM),
     ]
     return (
         np.concatenate([p[0] for p in parts]).astype(np.intp),
         np.concatenate([p[1] for p in parts]).astype(np.intp),
         np.concatenate([np.broadcast_to(np.asarray(p[2], np.int8), p[1].shape) for p in parts]).astype(np.int8),
     )
+
+
+def _before_on_stream(tasks: Tasks) -> Index:
+    """Return, for each task, the one that its stream did before it, -1 for the first.
+
+    Nodes of one graph may overlap on a stream; each follows the last one to end before it then.
+    """
+    ahead = _previous(tasks.stream.astype(np.int64))
+    for task in np.flatnonzero((ahead >= 0) & (tasks.end[ahead] > tasks.start + MARGIN_NS)).tolist():
+        earlier = np.flatnonzero((tasks.stream[:task] == tasks.stream[task]) & (tasks.end[:task] <= tasks.start[task]))
+        ahead[task] = earlier[tasks.end[earlier].argmax()] if len(earlier) else -1
+    return ahead
 
 
 def _previous(lane: Ints) -> Index:
@@ -181,6 +194,5 @@ def _delays(
     binding[order[np.append(True, dst[order][1:] != dst[order][:-1])[: len(order)]]] = True
     usual = np.zeros(len(Edge))
     for each in distinct(kind).tolist():
-        of_kind = slack[binding & (kind == each)]
-        usual[each] = float(np.sort(of_kind)[len(of_kind) // 2]) if len(of_kind) else 0.0
+        usual[each] = usual_delay(slack[binding & (kind == each)])
     return np.where(binding, slack, np.minimum(slack, np.maximum(usual[kind], 0))), binding

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
-from diagnose.model.rules import Cause
+from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.replay.base import replay_base
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.remove_cause import remove_cause
@@ -39,7 +39,7 @@ def effect_of_share(t: Tables, finding: Finding, cause: Cause, shares: tuple[flo
         return None
     part = f"between {least:.0%} and {most:.0%}" if least < most else f"{most:.0%}"
     assumption = f"The change takes {part} of the cause away."
-    limit_ns = limit_of(t, finding, frees_host=cause in ("host-work", "device-wait"))
+    limit_ns = limit_of(t, finding, frees_host=cause in FREES_HOST)
     if cause == "device-wait":
         assumption, limit_ns = "Nothing else needs the value at once.", t.steps.step_ns
     return Effect(remove_cause(t, finding, cause, least), transform, limit_ns, assumption)

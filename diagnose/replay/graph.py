@@ -17,9 +17,11 @@ import numpy.typing as npt
 
 from diagnose.model.events import Ints
 
-__all__ = ["Edge", "Graph", "Times", "Transform"]
+__all__ = ["Edge", "Graph", "Times", "Transform", "usual_delay"]
 
 Index = npt.NDArray[np.intp]
+
+MIDDLE = (0.1, 0.9)  # of the delays of a kind: those between count as usual
 
 
 class Edge(IntEnum):
@@ -34,6 +36,7 @@ class Edge(IntEnum):
     CALL = 6  # begin -> end of a blocking call: what it costs when there is nothing to wait for
     WAIT = 7  # device task -> end of the blocking call that waits for it
     BEFORE = 8  # begin of the window -> what was already under way
+    ROOM = 9  # a kernel that fills the device -> a task of another stream, which starts in its last wave
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Graph:
 
     row: Index  # row of Trace.events: the task, or the call at the point that ends a segment; -1 for marks
     is_task: npt.NDArray[np.bool_]
+    api: npt.NDArray[np.int32]  # of a point at a call: the row of Trace.names; -1 else
     lane: Ints  # stream of a task, thread of a segment
     start: Ints  # measured
     end: Ints  # measured
@@ -73,3 +77,15 @@ class Times(NamedTuple):
     def window_ns(self) -> float:
         """Return the length of the window."""
         return float(self.end.max() - self.end[0])
+
+
+def usual_delay(delays: npt.NDArray[np.float64]) -> float:
+    """Return the mean of the middle delays, 0 without any.
+
+    A mean, since delays add up along a path: where a file's times are whole microseconds the median of most delays is
+    0 and their sum is not. Of the middle, since what stands out has a cause of its own.
+    """
+    if not len(delays):
+        return 0.0
+    low, high = np.quantile(delays, MIDDLE, method="closest_observation")
+    return float(delays[(delays >= low) & (delays <= high)].mean())

@@ -10,19 +10,16 @@ import numpy.typing as npt
 
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered, union
-from diagnose.model.rules import Cause
+from diagnose.model.rules import HOST_WORK, Cause
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.transforms import drop_waits, scale_host, shorten_pauses, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.host_work import host_work
-from diagnose.tables.syncs import blocking_calls
+from diagnose.tables.syncs import RETURN_NS, blocking_calls
 
 __all__ = ["remove_cause", "syncs_before"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-
-# A synchronisation ends where the gap begins, or up to this time before; as in the rule host-sync.
-_SYNC_NS = 50_000
 
 
 def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
@@ -36,8 +33,8 @@ def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> 
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
     if cause == "device-wait":
         return partial(drop_waits, calls=syncs_before(t, pieces)) if fraction > 0 else None
-    if cause == "host-work":
-        stretches = union(pieces, host_work(t, finding.rule, pieces)) if t.device_id >= 0 else pieces
+    if cause in HOST_WORK:
+        stretches = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
         return partial(scale_host, stretches=stretches, factor=1 - fraction)
     if t.device_id < 0:
         return partial(scale_host, stretches=pieces, factor=1 - fraction) if len(rows) else None
@@ -56,7 +53,7 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
         return calls[:0]
     at = np.searchsorted(pieces.end, ended)
     following = np.minimum(at, len(pieces.start) - 1)
-    mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= _SYNC_NS)
+    mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= RETURN_NS)
     found: npt.NDArray[np.intp] = calls[mine]
     return found
 

@@ -10,7 +10,13 @@ import numpy.typing as npt
 
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, covered, distinct
-from diagnose.replay.graph import Edge, Graph
+from diagnose.replay.graph import Edge, Graph, usual_delay
+
+Index = npt.NDArray[np.intp]
+Floats = npt.NDArray[np.float64]
+
+MIN_KNOWN = 5  # delays of an API, for a usual one
+MAX_LEFT_OUT = 50  # of more delays one is a fiftieth of the mean at most
 
 __all__ = ["drop_waits", "scale_host", "scale_kernels", "shorten_pauses", "shorten_tasks", "typical_delays"]
 
@@ -51,21 +57,37 @@ def scale_host(graph: Graph, stretches: Intervals, factor: float) -> Graph:
 
 
 def typical_delays(graph: Graph, held_out_from: int | None = None) -> Graph:
-    """Replace every measured delay by the median of its kind: what is left of the truth is what the graph explains.
+    """Replace every measured delay by the usual one of the others of its kind: what is left is what the graph explains.
 
-    With ``held_out_from`` (ns on the trace's clock) only nodes that ended later are changed, and the medians are
-    those of the nodes before. What the begin of the window handed over, and calls that cost the host itself, stay
-    as measured.
+    Launches and waits are of the kind of their API where it has enough of them. With ``held_out_from`` (ns on the
+    trace's clock) only nodes that ended later are changed, and the delays are those of the nodes before. What the begin
+    of the window handed over, and calls that cost the host itself, stay as measured, and so does what is alone of its
+    kind.
     """
     later = graph.end[graph.dst] > (-1 if held_out_from is None else held_out_from)
     learned = graph.binding if held_out_from is None else graph.binding & ~later
     delay = graph.delay.copy()
-    for kind in (Edge.LAUNCH, Edge.STREAM, Edge.EVENT, Edge.INFERRED, Edge.WAIT):
+    for kind in (Edge.LAUNCH, Edge.STREAM, Edge.EVENT, Edge.INFERRED, Edge.WAIT, Edge.ROOM):
         mine = graph.kind == kind
-        seen = graph.delay[mine & learned]
-        usual = max(0.0, float(np.percentile(seen, 50, method="lower"))) if len(seen) else 0.0
-        delay[mine & later] = usual
+        caller = graph.api[graph.src if kind == Edge.LAUNCH else graph.dst]
+        by_api = kind in (Edge.LAUNCH, Edge.WAIT)
+        for api in distinct(caller[mine]).tolist() if by_api else [None]:
+            of_api = mine if api is None else mine & (caller == api)
+            known = of_api & learned
+            known = known if known.sum() >= MIN_KNOWN else mine & learned
+            _replace_delays(graph, delay, np.flatnonzero(of_api & later), np.flatnonzero(known), kind)
     return replace(graph, delay=delay)
+
+
+def _replace_delays(graph: Graph, delay: Floats, edges: Index, known: Index, kind: Edge) -> None:
+    """Give each edge the usual delay of the known ones without itself; of many one makes no difference."""
+    seen = graph.delay[known]
+    floor = -np.inf if kind == Edge.ROOM else 0.0  # what gets room starts before the kernel that gave it ends
+    delay[edges] = max(usual_delay(seen), floor) if len(seen) else delay[edges]
+    if len(known) <= MAX_LEFT_OUT:
+        for edge in np.intersect1d(edges, known).tolist():
+            others = seen[known != edge]
+            delay[edge] = max(usual_delay(others), floor) if len(others) else graph.delay[edge]
 
 
 def shorten_tasks(graph: Graph, rows: npt.NDArray[np.intp], less: npt.NDArray[np.float64]) -> Graph:

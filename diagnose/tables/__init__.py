@@ -18,6 +18,7 @@ from diagnose.tables import device, host, names
 from diagnose.tables.causes import Causes, assign
 from diagnose.tables.gaps import Gaps, find_gaps, one_gap
 from diagnose.tables.host import Layers
+from diagnose.tables.launch_latency import launch_latency
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.steps import Steps, find_steps
 
@@ -67,16 +68,21 @@ class Tables:
         return device.partition(self.occupancy, end - start)
 
     @cached_property
+    def launch_latency(self) -> int | None:
+        """How long after its launch a task starts that waits for nothing else, ns; None where no task shows it."""
+        return launch_latency(self.trace, self.tasks, self.occupancy.idle)
+
+    @cached_property
     def queue(self) -> Queue:
         """The queue's figures."""
-        return queue_numbers(self.trace, self.tasks, self.occupancy, self.steps)
+        return queue_numbers(self.trace, self.tasks, self.occupancy, self.steps, self.launch_latency)
 
     @cached_property
     def gaps(self) -> Gaps:
         """The idle regions; without a device the whole window, which the host's own rules divide."""
         if self.device_id < 0:
             return one_gap(*self.steps.window)
-        return find_gaps(self.trace, self.tasks, self.occupancy.idle)
+        return find_gaps(self.trace, self.tasks, self.occupancy.idle, self.launch_latency)
 
     @cached_property
     def causes(self) -> Causes:

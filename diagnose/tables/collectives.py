@@ -72,7 +72,7 @@ def exposed_small(t: Tables) -> Intervals:
 def collectives_of_calls(t: Tables) -> Rows:
     """Return the rows of host collectives that are parts of a barrier or an object collective, on any thread.
 
-    The light window shows only that, say, an all-gather ran. The attribution window has the Python frames: a kind of
+    The timing window shows only that, say, an all-gather ran. The attribution window has the Python frames: a kind of
     collective that runs mostly inside `barrier` or `all_gather_object` there is taken for such a part here too.
     """
     named = t.capture.attribution or t.trace

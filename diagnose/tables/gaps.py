@@ -11,16 +11,10 @@ from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, among, distinct, union
 from diagnose.tables.device import Tasks
+from diagnose.tables.launch_latency import LATENCY_SPREAD, MIN_LATENCY_NS, latency_bound
 
-__all__ = ["Gaps", "find_gaps", "late_tasks", "latency_bound", "launch_latency", "launches_unlinked", "one_gap"]
+__all__ = ["Gaps", "find_gaps", "launches_unlinked", "one_gap"]
 
-# Time from the end of a launch call to the start of its task on an empty device: 2 to 3 µs on most machines, 14 to 24
-# on some HIP ones, over 100 under virtualisation. It is measured where the trace has launches onto an empty device;
-# up to the bound it belongs to the launch, and what is longer waited for something else.
-MIN_LATENCY_NS = 10_000  # of the bound, and the bound where nothing can be measured
-MAX_LATENCY_NS = 500_000
-LATENCY_SPREAD = 1.5  # from the median to the bound; the upper quartile lies at 1.05 to 1.4 times the median
-MIN_LAUNCHES = 5  # onto an empty device, for a measurement
 MIN_LINKED = 0.5
 
 
@@ -58,36 +52,13 @@ class Gaps(NamedTuple):
         return union((self.queued_at[keep], self.end[keep]))
 
 
-def late_tasks(trace: Trace, tasks: Tasks) -> Mask:
-    """Return which tasks were launched onto an empty device: everything before had finished when the launch began."""
-    known = tasks.launch >= 0
-    order = np.argsort(tasks.start, kind="stable")
-    ended = np.empty(len(order), np.int64)
-    ended[order] = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(tasks.end[order])[:-1])
-    late: Mask = known & (trace.events.start[tasks.launch] >= ended)
-    return late
+def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals, launch_latency: int | None) -> Gaps:
+    """Return the idle regions with their neighbours and their launch.
 
-
-def launch_latency(trace: Trace, tasks: Tasks) -> int | None:
-    """Return the median time from the end of a launch onto an empty device to the task's start, ns.
-
-    Copies are left out, since many of their calls return only when the copy is done. None where too few launches
-    found the device empty.
+    A task that starts one launch latency after its launch waited for nothing else, also where the launch was in flight
+    before the gap began: all of that gap is the host's part.
     """
-    late = late_tasks(trace, tasks) & ~(tasks.is_copy | tasks.is_collective)
-    delay = tasks.start[late] - trace.events.end[tasks.launch[late]]
-    delay = delay[delay >= 0]
-    return int(np.median(delay)) if len(delay) >= MIN_LAUNCHES else None
-
-
-def latency_bound(latency: int | None) -> int:
-    """Return up to which length a pause before a task belongs to its launch, ns."""
-    return int(np.clip(LATENCY_SPREAD * (latency or 0), MIN_LATENCY_NS, MAX_LATENCY_NS))
-
-
-def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
-    """Return the idle regions with their neighbours and their launch."""
-    latency = latency_bound(launch_latency(trace, tasks))
+    latency = latency_bound(launch_latency)
     start, end = idle
     num = len(tasks.start)
     after = np.searchsorted(tasks.start, end, side="left")
@@ -104,7 +75,8 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals) -> Gaps:
         late |= ~known & (end - start >= latency)
         returned = np.where(~known & late, end, returned)
         launch_start = np.where(~known & late, end, launch_start)
-    queued_at = np.where(late, returned + latency, returned)
+    in_flight = known & (end - returned <= LATENCY_SPREAD * (launch_latency or 0))
+    queued_at = np.where(late | in_flight, returned + latency, returned)
     queued_at = np.where(has_after, np.clip(queued_at, start, end), end)
     launch_start = np.where(has_after, np.clip(launch_start, start, queued_at), end)
     return Gaps(

@@ -12,6 +12,7 @@ import numpy as np
 
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, distinct
+from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames
 from diagnose.tables.host_gaps import host_gaps
@@ -19,21 +20,21 @@ from diagnose.tables.names import LOADER_NEXT
 
 __all__ = ["host_work", "waits_for_workers"]
 
-_LOADING = "data-stall"
+_LOADING_RULE = "data-stall"
 MIN_WAITING = 0.1  # of the window: less is what it takes to fetch a batch that is there
 
 
-def host_work(t: Tables, rule: str, pieces: Intervals) -> Intervals:
-    """Return the host's work behind a rule's idle pieces; nothing where only the pieces are known."""
-    found = _WORK.get(rule)
+def host_work(t: Tables, cause: Cause, pieces: Intervals) -> Intervals:
+    """Return the host's work behind the idle pieces of a cause; nothing where only the pieces are known."""
+    found = _WORK.get(cause)
     return found(t, pieces) if found is not None and len(pieces.start) else EMPTY
 
 
 def waits_for_workers(t: Tables, without: str) -> bool:
     """Return whether the device idles, also without a rule's cause, until workers have loaded the next batch."""
-    if without == _LOADING:
+    if without == _LOADING_RULE:
         return False
-    pieces = t.causes.of(_LOADING)
+    pieces = t.causes.of(_LOADING_RULE)
     idle = int((t.causes.end - t.causes.start)[pieces].sum())
     rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
     in_process = any("SingleProcess" in t.trace.names[name] for name in distinct(t.trace.events.name[rows]).tolist())
@@ -63,11 +64,10 @@ def _between_operators(t: Tables, pieces: Intervals) -> Intervals:
     return Intervals(gaps.start[touched], gaps.end[touched])
 
 
-_WORK: Mapping[str, Callable[[Tables, Intervals], Intervals]] = {
-    "allocator-stall": _allocating,
-    _LOADING: _loading,
-    "gc-pause": _collecting,
-    "off-cpu": _between_operators,
-    "python-stall": _between_operators,
-    "recompilation": _compiling,
+_WORK: Mapping[Cause, Callable[[Tables, Intervals], Intervals]] = {
+    "loading": _loading,
+    "allocation": _allocating,
+    "collection": _collecting,
+    "compilation": _compiling,
+    "between-operators": _between_operators,
 }

@@ -12,6 +12,7 @@ from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, matching, rows_of
 
 __all__ = ["graph_holes", "launches_without_task", "lost_share", "time_without_task"]
 
+MIN_LOST_SHARE = 0.001  # of the launches in the window: where more have no device task, work is missing from the file
 MIN_HOLE_NS = 1_000_000  # nodes of a graph follow each other within some µs
 
 

@@ -1,6 +1,7 @@
 """Which operator launched each device task, and with which inputs.
 
-Where the trace has no shapes of its own, as a light window, they come from the attribution window: see ``match_tasks``.
+Where the trace has no shapes of its own, as that of a timing window, they come from the attribution window: see
+``match_tasks``.
 """
 
 from __future__ import annotations

@@ -9,18 +9,22 @@ from diagnose.model.diagnosis import Queue
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, covered, distinct, total
 from diagnose.tables.device import Occupancy, Tasks
-from diagnose.tables.gaps import late_tasks, latency_bound, launch_latency, launches_unlinked
+from diagnose.tables.gaps import launches_unlinked
+from diagnose.tables.launch_latency import late_tasks, latency_bound
 from diagnose.tables.steps import Steps
 
 __all__ = ["depth_over_time", "queue_numbers"]
 
 
-def depth_over_time(trace: Trace, tasks: Tasks, window: tuple[int, int]) -> tuple[Ints, Ints]:
+def depth_over_time(
+    trace: Trace, tasks: Tasks, window: tuple[int, int], launch_latency: int | None
+) -> tuple[Ints, Ints]:
     """Return (time, depth): from each time on, that many launches are unfinished; starts at the window.
 
-    A launch of many tasks, as of a graph, counts as one until its last task has ended.
+    A launch of many tasks, as of a graph, counts as one until its last task has ended. A launch that has not reached
+    the device yet is no work that waits there: it counts from one launch latency on.
     """
-    begun = np.where(tasks.launch >= 0, trace.events.start[tasks.launch], tasks.start)
+    begun = np.where(tasks.launch >= 0, trace.events.start[tasks.launch] + (launch_latency or 0), tasks.start)
     begun = np.clip(np.minimum(begun, tasks.start), window[0], window[1])
     ended = tasks.end
     if len(begun):
@@ -36,14 +40,13 @@ def depth_over_time(trace: Trace, tasks: Tasks, window: tuple[int, int]) -> tupl
     return time[last], depth[last]
 
 
-def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps) -> Queue:
+def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps, launch_latency: int | None) -> Queue:
     """Return the queue's figures over the window; percentiles of the depth are weighted by time."""
     start, end = steps.window
-    time, depth = depth_over_time(trace, tasks, steps.window)
+    time, depth = depth_over_time(trace, tasks, steps.window, launch_latency)
     weight = np.diff(np.append(time, end))
     p50, p90 = _weighted_percentiles(depth, weight, (0.5, 0.9))
     known = tasks.launch >= 0
-    latency = launch_latency(trace, tasks)
     delay = np.maximum(tasks.start[known] - trace.events.end[tasks.launch[known]], 0)
     return Queue(
         busy_share=total(parts.busy) / (end - start),
@@ -52,10 +55,10 @@ def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps) ->
         depth_p90=p90,
         empty_share=float(weight[depth <= 0].sum() / max(1, weight.sum())),
         launches_per_step=len(distinct(tasks.launch[known])) / steps.num,
-        late_share=_late_share(trace, tasks, parts, latency_bound(latency)),
+        late_share=_late_share(trace, tasks, parts, latency_bound(launch_latency)),
         delay_p50_ns=int(np.median(delay)) if len(delay) else 0,
         busy_depth_p50=None if launches_unlinked(tasks) else _busy_depth(time, depth, end, parts.busy),
-        launch_latency_ns=latency,
+        launch_latency_ns=launch_latency,
     )
 
 

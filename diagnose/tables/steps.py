@@ -2,8 +2,8 @@
 
 With step marks a step runs from its `ProfilerStep#n` mark to the next one, and the window reaches to the end of
 the last step or of the last device task that it launched, whichever is later: the device runs behind the host, and
-what it still has to do belongs to the step. By the same token it begins with the first task where the device was still
-busy with what came before. Without marks the window runs from the first launch or device task to
+what it still has to do belongs to the step. By the same token it begins, where the device was behind the host from the
+start, when the device was done with what came before. Without marks the window runs from the first launch or device task to
 the end of the last one, and counts as one step.
 """
 
@@ -131,7 +131,34 @@ def _window(trace: Trace, start: int, end: int) -> tuple[int, int]:
         return start, end
     stop = max(end, int(events.end[mine].max()))
     begin = _after_cropped_work(trace, tasks[events.end[tasks] > start], (start, end))
-    return (begin if begin is not None and begin < stop else start), stop
+    if begin is None:
+        begin = _after_earlier_work(trace, tasks, mine, start)
+    return (begin if begin < stop else start), stop
+
+
+def _after_earlier_work(trace: Trace, tasks: Rows, mine: Rows, start: int) -> int:
+    """Return when the device was done with what had been queued before the steps; their begin where nothing waited.
+
+    Queued before are tasks with an earlier launch, and those without a record of it that ran on their stream before any
+    of the steps: the recording of launches began later. So far the device ran behind the host as the steps began; at
+    their end it does too, and that part of the window would count twice.
+    """
+    events = trace.events
+    linked = mine[events.cause[mine] >= 0]
+    num = int(events.stream[tasks].max(initial=0)) + 1
+    first = np.full(num, -1, np.int64)  # of each stream: when the first task of the steps began
+    in_turn = linked[np.argsort(-events.start[linked], kind="stable")]
+    first[events.stream[in_turn]] = events.start[in_turn]
+    launched = events.cause[tasks]
+    is_earlier = np.where(
+        launched >= 0, events.start[launched] < start, events.start[tasks] < first[events.stream[tasks]]
+    )
+    earlier, own = tasks[is_earlier], tasks[~is_earlier]
+    done = np.full(num, start, np.int64)
+    np.maximum.at(done, events.stream[earlier], events.end[earlier])
+    if not (events.start[events.cause[linked]] < done[events.stream[linked]]).any():
+        return start
+    return max(start, min(int(done.max()), int(events.start[own].min())))
 
 
 def _after_cropped_work(trace: Trace, tasks: Rows, window: tuple[int, int]) -> int | None:

@@ -10,7 +10,9 @@ from diagnose.model.intervals import distinct
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BLOCKING, rows_of
 
-__all__ = ["blocking_calls"]
+__all__ = ["RETURN_NS", "blocking_calls"]
+
+RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 
 # A copy call that is still running this long after its copy began waits for it: a call that queues one returns first.
 _MARGIN_NS = 2_000

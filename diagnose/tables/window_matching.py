@@ -1,4 +1,4 @@
-"""Matches each device task of the light window with the same task in the attribution window, which recorded shapes.
+"""Matches each device task of the timing window with the same task in the attribution window, which recorded shapes.
 
 A step is recognised by the names of its tasks in the order of their launches: where a step of the attribution window
 has the very same list, the two are the same work, task by task. Steps without a match stay without shapes.
@@ -12,7 +12,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.intervals import distinct
 from diagnose.tables import Tables
 
-__all__ = ["Rows", "match_tasks"]
+__all__ = ["match_tasks"]
 
 
 def match_tasks(t: Tables, named: Tables) -> Rows:

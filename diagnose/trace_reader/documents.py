@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
 from diagnose.errors import InputError
-from diagnose.model.capture import REMEDY, CaptureInfo, Samples
+from diagnose.model.capture import MAX_INFO_BYTES, REMEDY, CaptureInfo, RunSteps, Samples
 from diagnose.model.decoding import decode
-from diagnose.model.records import Time
+from diagnose.model.records import Count, Time
 from diagnose.text.masking import mask_command, mask_text
 from diagnose.trace_reader.source import open_source
 
-__all__ = ["read_info", "read_lines", "read_samples"]
+__all__ = ["read_info", "read_lines", "read_samples", "read_steps"]
 
 _CHUNK = 1 << 18
-# Decompressed. A description holds at most twenty thousand rows of a dozen series for each GPU; a sampler that looks
-# every 2 ms fills 50 bytes with a row.
-MAX_INFO_BYTES, MAX_SAMPLES_BYTES = 256 << 20, 128 << 20
+MAX_SAMPLES_BYTES = 128 << 20  # decompressed: a sampler that looks every 2 ms fills 50 bytes with a row
 MAX_LINES_BYTES = 32 << 20  # source lines: 2,000 of 400 characters are written
+MAX_STEPS_BYTES = 64 << 20  # 200,000 steps of eight numbers are written
 MAX_PLACES = 1 << 20
 
 
@@ -32,6 +31,19 @@ class _SampleRows(msgspec.Struct, gc=False):
     place: list[Annotated[int, Meta(ge=-1, lt=MAX_PLACES)]]
     running: list[Annotated[int, Meta(ge=-1, le=1)]]
     gc: list[tuple[Time, Time]] = []  # absent where collections were not noted
+
+
+_Place: TypeAlias = tuple[str, Annotated[int, Meta(ge=-1, le=2**31 - 1)], str]
+
+
+class _StepRows(msgspec.Struct, gc=False):
+    began_ns: list[Time]
+    took_ns: list[Count]
+    state: list[Annotated[int, Meta(ge=0, le=3)]]
+    phases: dict[str, list[Count]] = {}
+    paths: Annotated[list[Annotated[list[_Place], Meta(min_length=1)]], Meta(max_length=MAX_PLACES)] = []
+    sampled_ns: list[Time] = []
+    path: list[Annotated[int, Meta(ge=0, lt=MAX_PLACES)]] = []
 
 
 class _SourceFile(msgspec.Struct, gc=False):
@@ -70,6 +82,30 @@ def read_samples(path: Path) -> Samples:
         running=np.array(rows.running, np.int8),
         places=tuple(rows.places),
         gc_runs=tuple(rows.gc),
+    )
+
+
+def read_steps(path: Path) -> RunSteps:
+    """Read the times of all steps.
+
+    Raises:
+        InputError: it cannot be read, or its columns do not fit together.
+    """
+    rows = decode(_read(path, MAX_STEPS_BYTES), _StepRows, source=str(path), remedy=REMEDY)
+    num, row = len(rows.took_ns), np.array(rows.path, np.int32)
+    columns = (rows.began_ns, rows.state, *rows.phases.values())
+    if any(len(column) != num for column in columns) or len(row) != len(rows.sampled_ns):
+        raise InputError(f"The columns of {path} do not fit together. {REMEDY}")
+    if (row >= len(rows.paths)).any():
+        raise InputError(f"The columns of {path} do not fit together. {REMEDY}")
+    return RunSteps(
+        began_ns=np.array(rows.began_ns, np.int64),
+        took_ns=np.array(rows.took_ns, np.int64),
+        state=np.array(rows.state, np.int8),
+        phases={name: np.array(column, np.int64) for name, column in rows.phases.items()},
+        paths=tuple(tuple(path) for path in rows.paths),
+        sampled_ns=np.array(rows.sampled_ns, np.int64),
+        path=row,
     )
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.capture import Capture, CaptureInfo, Samples
 from diagnose.model.events import Note, Trace
-from diagnose.trace_reader.documents import read_info, read_lines, read_samples
+from diagnose.trace_reader.documents import read_info, read_lines, read_samples, read_steps
 from diagnose.trace_reader.file import read_trace
 
 __all__ = ["open_captures"]
@@ -79,18 +79,20 @@ def _open_rank(folder: Path, info: CaptureInfo) -> Capture:
     light = _optional(folder, info.light_file, read_trace, notes)
     attribution = _optional(folder, info.attribution_file, read_trace, notes)
     samples: Samples | None = _optional(folder, info.samples_file, read_samples, notes)
+    run = _optional(folder, info.steps_file, read_steps, notes)
     lines = _optional(folder, info.lines_file, read_lines, notes)
     timing = light or attribution
     if timing is None:
         why = notes[0].text if notes else "the script ended before a step was captured. Trace it again, longer."
         raise InputError(f"{folder} holds no trace of rank {info.rank}: {why}")
     if light is None:
-        notes.append(Note("The light window is missing: times come from the window with stacks and shapes."))
+        notes.append(Note("The timing window is missing: times come from the window with stacks and shapes."))
     return Capture(
         trace=_of_rank(timing, info, notes),
         attribution=_of_rank(attribution, info, []) if light and attribution else None,
         info=info,
         samples=samples,
+        run=run,
         lines=lines or {},
     )
 

@@ -24,7 +24,7 @@ from diagnose.changes import patch_of
 from diagnose.changes.common.patching import CannotApply, Log, Undo
 from diagnose.errors import DiagnoseError
 from diagnose.trials.sentences import told
-from diagnose.trials.spec import LEAST_TIMED, Order, Run
+from diagnose.trials.spec import MIN_MEDIAN_STEPS, Order, Run
 from diagnose.trials.timing import StepTimer
 from diagnose.trials.watching import Numbers, PeakMemory, seed_everything
 
@@ -129,9 +129,9 @@ def _why_nothing(order: Order, outcome: Outcome, timer: StepTimer, timed: int) -
     error = outcome.error
     if isinstance(error, CannotApply):
         return str(error)
-    if outcome.ended == "raised" and error is not None and (order.ids or timed < LEAST_TIMED):
+    if outcome.ended == "raised" and error is not None and (order.ids or timed < MIN_MEDIAN_STEPS):
         return f"The script raised {told(error)}."
-    if timed >= LEAST_TIMED:
+    if timed >= MIN_MEDIAN_STEPS:
         return ""
     return f"The script ended after {timer.num_steps} steps that could be timed; it must run for more to be measured."
 

@@ -32,14 +32,14 @@ ENVIRONMENTS = frozenset({".venv", "venv", "node_modules"})
 ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 GIT_OBJECTS = ".git/objects"
 
-Kind = Literal["folder", "file", "link", "fifo", "text"]
+Kind = Literal["folder", "file", "link", "fifo", "text", "copy"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One name in the copy."""
 
-    kind: Kind
+    kind: Kind  # copy: a folder that is kept by another plan
     source: str  # the file to copy, where the link leads, or the text to write
     mode: int = 0o600
 

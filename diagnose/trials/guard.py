@@ -36,7 +36,8 @@ def main() -> NoReturn:
     """Run the command that the file ``sys.argv[1]`` describes and leave as it has left."""
     order = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     os.set_inheritable(order["pipe"], False)
-    ended = _Guard(order["pipe"], order["grace_s"]).run(order["command"], order["environment"])
+    guard = _Guard(order["pipe"], order["grace_s"])
+    ended = guard.run(order["command"], order["environment"], order["writable"])
     if ended is None and order["remove"] and _is_closed(order["pipe"]):
         _remove(order["remove"])
     _leave(ended)
@@ -61,9 +62,9 @@ class _Guard:
     def _hear(self, number: int, frame: object) -> None:  # noqa: ARG002  # the signature of a handler
         self._asked = self._asked or number == signal.SIGTERM
 
-    def run(self, command: list[str], environment: Mapping[str, str]) -> int | None:
-        """Return the status of the command, None where it was ended."""
-        self._pid = _start(command, environment)
+    def run(self, command: list[str], environment: Mapping[str, str], writable: list[str] | None) -> int | None:
+        """Return the status of the command, None where it was ended; it may write to ``writable`` only, if given."""
+        self._pid = _start(command, environment, writable)
         while self._status is None and not self._asked and not self._parent_is_gone():
             self._reap()
         ended = self._status
@@ -116,7 +117,7 @@ class _Guard:
         return bool(below)
 
 
-def _start(command: list[str], environment: Mapping[str, str]) -> int:
+def _start(command: list[str], environment: Mapping[str, str], writable: list[str] | None) -> int:
     guard = os.getpid()
     pid = os.fork()
     if pid:
@@ -130,6 +131,10 @@ def _start(command: list[str], environment: Mapping[str, str]) -> int:
         for number in (*HANDLED, *IGNORED):
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(environment)
+        if writable is not None:
+            from diagnose.trials.protection import restrict
+
+            restrict(writable)
         os.execvp(command[0], command)
     except OSError as error:
         print(f"{command[0]} could not be started: {error.strerror}", file=sys.stderr, flush=True)

@@ -22,7 +22,7 @@ from diagnose.changes import patch_of
 from diagnose.changes.common.patching import Log, replace_attribute
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
 from diagnose.trials.sentences import told
-from diagnose.trials.spec import LEAST_TIMED, Run
+from diagnose.trials.spec import MIN_MEDIAN_STEPS, Run
 from diagnose.trials.timing import StepTimer
 from diagnose.trials.watching import DevicePeak, Numbers, Returned
 
@@ -105,7 +105,7 @@ class InProcess:
         finally:
             numbers.remove()
         step_ns = timer.step_ns()
-        if len(step_ns) < LEAST_TIMED:
+        if len(step_ns) < MIN_MEDIAN_STEPS:
             raise CaptureError(_why_nothing(timer.num_steps, ended=finished))
         return Run(
             step_ns=step_ns,

@@ -35,7 +35,7 @@ MAX_TIMED_STEPS, MIN_TIMED_STEPS = 200, 15
 WARM_UP_SHARE = 3  # the warm-up is a third of the timed steps, at least MIN_WARM_UP_STEPS
 MIN_WARM_UP_STEPS = 10
 SLOW_STEP_NS = 1e9  # steps this long: a few must do
-FEW_STEPS = 6
+NUM_SLOW_STEPS = 6
 MAX_BLOCKS = 3  # of runs with a change, where the first ones are inconclusive
 SEEN_ONCE = "It was measured once only, for want of time; give --budget more to see it again."
 NOT_AGAIN = "A second pair of runs was not as certain, so the first may have been chance."
@@ -118,10 +118,10 @@ class _Proving:
             raise CaptureError(f"The run without changes could not be measured. {first.failure}")
         step_ns = median(first.step_ns)
         fitting = ceil(TIMED_S * 1e9 / step_ns)
-        timed = FEW_STEPS if step_ns > SLOW_STEP_NS else min(max(fitting, MIN_TIMED_STEPS), MAX_TIMED_STEPS)
+        timed = NUM_SLOW_STEPS if step_ns > SLOW_STEP_NS else min(max(fitting, MIN_TIMED_STEPS), MAX_TIMED_STEPS)
         self._runs.timed = timed
         self._runs.warm_up = (
-            max(MIN_WARM_UP_STEPS, ceil(timed / WARM_UP_SHARE)) if step_ns <= SLOW_STEP_NS else FEW_STEPS
+            max(MIN_WARM_UP_STEPS, ceil(timed / WARM_UP_SHARE)) if step_ns <= SLOW_STEP_NS else NUM_SLOW_STEPS
         )
 
     def _baseline(self) -> None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
-import stat
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-from diagnose.errors import UsageError
+from diagnose.errors import InputError, UsageError
+from diagnose.model.capture import MAX_INFO_BYTES, CaptureInfo
 from diagnose.text.masking import MASK
 from diagnose.text.plain_text import clean
 from diagnose.trials.runs import Command
 
 __all__ = ["recorded_command"]
 
-MAX_DESCRIPTION_BYTES = 64 << 20  # of capture.json; with an hour of readings of eight GPUs it has some megabytes
 MAX_COMMAND = 32_000  # characters: what is to be agreed to must be readable
-MAX_RANKS = 1_024  # started on this machine
+LOST_CHARACTER = "\ufffd"  # stands for what was no UTF-8
+MAX_STARTED_RANKS = 1_024  # started on this machine
 
 
 def recorded_command(capture: Path, launcher: tuple[str, ...]) -> Command:
@@ -32,7 +30,7 @@ def recorded_command(capture: Path, launcher: tuple[str, ...]) -> Command:
         raise UsageError(
             f"{capture} is no capture of diagnose trace, so the command to run is not known; name the script."
         )
-    info = _content(described[0])
+    info = _info(described[0])
     script, cwd, world = _script(info, described[0]), _cwd(info, described[0]), _world_size(info, described[0])
     if script[0] != "-m" and not Path(cwd, script[0]).is_file() and not Path(cwd, script[0], "__main__.py").is_file():
         raise _cannot(described[0], "its script does not exist here")
@@ -41,24 +39,23 @@ def recorded_command(capture: Path, launcher: tuple[str, ...]) -> Command:
     return Command(script, cwd, launcher)
 
 
-def _content(path: Path) -> Mapping[str, object]:
+def _info(path: Path) -> CaptureInfo:
+    """Read the description as it is: what is masked for display could not be run."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_DESCRIPTION_BYTES:
+        if not path.is_file() or path.stat().st_size > MAX_INFO_BYTES:
             raise _cannot(path, "it is no description of a capture")
-        info = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return CaptureInfo.from_json(path.read_bytes(), source=str(path))
+    except OSError as error:
         raise _cannot(path, "it cannot be read") from error
-    if not isinstance(info, dict):
-        raise _cannot(path, "it is no description of a capture")
-    return info
+    except InputError as error:
+        raise UsageError(f"{error} Or name the script instead.") from None
 
 
-def _script(info: Mapping[str, object], path: Path) -> tuple[str, ...]:
-    words = info.get("command")
-    if not isinstance(words, list) or not words or not all(_is_word(word) for word in words):
+def _script(info: CaptureInfo, path: Path) -> tuple[str, ...]:
+    words = info.command
+    if not words or not all(map(_is_word, words)):
         raise _cannot(path, "it holds no command")
-    if words[0] in ("", "<notebook>") or words == ["-m"]:
+    if words[0] in ("", "<notebook>") or words == ("-m",):
         raise _cannot(path, "it was not captured from a script")
     if sum(map(len, words)) > MAX_COMMAND:
         raise _cannot(path, f"its command is longer than {MAX_COMMAND:,} characters")
@@ -68,27 +65,26 @@ def _script(info: Mapping[str, object], path: Path) -> tuple[str, ...]:
             f"{path} holds the command with its credentials masked, so it cannot be run again from there; name the "
             f"script with its arguments: diagnose prove {first} …"
         )
-    return tuple(words)
+    return words
 
 
-def _cwd(info: Mapping[str, object], path: Path) -> Path:
-    cwd = info.get("cwd") or "."
-    if not _is_word(cwd) or not Path(str(cwd)).is_dir():
+def _cwd(info: CaptureInfo, path: Path) -> Path:
+    cwd = info.cwd or "."
+    if not _is_word(cwd) or not Path(cwd).is_dir():
         raise _cannot(path, "the folder that it ran in does not exist here")
-    return Path(str(cwd)).absolute()
+    return Path(cwd).absolute()
 
 
-def _world_size(info: Mapping[str, object], path: Path) -> int:
-    world = info.get("world_size", 1)
-    if not isinstance(world, int) or isinstance(world, bool) or not 1 <= world <= MAX_RANKS:
-        raise _cannot(path, f"its world_size is no number of ranks from 1 to {MAX_RANKS:,}")
-    return world
+def _world_size(info: CaptureInfo, path: Path) -> int:
+    if info.world_size > MAX_STARTED_RANKS:
+        raise _cannot(path, f"its world_size is no number of ranks from 1 to {MAX_STARTED_RANKS:,}")
+    return info.world_size
 
 
-def _is_word(word: object) -> bool:
-    """Tell whether the operating system would take it as an argument."""
+def _is_word(word: str) -> bool:
+    """Return whether the operating system would take it as an argument, and it is what was recorded."""
     try:
-        return isinstance(word, str) and b"\0" not in os.fsencode(word)
+        return LOST_CHARACTER not in word and b"\0" not in os.fsencode(word)
     except UnicodeEncodeError:
         return False
 

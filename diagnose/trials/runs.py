@@ -8,6 +8,7 @@ import shlex
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,9 +23,12 @@ from diagnose.text.masking import MASK, mask_command
 from diagnose.text.plain_text import clean
 from diagnose.trials.copy_plan import CopyPlan, plan_copy
 from diagnose.trials.guard import BOOTSTRAP as GUARD
+from diagnose.trials.original_names import name_originals
 from diagnose.trials.originals import Originals
+from diagnose.trials.protection import can_restrict, writable_places
 from diagnose.trials.run_folder import VARIABLE
 from diagnose.trials.spec import Order, Run
+from diagnose.trials.surroundings import below, plan_surroundings
 from diagnose.trials.working_copy import WorkingCopy
 
 __all__ = ["Command", "Runner"]
@@ -34,6 +38,7 @@ SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays
 # In a copy: bytecode of modules is not written beside the user's sources, and asking git for its state is only reading
 PROTECTED = {"PYTHONDONTWRITEBYTECODE": "1", "GIT_OPTIONAL_LOCKS": "0"}
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+COPY = "cwd"  # below the run's own folder: stands for the root of the file system
 GRACE_S = 5.0  # between asking a process to end and ending it
 LAST_BYTES = 20_000  # of the output that are looked through for its last line
 LOG_MB = 1.0  # of a run's output that is kept: its end
@@ -61,8 +66,9 @@ class Command:
 class Runner:
     """Starts one process at a time; every file of a run lies in a folder of its own under ``folder``.
 
-    With ``cwd_mode`` "copy" all runs share one copy of the working folder, which is put back before each, and
-    ``changed`` says which of the user's own files changed all the same: then no further run starts.
+    With ``cwd_mode`` "copy" all runs share one copy of the working folder, which is put back before each and sees what
+    lies around the original. Where the system can restrict a process, a run can write to nothing of the user's;
+    ``changed`` names those of the user's files that changed all the same: then no further run starts.
     """
 
     command: Command
@@ -79,7 +85,9 @@ class Runner:
     say: Callable[[str], None] = lambda _text: None
     changed: str = ""
     _copy: WorkingCopy | None = None
+    _surroundings: WorkingCopy | None = None
     _originals: Originals | None = None
+    _writable: list[str] | None = None  # None: a run may write wherever the user may
 
     def time(self, ids: Sequence[str], *, timeout_s: float) -> Run:
         """Run the script with patches and return what was measured; a failure is a result too.
@@ -91,12 +99,24 @@ class Runner:
 
     def trace(self, ids: Sequence[str], capture: Path, *, timeout_s: float) -> Run:
         """Trace the script with patches into a folder; raises as `time` does."""
-        return self._run(replace(self._order(ids), capture=str(capture)), timeout_s)
+        run = self._run(replace(self._order(ids), capture=str(capture)), timeout_s)
+        if self.cwd_mode == "copy":
+            name_originals(capture, self._root)
+        return run
 
     def close(self) -> None:
         """Remove the copy of the working folder."""
-        if self._copy is not None:
-            self._copy.remove()
+        if self._surroundings is not None:
+            self._surroundings.remove()
+
+    @property
+    def _private(self) -> Path:
+        return self.private or self.folder.absolute()
+
+    @property
+    def _root(self) -> Path:
+        """Return what stands for the root of the file system: an original below it is copied or linked."""
+        return self._private / COPY
 
     def _order(self, ids: Sequence[str]) -> Order:
         mine = {name: self.arguments[name] for name in ids if name in self.arguments}
@@ -119,21 +139,26 @@ class Runner:
         with self.last_log.open("wb") as log:
             code, last = self._wait(folder, cwd, log, self._settings(order.ids), timeout_s)
         _shorten(self.last_log)
+        if self.cwd_mode == "copy":
+            name_originals(folder, self._root)
         self._verify()
+        last = last.replace(str(self._root), "")
         return replace(_read(folder, order, code, timeout_s, last), wall_s=time.monotonic() - began)
 
     def _working_folder(self) -> Path:
         if self.cwd_mode == "same":
             return self.command.cwd
-        if self._copy is None:
+        if self._copy is None or self._surroundings is None:
             self._prepare()
         assert self._copy is not None
+        assert self._surroundings is not None
+        self._surroundings.restore()
         self._copy.restore()
         return self._copy.path
 
     def _prepare(self) -> None:
         """Plan the copy unless that was done, and remember what the user's files look like."""
-        private = self.private or self.folder.absolute()
+        private = self._private
         private.mkdir(parents=True, exist_ok=True)
         without = (private, self.folder.absolute())
         self.plan = self.plan or plan_copy(self.command.cwd, without=without, target=private)
@@ -142,8 +167,15 @@ class Runner:
         if self.plan.unreadable:
             num, first = len(self.plan.unreadable), clean(self.plan.unreadable[0])
             self.say(f"{first}{f' and {num - 1} more' if num > 1 else ''} cannot be read and is not in the copy")
-        self._copy = WorkingCopy(self.plan, private / "cwd")
-        self._originals = Originals([self.command.cwd], [*self.plan.linked, *_outside(self.command)], without)
+        around = plan_surroundings(self.command.cwd, without=without)
+        for folder in around.unreadable:
+            self.say(f"{clean(folder)} cannot be listed or holds too many names, so runs do not see what lies in it")
+        self._surroundings = WorkingCopy(around, self._root)
+        self._copy = WorkingCopy(self.plan, below(self._root, around.source))
+        if can_restrict():
+            self._writable = writable_places(self.command.cwd, without)
+        linked = [*self.plan.linked, *_outside(self.command), *([] if self._writable else _project(around.source))]
+        self._originals = Originals([self.command.cwd], linked, (*without, self.command.cwd))
         if self._originals.unverified:
             names = ", ".join(map(clean, self._originals.unverified))
             self.say(f"{names} holds too many files to see whether the script writes there")
@@ -166,9 +198,20 @@ class Runner:
             return None
 
     def _settings(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return what a run must find in its environment: for one that compiles, a cache that all such runs share."""
-        cache = {CACHE: str(self.folder.absolute() / "compiled")} if any_compiles(ids) else {}
-        return {"PYTHONUNBUFFERED": "1", **(PROTECTED if self.cwd_mode == "copy" else {}), **cache}
+        """Return what a run must find in its environment: for one that compiles, a cache that all such runs share.
+
+        A temporary folder that holds the project is one that a restricted run may not write to: it has its own.
+        """
+        found = {"PYTHONUNBUFFERED": "1"}
+        if self._copy is not None:
+            found |= {**PROTECTED, "PWD": str(self._copy.path)}
+        if any_compiles(ids):
+            found[CACHE] = str(self.folder.absolute() / "compiled")
+        if self._writable is not None and os.path.realpath(tempfile.gettempdir()) not in self._writable:
+            temporary = self._private / "tmp"
+            temporary.mkdir(exist_ok=True)
+            found["TMPDIR"] = str(temporary)
+        return found
 
     def _wait(
         self, folder: Path, cwd: Path, log: IO[bytes], settings: Mapping[str, str], timeout_s: float
@@ -177,7 +220,7 @@ class Runner:
 
         Whatever the run has started ends with it, and with this process, see `diagnose.trials.guard`.
         """
-        name = (self.private or self.folder.absolute()) / folder.name
+        name = self._private / folder.name
         process, pipe = self._start(folder, cwd, log, {**settings, VARIABLE: str(name)})
         try:
             try:
@@ -197,11 +240,18 @@ class Runner:
             kill_marked(VARIABLE, name)
         return code, last
 
+    def _script(self) -> list[str]:
+        """Return the words that start the script: of a file in the working folder its copy is run."""
+        words = _absolute(self.command)
+        if self._copy is None:
+            return words
+        return [_in_copy(word, self.command.cwd, self._copy.path) for word in words]
+
     def _start(
         self, folder: Path, cwd: Path, log: IO[bytes], settings: Mapping[str, str]
     ) -> tuple[subprocess.Popen[bytes], int]:
         """Start the guard of a run; return it and the end of the pipe that keeps it waiting."""
-        order, script = folder / "order.json", _absolute(self.command)
+        order, script = folder / "order.json", self._script()
         if self.command.launcher:
             command = [*self.command.launcher, "-m", "diagnose.trials.child", str(order), *script]
         else:
@@ -213,6 +263,7 @@ class Runner:
             "command": command,
             "environment": settings,
             "remove": str(self.private or ""),
+            "writable": self._writable,
         }
         (folder / "guard.json").write_text(json.dumps(guarded), encoding="utf-8")
         root = str(Path(diagnose.__file__).parents[1])
@@ -260,12 +311,26 @@ def _sentence(changes: str, saved: Path | None) -> str:
     )
 
 
+def _project(cwd: Path) -> list[Path]:
+    """Return the repository that the working folder is a part of, which a run that nothing restricts could change."""
+    return next(([folder] for folder in cwd.parents if (folder / ".git").exists()), [])
+
+
 def _absolute(command: Command) -> list[str]:
     """Return the script's words with its path made absolute: a run may have another working folder."""
     first = command.script[0]
     if first == "-m":
         return list(command.script)
     return [str((command.cwd / first).absolute()), *command.script[1:]]
+
+
+def _in_copy(word: str, cwd: Path, copy: Path) -> str:
+    """Return a word of the command with a path of the working folder turned into that of its copy."""
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    if not os.path.isabs(value):
+        return word
+    inside = os.path.relpath(value, cwd)
+    return word if inside.split(os.sep)[0] == ".." else f"{option}{equals}{copy / inside}"
 
 
 def _shorten(log: Path) -> None:

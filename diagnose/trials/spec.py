@@ -11,9 +11,9 @@ from typing import Any
 
 from diagnose.text.plain_text import clean
 
-__all__ = ["LEAST_TIMED", "Order", "Run"]
+__all__ = ["MIN_MEDIAN_STEPS", "Order", "Run"]
 
-LEAST_TIMED = 5  # steps of a run that ends early: fewer make no median
+MIN_MEDIAN_STEPS = 5  # steps of a run that ends early: fewer make no median
 MAX_TEXT = 2_000  # characters of a sentence: it quotes the script's own exception
 MAX_WHOLE = 1 << 62  # bytes, steps, exit codes
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import Promise
 from diagnose.model.diagnosis import Trial
-from diagnose.model.statistics import noise_of, speed_up
+from diagnose.model.statistics import middle_step, noise_of, speed_up
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.numerics import compare_losses, norms_apart
 from diagnose.trials.spec import Run
@@ -68,19 +68,20 @@ def evaluate(candidate: Candidate, measured: Measured) -> Trial:
     worst = good[parity.run]
     norms = [apart for run in good if (apart := norms_apart(baselines[0].grad_norms, run.grad_norms)) is not None]
     apart = max(norms, default=None)
-    baseline_ms = tuple(ns / 1e6 for run in before for ns in run)
+    steps_ms = middle_step(before) / 1e6, middle_step(after) / 1e6
     predicted = candidate.predicted_ratio
     return Trial(
         id=candidate.id,
         title=candidate.title,
         ids=tuple(ids),
         kind=kind,
-        baseline_ms=baseline_ms,
+        baseline_ms=tuple(ns / 1e6 for run in before for ns in run),
         step_ms=tuple(ns / 1e6 for run in after for ns in run),
         speed_up=faster.ratio,
         interval=(faster.low, faster.high),
         numerics=parity.numerics,
-        predicted_ms=predicted * median(baseline_ms) if predicted is not None else None,
+        mean_ms=steps_ms,
+        predicted_ms=predicted * steps_ms[0] if predicted is not None else None,
         noise=noise,
         peak_bytes=_peaks(baselines, good),
         skipped_steps=_skipped(baselines[0], good[0]),

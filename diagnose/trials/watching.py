@@ -14,8 +14,8 @@ from diagnose.changes.common.patching import replace_attribute
 
 __all__ = ["DevicePeak", "Numbers", "PeakMemory", "Returned", "seed_everything"]
 
-MOST_LOSSES = 2000
-MOST_NORMS = 8  # optimizer steps whose gradients are measured: during the warm-up, since a norm costs time
+MAX_RECORDED_LOSSES = 2000
+MAX_NORMS = 8  # optimizer steps whose gradients are measured: during the warm-up, since a norm costs time
 CLEAR_PEAK = "5"  # linux, proc(5): clear_refs resets the peak of the resident set
 
 
@@ -76,7 +76,7 @@ class Numbers:
         @functools.wraps(original)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # whatever it takes
             result = original(scaler, optimizer, *args, **kwargs)
-            if scaler.is_enabled() and len(self._overflows) < MOST_LOSSES:
+            if scaler.is_enabled() and len(self._overflows) < MAX_RECORDED_LOSSES:
                 state = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {})  # anew in every step
                 self._overflows.append(list(state.get("found_inf_per_device", {}).values()))
             return result
@@ -87,11 +87,11 @@ class Numbers:
         import torch
 
         first = tensors[0] if isinstance(tensors, list | tuple) and tensors else tensors
-        if isinstance(first, torch.Tensor) and first.numel() == 1 and len(self._losses) < MOST_LOSSES:
+        if isinstance(first, torch.Tensor) and first.numel() == 1 and len(self._losses) < MAX_RECORDED_LOSSES:
             self._losses.append(first.detach().clone())
 
     def _before_step(self, optimizer: Any, args: object, kwargs: object) -> None:  # noqa: ARG002
-        if len(self._norms) == MOST_NORMS:
+        if len(self._norms) == MAX_NORMS:
             return
         import torch
 
@@ -112,7 +112,7 @@ class Returned:
         """Take down what a step returned; once it is no number, nothing it returns is taken for a loss."""
         import torch
 
-        if not self._is_loss or len(self._values) == MOST_LOSSES:
+        if not self._is_loss or len(self._values) == MAX_RECORDED_LOSSES:
             return
         if isinstance(value, torch.Tensor) and value.numel() == 1:
             self._values.append(value.detach().clone())

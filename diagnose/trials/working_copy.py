@@ -17,6 +17,7 @@ from diagnose.trials.copying import copy_file, remove_tree
 
 __all__ = ["WorkingCopy"]
 
+FOLDERS = ("folder", "copy")
 SAVED_PREFIX = "diagnose-saved-"  # a folder that stays: nothing removes it but its owner
 
 
@@ -81,7 +82,7 @@ class WorkingCopy:
     def _make(self, name: str, entry: Entry) -> None:
         path = self.path / name
         match entry.kind:
-            case "folder":
+            case "folder" | "copy":
                 path.mkdir()
             case "file":
                 copy_file(entry.source, path)
@@ -91,7 +92,7 @@ class WorkingCopy:
                 os.mkfifo(path, entry.mode)
             case "text":
                 path.write_text(entry.source, encoding="utf-8")
-        if entry.kind != "folder":
+        if entry.kind not in FOLDERS:
             self._stamps[name] = _stamp(path.lstat())
 
     def _tidied(self) -> set[str]:
@@ -109,11 +110,11 @@ class WorkingCopy:
                 name = os.path.join(folder, child.name)  # this is done for every file before every run
                 entry = self._plan.entries.get(name)
                 is_folder = child.is_dir(follow_symlinks=False)
-                if entry is None or (entry.kind == "folder") is not is_folder:
+                if entry is None or (entry.kind in FOLDERS) is not is_folder:
                     remove_tree(Path(child.path))
                 elif is_folder:
                     present.add(name)
-                    waiting.append(name)
+                    waiting += [name] if entry.kind == "folder" else []
                 elif _stamp(child.stat(follow_symlinks=False)) == self._stamps.get(name):
                     present.add(name)
                 else:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
@@ -85,12 +85,14 @@ class CommHook(ABC):
         """Learn the ranks and the parameters' names.
 
         Raises:
-            ValueError: the hook, whose state belongs to one model, is in use already.
+            ValueError: the hook, whose state belongs to one model, is in use already; or a gradient is sparse, which
+                torch hands to hooks as its values alone.
         """
         if self.is_bound:
             raise ValueError(
                 f"The hook {self.name!r} is installed in a model already; make another one for this model."
             )
+        _refuse_sparse(ddp)
         self.check(ddp)
         self._group = ddp.process_group
         self.parameter_names = {id(p): name for name, p in ddp.module.named_parameters()}
@@ -123,6 +125,16 @@ class CommHook(ABC):
         """
         if state_dict:
             raise ValueError(f"The hook {self.name!r} keeps no state, and was handed one with {sorted(state_dict)}.")
+
+
+def _refuse_sparse(ddp: DistributedDataParallel) -> None:
+    for path, module in ddp.module.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
+            name = f"{path}.weight" if path else "weight"
+            raise ValueError(
+                f"{name!r} has sparse gradients, which hooks cannot exchange; build the embedding with sparse=False, "
+                "or leave the hook out."
+            )
 
 
 def num_bytes(tensors: Iterable[Tensor]) -> int:

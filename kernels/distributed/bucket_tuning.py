@@ -55,7 +55,7 @@ MB = 1024 * 1024
 DEFAULT_MB = 25.0
 CANDIDATES_MB = (1.0, 5.0, 10.0, 25.0, 50.0, 100.0)
 WARM_UP_STEPS = 3  # buckets are laid out anew after the first, and connections open in the second
-WORTH = 0.02  # of the step: less than runs differ from each other
+MAX_TIE_SHARE = 0.02  # of the step: less than runs differ from each other
 
 
 @dataclass(frozen=True)
@@ -164,5 +164,5 @@ def _spread(times: Sequence[float]) -> float:
 
 def _chosen(trials: Sequence[BucketTrial]) -> float:
     best = min(trials, key=lambda t: t.step_ms)
-    near = [t.bucket_cap_mb for t in trials if t.step_ms <= best.step_ms * (1 + WORTH)]
+    near = [t.bucket_cap_mb for t in trials if t.step_ms <= best.step_ms * (1 + MAX_TIE_SHARE)]
     return DEFAULT_MB if DEFAULT_MB in near else best.bucket_cap_mb

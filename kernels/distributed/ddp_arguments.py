@@ -52,9 +52,9 @@ __all__ = ["Advice", "DDPAdvice", "advise"]
 
 MB = 1024 * 1024
 DEFAULT_BUCKET_MB = 25.0
-FEWEST_BUCKETS = 4  # with fewer, less than three quarters of the bytes can go while the backward still computes
-MOST_BUCKETS = 50  # each collective costs tens of microseconds, whatever its size
-SMALLEST_MB = 1.0  # below it latency, not bandwidth, is what a bucket takes on usual links
+MIN_BUCKETS = 4  # with fewer, less than three quarters of the bytes can go while the backward still computes
+MAX_BUCKETS = 50  # each collective costs tens of microseconds, whatever its size
+MIN_BUCKET_MB = 1.0  # below it latency, not bandwidth, is what a bucket takes on usual links
 SAME = "same numbers"
 NUM_NAMED = 4
 BROADCAST = (
@@ -237,13 +237,13 @@ def _bucket_cap(ddp: DistributedDataParallel) -> Advice:
     current = ddp.bucket_bytes_cap / MB
     size = num_bytes(p for p in ddp.module.parameters() if p.requires_grad) / MB
     num, has = math.ceil(size / current), f"{size:.1f} MB of gradients in buckets of {current:g} MB"
-    if num > MOST_BUCKETS and current < DEFAULT_BUCKET_MB:
-        better = min(DEFAULT_BUCKET_MB, float(math.ceil(size / FEWEST_BUCKETS)))
+    if num > MAX_BUCKETS and current < DEFAULT_BUCKET_MB:
+        better = min(DEFAULT_BUCKET_MB, float(math.ceil(size / MIN_BUCKETS)))
         return Advice(
             "bucket_cap_mb", current, better, f"{has} make {num} collectives a step; bucket_tuning measures it."
         )
-    if num < FEWEST_BUCKETS and size / FEWEST_BUCKETS >= SMALLEST_MB:
-        better = float(math.ceil(size / FEWEST_BUCKETS))
+    if num < MIN_BUCKETS and size / MIN_BUCKETS >= MIN_BUCKET_MB:
+        better = float(math.ceil(size / MIN_BUCKETS))
         reason = f"{has} make {num}, so most are sent when the backward has ended; bucket_tuning measures it."
         return Advice("bucket_cap_mb", current, min(better, current), reason)
     return Advice("bucket_cap_mb", current, current, f"{has}: no reason to change it.")

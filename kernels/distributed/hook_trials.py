@@ -56,7 +56,7 @@ from diagnose.kernels.distributed.comm_hooks import CommHook, comm_hook, install
 __all__ = ["HookChoice", "HookTrial", "try_hooks"]
 
 TOLERANCE = 0.01  # of plain DDP's loss
-WORTH = 0.02  # of the step: less than runs differ from each other
+MIN_GAIN_SHARE = 0.02  # of the step: less than runs differ from each other
 LAST = 4  # the last quarter is compared: at first every hook is near
 
 
@@ -139,7 +139,7 @@ def try_hooks(  # what a trial needs
             trials.append(_trial(name, options, (module, make_step, first, steps, group), ddp_arguments))
     plain = trials[0]
     choice = HookChoice("plain", {}, tuple(trials))
-    good = [t for t in trials if choice.drift(t) <= tolerance and t.step_ms < (1 - WORTH) * plain.step_ms]
+    good = [t for t in trials if choice.drift(t) <= tolerance and t.step_ms < (1 - MIN_GAIN_SHARE) * plain.step_ms]
     if not good:
         return choice
     best = min(good, key=lambda t: t.step_ms).name

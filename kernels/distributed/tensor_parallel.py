@@ -42,17 +42,19 @@ from diagnose.kernels.distributed._plans import COMMON_PLAN, Side, planned
 
 __all__ = ["COMMON_PLAN", "Side", "tensor_parallel"]
 
+SIDES: tuple[Side, ...] = ("column", "row")
+
 
 def tensor_parallel(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Side] = COMMON_PLAN) -> dict[str, Side]:
     """Split linear layers of ``model`` in place over a mesh of one dimension; return each one's name and side.
 
     ``plan`` maps regular expressions, each for a layer's whole name, to ``column`` (outputs are split) or ``row``
     (inputs are split, outputs summed). What a ``row`` layer is given must come from ``column`` layers, through
-    operations that treat features one by one.
+    operations that treat features one by one. The common plan leaves layers whole that have no such partner.
 
     Raises:
         ValueError: nothing matches, the mesh has several dimensions, a layer's features cannot be split evenly, or a
-            ``row`` layer stands beside no ``column`` layer.
+            ``row`` layer stands beside no ``column`` layer, or the other way round.
         TypeError: a matching layer is not linear, or belongs to nn.MultiheadAttention, which computes past it.
     """
     if mesh.ndim != 1:
@@ -76,7 +78,7 @@ def _check(model: nn.Module, name: str, side: Side, num_ranks: int) -> None:
         raise TypeError(f"{name} is a {type(layer).__name__}; tensor_parallel splits nn.Linear only.")
     if isinstance(parent, nn.MultiheadAttention):
         raise TypeError(f"{name} belongs to nn.MultiheadAttention, which computes past it; leave it whole.")
-    if side not in ("column", "row"):
+    if side not in SIDES:
         raise ValueError(f"The plan has {side!r} for {name}; use 'column' or 'row'.")
     features = layer.out_features if side == "column" else layer.in_features
     if features % num_ranks:
@@ -84,7 +86,12 @@ def _check(model: nn.Module, name: str, side: Side, num_ranks: int) -> None:
 
 
 def _check_pairs(sides: Mapping[str, Side]) -> None:
-    columns = {name.rpartition(".")[0] for name, side in sides.items() if side == "column"}
+    parents = {side: {name.rpartition(".")[0] for name in sides if sides[name] == side} for side in SIDES}
     for name, side in sides.items():
-        if side == "row" and name.rpartition(".")[0] not in columns:
+        if side == "row" and name.rpartition(".")[0] not in parents["column"]:
             raise ValueError(f"{name} is split by rows, and no layer beside it by columns: its input would be whole.")
+        if side == "column" and name.rpartition(".")[0] not in parents["row"]:
+            raise ValueError(
+                f"{name} is split by columns, and no layer beside it by rows: its output would be a part of each row. "
+                "Add the layer that takes it to the plan as a row, or leave this one out."
+            )

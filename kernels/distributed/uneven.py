@@ -54,7 +54,7 @@ __all__ = ["Balance", "LossWeights", "UnevenBatches", "shares", "uneven_ends"]
 
 EVERY = 50  # steps between exchanges of speeds
 SMOOTHING = 0.5  # weight of the newest measurement: settles in a few exchanges, and one outlier halves
-WORTH = 0.05  # of the step: shares stay as they are for less
+MIN_GAIN_SHARE = 0.05  # of the step: shares stay as they are for less
 
 
 class Balance:
@@ -121,7 +121,7 @@ class Balance:
         first = int(max(drawn for _, drawn in exchanged))
         now = self.sampler._counts_of(first)
         better = shares(self.sampler.total, self.rates, limit=self.limit)
-        if _longest(better, self.rates) > (1 - WORTH) * _longest(now, self.rates):
+        if _longest(better, self.rates) > (1 - MIN_GAIN_SHARE) * _longest(now, self.rates):
             return False
         self.sampler.set_counts(better, first)
         return True

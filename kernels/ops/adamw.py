@@ -41,7 +41,7 @@ from diagnose.kernels.ops.custom_op import FLOATING, checked, operator
 
 __all__ = ["FusedAdamW", "adamw_step", "clip_factor", "step_by_formula"]
 
-LEAST_NORM = 1e-6  # as torch's clip_grad_norm_ adds it, so that no gradient at all divides nothing by nothing
+MIN_NORM = 1e-6  # as torch's clip_grad_norm_ adds it, so that no gradient at all divides nothing by nothing
 
 
 def clip_factor(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
@@ -57,7 +57,7 @@ def clip_factor(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
         raise ValueError("clip_factor found no gradient; call it after backward.")
     norms = torch.stack([norm.to(grads[0].device) for norm in torch._foreach_norm(grads)])
     total = torch.linalg.vector_norm(norms.float())
-    return (max_norm / (total + LEAST_NORM)).clamp(max=1.0)  # type: ignore[no-any-return]  # a tensor
+    return (max_norm / (total + MIN_NORM)).clamp(max=1.0)  # type: ignore[no-any-return]  # a tensor
 
 
 def adamw_step(  # AdamW's arguments
@@ -92,7 +92,7 @@ def adamw_step(  # AdamW's arguments
 class FusedAdamW(torch.optim.AdamW):
     """``torch.optim.AdamW`` whose step is ``adamw_step``; state dicts go both ways between the two.
 
-    No ``amsgrad``. Sparse gradients are refused.
+    ``amsgrad``, also in a state dict, and sparse gradients are refused.
     """
 
     def __init__(  # AdamW's arguments
@@ -108,6 +108,24 @@ class FusedAdamW(torch.optim.AdamW):
         super().__init__(
             params, lr, betas, eps, weight_decay, amsgrad=False, maximize=maximize, foreach=False, fused=False
         )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, as torch's optimizers do.
+
+        Raises:
+            ValueError: the group asks for amsgrad.
+        """
+        _refuse_amsgrad([param_group])
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the state of this optimizer or of ``torch.optim.AdamW``.
+
+        Raises:
+            ValueError: the state is one of amsgrad, whose maxima would be lost.
+        """
+        _refuse_amsgrad(state_dict["param_groups"])
+        super().load_state_dict(state_dict)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, grad_scale: Tensor | None = None) -> Any:
@@ -152,6 +170,13 @@ class FusedAdamW(torch.optim.AdamW):
             row = (param, param.grad, state["exp_avg"], state["exp_avg_sq"])
             found[int(state["step"]) + 1].append(row)
         return dict(found)
+
+
+def _refuse_amsgrad(groups: Iterable[dict[str, Any]]) -> None:
+    if any(group.get("amsgrad") for group in groups):
+        raise ValueError(
+            "FusedAdamW has no amsgrad, whose largest squares it would drop; go on with torch.optim.AdamW(amsgrad=True)."
+        )
 
 
 def step_by_formula(  # the schema's

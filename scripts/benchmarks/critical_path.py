@@ -22,7 +22,7 @@ from diagnose.trace_reader import read_trace
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = ROOT.parent / "shared" / "traces"
 LIMIT_S = 120
-NEAR = 0.1  # of the step: two shares that differ by less say the same
+MAX_DIFFERENCE = 0.1  # of the step: two shares that differ by less say the same
 
 PAGE = """# The critical path, beside that of Holistic Trace Analysis
 
@@ -60,14 +60,14 @@ def main() -> int:
         return 0
     rows = [row for path in sorted(TRACES.glob("*.json.gz")) if (row := _row(path, asked.hta)) is not None]
     known = [row for row in rows if row[2] is not None]
-    near = sum(abs(ours - theirs) <= NEAR for _, ours, theirs, _ in known if theirs is not None)
+    near = sum(abs(ours - theirs) <= MAX_DIFFERENCE for _, ours, theirs, _ in known if theirs is not None)
     head = ["| trace | host, diagnose | host, Holistic Trace Analysis |", "|---|---|---|"]
     lines = [
         f"| {name} | {ours:.0%} | {why if theirs is None else f'{theirs:.0%}'} |" for name, ours, theirs, why in rows
     ]
     summary = (
         f"{len(known)} of {len(rows)} traces give a path in both; in {near} of them the host's shares differ by at "
-        f"most {NEAR:.0%} of the path."
+        f"most {MAX_DIFFERENCE:.0%} of the path."
     )
     page = PAGE.format(table="\n".join([*head, *lines]), summary=summary)
     if asked.write:

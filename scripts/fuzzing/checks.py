@@ -20,12 +20,12 @@ __all__ = ["MAX_MB", "MAX_SECONDS", "Problem", "problems"]
 MAX_SECONDS, MAX_MB = 20.0, 1000.0
 CODES = {"analyze": {0, 4}, "what-if": {0, 2, 4}, "compare": {0, 4}, "gate": {0, 3, 4, 7}}
 ANSWERS = (0, 3, 7)  # 3 and 7 are verdicts of a gate
-LONGEST_SENTENCE = 1200  # characters, paths included
+MAX_SENTENCE_CHARS = 1200  # characters, paths included
 # C0 without line feed, DEL, C1, directions, separators of lines, half surrogate pairs.
 CONTROL = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069\ud800-\udfff]"
 )
-NEAR = 1e-6
+TOLERANCE = 1e-6
 
 Problem = tuple[str, str]  # kind, details: problems of one kind and details are one defect
 
@@ -70,7 +70,7 @@ def _of_stderr(case: Case, outcome: Outcome) -> Iterator[Problem]:
             yield "not one sentence", _shape(shown)
         elif not lines[0].endswith((".", ". ")):
             yield "no full stop", _shape(shown)
-        elif len(lines[0]) > LONGEST_SENTENCE:
+        elif len(lines[0]) > MAX_SENTENCE_CHARS:
             yield "very long sentence", _shape(shown)
         if outcome.stdout:
             yield "output beside an error", case.argv[0]
@@ -201,7 +201,7 @@ def _diagnosis(d: dict[str, Any]) -> Iterator[Problem]:
     if not step or step <= 0:
         yield "invariant", "step_ms is not positive"
         return
-    most = step * 1.001 + NEAR
+    most = step * 1.001 + TOLERANCE
     for f in d["findings"]:
         yield from _finding(f, most)
     for p in d["prescriptions"]:
@@ -213,14 +213,14 @@ def _diagnosis(d: dict[str, Any]) -> Iterator[Problem]:
 
 def _whole(d: dict[str, Any]) -> Iterator[Problem]:
     for name in ("host_by_cause", "critical_path"):
-        if d[name] and abs(sum(d[name].values()) - 1) > NEAR:
+        if d[name] and abs(sum(d[name].values()) - 1) > TOLERANCE:
             yield "invariant", f"{name} does not sum to 1"
     if d["dominant"] is not None and d["dominant"] not in {f["rule"] for f in d["findings"]}:
         yield "invariant", "dominant is no finding"
     if len(d["step_times_ms"]) != d["steps"] or any(ms is None or ms < 0 for ms in d["step_times_ms"]):
         yield "invariant", "step_times_ms"
     for name, number in (d["queue"] or {}).items():
-        if number is not None and number < -NEAR:
+        if number is not None and number < -TOLERANCE:
             yield "invariant", f"queue.{name} is negative"
     for note in d["trust"]:
         if "failed on this trace" in note["text"] and note.get("rule") is None:
@@ -228,9 +228,9 @@ def _whole(d: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _finding(f: dict[str, Any], most: float) -> Iterator[Problem]:
-    if f["lost_ms"] is None or not -NEAR <= f["lost_ms"] <= most:
+    if f["lost_ms"] is None or not -TOLERANCE <= f["lost_ms"] <= most:
         yield "invariant", f"{f['rule']}: lost_ms outside the step"
-    if f["path_share"] is not None and not -NEAR <= f["path_share"] <= 1 + NEAR:
+    if f["path_share"] is not None and not -TOLERANCE <= f["path_share"] <= 1 + TOLERANCE:
         yield "invariant", f"{f['rule']}: path_share outside 0 to 1"
 
 
@@ -238,20 +238,20 @@ def _partition(d: dict[str, Any], where: str) -> Iterator[Problem]:
     p = d["partition"]
     if p is None:
         return
-    if abs(sum(p.values()) - 1) > NEAR:
+    if abs(sum(p.values()) - 1) > TOLERANCE:
         yield "invariant", f"{where}partition does not sum to 1"
-    if abs(sum(d["idle_by_cause"].values()) - p["idle"]) > NEAR:
+    if abs(sum(d["idle_by_cause"].values()) - p["idle"]) > TOLERANCE:
         yield "invariant", f"{where}idle_by_cause does not sum to idle"
-    if any(share < -NEAR for share in (*p.values(), *d["idle_by_cause"].values())):
+    if any(share < -TOLERANCE for share in (*p.values(), *d["idle_by_cause"].values())):
         yield "invariant", f"{where}a share is negative"
 
 
 def _prescription(p: dict[str, Any], most: float) -> Iterator[Problem]:
     low, high = p["saves_ms"]
-    if low is None or high is None or not -NEAR <= low <= high + NEAR or high > most:
+    if low is None or high is None or not -TOLERANCE <= low <= high + TOLERANCE or high > most:
         yield "invariant", f"{p['id']}: saves_ms outside the step"
     predicted = p["predicted_step_ms"]
-    if predicted is not None and not -NEAR <= predicted <= most:
+    if predicted is not None and not -TOLERANCE <= predicted <= most:
         yield "invariant", f"{p['id']}: predicted_step_ms outside the step"
 
 
@@ -260,19 +260,19 @@ def _forecasts(forecasts: list[dict[str, Any]], most: float) -> Iterator[Problem
         low, high = f["range_ms"]
         if (
             None in (low, high, f["step_ms"])
-            or not -NEAR <= low <= f["step_ms"] + NEAR <= high + 2 * NEAR <= most + 3 * NEAR
+            or not -TOLERANCE <= low <= f["step_ms"] + TOLERANCE <= high + 2 * TOLERANCE <= most + 3 * TOLERANCE
         ):
             yield "invariant", "waterfall: a range that does not hold its step"
     times = [f["step_ms"] or 0.0 for f in forecasts]
-    if any(later > earlier + NEAR for earlier, later in pairwise(times)):
+    if any(later > earlier + TOLERANCE for earlier, later in pairwise(times)):
         yield "invariant", "waterfall: a change makes the step longer"
 
 
 def _what_if(d: dict[str, Any]) -> Iterator[Problem]:
     for f in d["forecasts"]:
         low, high = f["range_ms"]
-        if min(low, high, f["step_ms"]) < -NEAR or low > high + NEAR:
+        if min(low, high, f["step_ms"]) < -TOLERANCE or low > high + TOLERANCE:
             yield "invariant", "what-if: a negative or crossed forecast"
     shares = d["critical_path"]
-    if shares and abs(sum(shares.values()) - 1) > NEAR:
+    if shares and abs(sum(shares.values()) - 1) > TOLERANCE:
         yield "invariant", "what-if: critical_path does not sum to 1"

@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["cut_capture", "cut_trace"]
 
 STEP = re.compile(r"^ProfilerStep#\d+$")
-MOST_STEPS = 6
+MAX_STEPS = 6
 HOST = ("python_function", "cuda_profiler_range")  # what goes first where one step is still too large
 QUEUED = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
 
@@ -49,7 +49,7 @@ def cut_trace(data: bytes, most_bytes: int) -> bytes:
     if not marks:
         raise ValueError("the trace holds no ProfilerStep marks to cut at")
     for bare in (False, True):
-        for num in range(min(MOST_STEPS, len(marks)), 0, -1):
+        for num in range(min(MAX_STEPS, len(marks)), 0, -1):
             first = (len(marks) - num) // 2
             kept = _within(events, marks[first], marks[first + num - 1])
             if bare:

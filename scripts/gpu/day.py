@@ -28,7 +28,7 @@ from catalogue import Fixture, fixtures  # noqa: E402  # a sibling of the script
 STEP_MS = (1, 5, 50)
 UNFINISHED = 3
 KEPT_KB = 400
-MOST_LOG = 20_000  # characters of a piece's output that are kept, its end
+MAX_LOG_CHARS = 20_000  # characters of a piece's output that are kept, its end
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def run(piece: Piece, work: Path) -> bool:
         "name": piece.name,
         "code": code,
         "seconds": round(time.monotonic() - began, 1),
-        "out": out[-MOST_LOG:] if not out.startswith("{") else out,
-        "err": err[-MOST_LOG:],
+        "out": out[-MAX_LOG_CHARS:] if not out.startswith("{") else out,
+        "err": err[-MAX_LOG_CHARS:],
     }
     _outcome(piece, work).write_text(json.dumps(outcome), encoding="utf-8")
     return code in (0, 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["write_reports"]
 
-LIGHT_BAR = 0.05  # of a step of 5 ms
+MAX_TIMING_COST = 0.05  # of a step of 5 ms
 
 
 def write_reports(work: Path, folder: Path) -> list[Path]:
@@ -45,8 +45,9 @@ def _overhead(rows: list[Mapping[str, Any]]) -> str:
         "# What recording costs",
         "",
         "Made by `scripts/gpu_day overhead` and `scripts/gpu_day --report docs`: a stack of linear layers whose steps",
-        "are about as long as asked; medians of one run each. The light window is where times come from, the",
-        f"attribution window where names and lines come from. Bar: the light window at most {LIGHT_BAR:.0%} at 5 ms.",
+        "are about as long as asked; medians of one run each. The timing window is where times come from, the",
+        "attribution window where names and lines come from. Bar: the timing window at most "
+        f"{MAX_TIMING_COST:.0%} at 5 ms.",
         "",
         "| step asked, ms | launches | unprofiled, ms | light, ms | attribution, ms | light | attribution | sampler |",
         "|---|---|---|---|---|---|---|---|",

@@ -83,8 +83,8 @@ _LINES = {
         ("self._has_gradients = True", "self._has_gradients = False"),
     ),
     "loaders": (
-        ("best.seconds > WORTH_CHANGING * trial.seconds", "best.seconds > trial.seconds"),
-        ("costs.transfer < WORTH_HIDING * costs.step", "costs.transfer > WORTH_HIDING * costs.step"),
+        ("best.seconds > MIN_SPEED_UP * trial.seconds", "best.seconds > trial.seconds"),
+        ("costs.transfer < MIN_HIDEABLE_SHARE * costs.step", "costs.transfer > MIN_HIDEABLE_SHARE * costs.step"),
         ("number < len(self.expected) and not same(batch, self.expected[number])",
          "number < len(self.expected) and same(batch, self.expected[number])"),
         ("for _ in range(self.ahead))", "for _ in range(self.ahead + 3))"),

@@ -22,7 +22,7 @@ __all__ = ["Answer", "Claim", "Score", "WasteScore", "compared", "score"]
 
 MIN_SAVING = 0.02
 MIN_CLAIM = 0.05
-NEAR_BEST = 0.7
+MIN_BEST_SHARE = 0.7
 BROAD = ("launch-bound", "exposed-communication")  # as second names: what they prescribe removes more than the waste
 UNCOMPARED = ("many-launches", "python-between-operators")  # launch-bound is their first name
 CONTRADICTIONS = {("device", "cpu-bound"), ("host", "kernel-bound")}
@@ -193,7 +193,7 @@ def _judge(
         return False, False
     if best is None:
         return not any(claim.false_alarm for claim in claims), False
-    enough = NEAR_BEST * truth.best_saving
+    enough = MIN_BEST_SHARE * truth.best_saving
     for kind in truth.without:
         if answer.dominant in names_of(kind, dialect) and truth.saving(kind) >= enough:
             return True, False

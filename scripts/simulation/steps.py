@@ -18,7 +18,7 @@ from simulation.workloads import Block, Workload
 
 __all__ = ["Plan", "loader_of", "step_of"]
 
-ENOUGH_WORKERS = 16
+NUM_WORKERS = 16
 QUICK_BATCH_NS = 1e6
 
 
@@ -41,7 +41,7 @@ def loader_of(plan: Plan) -> Loader | None:
         return Loader(0, plan.wastes["loader-in-process"].size)
     if planted(plan.wastes, "few-workers"):
         return Loader(plan.wastes["few-workers"].count, plan.wastes["few-workers"].size)
-    return Loader(ENOUGH_WORKERS, QUICK_BATCH_NS)
+    return Loader(NUM_WORKERS, QUICK_BATCH_NS)
 
 
 def step_of(plan: Plan, rank: int) -> tuple[Instruction, ...]:

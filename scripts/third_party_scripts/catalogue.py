@@ -25,7 +25,7 @@ class Script:
     rules: tuple[str, ...]  # the dominant finding is one of these; none where nothing is wasted
     per_step: Mapping[str, int]  # events of the recording that one step has
     lines: tuple[tuple[str, str], ...] = ()  # file and text of the lines any of which is the place
-    phases: tuple[str, ...] = ("train",)
+    phases: tuple[str, ...] = ()  # of the run, beside training and loading
     wrong: tuple[str, ...] = ()  # changes that must not be prescribed
     target: str = ""  # the script or module, where it is not name.py
     folder: str = "."
@@ -62,9 +62,9 @@ SCRIPTS = (
             ("reinforce_rollouts.py", "policy.saved_log_probs.append(m.log_prob(action))"),
             ("reinforce_rollouts.py", "action = select_action(state)"),
         ),
-        ("rollout", "update"),
+        ("rollout",),
     ),
-    Script("evaluation_in_loop", "", NOTHING, _optimizer("SGD"), phases=("train", "evaluate")),
+    Script("evaluation_in_loop", "", NOTHING, _optimizer("SGD"), phases=("evaluation",)),
     Script(
         "iterable_shards",
         "JSON is parsed in the training process",
@@ -194,7 +194,7 @@ SCRIPTS = (
             ("periodic_checkpoint.py", "torch.save("),
             ("periodic_checkpoint.py", "save_checkpoint("),
         ),
-        ("train", "checkpoint"),
+        ("checkpoint",),
     ),
     Script(
         "own_optimizer",

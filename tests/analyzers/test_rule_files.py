@@ -2,9 +2,12 @@
 
 import ast
 import re
+from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 from diagnose import analyzers
+from diagnose.model.diagnosis import Verdict
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path for path in (ROOT / "analyzers").glob("*.py") if path.name != "__init__.py")
@@ -88,6 +91,33 @@ def test_every_registered_rule_has_a_test_file():
     untested = {path.stem for path in FILES} - files - {"unexplained_device", "unexplained_host"}
     assert untested == set()
     assert "unexplained" in files
+
+
+def test_no_list_of_rules_is_kept_beside_their_files():
+    ids = {rule.META.id for rule in analyzers.RULES}
+    paths = [path for folder in ("diagnose", "analyzers", "reports") for path in (ROOT / folder).rglob("*.py")]
+    kept = {
+        f"{path.relative_to(ROOT)}: {', '.join(named)}"
+        for path in paths
+        if not any(parent.is_symlink() for parent in path.parents)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if len(named := sorted(set(constants(node)) & ids)) > 1
+    }
+    assert kept == set()
+
+
+def constants(node: ast.AST) -> list[object]:
+    """Return the constants that a tuple, a list, a set, or the keys of a dictionary hold."""
+    if not isinstance(node, ast.Tuple | ast.List | ast.Set | ast.Dict):
+        return []
+    items = node.keys if isinstance(node, ast.Dict) else node.elts
+    return [item.value for item in items if isinstance(item, ast.Constant)]
+
+
+def test_the_causes_that_a_remedy_distinguishes_are_rules_or_verdicts():
+    compiling = import_module("diagnose.kernels.compiling")
+    known = {rule.META.id for rule in analyzers.RULES} | set(get_args(Verdict))
+    assert known >= compiling.BY_LAUNCHES | compiling.BY_KERNELS
 
 
 GOOD = (

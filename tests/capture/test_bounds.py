@@ -100,6 +100,7 @@ def test_long_steps_go_to_the_windows_not_to_the_wait(tmp_path, monkeypatch):
     hooks = PlanHooks(
         folder=tmp_path, prefix="rank0", num_ranks=1, say=nothing, other_active=lambda: False,
         undecided=lambda: False, compiled=nothing, look=nothing, settled=nothing, sampling=nothing, wrote=nothing,
+        stepped=nothing,
     )  # fmt: skip
     windows = []
 

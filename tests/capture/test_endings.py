@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-AFTER_LIGHT = 24  # steps: the light window of six steps is over, the script has many to go
+AFTER_TIMING = 24  # steps: the timing window of six steps is over, the script has many to go
 
 
 @pytest.fixture(scope="module")
@@ -15,10 +15,10 @@ def endings(tmp_path_factory, capturing_in):
     jobs = {
         (event, when): capturing.job("train.py", 1000, event, when, steps=6, skip=4)
         for event in ("raise", "exit", "int", "term")
-        for when in (0, AFTER_LIGHT)
+        for when in (0, AFTER_TIMING)
     }
     jobs["missing"] = capturing.job("nothing.py")
-    jobs["occupied"] = {**capturing.job("train.py"), "options": jobs["raise", AFTER_LIGHT]["options"]}
+    jobs["occupied"] = {**capturing.job("train.py"), "options": jobs["raise", AFTER_TIMING]["options"]}
     jobs["fork"] = capturing.job("train.py", 1_000_000, "fork", 3, steps=6, skip=4)
     results = dict(zip(jobs, capturing.run(list(jobs.values())), strict=True))
     results["leftovers"] = capturing.leftovers()
@@ -39,7 +39,7 @@ def test_before_the_first_step(endings, event):
 
 @pytest.mark.parametrize("event", CODES)
 def test_after_the_light_window(endings, event):
-    run = endings[event, AFTER_LIGHT]
+    run = endings[event, AFTER_TIMING]
     assert run.result["failure"] == ""
     assert run.result["exit_code"] == CODES[event] == run.info.exit_code
     assert run.info.ended == ENDED[event]
@@ -73,7 +73,7 @@ def test_a_forked_child_neither_captures_nor_stays(endings):
 
 @pytest.mark.parametrize(("event", "code"), [("kill", -9), pytest.param("_exit", 7, marks=pytest.mark.full)])
 def test_a_killed_process_leaves_what_it_had(capturing, event, code):
-    run = capturing("train.py", 1000, event, AFTER_LIGHT, steps=6, skip=4)
+    run = capturing("train.py", 1000, event, AFTER_TIMING, steps=6, skip=4)
     assert run.exit_code == code
     (partial,) = run.folder.parent.glob(run.folder.name + ".partial-*")
     info = json.loads((partial / "capture.json").read_text())
@@ -117,7 +117,7 @@ def test_two_ranks(capturing):
 
 
 def test_a_disk_that_fills_up_keeps_the_light_window(capturing):
-    run = capturing("train.py", 1_000_000, "full", AFTER_LIGHT, steps=6, skip=4)
+    run = capturing("train.py", 1_000_000, "full", AFTER_TIMING, steps=6, skip=4)
     assert run.exit_code == 0, run.stderr
     assert sorted(path.name for path in run.folder.iterdir()) == [
         "capture.json",

@@ -3,6 +3,7 @@
 import errno
 import gzip
 import os
+import re
 import resource
 from pathlib import Path
 
@@ -39,6 +40,17 @@ def test_a_whole_trace_is_packed(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert gzip.decompress(path.read_bytes()).decode() == WHOLE.replace("/tmp/", "")  # folders are nobody's business
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_script_s_own_step_marks_are_not_ours(tmp_path):
+    names = ("ProfilerStep#3", "DiagnoseStep#7", "DiagnoseStep#8", "Optimizer.step#SGD.step")
+    marks = "".join(f'{{"ph": "X", "name": "{name}"}},\n' for name in names)
+    path = tmp_path / "rank0.light.pt.trace.json.gz"
+    cut = window(Profiler(EVENTS + marks + '  ],"traceName": "/tmp/a.json" }\n'))
+    cut._unfinished = "DiagnoseStep#8"
+    cut.export(path)
+    stored = re.findall(r'"name": "(.*?)"', gzip.decompress(path.read_bytes()).decode())
+    assert stored == ["ScriptProfilerStep#3", "ProfilerStep#7", "UnfinishedProfilerStep#8", names[3]]
 
 
 @pytest.mark.parametrize("num_bytes", [0, 40, len(EVENTS), len(WHOLE) - 3])

@@ -32,7 +32,6 @@ from diagnose.model.diagnosis import Finding
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path for path in (ROOT / "diagnose" / "changes").glob("*.py") if path.name != "__init__.py")
 SECTIONS = ("What it does", "What to watch")
-BY_NAME_ONLY = {"autocast-fp16", "cudnn-benchmark", "sham"}  # no rule prescribes them
 every_change = pytest.mark.parametrize("change", [pytest.param(CHANGES[name], id=name) for name in CHANGES])
 
 
@@ -42,8 +41,7 @@ def test_every_file_is_a_change_with_its_name():
 
 def test_rules_and_changes_name_each_other():
     named = {name for rule in analyzers.RULES for name in rule.META.changes}
-    assert named == set(CHANGES) - BY_NAME_ONLY
-    assert {name for name in CHANGES if CHANGES[name].advice is None} == BY_NAME_ONLY
+    assert named == {name for name in CHANGES if CHANGES[name].advice is not None}  # the others are asked for by name
 
 
 @every_change
@@ -154,18 +152,24 @@ def literals(path: Path) -> list[object]:
     return [n.value for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Constant)]
 
 
-def test_no_id_of_a_change_stands_outside_of_changes_and_of_the_rules_that_name_it():
+def test_no_id_of_a_change_stands_outside_of_its_file_and_of_the_rules_that_name_it():
     elsewhere = {
         f"{path.relative_to(ROOT)}: {text}"
         for folder in ("diagnose", "analyzers", "reports")
         for path in (ROOT / folder).rglob("*.py")
-        if path.relative_to(ROOT).parts[:2] != ("diagnose", "changes")
-        and not any(parent.is_symlink() for parent in path.parents)
+        if not any(parent.is_symlink() for parent in path.parents)
         for text in literals(path)
         if text in set(CHANGES) - {"autocast", "sham"}  # words of their own
+        and path != ROOT / "diagnose" / "changes" / f"{text.replace('-', '_')}.py"
         and not (path.parent.name == "analyzers" and text in import_rule(path).changes)
     }
     assert elsewhere == set()
+
+
+def test_one_change_records_what_is_missing_and_one_what_comes_later():
+    kinds = {name: CHANGES[name].records for name in CHANGES if CHANGES[name].records}
+    assert sorted(kinds.values()) == ["later", "more"]
+    assert all(by_hand(name) == "it changes the recording, not the script" for name in kinds)
 
 
 def import_rule(path: Path):

@@ -41,6 +41,7 @@ WRONG = {
 def environment(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.delenv("PYTORCH_HIP_ALLOC_CONF", raising=False)
 
 
 def torchs_parser():
@@ -130,6 +131,16 @@ def test_advice_takes_the_remedies_in_turn():
     assert advise(fragmented, current=second.settings).settings is None
     third = advise(fragmented, current="backend:cudaMallocAsync,garbage_collection_threshold:0.8")
     assert parse_settings(third.settings)["max_split_size_mb"] == "512"
+
+
+@pytest.mark.parametrize("name", [VARIABLE, "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_advice_goes_on_from_the_settings_of_the_run(monkeypatch, name):
+    monkeypatch.setenv(name, "expandable_segments:True")
+    after = "expandable_segments:True,garbage_collection_threshold:0.8"
+    assert advise(stats(50 * GB, 80 * GB, retries=3)).settings == after
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync")
+    if name != "PYTORCH_ALLOC_CONF":  # the older names win, as in torch
+        assert advise(stats(50 * GB, 80 * GB, retries=3)).settings == after
 
 
 def test_settings_are_no_remedy_for_a_full_device():

@@ -214,3 +214,10 @@ def test_cuda_graphs_by_cause():
     for _ in range(3):
         report.mark_step()
         model(torch.randn(6, 4, device="cuda")).sum().backward()
+
+
+@pytest.mark.skipif("lite" not in torch._inductor.list_mode_options(), reason="this torch has no such mode")
+def test_every_mode_of_torch_is_taken():
+    model = nn.Sequential(nn.Linear(4, 4))
+    report = compile_in_place(model, [(torch.ones(2, 4),)], mode="lite", backend="aot_eager")
+    assert (report.mode, report.reason) == ("lite", "as asked for")

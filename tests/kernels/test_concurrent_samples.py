@@ -5,7 +5,7 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, random_split
 
 from diagnose.kernels.background_loader import BackgroundLoader
 from diagnose.kernels.concurrent_samples import ConcurrentSamples
@@ -132,12 +132,31 @@ class Stream(IterableDataset):
     [
         (Stored(), 1, ValueError, "threads >= 2, not 1; use the dataset itself"),
         (Whole(), 8, TypeError, "Whole, which gives whole batches"),
-        (Stream(), 8, TypeError, "not the stream Stream"),
+        (Subset(Whole(), [0]), 8, TypeError, "Whole, which gives whole batches"),
+        (Stream(), 8, TypeError, r"not the stream Stream; .* workers through diagnose\.kernels\.ShardedStream"),
     ],
 )
 def test_refuses_what_it_cannot_serve(dataset, threads, error, match):
     with pytest.raises(error, match=match):
         ConcurrentSamples(dataset, threads=threads)
+
+
+@pytest.mark.parametrize("part", [lambda d: Subset(d, range(4, 12)), lambda d: random_split(d, [16, 8])[0]])
+def test_parts_of_a_dataset_are_loaded_at_the_same_time(part):
+    chosen = part(Stored())
+    plain = batches(DataLoader(chosen, batch_size=4))
+    samples = ConcurrentSamples(Subset(chosen, range(8)), threads=4)
+    assert batches(DataLoader(samples, batch_size=4)) == plain[:2]
+    met = ConcurrentSamples(Subset(Meeting(), range(12)), threads=TOGETHER)
+    assert [i for batch in DataLoader(met, batch_size=TOGETHER) for i, _ in batch.tolist()] == list(range(12))
+
+
+def test_the_tuner_tries_threads_on_a_part_of_a_dataset(timed_as):
+    timed_as(load=0.064, step=0.005, together=lambda settings: 0.07 / settings.threads)
+    plain = DataLoader(Subset(Stored(96), range(80)), batch_size=16)
+    tuning = tune_loader(plain, lambda batch: None, seconds=0.01, sample_threads=8)
+    assert tuning.settings.threads == 8, str(tuning)
+    assert batches(tuning.loader) == batches(plain)
 
 
 def test_the_tuner_tries_threads_where_it_may_and_keeps_the_samples(timed_as):

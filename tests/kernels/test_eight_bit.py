@@ -1,10 +1,12 @@
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
 from diagnose.kernels.eight_bit import eight_bit_adamw, estimate, is_available, state_bytes, take_over
+from diagnose.kernels.parity import check_parity
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # both packages import with warnings of their own
 
@@ -115,3 +117,62 @@ def test_without_the_packages(monkeypatch):
         eight_bit_adamw(Net(), lr=0.1, backend="torchao")
     with pytest.raises(ValueError, match="no backend 'fast'; there are bitsandbytes and torchao"):
         eight_bit_adamw(Net(), lr=0.1, backend="fast")
+
+
+class Codes(torch.Tensor):
+    """A moment in 8 bits in the form of torchao's: inner tensors, and no operator but the ones that it names."""
+
+    def __new__(cls, codes, scale, signed):
+        return torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)
+
+    def __init__(self, codes, scale, signed):
+        self.codes, self.scale, self.signed = codes, scale, signed
+
+    def __tensor_flatten__(self):
+        return ["codes", "scale"], [self.signed]
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, context, outer_size=None, outer_stride=None):
+        return cls(inner["codes"], inner["scale"], *context)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise NotImplementedError(f"attempting to run unimplemented operator {func}")
+
+
+class Stepping(torch.optim.Optimizer):
+    """Adds what it counts in codes to each weight."""
+
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            held = self.state[p].setdefault("exp_avg", Codes(torch.zeros(2, dtype=torch.uint8), torch.ones(1), True))
+            held.codes.add_(1)
+            p.data.add_(held.codes.float() * held.scale)
+
+
+def test_trials_put_moments_of_a_tensor_class_back():
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = Stepping([weight], {})
+    optimizer.step()
+
+    def train_step(_):
+        optimizer.step()
+        return weight.sum()
+
+    parity = check_parity(train_step, [0, 1], state=[nn.ParameterList([weight]), optimizer], reference=nullcontext)
+    assert parity.losses == parity.reference == (6.0, 12.0)
+    held = optimizer.state[weight]["exp_avg"]
+    assert (held.codes.tolist(), held.signed, weight.tolist()) == ([1, 1], True, [1.0, 1.0])
+
+
+def test_parity_of_an_optimizer_that_has_stepped(backend):
+    model = Net()
+    optimizer = eight_bit_adamw(model, lr=3e-3, backend=backend)
+    trained(model, optimizer, 2)
+
+    def train_step(x):
+        return trained(model, optimizer, 1)
+
+    parity = check_parity(train_step, [0, 1], state=(model, optimizer), reference=nullcontext)
+    assert parity.losses == parity.reference
+    assert parity.losses[0] == trained(model, optimizer, 1), "the state was not put back"

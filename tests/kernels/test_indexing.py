@@ -136,3 +136,16 @@ def test_wrong_arguments_are_refused():
         compact(x, MASK, capacity=1)
     with pytest.raises(ValueError, match="capacity >= 1, not 0"):
         compact(x, MASK[:, 0], capacity=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_means_of_many_half_precision_values_are_those_of_plain_indexing(dtype):
+    values, mask = torch.full((4096, 32), 100.0, dtype=dtype), torch.ones(4096, 32, dtype=torch.bool)
+    mask[0] = False
+    values.requires_grad_()
+    mean = masked_mean(values, mask)
+    assert (mean.dtype, mean.item()) == (dtype, 100.0)
+    assert masked_mean(values, mask, 0).tolist() == [100.0] * 32
+    mean.backward()
+    assert values.grad[0].tolist() == [0.0] * 32
+    assert values.grad[1, 0] == torch.tensor(1 / (4095 * 32), dtype=dtype)

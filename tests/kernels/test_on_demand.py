@@ -1,3 +1,4 @@
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -72,3 +73,61 @@ def test_distributed_checkpoints_are_refused(tmp_path):
     (tmp_path / ".metadata").touch()
     with pytest.raises(ValueError, match="is a distributed checkpoint, which is read at once; use fast_load"):
         load_on_demand(Tied, tmp_path)
+
+
+class Reaching(nn.Module):
+    """Uses weights of its parts without calling them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.mix = nn.Embedding(16, 8), nn.MultiheadAttention(8, 2, batch_first=True)
+        self.gate, self.unused = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.gate.register_buffer("scale", torch.full((8,), 2.0))
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        x = self.mix(x, x, x, need_weights=False)[0]
+        x = x @ self.gate.weight.T * self.gate.scale
+        return nn.functional.linear(x, self.embed.weight)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_weights_that_are_used_without_a_call_are_there(tmp_path, training):
+    torch.manual_seed(0)
+    model, ids = Reaching().train(training), torch.tensor([[1, 5, 2]])
+    torch.save(model.state_dict(), tmp_path / "m.pt")
+    lazy, pending = load_on_demand(Reaching, tmp_path / "m.pt")
+    lazy.train(training)
+    for one in (lazy, model):
+        one.requires_grad_(training)
+    assert all(p.is_meta and p.shape == q.shape for p, q in zip(lazy.parameters(), model.parameters(), strict=True))
+    for _ in range(2):
+        assert torch.equal(lazy(ids), model(ids))
+    assert pending.names == ("unused.weight", "unused.bias")
+    assert all(p.requires_grad is training for p in lazy.parameters())
+    if training:
+        lazy(ids).sum().backward()
+        model(ids).sum().backward()
+        assert torch.equal(lazy.gate.weight.grad, model.gate.weight.grad)
+
+
+def test_a_fused_layer_finds_the_weights_of_its_parts(tmp_path):
+    model, x = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.randn(2, 3, 8)
+    torch.save(model.state_dict(), tmp_path / "m.pt")
+    lazy, pending = load_on_demand(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), tmp_path / "m.pt")
+    with torch.no_grad():
+        assert torch.equal(lazy.eval()(x), model(x))
+    assert pending.names == ()
+
+
+def test_a_saved_or_copied_model_has_its_weights(tmp_path):
+    model = Experts()
+    torch.save(model.state_dict(), tmp_path / "m.pt")
+    lazy, pending = load_on_demand(Experts, tmp_path / "m.pt")
+    first = lazy.experts[0].weight
+    assert torch.equal(copy.deepcopy(lazy).experts[1].weight, model.experts[1].weight)
+    state = lazy.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+    assert pending.names == ()
+    assert torch.equal(first + 0, model.experts[0].weight), "one that was looked up before stays the same weight"
+    assert type(lazy.experts[0].weight) is nn.Parameter

@@ -1,3 +1,4 @@
+import functools
 import gc
 import itertools
 import multiprocessing
@@ -185,3 +186,58 @@ def test_wrong_arguments_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: -5)
     with pytest.raises(PermissionError, match="belongs to another user"):
         SharedCache(1, path=tmp_path)
+
+
+class Split:
+    def __init__(self, name):
+        self.name = name
+
+    def load(self, index):
+        return f"{self.name} {index}"
+
+
+def joined(first, second):
+    return f"{first} {second}"
+
+
+PAIRS = {
+    "methods": lambda: (Split("train").load, Split("val").load),
+    "lambdas": lambda: ((lambda index: f"train {index}"), (lambda index: f"val {index}")),
+    "partials": lambda: (functools.partial(joined, "train"), functools.partial(joined, "val")),
+    "closures": lambda: tuple(map(of_split, ("train", "val"))),
+}
+
+
+def of_split(name):
+    def load(index):
+        return f"{name} {index}"
+
+    return load
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_functions_without_a_name_of_their_own_share_nothing(cache, pair):
+    train, val = pair()
+    stages = [cache.stage(function) for function in (train, val, train)]
+    assert [stage(1) for stage in stages] == ["train 1", "val 1", "train 1"]
+    assert (cache.counts().misses, cache.counts().hits) == (2, 1)
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_a_cache_that_stays_asks_for_their_names(tmp_path, pair):
+    for _ in range(2):  # as two runs
+        cache = SharedCache(1 << 20, path=tmp_path / "cache")
+        train, val = pair()
+        with pytest.raises(ValueError, match=r"later runs .*; pass name="):
+            cache.stage(train)
+        assert [cache.stage(train, name="train")(1), cache.stage(val, name="val")(1)] == ["train 1", "val 1"]
+    assert (cache.counts().misses, cache.counts().hits) == (2, 2)
+
+
+def test_one_name_is_one_function(cache):
+    cache.stage(joined)
+    cache.stage(joined)
+    assert cache.stage(joined, version="2").prefix != cache.stage(joined).prefix
+    cache.stage(Split("train").load, name="split")
+    with pytest.raises(ValueError, match="name 'split' .* another function"):
+        cache.stage(Split("val").load, name="split")

@@ -80,6 +80,33 @@ def test_goes_on_within_an_epoch(shards):
     assert labels(other) == whole, "the position is for one loop only"
 
 
+def test_the_position_is_that_of_the_epoch_that_comes_next(shards):
+    batches = WebShards(shards, FIELDS, batch_size=4)
+    list(batches)
+    assert batches.state_dict() == {"epoch": 0, "batches": 5}
+    batches.set_epoch(1)
+    state = batches.state_dict()
+    assert state == {"epoch": 1, "batches": 0}
+    other = WebShards(shards, FIELDS, batch_size=4)
+    other.load_state_dict(state)
+    other.set_epoch(1)
+    assert labels(other) == labels(batches), "an epoch was skipped"
+
+
+def test_a_loaded_position_is_saved_again_as_it_is(shards):
+    batches = WebShards(shards, FIELDS, batch_size=4)
+    whole = labels(batches)
+    batches.load_state_dict({"epoch": 0, "batches": 3})
+    assert batches.state_dict() == {"epoch": 0, "batches": 3}
+    rest = iter(batches)
+    first = next(rest)
+    assert batches.state_dict() == {"epoch": 0, "batches": 4}
+    assert labels([first, *rest]) == whole[12:]
+    batches.load_state_dict({"epoch": 0, "batches": 5})
+    assert labels(batches) == [], "the epoch was over"
+    assert labels(batches) == whole
+
+
 def test_transforms_and_partial_batches(shards):
     batches = list(WebShards(shards, FIELDS, batch_size=8, transforms=(torch.from_numpy, str), shuffle=0))
     assert [len(y) for _, y in batches] == [8, 8, 4]

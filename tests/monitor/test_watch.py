@@ -24,8 +24,8 @@ class FakeDriver:
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES = 0, 1
 
-    def __init__(self, reasons=0x4):
-        self.reasons = reasons
+    def __init__(self, reasons=0x4, *, sums=True):
+        self.reasons, self.sums = reasons, sums
         self.read = [0, 0]
         self.shut = 0
 
@@ -66,8 +66,16 @@ class FakeDriver:
         return 2_000 if which == self.NVML_PCIE_UTIL_TX_BYTES else 5_000
 
     def nvmlDeviceGetFieldValues(self, handle, fields):
-        counted = SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=1_000_000 * self.read[handle]))
-        return [counted, SimpleNamespace(nvmlReturn=3, value=SimpleNamespace(ullVal=0))]
+        """Answer with link 0 where no scope is named, as NVML does; one of three links has no receiving counter."""
+        return [self._counter(handle, *(field if isinstance(field, tuple) else (field, 0))) for field in fields]
+
+    def _counter(self, handle, field, scope):
+        counts = {0: 250_000, 1: 250_000, 2: 500_000}
+        if self.sums:
+            counts[0xFFFFFFFF] = 1_000_000
+        has = scope in counts and field == 138
+        count = counts.get(scope, 0) * self.read[handle]
+        return SimpleNamespace(nvmlReturn=0 if has else 3, value=SimpleNamespace(ullVal=count))
 
     def __getattr__(self, name):
         def ask(*_arguments):
@@ -101,9 +109,10 @@ def request(**changes):
     return MonitorRequest(**{"interval": 0.05, "seconds": 0.17} | changes)
 
 
-def test_every_reading_is_a_row(tmp_path, capsys):
+@pytest.mark.parametrize("sums", [True, False])  # older drivers know single links only
+def test_every_reading_is_a_row(tmp_path, capsys, sums):
     path = tmp_path / "gpus.csv"
-    driver = FakeDriver()
+    driver = FakeDriver(sums=sums)
     assert watch(request(csv_file=str(path)), driver) == 0
     rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
     assert [row["gpu"] for row in rows] == ["0", "1"] * 4  # at 0, 50, 100 and 150 of 170 ms

@@ -9,6 +9,7 @@ import pytest
 from diagnose.analyzers import META
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.intervals import total, union
+from diagnose.model.rules import FREES_HOST
 from diagnose.tables import Tables
 
 KERNELS = ("gemm", "volta_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum", "multi_tensor_apply_kernel")
@@ -108,7 +109,7 @@ def assert_diagnosis_holds(d: Diagnosis) -> None:
     assert [note.text for note in d.trust if "failed on this trace" in note.text] == []
     lost = {f.rule: f.lost_ns for f in d.findings}
     for p in d.prescriptions:
-        frees_host = META[p.rule].cause in ("host-work", "device-wait", "copy")  # the host then runs ahead
+        frees_host = META[p.rule].cause in FREES_HOST | {"copy"}  # the host then runs ahead
         most = d.step_ns if frees_host else lost[p.rule]
         assert 0 <= p.saves_ns[0] <= p.saves_ns[1] <= most * (1 + 1e-9), p.id
         if p.predicted_step_ns is not None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from diagnose.model.capture import Capture
-from diagnose.model.events import Kind
+from diagnose.model.events import Device, Kind
 from diagnose.model.intervals import span
 from diagnose.pipeline.rank import build_tables
 from diagnose.replay import Edge, build, drop_waits, scale_host, scale_kernels, simulate, typical_delays
@@ -193,13 +194,103 @@ def test_without_a_device_the_steps_remain(recording):
 
 
 def test_usual_delays_replace_the_measured_ones(recording):
-    # Launch delays of 5, 5 and 25 µs: with the usual one the last kernel ends 20 µs earlier.
+    r = recording()
+    r.step(1, 0, 400)
+    for at in range(0, 220, 20):
+        start = at + (25 if at == 200 else 5)
+        r.kernel("k", start, start + 2, launched=(at, at + 1))
+    t = r.tables()
+    assert ends(typical_delays(build(t)), "k", t) == [at + 7 for at in range(0, 220, 20)]
+
+
+def test_a_usual_delay_is_that_of_the_other_calls_of_its_api(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    for at in range(0, 100, 20):
+        r.kernel("k", at + 5, at + 7, launched=(at, at + 1))
+    for at, late in ((100, 30), (200, 30), (300, 30), (400, 30), (500, 80)):
+        r.kernel("g", at + late, at + late + 2, launched=(at, at + 1), call="cudaGraphLaunch")
+    t = r.tables()
+    assert ends(typical_delays(build(t)), "g", t) == [at + 44.5 for at in (100, 200, 300, 400)] + [532]
+
+
+def test_a_delay_that_is_alone_of_its_kind_stays_as_measured(recording):
     r = recording()
     r.step(1, 0, 100)
-    for launch, start in ((0, 5), (20, 25), (40, 65)):
-        r.kernel("k", start, start + 2, launched=(launch, launch + 1))
+    r.kernel("k", 50, 60, launched=(0, 1))
     t = r.tables()
-    assert ends(typical_delays(build(t)), "k", t) == [7, 27, 47]
+    assert ends(typical_delays(build(t)), "k", t) == [60]
+
+
+def test_delays_in_whole_microseconds_add_up_to_what_was_measured(recording):
+    r = recording()
+    r.step(1, 0, 100)
+    for i in range(20):
+        r.kernel("k", 2 * i + 5 + i // 5 * 2, 2 * i + 7 + i // 5 * 2, launched=(0, 1))
+    graph = build(r.tables())
+    assert graph.delay[graph.kind == Edge.STREAM].max() == 2_000
+    usual = typical_delays(graph).delay[graph.kind == Edge.STREAM]
+    assert 0 < usual.sum() == pytest.approx(6_000, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("gave", "waits"),
+    [((50, 152), False), ((50, 900), False), ((50, 210), True), ((180, 240), False)],
+    ids=["ended long before", "has long to run", "in its last wave", "has most of it to run"],
+)
+def test_a_task_waits_for_the_kernel_in_whose_last_wave_it_starts(recording, gave, waits):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("fills", *gave, launched=(0, 5), grid=4096)
+    r.kernel("side", 200, 220, stream=9, launched=(60, 65))
+    graph = build(r.tables())
+    assert (graph.kind == Edge.ROOM).sum() == waits
+
+
+def test_a_task_that_got_room_starts_as_much_earlier_as_the_kernel_that_filled_the_device(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("fills", 50, 210, launched=(0, 5), grid=4096)
+    r.kernel("side", 200, 220, stream=9, launched=(60, 65))
+    t = r.tables()
+    assert ends(scale_kernels(build(t), t.trace, "fills", 0.75), "side", t) == [180]
+
+
+def test_a_kernel_that_leaves_room_holds_no_other_stream(recording):
+    r = recording(devices=(Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0)),))
+    r.step(1, 0, 1000)
+    r.kernel("small", 50, 210, launched=(0, 5), grid=16)
+    r.kernel("side", 200, 220, stream=9, launched=(60, 65))
+    assert not (build(r.tables()).kind == Edge.ROOM).any()
+
+
+@pytest.mark.parametrize(("passed", "waits"), [(20, True), (30, False)])
+def test_an_event_passes_on_within_25_us(recording, passed, waits):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("reduce", 50, 200, stream=9, launched=(0, 5))
+    r.kernel("update", 200 + passed, 300, launched=(60, 65))
+    assert (build(r.tables()).kind == Edge.INFERRED).sum() == waits
+
+
+def test_nodes_of_a_graph_that_overlap_on_a_stream_follow_what_ended_before_them(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("a", 10, 100, launched=(0, 5))
+    r.kernel("b", 102, 200, launched=(0, 5))
+    r.kernel("c", 150, 220, launched=(0, 5))
+    t = r.tables()
+    assert ends(scale_kernels(build(t), t.trace, "^a$", 0), "c", t) == [130]
+
+
+def test_what_ran_without_a_launch_before_the_first_one_was_queued_before_the_recording(recording):
+    r = recording()
+    r.kernel("queued", 0, 50)
+    r.kernel("queued", 50, 150)
+    r.runtime("cudaDeviceSynchronize", 10, 152)
+    r.kernel("own", 170, 200, launched=(160, 165))
+    t = r.tables()
+    assert ends(scale_kernels(build(t), t.trace, "queued", 0.5), "own", t) == [125]
 
 
 def test_a_hundred_thousand_nodes_are_replayed(recording):

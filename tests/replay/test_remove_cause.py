@@ -24,7 +24,7 @@ def test_exposed_copies_shrink_by_their_exposed_time(recording):
 def test_pauses_shrink(recording):
     r = recording()
     r.step(1, 0, 20)
-    r.kernel("a", 0, 50, launched=(-9, -5))
+    r.kernel("a", 0, 50, launched=(0, 0))
     r.kernel("b", 54, 100, launched=(9, 12))
     t = r.tables()
     assert t.causes.totals()["kernel-latency"] == 4_000

@@ -130,7 +130,7 @@ def gaps() -> Diagnosis:
         ),
         prescriptions=(prescription("data-stall", 4.0, 5.8), prescription("host-sync", 0, 2.2)),
         trust=(
-            Note("Stacks were not recorded in the light window."),
+            Note("Stacks were not recorded in the timing window."),
             Note("12 of 6400 launches have no task.", "lost-records"),
         ),
         source=SOURCE,

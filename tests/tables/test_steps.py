@@ -66,6 +66,27 @@ def test_the_window_reaches_to_the_last_task_that_a_step_launched(recording, lau
     assert steps(r).window == (0, end * 1000)
 
 
+@pytest.mark.parametrize("earlier", [(-520, -510), None], ids=["launched before the step", "before the recording"])
+@pytest.mark.parametrize(("launched", "start"), [(290, 300), (300, 0)], ids=["queued behind it", "found it done"])
+def test_where_the_device_is_behind_from_the_start_the_window_begins_when_it_is_done(
+    recording, earlier, launched, start
+):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("before", -500, 300, launched=earlier)
+    r.kernel("gemm", 310, 900, launched=(launched, launched + 5))
+    r.kernel("gemm", 900, 1500, launched=(950, 955))
+    assert steps(r).window == (start * 1000, 1_500_000)
+
+
+def test_another_stream_that_is_behind_moves_no_window(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", -500, 300, launched=(-520, -510))
+    r.copy("Memcpy HtoD (Pinned -> Device)", 400, 700, stream=20, launched=(200, 205))
+    assert steps(r).window == (0, 1_000_000)
+
+
 @pytest.mark.parametrize(("task", "start"), [(110, 0), (111, 111)])
 def test_where_the_first_task_waited_long_the_device_was_at_unrecorded_work(recording, task, start):
     r = recording()
@@ -79,7 +100,7 @@ def test_recorded_work_before_it_shows_why_the_first_task_waited(recording):
     r.step(1, 0, 1000)
     r.kernel("before", -500, 300, launched=(-520, -510))
     r.kernel("gemm", 300, 900, launched=(5, 10))
-    assert steps(r).window == (0, 1_000_000)
+    assert steps(r).window == (300_000, 1_000_000)
 
 
 @pytest.mark.parametrize(("start", "end"), [(999, 2300), (1000, 1000)])

@@ -103,7 +103,7 @@ def test_without_the_light_window_the_other_one_gives_the_times(tmp_path):
     (capture,) = open_captures([tmp_path])
     assert capture.trace.names == ("named",)
     assert capture.attribution is None
-    assert "light window is missing" in capture.trace.trust[0].text
+    assert "timing window is missing" in capture.trace.trust[0].text
 
 
 def test_damaged_files_beside_the_timing_become_notes(tmp_path):

@@ -9,7 +9,7 @@ from diagnose.errors import UsageError
 
 
 def test_a_masked_command_is_refused_with_the_way_to_run_it(tmp_path):
-    described = {"command": ["-m", "train", "--api-key=***"], "cwd": str(tmp_path)}
+    described = {"schema_version": 1, "command": ["-m", "train", "--api-key=***"], "cwd": str(tmp_path)}
     (tmp_path / "capture.json").write_text(json.dumps(described))
     with pytest.raises(UsageError, match=r"credentials masked.*: diagnose prove -m train …$"):
         command_of(ProveRequest(script=str(tmp_path)))

@@ -17,8 +17,8 @@ def capture(tmp_path):
     (tmp_path / "capture").mkdir()
 
     def write(**fields):
-        info = {"command": ["train.py", "--lr", "1"], "cwd": str(tmp_path), "world_size": 1, **fields}
-        (tmp_path / "capture" / "capture.json").write_text(json.dumps(info))
+        recorded = {"schema_version": 1, "command": ["train.py", "--lr", "1"], "cwd": str(tmp_path), "world_size": 1}
+        (tmp_path / "capture" / "capture.json").write_text(json.dumps(recorded | fields))
         return tmp_path / "capture"
 
     return write
@@ -35,20 +35,23 @@ def test_ranks_are_started_as_they_were(capture, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"command": "rm -rf"}, "no command"),
-        ({"command": ["train.py", 7]}, "no command"),
+        ({"schema_version": 2}, "written by a newer diagnose"),
+        ({"rank": 3}, "its rank 3 is not below its world_size 1"),
+        ({"command": "rm -rf"}, "its field command is wrong"),
+        ({"command": ["train.py", 7]}, r"its field command\[1\] is wrong"),
         ({"command": ["train.py", "a\0b"]}, "no command"),
         ({"command": ["train.py", "\ud800"]}, "no command"),
         ({"command": ["<notebook>"]}, "not captured from a script"),
         ({"command": ["nowhere.py"]}, "does not exist here"),
         ({"command": ["train.py", "x" * 40_000]}, "longer than 32,000"),
         ({"cwd": "/nowhere/at/all"}, "does not exist here"),
-        ({"cwd": ["."]}, "does not exist here"),
+        ({"cwd": ["."]}, "its field cwd is wrong"),
         ({"cwd": "a\0b"}, "does not exist here"),
-        ({"world_size": -1}, "from 1 to 1,024"),
-        ({"world_size": 10**9}, "from 1 to 1,024"),
-        ({"world_size": "2"}, "from 1 to 1,024"),
-        ({"world_size": None}, "from 1 to 1,024"),
+        ({"world_size": 1_025}, "from 1 to 1,024"),
+        ({"world_size": -1}, "its field world_size is wrong"),
+        ({"world_size": 10**9}, "its field world_size is wrong"),
+        ({"world_size": "2"}, "its field world_size is wrong"),
+        ({"world_size": None}, "its field world_size is wrong"),
     ],
 )
 def test_what_cannot_be_run_is_one_sentence(capture, fields, why):
@@ -59,7 +62,7 @@ def test_what_cannot_be_run_is_one_sentence(capture, fields, why):
 
 def test_a_description_that_is_none_is_one_sentence(tmp_path):
     path = tmp_path / "capture.json"
-    for text in ("[" * 100_000, "[]", "{", "\xff"):
+    for text in ("[" * 100_000, "[]", "{", "\xff", "{}", '{"schema_version": 2}'):
         path.write_text(text, encoding="latin-1")
         with pytest.raises(UsageError, match="name the script instead"):
             recorded_command(tmp_path, ())

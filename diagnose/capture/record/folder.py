@@ -34,6 +34,7 @@ OUR_FILES = (
     "rank*.pt.trace.json.gz",
     "rank*.samples.json.gz",
     "rank*.lines.json.gz",
+    "rank*.steps.json.gz",
 )
 SPARE = ".spare"  # a file that is given up when the disk is full, so that the description still fits
 SPARE_BYTES = 128 * 1024  # descriptions are 5 to 50 kB

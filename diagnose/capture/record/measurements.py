@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.window import WindowKind
 
 __all__ = ["Measurements", "PlanHooks"]
@@ -42,3 +43,4 @@ class PlanHooks:
     settled: Callable[[], None]  # called once the wait is over: what a step is stays as it is from here on
     sampling: Callable[[bool], None]  # start or stop the sampler
     wrote: Callable[[], object]  # called after each window was written
+    stepped: Callable[[int, StepState], None]  # called after each step: ns that it took, what was recorded of it

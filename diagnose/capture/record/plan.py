@@ -1,4 +1,6 @@
-"""What happens at which step: wait until steady, time steps unprofiled, light window, a rest, attribution window.
+"""What happens at which step: wait until steady, time steps unprofiled, timing window, a rest, attribution window.
+
+Every step is timed, whatever is recorded of it.
 
 The plan is a generator: it is resumed at every step boundary with the duration of the step that is over, so it
 reads in the order in which things happen. Whatever it does between two resumptions lies outside every step.
@@ -16,6 +18,7 @@ from statistics import median
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
+from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.window import WindowKind
 from diagnose.capture.steps.converged import converged_since
 
@@ -28,12 +31,13 @@ MAX_STEPS = 100  # and of short steps so many that the window lasts
 WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
 MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
+OBSERVED_NS = 5_000_000_000  # in steps: an evaluation every hundred short steps comes several times
 WAIT_SHARE = 0.4  # of max_seconds for waiting,
 PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
-LIGHT_SHARE = 0.8  # and the light window; the attribution window has the rest
+TIMING_SHARE = 0.8  # and the timing window; the attribution window has the rest
 RESERVED_STEPS = 4  # the least that the windows need: one to warm up and one to record, twice
-LIGHT_MB_SHARE = 0.4  # of max_mb for the light window
-ATTRIBUTION_GROWTH = 3.5  # MB a step against the light window: 3.1 with all flags, measured on small CPU steps
+TIMING_MB_SHARE = 0.4  # of max_mb for the timing window
+ATTRIBUTION_GROWTH = 3.5  # MB a step against the timing window: 3.1 with all flags, measured on small CPU steps
 
 
 class Plan:
@@ -50,9 +54,10 @@ class Plan:
         self._together = hooks.num_ranks > 1
         self._began_at = time.monotonic()
         self._step_began = time.perf_counter_ns()
-        self._latest_ns = 0
+        self._latest_ns = self._stepped_ns = 0
         self._steps = self._script()
         self._recorder = Recorder(hooks, measured)
+        self._state: StepState = "plain"  # of the step that is under way
         self._over = False  # --max-seconds was reached inside a step
         next(self._steps)
 
@@ -62,8 +67,11 @@ class Plan:
         if self.done:
             return
         self._latest_ns = duration
+        self._stepped_ns += duration
         self._recorder.end_step()
         self.num_steps += 1
+        was = self._recorder.state
+        self._hooks.stepped(duration, self._state if was == self._state else "edge")
         try:
             if self._over or self._left_s() <= 0:
                 if not self._over:
@@ -76,6 +84,8 @@ class Plan:
         except Exception as error:  # a fault of the capture must not become the script's
             self.done = self.failed = True
             self._measured.notes.append(f"The capture failed: {type(error).__name__}: {first_line(error)}.")
+        now = self._recorder.state
+        self._state = "edge" if now == "plain" != was else now
         self._recorder.begin_step(self.num_steps)
         self._step_began = time.perf_counter_ns()
 
@@ -116,16 +126,26 @@ class Plan:
         yield from self._wait()
         yield from self._plain()
         first = min(self._num_steps, self._options.steps or MIN_STEPS)
-        yield from self._record("light", first, LIGHT_SHARE)
+        yield from self._record("light", first, TIMING_SHARE)
         if self._affords(REST_STEPS + 2):
             yield from self._pass(REST_STEPS)
         if self._recorder.without_timing and not self._together:
             return
         yield from self._record("attribution", self._attribution_steps(), 1.0)
         longer = self._longer_window()
-        if longer > first and self._affords(longer):  # short steps: a light window that lasts, now the rest is safe
+        if longer > first and self._affords(longer):  # short steps: a timing window that lasts, now the rest is safe
             yield from self._pass(REST_STEPS)
             yield from self._record("light", longer, 1.0)
+        yield from self._observe()
+
+    def _observe(self) -> Steps:
+        """Let steps pass that are timed only, until what recurs now and then has had its time."""
+        if self._together or self._options.steps is not None:
+            return
+        if self._stepped_ns < OBSERVED_NS:
+            self._hooks.say("watching further steps without recording them")
+        while self._stepped_ns < OBSERVED_NS:
+            yield
 
     def _affords(self, num_steps: int) -> bool:
         """Return whether so many steps like the latest end in time."""
@@ -184,7 +204,7 @@ class Plan:
         limit_mb = self._options.max_mb - sum(self._measured.mb.values())
         if kind == "light":
             other = self._measured.mb.get("attribution", 0.0)
-            limit_mb = min(LIGHT_MB_SHARE * self._options.max_mb, self._options.max_mb - other)
+            limit_mb = min(TIMING_MB_SHARE * self._options.max_mb, self._options.max_mb - other)
         return self._recorder.record(
             kind, num_steps, limit_mb, lambda: self._full(kind, share), warm_up=self._affords(2)
         )
@@ -196,7 +216,7 @@ class Plan:
         return min(max(math.ceil(WINDOW_NS / median(times[-MIN_STEPS:])), MIN_STEPS), MAX_STEPS)
 
     def _attribution_steps(self) -> int:
-        """Return how many steps the attribution window may have, judging its size by the light window's."""
+        """Return how many steps the attribution window may have, judging its size by the timing window's."""
         wanted = min((self._num_steps + 1) // 2, MAX_ATTRIBUTION_STEPS)
         light = self._measured
         if self._together or not light.light:
@@ -207,11 +227,11 @@ class Plan:
         return max(1, min(wanted, fitting))
 
     def _longer_window(self) -> int:
-        """Return how many steps a second light window may have, judging its size by the first one's."""
+        """Return how many steps a second timing window may have, judging its size by the first one's."""
         light, light_mb = self._measured.light, self._measured.mb.get("light", 0.0)
         if not light or not light_mb:
             return 0
-        return min(self._num_steps, int(LIGHT_MB_SHARE * self._options.max_mb * len(light) / light_mb))
+        return min(self._num_steps, int(TIMING_MB_SHARE * self._options.max_mb * len(light) / light_mb))
 
     def _full(self, kind: WindowKind, share: float) -> bool:
         """Return whether the window must close early for lack of time, and note why."""

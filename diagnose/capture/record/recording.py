@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from typing import TypeAlias
 
 from diagnose.capture.record.measurements import Measurements, PlanHooks
+from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.trace_size import TRACE_POLL_S, TraceSize
 from diagnose.capture.record.window import Window, WindowKind
 from diagnose.model.files import reason
@@ -71,8 +72,15 @@ class Recorder:
         return self._window is not None and not self._cut
 
     @property
+    def state(self) -> StepState:
+        """Return what is recorded of the step that begins now."""
+        if self._window is None:
+            return "plain"
+        return self._window.kind if self._marking and not self._cut else "edge"
+
+    @property
     def without_timing(self) -> bool:
-        """Return whether the light window was cut before it held a whole step."""
+        """Return whether the timing window was cut before it held a whole step."""
         return self._cut and not self._measured.light
 
     @property

@@ -15,8 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import TypeAlias
 
 __all__ = ["Sampler", "is_users"]
+
+_Lines: TypeAlias = tuple[tuple[str, int, str], ...]  # file, line, function; the innermost first
 
 # Of the time since the last sample, what must be CPU time to count as running: where no state is known; and where one
 # could be, but reading it would hold up a thread that computes in Python once more.
@@ -31,12 +34,13 @@ MAX_CPU_SHARE = 0.0125  # of a core: where waking a thread is dear, as on virtua
 class Sampler:
     """A thread that samples another one; ``rows`` has the file's layout of diagnose.model.capture.Samples."""
 
-    def __init__(self, thread_id: int, native_id: int, period_ms: float) -> None:
+    def __init__(self, thread_id: int, native_id: int, period_ms: float, *, depth: int = 1) -> None:
         self._thread_id = thread_id
         self._period = period_ms / 1e3
         self._native_id = native_id
         self._user_code: dict[CodeType, bool] = {}
-        self._places: dict[tuple[str, int, str], int] = {}
+        self._depth = depth  # lines of user code that a row holds; with more than one Python's own timing is left alone
+        self._places: dict[_Lines, int] = {}
         self._time_ns: list[int] = []
         self._place: list[int] = []
         self._running: list[int] = []
@@ -52,7 +56,8 @@ class Sampler:
         if self._thread is None:
             self._enough = False
             self._switch_s = sys.getswitchinterval()
-            sys.setswitchinterval(min(self._switch_s, SWITCH_S))
+            if self._depth == 1:
+                sys.setswitchinterval(min(self._switch_s, SWITCH_S))
             self._thread = threading.Thread(target=self._run, name="diagnose-sampler", daemon=True)
             self._thread.start()
 
@@ -67,16 +72,25 @@ class Sampler:
     def rows(self) -> dict[str, object]:
         """Return the samples so far."""
         return {
-            "places": [list(place) for place in self._places],
+            "places": [list(path[0]) for path in self._places],
             "time_ns": self._time_ns,
             "place": self._place,
             "running": self._running,
         }
 
+    def paths(self) -> dict[str, object]:
+        """Return the samples so far with the callers of each line, as the file of the steps has them."""
+        num = len(self._place)  # the thread may be about to add one
+        return {
+            "paths": [[list(place) for place in path] for path in list(self._places)],
+            "sampled_ns": self._time_ns[:num],
+            "path": self._place[:num],
+        }
+
     @property
     def lines(self) -> list[tuple[str, int]]:
         """Return the file and line of every place seen so far."""
-        return list(dict.fromkeys((file, line) for file, line, _ in self._places))
+        return list(dict.fromkeys((file, line) for path in list(self._places) for file, line, _ in path))
 
     def summary(self) -> Mapping[str, object]:
         """Return the period, the number of samples and what they cost: CPU time of sampling over time watched.
@@ -118,13 +132,16 @@ class Sampler:
         self._ready_ns = (self._ready_ns or 0) + (now_ns or 0) - (ready_ns or 0) if known else None
 
     def _row_of(self, frame: FrameType) -> int:
-        """Return the row of the innermost user line; of the innermost line at all where there is none."""
-        found: FrameType | None = frame
-        while found is not None and not self._is_user_code(found.f_code):
-            found = found.f_back
-        found = found or frame
-        place = (found.f_code.co_filename, found.f_lineno or 0, found.f_code.co_name)
-        return self._places.setdefault(place, len(self._places))
+        """Return the row of the innermost user lines; of the innermost line at all where there is none."""
+        found: list[tuple[str, int, str]] = []
+        each: FrameType | None = frame
+        while each is not None and len(found) < self._depth:
+            if self._is_user_code(each.f_code):
+                found.append(_place(each))
+            each = each.f_back
+        if len(found) > 1 and found[-1][0] == _BOOTSTRAP:
+            found.pop()
+        return self._places.setdefault(tuple(found or [_place(frame)]), len(self._places))
 
     def _is_user_code(self, code: CodeType) -> bool:
         known = self._user_code.get(code)
@@ -138,13 +155,18 @@ def is_users(code: CodeType) -> bool:
     return not code.co_filename.startswith(_LIBRARIES)
 
 
+def _place(frame: FrameType) -> tuple[str, int, str]:
+    return frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name
+
+
 def _libraries() -> tuple[str, ...]:
     """Return what the files of other people's code begin with."""
     paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return (*(p + "/" for p in paths if p), str(Path(__file__).resolve().parent.parent) + "/", "<frozen ", "<__array")
+    return (*(p + "/" for p in paths if p), str(Path(__file__).resolve().parents[2]) + "/", "<frozen ", "<__array")
 
 
 _LIBRARIES = _libraries()
+_BOOTSTRAP = "<string>"  # the outermost frame of the process that runs the script: python -c
 
 
 def _ready_ns(native_id: int) -> int | None:

@@ -21,6 +21,7 @@ from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.other_profilers import OtherProfilers
 from diagnose.capture.record.plan import MIN_STEPS, Plan
+from diagnose.capture.record.run_log import RunLog, StepState
 from diagnose.capture.record.sampler import Sampler
 from diagnose.capture.record.script_config import ScriptConfig, describe_gpus, precision_flags
 from diagnose.capture.record.source_lines import SourceLines
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 MAX_STOPS = 3  # a script that swallows BaseException thrice keeps running
+RUN_SAMPLER_MS = 20.0  # a long step of a tenth of a second still has five samples, for 0.3 % of a core
+RUN_DEPTH = 6  # lines of the user's code, the innermost and its callers
 MIN_MESSAGE_S = 1.0  # seconds between two lines about the same wait
 
 
@@ -65,7 +68,9 @@ class Session:
         self.precision: dict[str, object] = {}
         self.allocator_before: dict[str, int] = {}
         self.run_id = ""
-        self.samples_file = self.lines_file = ""  # their names, "" where there was no sampler or no room
+        self.steps_file = self.samples_file = self.lines_file = (
+            ""  # their names, "" where there was no sampler or no room
+        )
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._lines = SourceLines(Path(self.cwd))
@@ -74,6 +79,8 @@ class Session:
         self._stops = 0
         self._sampler: Sampler | None = None
         self._gc_watch = GcWatch(0)
+        self._run_log = RunLog()
+        self._run_sampler: Sampler | None = None  # while no window is open
         self._monitor: GpuMonitor | None = None
         self._interrupt = StepInterrupt(lambda: self.plan.due_in if self.plan is not None else math.inf, self._in_step)
 
@@ -93,10 +100,14 @@ class Session:
     def _boundary(self, fresh: bool) -> None:  # a callback
         if self.plan is None or fresh:
             self._begin()
-            return
-        self.plan.boundary()
-        if self.plan.done:
+        else:
+            self.plan.boundary()
+        if self.plan is not None and self.plan.done:
             self._leave_script()
+        self.listener.phases.begin()
+
+    def _stepped(self, took_ns: int, state: StepState) -> None:  # a callback
+        self._run_log.add(time.time_ns(), took_ns, state, self.listener.phases.take())
 
     def _begin(self) -> None:
         """Start the plan at the first boundary of what is now taken for a step."""
@@ -114,11 +125,14 @@ class Session:
             settled=self._fix_steps,
             sampling=self._sample,
             wrote=self._save,
+            stepped=self._stepped,
         )
+        self._run_log = RunLog()
         first = self.plan is None
         self.plan = Plan(self.options, hooks, self.measured)
         if first:
             self._interrupt.start()
+            self._sample_run(on=True)
 
     def _in_step(self) -> None:
         """Act on a bound that is reached inside a step, unless the thread is inside a boundary or a backward pass."""
@@ -156,12 +170,25 @@ class Session:
             thread = threading.current_thread()
             self._sampler = Sampler(thread.ident or 0, thread.native_id or 0, self.options.sampler_ms)
             self._gc_watch = GcWatch(thread.ident or 0)
+        self._sample_run(on=not on)
         if on:
             self._sampler.start()
             self._gc_watch.start()
         else:
             self._sampler.stop()
             self._gc_watch.stop()
+
+    def _sample_run(self, *, on: bool) -> None:
+        """Sample, a few times a second, what the thread does where no light window is open."""
+        if not self.options.sampler:
+            return
+        if self._run_sampler is None:
+            thread = threading.current_thread()
+            self._run_sampler = Sampler(thread.ident or 0, thread.native_id or 0, RUN_SAMPLER_MS, depth=RUN_DEPTH)
+        if on:
+            self._run_sampler.start()
+        else:
+            self._run_sampler.stop()
 
     def _other_profiler_started(self) -> None:
         if self.listener.active:
@@ -177,9 +204,10 @@ class Session:
         self.other_profilers.forget()
 
     def _end_threads(self) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
-            self._gc_watch.stop()
+        for sampler in (self._sampler, self._run_sampler):
+            if sampler is not None:
+                sampler.stop()
+        self._gc_watch.stop()
         if self._monitor is not None:
             self._monitor.stop()
 
@@ -200,7 +228,7 @@ class Session:
         if "attribution" not in self.measured.files:
             self.notes.append("The script ended before the attribution window: stacks, shapes and lines are missing.")
         if len(light) < (self.options.steps or MIN_STEPS):
-            self.notes.append(f"The script ended during the light window: the timing rests on {len(light)} steps.")
+            self.notes.append(f"The script ended during the timing window: the timing rests on {len(light)} steps.")
 
     @property
     def num_steps(self) -> int:
@@ -262,6 +290,8 @@ class Session:
 
         if self._sampler is not None and samples:
             self._write_samples(self._sampler)
+        if samples:
+            self._write_steps()
         info = describe(self, ended, exit_code)
         try:
             self.folder.write_info(info)
@@ -274,9 +304,19 @@ class Session:
         try:
             self.folder.write_rows(samples, {**sampler.rows(), "gc": self._gc_watch.runs})
             self.samples_file = samples
-            self.folder.write_rows(lines, self._lines.stored(sampler.lines))
+            seen = [*sampler.lines, *(self._run_sampler.lines if self._run_sampler is not None else ())]
+            self.folder.write_rows(lines, self._lines.stored(dict.fromkeys(seen)))
             self.lines_file = lines
             changed = (printable(name) for name in self._lines.changed)
             self.notes += [f"{name} was changed while it ran, so its lines are not quoted." for name in changed]
         except OSError as error:
             self.notes.append(f"The sampler's rows could not be written: {reason(error)}")
+
+    def _write_steps(self) -> None:
+        name = f"rank{self.rank}.steps.json.gz"
+        samples = self._run_sampler.paths() if self._run_sampler is not None else {}
+        try:
+            self.folder.write_rows(name, {**self._run_log.rows(), **samples})
+            self.steps_file = name
+        except OSError as error:
+            self.notes.append(f"The times of the steps could not be written: {reason(error)}")

@@ -21,6 +21,7 @@ from diagnose.text.masking import mask_values
 __all__ = ["Window", "WindowKind"]
 
 WindowKind: TypeAlias = Literal["light", "attribution"]
+"""What files and JSON keys call the two windows; "light" is the timing window, without stacks and shapes."""
 
 KNOBS: dict[WindowKind, dict[str, bool]] = {
     # trace_only skips building Python objects for events that nothing reads.
@@ -35,6 +36,8 @@ FLAGS: dict[WindowKind, dict[str, bool]] = {
 }
 _HOST = re.compile(rb'("host_name": *")[^"]*(")')
 _FOLDER = re.compile(rb'("traceName": *")(?:[^"]*/)?([^"]*")')
+_MARK = "DiagnoseStep#"  # until the trace is stored: a profiler of the script marks its steps as ProfilerStep#n too
+_SCRIPTS_MARK = b'"ScriptProfilerStep#'
 LAST_KEY = b'"traceName"'  # what Kineto writes after the last event, with the path of the file as its value
 TAIL_BYTES = 16_384  # of the file: far more than the longest path
 TORCH_TEMPORARY = ".tmp"  # what torch 2.13 appends to the name while it writes; it stays if that fails
@@ -79,7 +82,7 @@ class Window:
             return
         from torch.profiler import record_function
 
-        self._unfinished = f"ProfilerStep#{number}"
+        self._unfinished = f"{_MARK}{number}"
         self._mark = record_function(self._unfinished)
         self._mark.__enter__()
 
@@ -179,21 +182,31 @@ def _temporary(raw: Path) -> Path:
 
 
 def _compress(source: Path, target: Path, unfinished: str) -> None:
-    """Compress the trace; the mark of an unfinished step is renamed, because it ends nowhere in particular.
+    """Compress the trace, with the marks of its steps under the name that torch gives them.
 
-    What stands around the events loses the name of the host, the folder and credentials.
+    The mark of an unfinished step is renamed, because it ends nowhere in particular, and so are marks of the script's
+    own. What stands around the events loses the name of the host, the folder and credentials.
     """
-    mark, other = f'"{unfinished}"'.encode(), f'"Unfinished{unfinished}"'.encode()
     with source.open("rb") as text, open_packed(target) as packed:
         for line in text:
             packed.write(_without_host(line))
             if b'"traceEvents"' in line:
                 break
         for line in text:
-            if b'"traceName"' in line:
+            if b"Step#" in line:
+                packed.write(_with_marks(line, unfinished))
+            elif b'"traceName"' in line:
                 packed.write(_without_host(line))
             else:
-                packed.write(line.replace(mark, other) if unfinished else line)
+                packed.write(line)
+
+
+def _with_marks(line: bytes, unfinished: str) -> bytes:
+    """Return a line with the names of step marks as a reader expects them."""
+    line = line.replace(b'"ProfilerStep#', _SCRIPTS_MARK)
+    if unfinished:
+        line = line.replace(f'"{unfinished}"'.encode(), f'"UnfinishedProfilerStep#{unfinished[len(_MARK) :]}"'.encode())
+    return line.replace(f'"{_MARK}'.encode(), b'"ProfilerStep#')
 
 
 def _without_host(line: bytes) -> bytes:

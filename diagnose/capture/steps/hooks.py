@@ -19,6 +19,7 @@ __all__ = [
     "Undo",
     "shut_workers",
     "watch_autocast",
+    "watch_backward",
     "watch_ddp",
     "watch_forward",
     "watch_loaders",
@@ -55,8 +56,15 @@ def watch_optimizers(on_event: OnEvent, made: Callable[[], None]) -> Undo:
     return undo
 
 
-def watch_loaders(on_event: OnEvent, opened: Callable[[object, object], None]) -> Undo:
-    """Report every batch with its iterator; call ``opened`` with loader and dataset when an epoch begins."""
+def watch_loaders(
+    delivered: Callable[[object, object], None],
+    opened: Callable[[object, object], None],
+    loading: Callable[[bool], None],
+) -> Undo:
+    """Report every batch, after its iterator; call ``opened`` with loader and dataset when an epoch begins.
+
+    ``loading`` is called with true when a batch is asked for, and with false once it is there or there is none.
+    """
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -64,8 +72,12 @@ def watch_loaders(on_event: OnEvent, opened: Callable[[object, object], None]) -
 
     @functools.wraps(next_batch)
     def watched_next(self: Any) -> object:  # torch's iterator, whose type is private
-        batch = next_batch(self)
-        on_event(self)
+        loading(True)
+        try:
+            batch = next_batch(self)
+        finally:
+            loading(False)
+        delivered(self, batch)
         return batch
 
     undo_opened = _around(
@@ -108,14 +120,15 @@ def watch_autocast(entered: OnEvent) -> Undo:
     return _around(autocast, "__enter__", before=entered)
 
 
-def watch_backward(over: Callable[[], None]) -> Undo:
-    """Report the end of every backward pass that ``Tensor.backward`` or ``torch.autograd.backward`` started."""
+def watch_backward(began: Callable[[], None], over: Callable[[], None]) -> Undo:
+    """Report begin and end of every backward pass that ``Tensor.backward`` or ``torch.autograd.backward`` starts."""
     import torch
 
     original = torch.autograd.backward
 
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> None:
+        began()
         original(*args, **kwargs)
         over()
 

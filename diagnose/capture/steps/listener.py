@@ -7,18 +7,22 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from diagnose.capture.options import StepOn
 from diagnose.capture.record.script_config import ScriptConfig
-from diagnose.capture.steps import hooks
+from diagnose.capture.steps import hooks, phase_hooks
+from diagnose.capture.steps.callers import in_module, prepares_data
 from diagnose.capture.steps.construction_hooks import watch_constructions
 from diagnose.capture.steps.hooks import Undo
 from diagnose.capture.steps.period import StepFinder
+from diagnose.capture.steps.phases import Phases
 from diagnose.capture.steps.step_source import SourceChoice
 
 __all__ = ["Listener", "in_backward"]
+
+MAX_BATCH_DEPTH, MAX_BATCH_PARTS = 3, 16  # of a batch that are looked at
 
 
 class Listener:
@@ -30,6 +34,7 @@ class Listener:
     def __init__(self, step_on: StepOn, script_config: ScriptConfig, on_boundary: Callable[[bool], None]) -> None:
         self.choice = SourceChoice(step_on)
         self.finder = StepFinder()
+        self.phases = Phases()
         self.num_events = 0
         self.installed = False
         self._step_on = step_on
@@ -42,7 +47,7 @@ class Listener:
         self._due = False  # a step ended inside a backward pass and is reported after it
         self._undo: list[Undo] = []
         self._forward: Undo | None = None
-        self._backward_watched = False
+        self._loading = threading.local()  # how many DataLoaders this thread is waiting for, one within another
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         if step_on in ("auto", "marker"):
             self._undo.append(hooks.watch_marks(lambda origin: self._on_event("marker", origin)))
@@ -52,13 +57,17 @@ class Listener:
         self.installed = True
         self._undo.append(watch_constructions(self._constructed))  # first: watch_ddp asks for its calls
         self._undo.append(hooks.watch_optimizers(self._optimizer_stepped, self._optimizer_made))
-        self._undo.append(hooks.watch_loaders(self._batch_delivered, self._loader_opened))
+        self._undo.append(hooks.watch_loaders(self._batch_delivered, self._loader_opened, self._loads))
+        self._undo.append(hooks.watch_backward(self._backward_begins, self._backward_over))
+        self._undo.append(phase_hooks.watch_gradients(self._gradients_off))
+        self._undo.append(phase_hooks.watch_modes(self._switched))
+        self._undo.append(phase_hooks.watch_saves(self._saves))
         self._undo.append(hooks.watch_ddp(self._script_config.watch_ddp))
         self._undo.append(hooks.watch_autocast(self._script_config.autocast_entered))
         if self._step_on in ("auto", "forward"):
             # The hook exists between outermost calls only, so what torch warns of cannot happen.
             warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
-            self._forward = hooks.watch_forward(lambda module: self._on_event("forward", module))
+            self._forward = hooks.watch_forward(self._called)
             self._undo.append(self._forward)
 
     def remove(self) -> None:
@@ -103,14 +112,50 @@ class Listener:
         if self.active:
             self._script_config.loader_opened(loader, dataset)
 
-    def _batch_delivered(self, iterator: object) -> None:
+    def _loads(self, begins: bool) -> None:
+        """Take notice of a wait for a batch; what a dataset loads from another DataLoader is part of it."""
+        depth = self._loading_depth + (1 if begins else -1)
+        self._loading.depth = depth
+        if depth == int(begins) and self._steps_here():
+            self.phases.loading(begins)
+
+    @property
+    def _loading_depth(self) -> int:
+        return int(getattr(self._loading, "depth", 0))
+
+    def _batch_delivered(self, iterator: object, batch: object) -> None:
         if not self.active:
             return
         self._iterators.add(iterator)
         dataset = getattr(iterator, "_dataset", None)
         self._script_config.batch_delivered(dataset, iterator)
-        if self._step_on == "dataloader" or threading.current_thread() is threading.main_thread():
+        if self._loading_depth:
+            return  # a batch of a dataset that has a DataLoader of its own
+        on_main = threading.current_thread() is threading.main_thread()
+        if on_main:
+            self.phases.batch(_num_numbers(batch))
+        if self._step_on == "dataloader" or on_main:
             self._on_event("dataloader", dataset)  # in another thread it is a prefetcher, ahead of the steps
+
+    def _steps_here(self) -> bool:
+        """Return whether what happens now happens on the thread that steps."""
+        return self.active and threading.current_thread() is threading.main_thread()
+
+    def _gradients_off(self, begins: bool) -> None:
+        if self._steps_here() and not (begins and in_module()):
+            self.phases.gradients_off(begins)
+
+    def _switched(self, module: object, training: bool) -> None:
+        if self._steps_here():
+            self.phases.mode(module, training)
+
+    def _saves(self, begins: bool) -> None:
+        if self._steps_here():
+            self.phases.saving(begins)
+
+    def _backward_begins(self) -> None:
+        if self._steps_here():
+            self.phases.backward()
 
     def _leave_forward(self) -> None:
         """Stop watching forward calls where a better source exists and the user did not ask for them."""
@@ -118,7 +163,12 @@ class Listener:
             self._forward()
             self._forward = None
 
-    def _on_event(self, source: str, origin: object) -> None:
+    def _called(self, module: object) -> None:
+        """Take a call of an outermost module; what a DataLoader calls for its batch prepares data."""
+        if not self._loading_depth:
+            self._on_event("forward", module, prepares_data=not self.finder.locked and prepares_data(module))
+
+    def _on_event(self, source: str, origin: object, *, prepares_data: bool = False) -> None:
         """Take one event and report the boundary that it is, if it is one."""
         if not self.active or self._inside:
             return
@@ -126,31 +176,26 @@ class Listener:
         backward = in_backward()
         if backward and source == "forward":
             return  # activation checkpointing computes a part again
-        if not self._ends_step(source, origin):
+        if not self._ends_step(source, origin, prepares_data=prepares_data):
             return
         if backward:
             self._due = True
-            self._watch_backward()
         else:
             self._report()
 
-    def _ends_step(self, source: str, origin: object) -> bool:
-        if not self.finder.locked and self.choice.on_event(source, gradients=_gradients()):
+    def _ends_step(self, source: str, origin: object, *, prepares_data: bool) -> bool:
+        gradients = _gradients()
+        if not self.finder.locked and self.choice.on_event(source, gradients=gradients, prepares_data=prepares_data):
             self.finder = StepFinder(at_start=source == "forward")
             self._fresh = True
-        if source != self.choice.chosen:
+        if not self.choice.counts(source, prepares_data=prepares_data):
             return False
         ends_step, changed = self.finder.on_event(id(origin))
         self._fresh |= changed
         return ends_step
 
-    def _watch_backward(self) -> None:
-        """Report boundaries inside a backward pass after it: a profiler started inside would be lost with it."""
-        if not self._backward_watched:
-            self._backward_watched = True
-            self._undo.append(hooks.watch_backward(self._backward_over))
-
     def _backward_over(self) -> None:
+        """Report a boundary inside a backward pass after it: a profiler started inside would be lost with it."""
         if self._due and self.active and not in_backward():
             self._due = False
             self._report()
@@ -162,6 +207,20 @@ class Listener:
             self._on_boundary(fresh)
         finally:
             self._inside = False
+
+
+def _num_numbers(batch: object, depth: int = 0) -> int:
+    """Return how many numbers the tensors of a batch hold, as far as they are easily found."""
+    count = getattr(batch, "numel", None)
+    if callable(count):
+        try:
+            return int(count())
+        except Exception:  # a class of the script's own
+            return 0
+    if depth == MAX_BATCH_DEPTH or not isinstance(batch, Mapping | list | tuple):
+        return 0
+    parts = list(batch.values() if isinstance(batch, Mapping) else batch)[:MAX_BATCH_PARTS]
+    return sum(_num_numbers(part, depth + 1) for part in parts)
 
 
 def _gradients() -> bool:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
 from diagnose.replay.build import graph_of
@@ -23,7 +23,6 @@ from diagnose.tables.names import BACKWARD, REDUCTION
 
 __all__ = ["START_UP_NS", "Reductions", "end_of_buckets", "reductions", "with_buckets"]
 
-Floats = npt.NDArray[np.float64]
 
 START_UP_NS = 20_000  # of a collective, whatever it carries
 MAX_UNEXPLAINED = 0.1  # of the step: what the model of sizes and rate may be off for the recorded buckets
@@ -33,9 +32,9 @@ _ELEMENT_BYTES = {"float": 4, "half": 2, "bfloat16": 2, "double": 8, "char": 1, 
 class Reductions(NamedTuple):
     """The reductions of gradients that a window holds; columns are parallel, in time order."""
 
-    row: npt.NDArray[np.intp]  # of Trace.events: the task
+    row: Rows  # of Trace.events: the task
     num_bytes: Floats
-    step: npt.NDArray[np.intp]
+    step: Rows
     begin: Floats  # ns, for each step: when its first gradient was computed
     rate: float  # bytes per ns
 
@@ -81,7 +80,7 @@ def with_buckets(t: Tables, bucket_mb: float) -> Transform | None:
     return change
 
 
-def _by_step(graph: Graph, known: Reductions) -> Iterator[tuple[npt.NDArray[np.intp], Floats, Floats, float]]:
+def _by_step(graph: Graph, known: Reductions) -> Iterator[tuple[Rows, Floats, Floats, float]]:
     """Yield, for each step, its reductions: nodes, when each was ready, bytes; and the begin of its backward."""
     ready = _ready(graph)
     tasks = np.flatnonzero(graph.is_task)

@@ -28,6 +28,7 @@ __all__ = [
     "Numerics",
     "Patch",
     "Promise",
+    "Recording",
     "SetArguments",
     "identical",
     "other_training",
@@ -37,6 +38,10 @@ __all__ = [
 
 Promise: TypeAlias = Literal["identical", "rounding", "reduced"]
 """What happens to the numbers: nothing, another order of roundings, or arithmetic of fewer bits."""
+
+
+Recording: TypeAlias = Literal["more", "later"]
+"""What a better recording holds: device work that this one lacks, or steps after the warm-up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,7 @@ class Change:
     advice: Advice | Callable[[Finding, float, Program], Advice | None] | None = None
     applies: Callable[[Program, Finding], str] | None = None
     effect: Callable[[Tables, Finding], Effect | None] | None = None  # a model of its own, in a replay with a device
+    records: Recording | None = None  # of a change to the recording instead of the script: what it records
     remedy: str = ""  # dotted name of the module that does it
     without_remedy: str = ""  # why there is none
 

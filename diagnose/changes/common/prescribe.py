@@ -20,7 +20,6 @@ __all__ = ["effect_of", "is_worth_showing", "prescribe", "recording_first"]
 
 
 _LOSSES = re.compile(r"compare the (first losses|loss\b[^;]*)")
-RECORDS_AGAIN = ("capture-complete-records", "capture-steady-steps")
 
 
 def prescribe(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> list[Prescription]:
@@ -87,9 +86,9 @@ def recording_first(
         step_ns: the step's length.
         is_scanty: whether the recording holds too little work for any claim.
     """
-    again = [p for p in prescribed if p.id in RECORDS_AGAIN]
+    again = [p for p in prescribed if CHANGES[p.id].records]
     if is_scanty and not again:
-        change = CHANGES[RECORDS_AGAIN[0]]
+        change = next(change for change in CHANGES.values() if change.records == "more")
         made = _prescription(change, found[0], step_ns, UNKNOWN) if found else None
         again = [made] if made else []
     if not is_scanty and not (found and found[0].rule in {p.rule for p in again}):

@@ -111,7 +111,7 @@ def profiled(*, always):
         model(torch.randn(4, 8)).mean().backward()
         optimizer.step()
 
-    for _ in range(0 if always else 17):  # it begins inside the light window
+    for _ in range(0 if always else 17):  # it begins inside the timing window
         one()
     with torch.profiler.profile() as own:
         for _ in range(60):

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from diagnose.kernels.distributed.comm_hooks import comm_hook, install, register
 from diagnose.kernels.distributed.hook_timing import TimedHook, install_timed
+from diagnose.kernels.distributed.local_sgd import LocalSGD
 
 STEPS = 60
 
@@ -244,3 +245,17 @@ def check_accumulation_exchanges_once_a_window():
         with accumulation.micro_batch(len(x)) as micro:
             micro.backward(nn.functional.cross_entropy(ddp(x), y))
     assert timing.raw_bytes == 3 * 4 * sum(p.numel() for p in ddp.parameters())
+
+
+def check_sparse_gradients_are_refused_and_not_dropped():
+    def model():
+        return nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 2))
+
+    for name in ("plain", "bf16", "int8", "power_sgd"):
+        with pytest.raises(ValueError, match=r"'0.weight' has sparse gradients.*sparse=False"):
+            install(DistributedDataParallel(model()), name)
+    with pytest.raises(ValueError, match="sparse gradients"):
+        LocalSGD(ddp := DistributedDataParallel(model()), torch.optim.SGD(ddp.parameters(), lr=0.1))
+    dense = model()
+    dense[0].weight.requires_grad_(False)
+    install(DistributedDataParallel(dense), "bf16")

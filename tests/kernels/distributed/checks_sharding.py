@@ -171,9 +171,42 @@ def check_tensor_parallel_refuses_before_it_changes_anything():
             tensor_parallel(model, mesh, plan)
     with pytest.raises(ValueError, match="its input would be whole"):
         tensor_parallel(Deep(), mesh, {r".*down_proj": "row"})
+    with pytest.raises(ValueError, match=r"up_proj is split by columns.*its output would be a part"):
+        tensor_parallel(Deep(), mesh, {r".*up_proj": "column"})
     with pytest.raises(ValueError, match="one dimension, not 2"):
         tensor_parallel(Deep(), build_mesh("cpu", {"replicate": 1, "tensor": 2}))
     assert all(type(p) is nn.Parameter for p in model.parameters())
+
+
+class Attention(nn.Module):
+    """As OPT's and CLIP's, with a lone fc1 and GPT-2's names behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(16, 16) for _ in range(3))
+        self.out_proj = nn.Linear(16, 16)
+        self.lone, self.mlp = nn.ModuleDict({"fc1": nn.Linear(16, 16)}), nn.Module()
+        self.mlp.c_fc, self.mlp.c_proj = nn.Linear(16, 32), nn.Linear(32, 4)
+
+    def forward(self, x):
+        heads = [p(x).view(len(x), -1, 4) for p in (self.q_proj, self.k_proj, self.v_proj)]
+        x = self.out_proj(
+            nn.functional.scaled_dot_product_attention(*(h.transpose(0, 1) for h in heads)).transpose(0, 1).flatten(1)
+        )
+        return self.mlp.c_proj(nn.functional.gelu(self.mlp.c_fc(self.lone["fc1"](x))))
+
+
+def check_the_common_plan_splits_whole_pairs():
+    torch.manual_seed(0)
+    alone = nn.ModuleDict({"block": Attention()})
+    alone.forward = lambda x: alone["block"](x)
+    model = copy.deepcopy(alone)
+    model.forward = lambda x: model["block"](x)
+    sides = tensor_parallel(model, build_mesh("cpu", {"tensor": 2}))
+    assert [name.removeprefix("block.") for name in sides] == (
+        ["q_proj", "k_proj", "v_proj", "out_proj", "mlp.c_fc", "mlp.c_proj"]
+    )
+    compared(model, adam(model.parameters()), alone, share=lambda batch: batch).check(2e-4)
 
 
 def deep():

@@ -198,3 +198,16 @@ def test_clip_factor_names_what_is_missing():
         ops.clip_factor([torch.ones(2, requires_grad=True)], 1.0)
     with pytest.raises(ValueError, match="max_norm > 0"):
         ops.clip_factor([], 0.0)
+
+
+def test_amsgrad_is_refused_and_not_dropped():
+    tensors = parameters("cpu")
+    theirs = torch.optim.AdamW(tensors, amsgrad=True)
+    set_gradients(tensors, 0)
+    theirs.step()
+    mine = ops.FusedAdamW(tensors)
+    with pytest.raises(ValueError, match=r"FusedAdamW has no amsgrad.*torch\.optim\.AdamW\(amsgrad=True\)"):
+        mine.load_state_dict(theirs.state_dict())
+    assert not mine.state
+    with pytest.raises(ValueError, match="has no amsgrad"):
+        ops.FusedAdamW([{"params": tensors, "amsgrad": True}])

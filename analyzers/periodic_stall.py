@@ -1,0 +1,115 @@
+"""One step in many takes several times as long as the others.
+
+What it looks for
+    Steps of at least three times the median, over all steps of the run and not only the recorded ones, that recur at a
+    regular distance (three times at least), or that do what other steps do not: an evaluation, a checkpoint, a rollout,
+    waiting for a loader that begins anew. They must cost 1 % of the run's time.
+
+Why it costs
+    Most steps look fast, and so does a profile of a few of them. Spread over all steps the long ones may cost more than
+    everything that a profile shows.
+
+What to do
+    Do it less often, or beside the training: an evaluation on fewer batches or in another process, a checkpoint from a
+    background thread, metrics that are read once in a while. Half as often saves half of the cost.
+
+How sure
+    High where the distance is regular and samples name the line; medium where only the phase is known, low where it
+    came once. What comes less often than once in the watched steps is not seen; --keep-going watches the whole run.
+"""
+
+from __future__ import annotations
+
+from diagnose.model.diagnosis import Confidence, Finding, Where
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.tables.run_steps import LIGHT, Stall, stalls
+
+META = RuleMeta(
+    id="periodic-stall",
+    kind="run",
+    order=10,
+    legend=Legend("one step in many was much longer", "#c2577a"),
+)
+MIN_SHARE = 0.01  # of the run's time, as findings need of the step
+WHAT = {
+    "evaluation": "it evaluates the model",
+    "checkpoint": "it saves a checkpoint",
+    "rollout": "it collects data with the model",
+    "inference": "it runs the model without gradients",
+    "loading": "it waits for a loader that begins anew",
+    "other": "it works between the update and the next batch",
+}
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name each kind of long steps, the most expensive first."""
+    found = [_finding(t, stall) for stall in stalls(t) if stall.share >= MIN_SHARE]
+    return sorted(found, key=lambda finding: -finding.lost_ns)
+
+
+def _finding(t: Tables, stall: Stall) -> Finding:
+    ratio, num = stall.each_ns / stall.base_ns, len(stall.rows)
+    how_often = (
+        f"1 step in {'' if stall.period else 'about '}{stall.every}" if num > 1 else f"1 of {stall.num_steps} steps"
+    )
+    what = f": {WHAT[stall.phase]}" if stall.phase else ""
+    return Finding(
+        rule=META.id,
+        title=f"{how_often} takes {ratio:.0f} times as long{what}",
+        lost_ns=stall.lost_ns,
+        share=stall.share,
+        count=num,
+        total_ns=int(stall.lost_ns * stall.num_steps),
+        median_ns=int(stall.each_ns - stall.base_ns),
+        evidence=tuple(_evidence(t, stall)),
+        where=_where(t, stall),
+        confidence=_confidence(stall),
+        facts={
+            "period": stall.every,
+            "regular": bool(stall.period),
+            "num_steps": stall.num_steps,
+            "ratio": round(ratio, 2),
+            "base_ms": round(stall.base_ns / 1e6, 3),
+            "each_ms": round(stall.each_ns / 1e6, 3),
+            "amortised_ms": round(stall.lost_ns / 1e6, 3),
+            "phase": stall.phase,
+        },
+    )
+
+
+def _evidence(t: Tables, stall: Stall) -> list[str]:
+    num = len(stall.rows)
+    evidence = [
+        f"{num} of {stall.num_steps} watched steps took {stall.each_ns / 1e6:,.1f} ms each, the others "
+        f"{stall.base_ns / 1e6:,.1f} ms: {stall.lost_ns / 1e6:,.2f} ms a step, {stall.share:.0%} of the run's time.",
+    ]
+    if stall.phase:
+        evidence.append(f"{stall.phase_share:.0%} of what they take longer is {stall.phase}.")
+    if stall.place:
+        evidence.append(f"{stall.place_share:.0%} of the samples in it were at this line or in what it calls.")
+    if num == 1:
+        evidence.append("It came once, so how often it recurs is not known: --keep-going watches the whole run.")
+    else:
+        saved = stall.lost_ns / 2e6
+        evidence.append(f"Half as often, it costs {saved:,.2f} ms a step less.")
+    run = t.capture.run
+    if run is not None and not (run.state[stall.rows] == LIGHT).any():
+        evidence.append("None of the steps in the timing window is one of them: the other findings do not hold it.")
+    return evidence
+
+
+def _where(t: Tables, stall: Stall) -> tuple[Where, ...]:
+    if not stall.place:
+        return ()
+    (file, line, function), *callers = stall.place
+    stack = tuple(f"{file}({line}): {function}" for file, line, function in stall.place)
+    first = Where(file, line, function, stack=stack, code=t.capture.lines.get((file, line)))
+    around = [Where(file, line, function, code=t.capture.lines.get((file, line))) for file, line, function in callers]
+    return (first, *around[:2])
+
+
+def _confidence(stall: Stall) -> Confidence:
+    if len(stall.rows) == 1:
+        return "low"
+    return "high" if stall.period and (stall.place or stall.phase) else "medium"

@@ -1,0 +1,85 @@
+"""The model runs without gradients for a large part of every step: a rollout, generation, a teacher.
+
+What it looks for
+    Time before a step's first backward pass in which gradients are off, in at least half of the steps: stretches
+    between several calls count whole, since an environment is simulated between two calls of a policy. At least 20 % of
+    the run's time.
+
+Why it costs
+    The model waits for an environment, or produces one token or action after the other in small batches; the update,
+    which is what a profile shows best, is the smaller part.
+
+What to do
+    Step many environments at once and call the policy on all of them (vectorised environments), simulate in other
+    processes, keep a cache when generating, compile the policy; update more often on what was collected.
+
+How sure
+    High for the time, which is measured in every step of the run. That it is a rollout follows from gradients being off
+    and no DataLoader being asked; a script that evaluates in every step looks the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.model.capture import RunSteps
+from diagnose.model.diagnosis import Finding, Where
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.tables.run_steps import lines_in, phase_shares
+
+META = RuleMeta(
+    id="rollout-bound",
+    kind="run",
+    order=20,
+    legend=Legend("the model ran without gradients", "#a06cc9"),
+)
+MIN_SHARE = 0.2  # of the run's time: target networks, teachers of usual size and moving averages take less
+RECURS_IN = 0.5  # of the steps
+TITLES = {
+    "rollout": "Each update waits for data that is collected with the model",
+    "inference": "Each update waits for the model to run without gradients",
+}
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the time without gradients that every step has."""
+    run, shares = t.capture.run, phase_shares(t.capture)
+    found = []
+    for phase, title in TITLES.items():
+        share = shares.get(phase, 0.0)
+        if run is None or share < MIN_SHARE or not run.phase("backwards").any():
+            continue
+        times = run.phase(phase)
+        if (times > 0).mean() < RECURS_IN:
+            continue  # one step in many: periodic-stall
+        found.append(_finding(t, run, phase, title, share))
+    return found
+
+
+def _finding(t: Tables, run: RunSteps, phase: str, title: str, share: float) -> Finding:
+    times, where = run.phase(phase), _where(t, run)
+    evidence = [
+        f"{share:.0%} of the time of {run.num} watched steps is before the first backward pass with gradients off; "
+        f"{np.median(times) / 1e6:,.1f} ms in the median step, {np.median(run.took_ns - times) / 1e6:,.1f} ms are the rest.",
+    ]
+    return Finding(
+        rule=META.id,
+        title=title,
+        lost_ns=share * t.steps.step_ns,
+        share=share,
+        count=int((times > 0).sum()),
+        total_ns=int(times.sum()),
+        median_ns=int(np.median(times)),
+        evidence=tuple(evidence),
+        where=where,
+        facts={"phase": phase, "num_steps": run.num},
+    )
+
+
+def _where(t: Tables, run: RunSteps) -> tuple[Where, ...]:
+    """Return the lines that most of the samples at the beginning of steps are at, where the phase lies."""
+    places = lines_in(t.capture, run.began_ns, run.phase("rollout") + run.phase("inference"))
+    return tuple(
+        Where(file, line, function, code=t.capture.lines.get((file, line))) for file, line, function in places[:3]
+    )

@@ -1,0 +1,158 @@
+"""What a step's time goes into beside training: batches, evaluation, rollouts, checkpoints, what follows the update.
+
+Nothing of it is marked in a script. It follows from a few events on the thread that steps:
+
+- *loading*: from asking a DataLoader for a batch until it is there;
+- *evaluation*: from ``module.eval()`` to ``module.train()`` without a backward pass between them, or several batches
+  that a model gets without gradients before a step's first backward pass;
+- *rollout*: where gradients are switched off several times before a step's first backward pass, without a DataLoader,
+  all from the step's begin to the last of them: between two calls of a policy the environment is simulated;
+- *inference*: what is computed without gradients once or a few times there: generation, a teacher, a target network;
+- *checkpoint*: in ``torch.save``;
+- *other*: from the optimizer's step to the first of these, where a DataLoader shows that the next step has begun:
+  logging, metrics, schedules.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+__all__ = ["PhaseTimes", "Phases"]
+
+MIN_REGIONS = 4  # without gradients: a teacher, a moving average or a target network take one or two a step
+MIN_BATCHES = 4
+
+
+class PhaseTimes(NamedTuple):
+    """One step's time in each phase, ns; the rest of the step is training. ``work`` is what it worked on."""
+
+    loading: int = 0
+    evaluation: int = 0
+    rollout: int = 0
+    inference: int = 0
+    checkpoint: int = 0
+    other: int = 0
+    backwards: int = 0  # number of backward passes
+    work: int = 0  # numbers in the batches delivered, or how often gradients were off where no batch was
+
+
+class _Step:
+    """What was seen of the step that is under way."""
+
+    def __init__(self, began: int) -> None:
+        self.began = began
+        self.loading = self.evaluation = self.checkpoint = 0
+        self.before_backward = 0  # of these three, what came before the first backward pass
+        self.regions = self.regions_ns = self.last_region_end = 0
+        self.batches = self.batches_before = self.numbers = 0
+        self.first_load = self.first_backward = self.backwards = 0
+
+
+class Phases:
+    """Takes the events of one thread; ``take`` returns what came since ``begin``."""
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock = clock
+        self._step = _Step(clock())
+        self._eval_began = self._off_began = self._load_began = self._save_began = 0  # 0: not inside one
+        self._eval_of: object = None
+
+    def begin(self) -> None:
+        """Begin a step now; a phase that is under way goes on in it."""
+        now = self._clock()
+        self._step = _Step(now)
+        self._eval_began = now if self._eval_began else 0
+        self._off_began = now if self._off_began else 0
+
+    def mode(self, module: object, training: bool) -> None:
+        """Take notice of a module's change of mode."""
+        if training:
+            if self._eval_began:
+                self._end_evaluation()
+        elif not self._eval_began:
+            self._eval_began, self._eval_of = self._clock(), module
+
+    def gradients_off(self, begins: bool) -> None:
+        """Take notice of a stretch without gradients, outside of any module's own forward pass."""
+        now = self._clock()
+        if begins:
+            self._off_began = now
+        elif self._off_began:
+            began, self._off_began = self._off_began, 0
+            if not self._eval_began and not self._step.first_backward:
+                self._step.regions += 1
+                self._step.regions_ns += now - began
+                self._step.last_region_end = now
+
+    def loading(self, begins: bool) -> None:
+        """Take notice of a wait for a batch."""
+        now = self._clock()
+        step = self._step
+        if begins:
+            self._load_began = now
+            step.first_load = step.first_load or (0 if self._eval_began else now)
+            return
+        began, self._load_began = self._load_began, 0
+        if began and not self._eval_began:
+            step.loading += now - began
+            step.before_backward += 0 if step.first_backward else now - began
+
+    def batch(self, numbers: int) -> None:
+        """Take notice of a batch that was delivered and how many numbers it holds."""
+        if not self._eval_began:
+            self._step.batches += 1
+            self._step.batches_before += not self._step.first_backward
+            self._step.numbers += numbers
+
+    def saving(self, begins: bool) -> None:
+        """Take notice of a checkpoint that is being written."""
+        now = self._clock()
+        if begins:
+            self._save_began = now
+            return
+        began, self._save_began = self._save_began, 0
+        if began and not self._eval_began:
+            self._step.checkpoint += now - began
+            self._step.before_backward += 0 if self._step.first_backward else now - began
+
+    def backward(self) -> None:
+        """Take notice of a backward pass: no module that is in its evaluation mode meanwhile is being evaluated."""
+        self._step.first_backward = self._step.first_backward or self._clock()
+        self._step.backwards += 1
+        self._eval_began = 0
+
+    def take(self) -> PhaseTimes:
+        """Return the times of the step that is over."""
+        if self._eval_began:
+            self._end_evaluation()
+            self._eval_began = self._clock()
+        step, now = self._step, self._clock()
+        evaluation, rollout, inference = step.evaluation, 0, 0
+        many = step.regions >= MIN_REGIONS
+        spent = max(0, step.last_region_end - step.began - step.before_backward) if many else step.regions_ns
+        if step.batches_before >= MIN_BATCHES:
+            evaluation += spent
+        elif many:
+            rollout = spent
+        else:
+            inference = spent
+        other = self._other(step, now) if step.backwards else 0
+        work = step.numbers if step.batches else step.regions
+        return PhaseTimes(step.loading, evaluation, rollout, inference, step.checkpoint, other, step.backwards, work)
+
+    def _other(self, step: _Step, now: int) -> int:
+        """Return the time from the step's begin to its first wait for a batch that is in no other phase."""
+        if not step.first_load or (step.first_backward and step.first_load > step.first_backward):
+            return 0
+        if step.regions >= MIN_REGIONS:
+            return 0
+        until = min(step.first_load, now)
+        return max(0, until - step.began - step.evaluation - step.checkpoint - step.regions_ns)
+
+    def _end_evaluation(self) -> None:
+        spent = self._clock() - self._eval_began
+        self._step.evaluation += spent
+        self._step.before_backward += 0 if self._step.first_backward else spent
+        self._eval_began = 0

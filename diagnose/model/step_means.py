@@ -1,0 +1,84 @@
+"""What a step of a run costs on average, where some steps recur that take longer: logging, validation, a checkpoint.
+
+A median has no part of a cost that falls on every tenth step. A mean has, if it is taken over whole periods: over 25
+steps it has two or three of those costs. Single long steps that recur at no distance are the machine's and are cut down to the next
+longest, so that a few stalls do not decide about a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import multimode
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["mean_step", "period_of", "whole_periods"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+MIN_EXPLAINED = 0.5  # of the variance, by the same steps of the other periods; noise explains none
+NEAR_BEST = 0.9  # multiples of a period explain as much: the shortest that comes near is taken
+ALIKE = 0.5  # of a long step's excess: one with as much is of its kind
+STEPS_PER_STALL = 50  # of a run: as many long steps that no other resembles are cut down, one at least
+STALLED_SHARE = 0.05  # of a run without a period: so many of its longest steps are cut down
+
+
+def mean_step(steps: Sequence[float]) -> float:
+    """Return the mean step of one run over whole periods."""
+    return float(whole_periods([steps])[0].mean())
+
+
+def period_of(steps: Sequence[float]) -> int:
+    """Return after how many steps long ones recur, 1 where none do.
+
+    A period is taken where each step is predicted by those at its place in the other periods (left out itself) far
+    better than by the mean of all others. It has to be there twice.
+    """
+    x = _without_stalls(np.asarray(steps, np.float64))
+    num = len(x)
+    alone = _error(x, np.zeros(num, np.intp))
+    if num < 4 or alone <= 0:
+        return 1
+    explained = np.array([1 - _error(x, np.arange(num) % period) / alone for period in range(2, num // 2 + 1)])
+    least = max(MIN_EXPLAINED, NEAR_BEST * explained.max(initial=0.0))
+    found = np.flatnonzero(explained >= least)
+    return int(found[0]) + 2 if len(found) else 1
+
+
+def whole_periods(runs: Sequence[Sequence[float]]) -> list[Floats]:
+    """Return the steps of equal runs, one row a period; the first ones are dropped where they fill none.
+
+    The period is the one that most of the runs have.
+    """
+    periods = [period_of(run) for run in runs]
+    period = min(multimode(periods)) if periods else 1
+    return [_rows(_without_stalls(np.asarray(run, np.float64)), period) for run in runs]
+
+
+def _rows(steps: Floats, period: int) -> Floats:
+    if period == 1 or 2 * period > len(steps):
+        longest = np.partition(steps, -1 - int(STALLED_SHARE * len(steps)))[-1 - int(STALLED_SHARE * len(steps))]
+        return np.minimum(steps, longest).reshape(-1, 1)
+    return steps[len(steps) % period :].reshape(-1, period)
+
+
+def _error(x: Floats, place: npt.NDArray[np.intp]) -> float:
+    """Return the mean squared distance of each step from the others at its place."""
+    counts, sums = np.bincount(place), np.bincount(place, x)
+    others = (sums[place] - x) / (counts[place] - 1)
+    return float(np.mean((x - others) ** 2))
+
+
+def _without_stalls(steps: Floats) -> Floats:
+    """Cut long steps that no other resembles down to the next longest one."""
+    if len(steps) < 4:
+        return steps
+    steps = steps.copy()
+    for _ in range(max(1, len(steps) // STEPS_PER_STALL)):
+        middle, longest = float(np.median(steps)), int(np.argmax(steps))
+        if np.sum(steps - middle >= ALIKE * (steps[longest] - middle)) > 1:
+            return steps
+        steps[longest] = np.partition(steps, -2)[-2]
+    return steps

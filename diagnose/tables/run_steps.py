@@ -1,0 +1,289 @@
+"""The whole run, step by step: its phases, steps that are long now and then, and steps that vary by themselves.
+
+A capture times every step, recorded or not. Steps that were recorded take longer, so each is set against the median of
+those recorded in the same way; steps in which a profiler was started or had just been stopped count for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.capture import Capture, RunSteps
+from diagnose.tables import Tables, shared_table
+
+__all__ = ["LIGHT", "PHASES", "Stall", "Variation", "lines_in", "phase_shares", "phase_steps", "stalls", "variation"]
+
+Floats = npt.NDArray[np.float64]
+
+PHASES = ("training", "loading", "evaluation", "rollout", "inference", "checkpoint", "other")
+"""What a step's time goes into; the first is what is left, and is inference where nothing is trained."""
+
+EDGE = 3  # rows of capture.record.run_log.STATES
+ATTRIBUTION = 2
+LIGHT = 1
+PLAIN = 0
+MIN_STEPS = 8  # of a run that is judged
+MIN_RATIO = 3.0  # of the median: steps on a busy machine are up to twice as long now and then
+MIN_LABEL_SHARE = 0.5  # of what a long step takes longer, for a phase to explain it
+MAX_USUAL_SHARE = 0.1  # of a usual step: a phase that takes more of it than this is nothing special
+MIN_REGULAR = 0.7  # of the distances between long steps, and of the steps where one is expected
+MIN_LINE_SHARE = 0.7  # of the samples that long steps have more than others
+MIN_SAMPLES = 5
+MIN_COUNT = 3  # of steps at a regular distance, where nothing else explains them
+WORKERS = 16  # a loader with so many workers may be late at every 16th batch: that is the loader's own rule
+VARYING = 0.5  # quartiles of the step times apart, over the median: equal steps on a busy machine lie at 0.1 to 0.3
+MIN_CORRELATION = 0.8  # of times with what the steps worked on
+
+
+class Stall(NamedTuple):
+    """Steps that take several times as long as the others; times in ns."""
+
+    rows: Rows
+    period: int  # steps from one to the next, 0 where they do not recur regularly
+    num_steps: int  # that were judged
+    base_ns: float  # of the other steps, the median
+    each_ns: float  # of these, the median
+    lost_ns: float  # what they take longer, spread over all steps
+    share: float  # of the run's time
+    phase: str  # of PHASES, "" where none explains them
+    phase_share: float  # of what they take longer
+    place: tuple[tuple[str, int, str], ...]  # file, line, function, and its callers; innermost first
+    place_share: float  # of the samples that they have more than other steps
+
+    @property
+    def every(self) -> int:
+        """Return how many steps come to one of these."""
+        return self.period or max(2, round(self.num_steps / len(self.rows)))
+
+
+class Variation(NamedTuple):
+    """How far steps differ that were not recorded, and what they cost by what they worked on."""
+
+    low_ns: float  # a tenth of them took less
+    high_ns: float  # a tenth took more
+    base_ns: float  # of a step without any work, where the times follow the work
+    per_work_ns: float | None  # None where they do not
+
+
+def phase_steps(run: RunSteps) -> Mapping[str, Ints]:
+    """Return ns per step and phase; they sum to the time of the step."""
+    trains = bool(run.phase("backwards").any())
+    parts = {name: run.phase(name) for name in PHASES[1:]}
+    if not trains:  # without gradients all the time: nothing there is beside the model
+        zero = np.zeros(run.num, np.int64)
+        parts |= dict.fromkeys(("evaluation", "rollout", "inference", "other"), zero)
+    rest = np.maximum(run.took_ns - sum(parts.values(), np.zeros(run.num, np.int64)), 0)
+    if trains:
+        return {"training": rest, **parts}
+    return {**parts, "training": np.zeros(run.num, np.int64), "inference": rest}
+
+
+def phase_shares(capture: Capture) -> dict[str, float]:
+    """Return the share of the run's time in each phase that came, the largest first; they sum to 1."""
+    run = capture.run
+    if run is None:
+        return {}
+    rows = np.flatnonzero(_judged(run, capture) & (run.state != ATTRIBUTION))
+    times = {name: float(ns[rows].sum()) for name, ns in phase_steps(run).items()} if len(rows) >= MIN_STEPS else {}
+    whole = sum(times.values())
+    return (
+        {name: ns / whole for name, ns in sorted(times.items(), key=lambda item: -item[1]) if ns > 0} if whole else {}
+    )
+
+
+@shared_table
+def stalls(t: Tables) -> tuple[Stall, ...]:
+    """Return the kinds of long steps that recur, or that a phase explains."""
+    run = t.capture.run
+    return () if run is None else tuple(_stalls(run, t.capture))
+
+
+def variation(capture: Capture) -> Variation | None:
+    """Return how far equal steps differ, None where they are alike or too few."""
+    times, work = _unrecorded(capture)
+    if len(times) < MIN_STEPS:
+        return None
+    first, median, third = np.percentile(times, [25, 50, 75])
+    if third - first <= VARYING * median:
+        return None
+    low, high = np.percentile(times, [10, 90])
+    base, per_work = 0.0, None
+    if len(work) and work.std() > 0 and np.corrcoef(work, times)[0, 1] >= MIN_CORRELATION:
+        slope, start = np.polyfit(work, times, 1)
+        base, per_work = float(start), float(slope)
+    return Variation(float(low), float(high), base, per_work)
+
+
+def _unrecorded(capture: Capture) -> tuple[Floats, Floats]:
+    """Return the times of steps without a profiler, and what they worked on, where that is known."""
+    run, info = capture.run, capture.info
+    if run is not None:
+        rows = np.flatnonzero(_judged(run, capture) & (run.state == PLAIN))
+        work = run.phase("work")[rows].astype(np.float64)
+        return run.took_ns[rows].astype(np.float64), work if (work > 0).all() else np.empty(0)
+    return np.array(info.unprofiled_ms if info else (), np.float64) * 1e6, np.empty(0)
+
+
+def _judged(run: RunSteps, capture: Capture) -> Mask:
+    """Return which steps count: those after the warm-up that a profiler neither began nor ended in."""
+    settled = capture.info.settled_after if capture.info is not None else None
+    usable: Mask = run.state != EDGE
+    usable[: min(settled if settled is not None else 2, run.num // 4)] = False
+    return usable
+
+
+def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
+    usable = _judged(run, capture)
+    times = run.took_ns.astype(np.float64)
+    base, ratio = np.ones(run.num), np.zeros(run.num)
+    for state in (PLAIN, LIGHT, ATTRIBUTION):
+        rows = np.flatnonzero(usable & (run.state == state))
+        if len(rows) >= 2:
+            base[rows] = np.median(times[rows])
+            ratio[rows] = times[rows] / base[rows]
+    usable &= ratio > 0
+    long = usable & (ratio >= MIN_RATIO)
+    if int(usable.sum()) < MIN_STEPS or not long.any() or 2 * long.sum() > usable.sum():
+        return
+    labels = _labels(run, np.flatnonzero(long), np.flatnonzero(usable & ~long), base)
+    for label in dict.fromkeys(labels):
+        rows = np.array([row for row, own in zip(np.flatnonzero(long), labels, strict=True) if own == label], np.intp)
+        groups = [rows] if label else _by_size(rows, ratio, usable)
+        for group in groups:
+            period = _period(group, usable)
+            if _is_kept(label, group, period):
+                yield _stall(run, capture, group, usable, base, label, period)
+
+
+def _is_kept(label: str, rows: Rows, period: int) -> bool:
+    """Return whether long steps are a finding: they recur regularly, or what they do is known."""
+    if label == "loading":
+        return period > WORKERS
+    return bool(label) or (period > 0 and len(rows) >= MIN_COUNT)
+
+
+def _labels(run: RunSteps, long: Rows, usual: Rows, base: Floats) -> list[str]:
+    """Return the phase that explains each long step, "" where none does: one that usual steps hardly have."""
+    phases = {name: ns for name, ns in phase_steps(run).items() if name != "training"}
+    usual_ns = {name: float(np.median(ns[usual])) if len(usual) else 0.0 for name, ns in phases.items()}
+    found = []
+    for row in long.tolist():
+        more = {
+            name: float(ns[row]) - usual_ns[name]
+            for name, ns in phases.items()
+            if usual_ns[name] <= MAX_USUAL_SHARE * base[row] or name == "loading"
+        }
+        name = max(more, key=lambda each: more[each], default="")
+        excess = float(run.took_ns[row]) - base[row]
+        found.append(name if name and more[name] >= MIN_LABEL_SHARE * excess else "")
+    return found
+
+
+def _by_size(rows: Rows, ratio: Floats, usable: Mask) -> list[Rows]:
+    """Return long steps in groups: all, or where the longest recur at a distance of their own those and the others."""
+    longest = ratio[rows] >= 0.5 * ratio[rows].max()
+    parts = [group for group in (rows[longest], rows[~longest]) if len(group)]
+    apart = all(len(group) >= MIN_COUNT and _period(group, usable) for group in parts)
+    return parts if apart or not _period(rows, usable) else [rows]
+
+
+def _period(rows: Rows, usable: Mask) -> int:
+    """Return the distance at which steps recur, 0 where they do not: nearly all distances are multiples of it, and
+    nearly all steps where one is expected are among them."""
+    distances = np.diff(rows)
+    for period in sorted(set(distances.tolist())):
+        if period < 2 or (distances % period == 0).mean() < MIN_REGULAR:
+            continue
+        expected = np.arange(rows[0] % period, len(usable), period)
+        expected = expected[usable[expected]]
+        if len(expected) and np.isin(expected, rows).mean() >= MIN_REGULAR:
+            return int(period)
+    return 0
+
+
+def _stall(run: RunSteps, capture: Capture, rows: Rows, usable: Mask, base: Floats, label: str, period: int) -> Stall:
+    times = run.took_ns.astype(np.float64)
+    plain = base[np.flatnonzero(usable & (run.state == PLAIN))]
+    base_ns = float(plain[0] if len(plain) else base[rows[0]])
+    scale = base_ns / base  # what recording made longer
+    excess = (times[rows] - base[rows]) * scale[rows]
+    judged = np.flatnonzero(usable)
+    lost = float(excess.sum()) / len(judged)
+    phase = phase_steps(run)[label][rows].astype(np.float64) * scale[rows] if label else np.zeros(len(rows))
+    place, place_share = _place(run, capture, rows, np.setdiff1d(judged, rows))
+    return Stall(
+        rows=rows,
+        period=period,
+        num_steps=len(judged),
+        base_ns=base_ns,
+        each_ns=float(np.median(times[rows] * scale[rows])),
+        lost_ns=lost,
+        share=lost * len(judged) / float((times[judged] * scale[judged]).sum()),
+        phase=label,
+        phase_share=min(1.0, float(phase.sum() / excess.sum())),
+        place=place,
+        place_share=place_share,
+    )
+
+
+def _place(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> tuple[tuple[tuple[str, int, str], ...], float]:
+    """Return the innermost line that most samples share which long steps have more than usual ones."""
+    paths, seen_ns, row = run.paths, run.sampled_ns, run.path
+    in_long = _inside(run, long, seen_ns)
+    samples = capture.samples
+    if in_long.sum() < MIN_SAMPLES and samples is not None:  # they came while a window was open
+        paths, seen_ns, row = tuple((place,) for place in samples.places), samples.time_ns, samples.place
+        in_long = _inside(run, long, seen_ns) & (row >= 0)
+    if in_long.sum() < MIN_SAMPLES:
+        return (), 0.0
+    in_usual = _inside(run, usual, seen_ns) & (row >= 0)
+    usual_time, long_time = float(run.took_ns[usual].sum()), float(run.took_ns[long].sum())
+    per_step = usual_time / max(len(usual), 1) * len(long)
+    weight = per_step / usual_time if usual_time else 0.0
+    more: dict[tuple[str, int, str], float] = {}
+    depth: dict[tuple[str, int, str], int] = {}
+    counted = [(1.0, np.bincount(row[in_long], minlength=len(paths)))]
+    counted.append((-weight, np.bincount(row[in_usual], minlength=len(paths))))
+    for factor, counts in counted:
+        for i in np.flatnonzero(counts).tolist():
+            for level, place in enumerate(dict.fromkeys(paths[i])):
+                more[place] = more.get(place, 0.0) + factor * int(counts[i])
+                depth[place] = max(depth.get(place, 0), len(paths[i]) - level)
+    whole = float(in_long.sum()) * max(0.0, 1 - per_step / long_time if long_time else 0.0)
+    shared = [place for place in more if whole > 0 and more[place] >= MIN_LINE_SHARE * whole]
+    if not shared:
+        return (), 0.0
+    place = max(shared, key=lambda each: depth[each])
+    path = next(path for path in paths if place in path)
+    return path[path.index(place) :], min(1.0, more[place] / whole)
+
+
+def lines_in(capture: Capture, start: Ints, length: Ints) -> list[tuple[str, int, str]]:
+    """Return the innermost lines of the samples in these stretches of time, those with most samples first."""
+    counted: Counter[tuple[str, int, str]] = Counter()
+    run, samples = capture.run, capture.samples
+    if run is not None:
+        counted.update(run.paths[row][0] for row in run.path[_within(start, length, run.sampled_ns)].tolist())
+    if samples is not None:
+        seen = samples.place[_within(start, length, samples.time_ns) & (samples.place >= 0)]
+        counted.update(samples.places[row] for row in seen.tolist())
+    return [place for place, _ in counted.most_common()]
+
+
+def _inside(run: RunSteps, rows: Rows, times: Ints) -> Mask:
+    """Return which times lie within one of these steps."""
+    return _within(run.began_ns[rows], run.took_ns[rows], times)
+
+
+def _within(start: Ints, length: Ints, times: Ints) -> Mask:
+    if not len(start) or not len(times):
+        return np.zeros(len(times), bool)
+    i = np.searchsorted(start, times, side="right") - 1
+    inside: Mask = (i >= 0) & (times < (start + length)[np.maximum(i, 0)])
+    return inside

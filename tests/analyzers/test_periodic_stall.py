@@ -1,0 +1,60 @@
+"""periodic-stall: one step in many takes several times as long. Times in ms."""
+
+import pytest
+
+
+@pytest.fixture
+def ran(recording):
+    def make(took, **known):
+        r = recording()
+        r.step(1, 0, 10_000)
+        r.op("aten::mm", 0, 10_000)
+        r.ran(took, **known)
+        return r
+
+    return make
+
+
+def one_in_16(num=160):
+    return [400.0 if i % 16 == 15 else 10.0 for i in range(num)]
+
+
+def test_its_period_and_what_it_costs_a_step(ran):
+    took = one_in_16()
+    r = ran(took, checkpoint=[390.0 * (t > 10) for t in took], backwards=[1] * 160)
+    finding = r.find("periodic-stall")
+    assert finding.title == "1 step in 16 takes 40 times as long: it saves a checkpoint"
+    assert (finding.count, finding.facts["period"], finding.facts["amortised_ms"]) == (10, 16, 24.684)
+    assert finding.evidence[0] == (
+        "10 of 158 watched steps took 400.0 ms each, the others 10.0 ms: 24.68 ms a step, 71% of the run's time."
+    )
+    assert "None of the steps in the timing window" in finding.evidence[-1]
+
+
+def test_it_is_the_answer_where_it_costs_most(ran):
+    d = ran(one_in_16()).diagnosis()
+    assert d.dominant == "periodic-stall"
+    assert d.headline.endswith("1 step in 16 takes 40 times as long (71% of the run).")
+
+
+def test_its_line_is_named(ran):
+    took = one_in_16(64)
+    sampled = [(sum(took[:15]) + at, [("train.py", 9, "save"), ("train.py", 15, "main")]) for at in range(10, 400, 20)]
+    r = ran(took, sampled=sampled)
+    r.lines["train.py", 9] = "torch.save(model)"
+    where = r.find("periodic-stall").where
+    assert (where[0].file, where[0].line, where[0].code) == ("train.py", 9, "torch.save(model)")
+    assert where[1].line == 15
+
+
+def test_what_came_once_may_not_come_again(ran):
+    took = [400.0 if i == 50 else 10.0 for i in range(100)]
+    finding = ran(took, evaluation=[390.0 * (t > 10) for t in took], backwards=[1] * 100).find("periodic-stall")
+    assert (finding.title, finding.confidence) == (
+        "1 of 98 steps takes 40 times as long: it evaluates the model",
+        "low",
+    )
+
+
+def test_without_times_of_the_run_nothing_is_found(late):
+    assert late.find("periodic-stall") is None

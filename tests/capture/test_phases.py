@@ -1,0 +1,112 @@
+"""Phases of a step follow from events; times in ms on a clock that the test moves."""
+
+import pytest
+
+from diagnose.capture.steps.phases import Phases, PhaseTimes
+
+
+class Step:
+    """A script's events, each at the time that has passed."""
+
+    def __init__(self):
+        self.now = 1
+        self.phases = Phases(lambda: self.now)
+        self.phases.begin()
+
+    def passes(self, time):
+        self.now += time
+        return self
+
+    def loads(self, time, numbers=64):
+        self.phases.loading(True)
+        self.passes(time)
+        self.phases.loading(False)
+        self.phases.batch(numbers)
+        return self
+
+    def infers(self, time):
+        self.phases.gradients_off(True)
+        self.passes(time)
+        self.phases.gradients_off(False)
+        return self
+
+    def evaluates(self, *what):
+        self.phases.mode("model", False)
+        for part in what:
+            part(self)
+        self.phases.mode("model", True)
+        return self
+
+    def saves(self, time):
+        self.phases.saving(True)
+        self.passes(time)
+        self.phases.saving(False)
+        return self
+
+    def trains(self, time):
+        self.passes(time)
+        self.phases.backward()
+        return self.passes(time)
+
+    def taken(self):
+        times = self.phases.take()
+        self.phases.begin()
+        return times
+
+
+def times(**known):
+    return PhaseTimes(**known)
+
+
+@pytest.fixture
+def step():
+    return Step()
+
+
+def test_a_step_of_training(step):
+    assert step.loads(5).trains(10).taken() == times(loading=5, backwards=1, work=64)
+
+
+def test_a_rollout_holds_the_environment_between_the_policy_s_calls(step):
+    for _ in range(6):
+        step.infers(2).passes(8)
+    assert step.trains(10).taken() == times(rollout=52, backwards=1, work=6)  # 6 × 2 + 5 × 8
+
+
+def test_a_teacher_or_generation_counts_alone(step):
+    assert step.passes(5).infers(20).trains(10).taken() == times(inference=20, backwards=1, work=1)
+
+
+def test_what_is_computed_without_gradients_after_the_backward_pass_is_training(step):
+    assert step.trains(10).infers(7).taken() == times(backwards=1)
+
+
+def test_an_evaluation_is_what_lies_between_eval_and_train(step):
+    step.evaluates(lambda s: s.loads(3).infers(4), lambda s: s.loads(3).infers(4))
+    assert step.loads(5).trains(10).taken() == times(evaluation=14, loading=5, backwards=1, work=64)
+
+
+def test_a_module_that_stays_in_evaluation_mode_while_others_train_is_not_evaluated(step):
+    step.phases.mode("teacher", False)
+    step.trains(10).taken()
+    step.loads(5).trains(10)
+    step.phases.mode("model", True)
+    assert step.taken() == times(loading=5, backwards=1, work=64)
+
+
+def test_an_evaluation_that_forgets_eval(step):
+    for _ in range(5):
+        step.loads(1).infers(4)
+    assert step.trains(10).taken() == times(evaluation=20, loading=5, backwards=1, work=320)
+
+
+def test_checkpoints_and_what_follows_the_update(step):
+    assert step.passes(3).saves(40).loads(5).trains(10).taken() == times(
+        checkpoint=40, other=3, loading=5, backwards=1, work=64
+    )
+
+
+def test_an_evaluation_goes_on_over_a_boundary(step):
+    step.phases.mode("model", False)
+    assert step.passes(7).taken() == times(evaluation=7)
+    assert step.passes(8).taken() == times(evaluation=8)
