@@ -110,9 +110,7 @@ def phases(shares: Mapping[str, float]) -> RenderableType:
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for name, share in shares.items():
         picture = Text(bar(share / top, _BAR_CELLS), style="cyan")
-        grid.add_row(
-            f"  {one_line(name)}", percent(share), picture, Text(PHASES.get(name, Legend()).label, style="dim")
-        )
+        grid.add_row(f"  {one_line(name)}", percent(share), picture, Text(PHASES.get(name, Legend()).label, style="dim"))
     return grid
 
 

@@ -242,9 +242,7 @@ class Recording:
         )
 
     def capture(self, attribution: Recording | None = None) -> Capture:
-        return Capture(
-            self.trace, attribution.trace if attribution else None, self.info, self.samples, self.lines, self.run
-        )
+        return Capture(self.trace, attribution.trace if attribution else None, self.info, self.samples, self.lines, self.run)
 
     def tables(self) -> Tables:
         capture = self.capture()

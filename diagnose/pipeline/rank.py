@@ -86,7 +86,9 @@ def find_in_rank(capture: Capture) -> RankFindings:
     with noting("profiler-overhead", notes):
         found = without_recording(t, found)
     found = [
-        f for f in found if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns)
+        f
+        for f in found
+        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns)
     ]
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]

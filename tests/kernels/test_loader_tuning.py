@@ -159,9 +159,7 @@ def test_cheap_loading_and_streams_are_left_alone(timed_as):
 @pytest.mark.parametrize(("dataset", "repeats"), [(Stream(), True), (ShardedStream(Stream()), False)])
 def test_a_stream_that_each_worker_repeats_is_named(dataset, repeats):
     tuning = tune_loader(DataLoader(dataset, batch_size=2, num_workers=2))
-    told = (
-        "each of the 2 workers gives the whole stream, so every sample comes 2 times; wrap it: ShardedStream(dataset)"
-    )
+    told = "each of the 2 workers gives the whole stream, so every sample comes 2 times; wrap it: ShardedStream(dataset)"
     assert (told in tuning.reason) is repeats, tuning.reason
 
 

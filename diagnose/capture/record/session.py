@@ -68,9 +68,7 @@ class Session:
         self.precision: dict[str, object] = {}
         self.allocator_before: dict[str, int] = {}
         self.run_id = ""
-        self.steps_file = self.samples_file = self.lines_file = (
-            ""  # their names, "" where there was no sampler or no room
-        )
+        self.steps_file = self.samples_file = self.lines_file = ""  # their names, "" where there was no sampler or no room
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._lines = SourceLines(Path(self.cwd))

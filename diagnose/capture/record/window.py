@@ -205,7 +205,7 @@ def _with_marks(line: bytes, unfinished: str) -> bytes:
     """Return a line with the names of step marks as a reader expects them."""
     line = line.replace(b'"ProfilerStep#', _SCRIPTS_MARK)
     if unfinished:
-        line = line.replace(f'"{unfinished}"'.encode(), f'"UnfinishedProfilerStep#{unfinished[len(_MARK) :]}"'.encode())
+        line = line.replace(f'"{unfinished}"'.encode(), f'"UnfinishedProfilerStep#{unfinished[len(_MARK):]}"'.encode())
     return line.replace(f'"{_MARK}'.encode(), b'"ProfilerStep#')
 
 

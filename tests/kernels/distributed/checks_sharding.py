@@ -190,9 +190,7 @@ class Attention(nn.Module):
 
     def forward(self, x):
         heads = [p(x).view(len(x), -1, 4) for p in (self.q_proj, self.k_proj, self.v_proj)]
-        x = self.out_proj(
-            nn.functional.scaled_dot_product_attention(*(h.transpose(0, 1) for h in heads)).transpose(0, 1).flatten(1)
-        )
+        x = self.out_proj(nn.functional.scaled_dot_product_attention(*(h.transpose(0, 1) for h in heads)).transpose(0, 1).flatten(1))
         return self.mlp.c_proj(nn.functional.gelu(self.mlp.c_fc(self.lone["fc1"](x))))
 
 

@@ -36,9 +36,7 @@ ATTENTION = {"q_proj": (8, 8), "k_proj": (8, 4), "v_proj": (8, 4)}
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
 def test_common_plan(layers, columns, rows):
-    expected = {f"block.{name}": "column" for name in columns.split()} | {
-        f"block.{name}": "row" for name in rows.split()
-    }
+    expected = {f"block.{name}": "column" for name in columns.split()} | {f"block.{name}": "row" for name in rows.split()}
     assert planned(block(**layers), COMMON_PLAN) == expected
 
 
