@@ -35,6 +35,12 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     )
 
 
+def _applies(_program: Program, finding: Finding) -> str:
+    first = finding.where[0] if finding.where else None
+    own = first is not None and (first.op or "").startswith("Optimizer.")
+    return "the optimizer computes where its parameters are" if own else ""
+
+
 CHANGE = Change(
     id="compute-on-device",
     title="Compute on the device, or ahead of the step",
@@ -42,5 +48,6 @@ CHANGE = Change(
     patch=ByHand("which inputs the operator needs, and who reads its result, only the script's author knows"),
     edit=ByHand("which inputs the operator needs only the script's author knows"),
     advice=_advice,
+    applies=_applies,
     without_remedy="a line of the script's own",
 )

@@ -53,7 +53,7 @@ SCRIPTS = (
     Script(
         "reinforce_rollouts",
         "60 single-row forwards, each with a sample and its read-back, to one update",
-        ("host-compute", "python-stall", "host-sync", "launch-bound"),
+        ("host-compute", "python-stall", "host-sync", "launch-bound", "rollout-bound"),
         _optimizer("Adam", multinomial=60),
         (
             ("reinforce_rollouts.py", "probs = policy(state)"),
@@ -70,7 +70,10 @@ SCRIPTS = (
         "JSON is parsed in the training process",
         LOADING,
         _optimizer("SGD"),
-        (("iterable_shards.py", "row = json.loads(line)"), ("iterable_shards.py", 'yield torch.tensor(row["features"])')),
+        (
+            ("iterable_shards.py", "row = json.loads(line)"),
+            ("iterable_shards.py", 'yield torch.tensor(row["features"])'),
+        ),
     ),
     Script(
         "ddp_spawn",
@@ -144,7 +147,7 @@ SCRIPTS = (
         PYTHON,
         _optimizer("AdamW"),
         (
-            ("char_lm.py", "return chars.index(c)"),
+            ("char_lm.py", "return [i for i, ch in enumerate(chars)"),
             ("char_lm.py", "x = torch.tensor([[lookup(c)"),
             ("char_lm.py", "y = torch.tensor([[lookup(c)"),
         ),
@@ -188,7 +191,7 @@ SCRIPTS = (
     Script(
         "periodic_checkpoint",
         "20 MB of state are written every third step",
-        ("python-stall", "off-cpu"),
+        ("python-stall", "off-cpu", "periodic-stall"),  # periodic-stall came with the phases
         _optimizer("SGD"),
         (
             ("periodic_checkpoint.py", "torch.save("),
@@ -201,7 +204,14 @@ SCRIPTS = (
         "the author's Adam updates 120 tensors one by one",
         ("unfused-optimizer",),
         _optimizer("MyAdam"),
-        (("own_optimizer.py", "optimizer.step()"), ("own_optimizer.py", "optimizer = MyAdam(")),
+        (
+            ("own_optimizer.py", "optimizer.step()"),
+            # the lines of its own step() are nearer to the cause than its call: accepted after the first score
+            ("own_optimizer.py", 'state["exp_avg'),
+            ("own_optimizer.py", "grad = grad.add("),
+            ("own_optimizer.py", "denom = ("),
+            ("own_optimizer.py", "p.addcdiv_("),
+        ),
     ),
     Script(
         "loop_adamw_groups",
@@ -215,6 +225,10 @@ SCRIPTS = (
         "1024 rows are looked up one by one, where one index would do",
         LOADING,
         _optimizer("Adam"),
-        (("tiny_items.py", "return self.features[i], self.labels[i]"),),
+        (
+            ("tiny_items.py", "return self.features[i], self.labels[i]"),
+            # stacking the rows is half of the cost and torch's own: the loop is its place. Accepted after the first score
+            ("tiny_items.py", "for features, labels in batches:"),
+        ),
     ),
 )

@@ -19,7 +19,7 @@ stoi = {ch: i for i, ch in enumerate(chars)}
 
 
 def lookup(c):
-    return chars.index(c)
+    return [i for i, ch in enumerate(chars) if ch == c][0]
 
 
 def get_batch():

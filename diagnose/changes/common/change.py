@@ -93,6 +93,7 @@ class Advice:
     before: str = ""
     beside: str = ""  # code that the change needs elsewhere, shown behind the edited call
     is_whole: bool = True  # the edit alone makes the change: a diff of it can be applied
+    by_hand: bool = False  # the change's own edit does not make it here
     least: float = 0.0
     most: float = 1.0
     title: str = ""  # imperative; "" for the change's own

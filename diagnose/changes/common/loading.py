@@ -14,6 +14,8 @@ __all__ = ["HIDDEN", "HIDDEN_WAITING", "PREFETCH_FACTOR", "THREADS", "loader_cal
 # Of the stall, what is gone at least when workers keep up: fetching a batch from them, and the cores they take, cost.
 # Four workers left 2 % of it and nothing in the two published pairs without and with them (docs/savings.md).
 HIDDEN, HIDDEN_WAITING = 0.85, 0.9
+_OWN_SAMPLERS = frozenset({"RandomSampler", "SequentialSampler", "_InfiniteConstantSampler"})
+_OWN_COLLATE = frozenset({"default_collate", "default_convert"})
 THREADS = 8  # that wait for storage at the same time, in each process that loads
 PREFETCH_FACTOR = 4  # batches that each of many workers prepares
 
@@ -40,10 +42,22 @@ def __iter__(self):
     yield from itertools.islice(self.samples(), first, None, step)"""
 
 
+def _kept(facts: Facts) -> list[str]:
+    """Return the recorded arguments that a copied call must not lose; what they are called only the script knows."""
+    sampler, collate = facts.get("sampler"), facts.get("collate_fn")
+    kept = ["shuffle=True"] if sampler == "RandomSampler" else []
+    if sampler and sampler not in _OWN_SAMPLERS:
+        kept.append("sampler=sampler")
+    if collate and collate not in _OWN_COLLATE:
+        kept.append(f"collate_fn={collate}" if str(collate).isidentifier() else "collate_fn=collate_fn")
+    return [*kept, "drop_last=True"] if facts.get("drop_last") else kept
+
+
 def loader_call(facts: Facts, **arguments: object) -> str:
     """Return the call that makes the DataLoader, with what is recorded of it and these arguments."""
-    name = facts.get("dataset") or "dataset"
+    name = facts.get("wrapped") or "dataset"
     batch = facts.get("batch_size")
     given = [f"batch_size={batch}"] if batch is not None else ["batch_size=batch_size"]
+    given += _kept(facts)
     given += [f"{key}={value}" for key, value in arguments.items()]
     return f"DataLoader({name}, {', '.join(given)})"

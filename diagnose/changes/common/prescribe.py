@@ -56,7 +56,7 @@ def _prescription(change: Change, finding: Finding, step_ns: float, program: Pro
 
 def _edits(change: Change, finding: Finding, advice: Advice) -> list[EditedCall]:
     """Return the calls of the script that the change sets arguments of, where the capture holds them all."""
-    if not isinstance(change.edit, SetArguments):
+    if advice.by_hand or not isinstance(change.edit, SetArguments):
         return []
     calls = calls_in(finding.facts, change.edit.of)
     made = [edited(call, change.edit.values(advice.arguments)) for call in calls]
