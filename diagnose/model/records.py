@@ -161,6 +161,8 @@ class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     in_order: bool | None = None
     start_method: str | None = None
     dataset: str | None = None
+    batch_bytes: Count | None = None  # of the first batch's tensors
+    batch_tensors: Count | None = None
     shares_out: bool | None = None  # a method of it asks for get_worker_info
     sampler: str | None = None
     collate_fn: str | None = None

@@ -140,7 +140,7 @@ def test_samples_that_wait_can_wait_together(recording, size, threads):
     for p in found:
         assert p.arguments == {"threads": threads}
         assert p.saves_ns[1] == pytest.approx(800_000 * (1 - 1 / threads))
-        assert f"ConcurrentSamples(Images, threads={threads})" in p.after
+        assert f"ConcurrentSamples(dataset, threads={threads})" in p.after
 
 
 @pytest.mark.parametrize(("busy", "prescribed"), [(0.1, True), (0.9, False), (None, False)])
@@ -151,7 +151,7 @@ def test_samples_of_workers_that_wait_can_too(late, busy, prescribed):
     # a batch is there after 1000 µs · (1 - 0.9 · 7/8) of the two workers: the 610 µs beside it hide that
     if prescribed:
         assert found["concurrent-samples"].saves_ns[1] == 390_000
-        assert "DataLoader(ConcurrentSamples(Images, threads=8), batch_size=16, num_workers=2)" in (
+        assert "DataLoader(ConcurrentSamples(dataset, threads=8), batch_size=16, num_workers=2)" in (
             found["concurrent-samples"].after
         )
 

@@ -19,6 +19,7 @@ LOADER_ARGUMENTS = (
     "num_workers", "pin_memory", "persistent_workers", "prefetch_factor",
     "batch_size", "drop_last", "timeout", "in_order",
 )  # fmt: skip
+MAX_DEPTH = 3  # of lists and mappings in a batch
 OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable", "maximize")
 DDP_ARGUMENTS = ("find_unused_parameters", "broadcast_buffers", "gradient_as_bucket_view", "static_graph")
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -30,6 +31,7 @@ class ScriptConfig:
     def __init__(self) -> None:
         self._loaders: dict[int, dict[str, object]] = {}
         self._batches: Counter[int] = Counter()
+        self._sizes: dict[int, dict[str, int]] = {}  # of the first batch, by dataset
         self._iterators: dict[int, weakref.ref[Any]] = {}
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._optimizer: dict[str, object] = {}
@@ -63,6 +65,11 @@ class ScriptConfig:
                 **_describe_loader(loader, dataset),
                 "made": self._call("DataLoader", dataset),
             }
+
+    def first_batch(self, dataset: object, batch: object) -> None:
+        """Take down how large a batch is: workers hand each of its tensors over."""
+        tensors = list(_tensors(batch))
+        self._sizes[id(dataset)] = {"batch_bytes": sum(map(_bytes, tensors)), "batch_tensors": len(tensors)}
 
     def batch_delivered(self, dataset: object, iterator: object) -> None:
         """Count a batch, to find the training loader among others."""
@@ -110,6 +117,7 @@ class ScriptConfig:
         busiest = max(self._loaders, key=lambda key: self._batches[key])
         return {
             **self._loaders[busiest],
+            **self._sizes.get(busiest, {}),
             "batches_seen": self._batches[busiest],
             "num_loaders": len(self._loaders),
         }
@@ -146,6 +154,18 @@ def _reference(of: object) -> weakref.ref[Any] | None:
         return weakref.ref(of)
     except TypeError:  # a list, say
         return None
+
+
+def _tensors(batch: Any, depth: int = 0) -> Iterable[object]:
+    """Yield what a batch holds that has bytes, in lists, tuples and mappings three deep."""
+    if isinstance(getattr(batch, "nbytes", None), int):
+        yield batch
+    elif depth < MAX_DEPTH and type(batch) in (list, tuple):
+        for part in batch:
+            yield from _tensors(part, depth + 1)
+    elif depth < MAX_DEPTH and type(batch) is dict:
+        for part in batch.values():
+            yield from _tensors(part, depth + 1)
 
 
 def _names(cls: type, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Hooks into the constructors whose arguments changes are made to: DataLoader, optimizers, DistributedDataParallel."""
+"""Hooks into what changes are made to: constructors of DataLoader, optimizers, DistributedDataParallel; first batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-__all__ = ["OnMade", "watch_constructions"]
+__all__ = ["OnMade", "watch_constructions", "watch_first_batches"]
 
 OnMade: TypeAlias = Callable[[str, object], None]
 """Called with the name that a class is known by and with the object, before its constructor returns."""
@@ -44,5 +44,30 @@ def _after_init(cls: Any, then: Callable[[object], None]) -> Callable[[], None]:
     def undo() -> None:
         if cls.__init__ is constructed:
             cls.__init__ = original
+
+    return undo
+
+
+def watch_first_batches(seen: Callable[[object, object], None]) -> Callable[[], None]:
+    """Report the first batch of each dataset with the dataset; return what ends that."""
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    original = _BaseDataLoaderIter.__next__
+    known: set[int] = set()
+
+    @functools.wraps(original)
+    def delivered(self: Any) -> object:  # torch's iterator, whose type is private
+        batch = original(self)
+        dataset = getattr(self, "_dataset", None)
+        if id(dataset) not in known:
+            known.add(id(dataset))
+            seen(dataset, batch)
+        return batch
+
+    _BaseDataLoaderIter.__next__ = delivered  # type: ignore[method-assign]  # wrapped on purpose
+
+    def undo() -> None:
+        if _BaseDataLoaderIter.__next__ is delivered:
+            _BaseDataLoaderIter.__next__ = original  # type: ignore[method-assign]
 
     return undo

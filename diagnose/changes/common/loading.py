@@ -26,6 +26,28 @@ def number(facts: Facts, key: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
+# What handing a batch over from a worker costs the training process: a message of the queue, a file descriptor and a
+# mapping for each tensor, and its pages. Measured on two cores: 0.25 ms for one small tensor, 0.9 ms for eight, and
+# 8 ms for 32 MB.
+HANDOVER_NS, TENSOR_NS, BYTES_PER_NS = 150_000, 100_000, 4.0
+
+
+def handover_ns(facts: Facts) -> float:
+    """Return what it costs the training process to take one batch from a worker."""
+    tensors = number(facts, "batch_tensors") or 2
+    return HANDOVER_NS + TENSOR_NS * tensors + number(facts, "batch_bytes") / BYTES_PER_NS
+
+
+def left_of_stall(facts: Facts, load_ns: float, rest_ns: float, workers: int, cpus: int) -> float:
+    """Return what is left of loading in a step at most, with workers that compute on the cores of the training.
+
+    The training process keeps its core; without a device the operators keep as many as they have threads.
+    """
+    trainer = 1.0 if facts.get("has_device") else min(number(facts, "num_threads") or 1.0, cpus)
+    shared = (rest_ns * trainer + load_ns) / cpus
+    return max(load_ns / max(workers, 1) - rest_ns, shared - rest_ns, 0.0)
+
+
 def is_iterable(facts: Facts) -> bool:
     """Return whether the dataset is an IterableDataset: torch gives its loader a sampler of its own."""
     return facts.get("sampler") == "_InfiniteConstantSampler"
