@@ -230,6 +230,12 @@ def _html(diagnosis: Diagnosis) -> str:
     return html.render(diagnosis)
 
 
+def _inline(diagnosis: Diagnosis) -> str:
+    from diagnose.reports import html
+
+    return html.render(diagnosis, charts=False)
+
+
 def _json(diagnosis: Diagnosis) -> str:
     from diagnose.reports import json
 
@@ -242,4 +248,4 @@ def _text(diagnosis: Diagnosis) -> str:
     return terminal_text(diagnosis)
 
 
-bind_renderers(Renderers(_html, _json, _text))
+bind_renderers(Renderers(_html, _inline, _json, _text))

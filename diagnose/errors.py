@@ -6,7 +6,8 @@
     │   └── NotATraceError   exit 4   the file is readable but is not a Kineto trace
     ├── CaptureError         exit 5   the script ran but no step could be captured
     ├── OutputError          exit 6   the result cannot be written where asked
-    └── OriginalsChangedError exit 1  files of the user changed while prove ran the script
+    ├── OriginalsChangedError exit 1  files of the user changed while prove ran the script
+    └── BudgetEndedError     exit 1   the budget of prove ended before a change could be tried
 
 Exit codes 3 and 7 are no errors but verdicts of a gate: slower, and not comparable. A traced script's own exit code
 passes through unchanged.
@@ -18,6 +19,7 @@ import os
 
 __all__ = [
     "DEBUG",
+    "BudgetEndedError",
     "CaptureError",
     "DiagnoseError",
     "InputError",
@@ -78,3 +80,7 @@ class OutputError(DiagnoseError):
 
 class OriginalsChangedError(DiagnoseError):
     """Files of the user changed while the script was run to be measured, so no further run may start."""
+
+
+class BudgetEndedError(DiagnoseError):
+    """No change could be tried in the time that was given."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["HostCopies", "SideCopies"]
+__all__ = ["HostCopies", "SideCopies", "memory_of", "stored_bytes"]
 
 
 class HostCopies(Protocol):
@@ -42,7 +42,7 @@ class SideCopies:
         stream.wait_stream(module.current_stream(tensor.device))
         host = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, pin_memory=True)
         with module.stream(stream):
-            host.copy_(tensor, non_blocking=True)
+            memory_of(host).copy_(memory_of(tensor), non_blocking=True)
         tensor.record_stream(stream)
         return host, self._event(module, stream)
 
@@ -52,7 +52,7 @@ class SideCopies:
         stream.wait_event(done)
         with module.stream(stream):
             tensor = torch.empty_strided(host.size(), host.stride(), dtype=host.dtype, device=device)
-            tensor.copy_(host, non_blocking=True)
+            memory_of(tensor).copy_(memory_of(host), non_blocking=True)
         return tensor, self._event(module, stream)
 
     def hand_over(self, tensor: Tensor, done: object) -> None:
@@ -74,3 +74,24 @@ class SideCopies:
         event.record(stream)
         done: object = event
         return done
+
+
+def memory_of(tensor: Tensor) -> Tensor:
+    """Return the memory itself where it has no gaps, so that elements that share it are copied once, and in one piece.
+
+    An expanded tensor cannot be written to; its memory can.
+    """
+    extent = _extent(tensor)
+    return tensor.as_strided((extent,), (1,)) if extent <= tensor.numel() else tensor
+
+
+def stored_bytes(tensor: Tensor) -> int:
+    """Return the bytes from the tensor's first element to its last: fewer than it has where elements share memory."""
+    return _extent(tensor) * tensor.element_size()
+
+
+def _extent(tensor: Tensor) -> int:
+    """Return the number of elements from the first to the last in memory."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -135,12 +135,12 @@ class _Awaited(Tensor):
         return self.pending.value_of(self, self.path)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return cast("Tensor", copy.deepcopy(self.value(), memo))
+        return copy.deepcopy(self.value(), memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # pickle's
-        return self.value().__reduce_ex__(protocol)
+        return self.value().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
-    def __repr__(self, **_: Any) -> str:  # torch's own takes contents
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch has no types there
         return f"not loaded yet: {tuple(self.shape)}"
 
 
@@ -150,7 +150,7 @@ class _AwaitedParameter(_Awaited, nn.Parameter):
 
 def _awaited(wanted: Tensor, pending: Pending, path: str) -> Tensor:
     kind = _AwaitedParameter if isinstance(wanted, nn.Parameter) else _Awaited
-    made: Any = Tensor._make_subclass(kind, wanted.detach(), wanted.requires_grad)  # type: ignore[arg-type]
+    made: Any = Tensor._make_subclass(kind, wanted.detach(), wanted.requires_grad)
     made.pending, made.path = pending, path
     return made  # type: ignore[no-any-return]  # a tensor
 

@@ -287,8 +287,8 @@ def _unchanging(forward: Callable[..., Any], modules: tuple[nn.Module, ...], *ar
     for module, name, buffer, version in before:
         if module._buffers.get(name) is not buffer or buffer._version != version:
             raise RuntimeError(
-                f"{type(module).__name__} changes its buffer {name!r} in the forward pass, so computing its block again "
-                "would change it twice and give other numbers; leave that block out of checkpoint_blocks."
+                f"{type(module).__name__} changes its buffer {name!r} in the forward pass, so computing its block "
+                "again would change it twice and give other numbers; leave that block out of checkpoint_blocks."
             )
     return result
 

@@ -170,7 +170,7 @@ def _check(model: nn.Module, samples: Sequence[Sample], mode: str | None) -> boo
         )
     if model._compiled_call_impl is not None or hasattr(model, "_orig_mod"):
         raise ValueError(f"{type(model).__name__} is compiled already; pass the model as it was before.")
-    known = () if mode is None else torch._inductor.list_mode_options()  # type: ignore[no-untyped-call]  # by name
+    known = () if mode is None else torch._inductor.list_mode_options()
     if mode is not None and mode not in known:
         raise ValueError(f"torch.compile has no mode {mode!r}; it has {', '.join(known)}.")
     changing = len({tuple(tensor.shape for tensor in tensors(sample)) for sample in samples}) > 1
@@ -229,7 +229,7 @@ def _difference(expected: Sequence[list[Tensor]], outputs: Sequence[list[Tensor]
         if apart.numel():
             scale = float(a.double().abs().max())
             worst = max(worst, float(apart.max()) / scale if scale else float(apart.max()))
-            if worst != worst or bool(apart.isnan().any()):  # noqa: PLR0124  # NaN
+            if math.isnan(worst) or bool(apart.isnan().any()):
                 return math.inf
     return worst
 

@@ -44,7 +44,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
-from diagnose.kernels._host_copies import HostCopies, SideCopies
+from diagnose.kernels._host_copies import HostCopies, SideCopies, stored_bytes
 
 __all__ = ["ActivationOffload", "OffloadedState", "offload_optimizer_state"]
 
@@ -112,7 +112,7 @@ class ActivationOffload:
             packed = _Packed(host, done, tensor.device, self._count)
             self._same[key] = self._sent[self._count] = packed
             self._count += 1
-            self.num_bytes += host.nbytes
+            self.num_bytes += stored_bytes(host)
         return packed
 
     def _unpack(self, packed: Tensor | _Packed) -> Tensor:
@@ -141,7 +141,7 @@ class ActivationOffload:
         return (
             plain
             and not isinstance(origin, nn.Parameter)
-            and tensor.nbytes >= self.min_bytes
+            and min(tensor.nbytes, stored_bytes(tensor)) >= self.min_bytes
             and (self._copies.is_on_device(tensor))
         )
 

@@ -41,13 +41,15 @@ from torch.optim import Optimizer
 
 __all__ = ["Implementation", "best_implementation", "best_optimizer"]
 
-O = TypeVar("O", bound=Optimizer)  # noqa: E741  # an optimizer's class and its instance
+Opt = TypeVar("Opt", bound=Optimizer)
 Implementation: TypeAlias = Literal["fused", "foreach", "loop"]
 Parameters: TypeAlias = Iterable[Any]
 """What torch's optimizers take: tensors, (name, tensor) pairs, or groups of them."""
 
 
-def best_optimizer(optimizer: type[O], parameters: Parameters, *, memory_tight: bool = False, **arguments: Any) -> O:
+def best_optimizer(
+    optimizer: type[Opt], parameters: Parameters, *, memory_tight: bool = False, **arguments: Any
+) -> Opt:
     """Return ``optimizer(parameters, **arguments)`` in the implementation that ``best_implementation`` names.
 
     A choice among the arguments (``fused``, ``foreach``, ``differentiable``) is kept. Sparse gradients

@@ -34,19 +34,17 @@ _JOINTS: Final = re.compile(r"(?<=[_/.,#<:])(?=\w)|(?<=[a-z])(?=[A-Z])")
 _IN_SCRIPT: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
-def render(d: Diagnosis) -> str:
-    """Return the page."""
-    from plotly.offline import get_plotlyjs
-
-    scripts = [_script(get_plotlyjs()), _script(_resource("report.js"))]
+def render(d: Diagnosis, *, charts: bool = True) -> str:
+    """Return the page; without its charts it has no script and some ten kilobytes."""
     template = _environment(d.legends).get_template("page.html")
     data = chart_data(d)
+    scripts = _scripts() if charts else []
     page = template.render(
         d=d,
         data=Markup(json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPT)),
         style=Markup(_resource("report.css")),
         scripts=[Markup(script) for script in scripts],
-        hashes=Markup(" ".join(map(_hash, scripts))),
+        hashes=Markup(" ".join(map(_hash, scripts)) or "'none'"),
         verdict_words=VERDICTS[d.verdict],
         part_styles=PARTS,
         parts=_parts(d),
@@ -55,8 +53,15 @@ def render(d: Diagnosis) -> str:
         fixes=_by_rule(d),
         path_shares=_path_shares(d),
         charts=data["trials"],
+        drawn=charts,
     )
     return page + "\n"
+
+
+def _scripts() -> list[str]:
+    from plotly.offline import get_plotlyjs
+
+    return [_script(get_plotlyjs()), _script(_resource("report.js"))]
 
 
 def _environment(legends: Mapping[str, Legend]) -> Environment:

@@ -3,201 +3,83 @@
 from __future__ import annotations
 
 import argparse
+import colorsys
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-from diagnose.analyzers import META
+from skeletons import CHANGE, CHANGE_TEST, FIXTURE, IDLE_RULE, IDLE_RULE_TEST, RULE, RULE_TEST
+
+from diagnose.analyzers import LEGENDS, META
 from diagnose.changes import CHANGES
 
 ROOT = Path(__file__).resolve().parents[1]
-
-RULE = '''"""{Title}: one sentence that names the bottleneck.
-
-What it looks for
-    Kernels whose name holds `{words}`: at least 5 % of the busy time.
-
-Why it costs
-    What the device or the host does in this time, and what it could do instead.
-
-What to do
-    The change, in a sentence.
-
-How sure
-    What is measured, what is inferred, and where nothing is claimed.
-"""
-
-from __future__ import annotations
-
-import re
-
-import numpy as np
-
-from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
-from diagnose.model.arrays import Mask
-from diagnose.model.diagnosis import Finding
-from diagnose.model.rules import RuleMeta
-from diagnose.tables import Tables
-
-META = RuleMeta(
-    id="{id}",
-    kind="kernel",
-    order={order},
-    changes=(),
-)
-MIN_SHARE = 0.05  # of the busy time: why this much, and where it was calibrated
-_KERNELS = re.compile(r"{words}")
-
-
-def find(t: Tables, free: Mask) -> list[Finding]:
-    """Name the time of these kernels."""
-    tasks = np.flatnonzero(free & t.tasks_matching(_KERNELS))
-    rule = KernelRule(META.id, "Kernels of {words} take time", MIN_SHARE, evidence=top_kernels(t, tasks))
-    return kernel_finding(t, rule, tasks)
-'''
-
-RULE_TEST = '''"""{id}: its kernels take 5 % of the busy time. Times in µs."""
-
-import pytest
-
-
-def computing(recording, took, name="{words}_kernel"):
-    r = recording()
-    r.step(1, 0, 1000)
-    r.kernel(name, 0, took, launched=(-20, -15))
-    r.kernel("gemm", took, 1000, launched=(-5, -2))
-    return r
-
-
-def test_what_it_costs(recording):
-    finding = computing(recording, 100).find("{id}")
-    assert (finding.lost_ns, finding.count) == (pytest.approx(100_000), 1)
-
-
-@pytest.mark.parametrize(("took", "fires"), [(49, False), (51, True)])
-def test_a_twentieth_of_the_busy_time(recording, took, fires):
-    assert (computing(recording, took).find("{id}") is not None) == fires
-
-
-def test_other_kernels_do_not_count(recording):
-    assert computing(recording, 100, "add_kernel").find("{id}") is None
-'''
-
-FIXTURE = '''# expect: gpu={id} cpu=-
-# fixed: gpu=none cpu=-
-"""A residual MLP with one bottleneck planted.
-
-Planted: what people write, and why it is slow.
-Fixed: the same without it, and nothing else changed.
-"""
-
-from __future__ import annotations
-
-import harness
-import torch
-from models import ResMLP
-from torch.nn import functional
-
-
-def main() -> None:
-    options = harness.parse(__doc__)
-    width, batch = options.pick(small=64, gpu=2048), options.pick(small=64, gpu=16384)
-    model = ResMLP(width, num_blocks=options.pick(small=2, gpu=12)).to(options.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    x = torch.randn(8, batch, width, device=options.device)
-    y = torch.randint(10, (8, batch), device=options.device)
-
-    clock = harness.StepClock(options)
-    for step in range(options.steps):
-        loss = functional.cross_entropy(model(x[step % 8]), y[step % 8])
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if not options.fixed:
-            pass  # plant it here
-        clock.tick()
-    clock.report(loss)
-
-
-if __name__ == "__main__":
-    main()
-'''
-
-CHANGE = '''"""{Title}: one sentence in the imperative.
-
-What it does
-    What is different in the script, and in the steps.
-
-What to watch
-    What it needs, and where it does not help.
-"""
-
-from __future__ import annotations
-
-from diagnose.changes.common.change import Advice, ByHand, Change, identical
-
-CHANGE = Change(
-    id="{id}",
-    title="Use {words}",
-    numerics=identical(),  # or rounding, reduced, other_training: the words and the promise that a trial checks
-    advice=Advice(before="", after="pass  # code to paste", least=0.1),  # or a function of the finding
-    patch=ByHand("no patch has been written for it"),  # or Patch(...) with a function of diagnose/changes/patches
-    edit=ByHand("which lines it concerns only the script's author knows"),  # or SetArguments, AddStatement, EditLoop
-    without_remedy="no module does it",  # or remedy="diagnose.kernels...."
-)
-'''
-
-CHANGE_TEST = '''"""{id}: what is prescribed, and what it saves."""
-
-import pytest
-
-from diagnose.changes.common.prescribe import prescribe
-from diagnose.model.diagnosis import Finding
-
-
-def test_what_is_prescribed():
-    p = next(p for p in prescribe(Finding("{rule}", "", 1e6), 1e7) if p.id == "{id}")
-    assert (p.title, p.safety) == ("Use {words}", "same numbers")
-    assert p.saves_ns == (pytest.approx(0.1e6), pytest.approx(1e6))
-'''
 
 
 def main() -> int:
     """Write the files, make the pages that follow from them, and name what was touched."""
     parser = argparse.ArgumentParser(prog="scripts/new_…", description=__doc__)
-    kinds = parser.add_subparsers(dest="kind", required=True)
-    kinds.add_parser("rule").add_argument("name")
+    kinds = parser.add_subparsers(dest="made", required=True)
+    rule = kinds.add_parser("rule")
+    rule.add_argument("name")
+    rule.add_argument(
+        "--kind", choices=("kernel", "idle"), default="kernel", help="what it looks at: kernels, idle time"
+    )
     change = kinds.add_parser("change")
     change.add_argument("name")
     change.add_argument("--rule", required=True, help="the rule that prescribes it")
     options = parser.parse_args()
     try:
-        written = new_rule(options.name) if options.kind == "rule" else new_change(options.name, options.rule)
+        written = (
+            new_rule(options.name, options.kind) if options.made == "rule" else new_change(options.name, options.rule)
+        )
     except ValueError as error:
         print(f"scripts: {error}", file=sys.stderr)
         return 2
     subprocess.run([sys.executable, str(ROOT / "scripts" / "rules.py")], check=True)
-    pages = ["docs/rules.md"] if options.kind == "rule" else ["docs/changes.md", "docs/rules.md"]
+    pages = ["docs/rules.md"] if options.made == "rule" else ["docs/changes.md", "docs/rules.md"]
     print("\n".join([*(str(path.relative_to(ROOT)) for path in written), *(f"{page} (made again)" for page in pages)]))
     return 0
 
 
-def new_rule(name: str) -> list[Path]:
-    """Write a rule of kernels, its test, its fixture and the row of that in the page of fixtures; return their paths.
+def new_rule(name: str, kind: str = "kernel") -> list[Path]:
+    """Write a rule of kernels or of idle time, its test, its fixture and the row of that in the page of fixtures.
+
+    Returns their paths.
 
     Raises:
         ValueError: the name is not of the form of an id, or taken.
     """
     check(name, META, "rule")
-    order = max(meta.order for meta in META.values() if meta.kind == "kernel") + 10
-    stem, values = name.replace("-", "_"), {"order": str(order)}
+    rule, test = (IDLE_RULE, IDLE_RULE_TEST) if kind == "idle" else (RULE, RULE_TEST)
+    stem, values = name.replace("-", "_"), {"order": str(free_order(kind)), "colour": free_colour()}
     return [
-        write(ROOT / "analyzers" / f"{stem}.py", RULE, name, values),
-        write(ROOT / "tests" / "analyzers" / f"test_{stem}.py", RULE_TEST, name, values),
+        write(ROOT / "analyzers" / f"{stem}.py", rule, name, values),
+        write(ROOT / "tests" / "analyzers" / f"test_{stem}.py", test, name, values),
         write(ROOT / "fixtures" / f"{stem}.py", FIXTURE, name, values),
         add_row(ROOT / "docs" / "fixtures.md", f"| {stem} | MLP | what is planted | {name} | - |"),
     ]
+
+
+def free_order(kind: str) -> int:
+    """Return an order that no rule has: the last of kernel rules; of idle rules one before those of any host time."""
+    if kind == "kernel":
+        return max(meta.order for meta in META.values() if meta.kind == "kernel") + 10
+    taken = {meta.order for meta in META.values() if meta.kind in ("trust", "idle")}
+    first = min(meta.order for meta in META.values() if meta.kind == "idle" and meta.inflated)
+    return max(set(range(first)) - taken)
+
+
+def free_colour() -> str:
+    """Return a colour that no legend has."""
+    taken = {legend.colour for legend in LEGENDS.values()}
+    return next(colour for hue in range(360) if (colour := _colour(hue / 360)) not in taken)
+
+
+def _colour(hue: float) -> str:
+    red, green, blue = (round(255 * part) for part in colorsys.hls_to_rgb(hue, 0.5, 0.5))  # reads on white and on black
+    return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 def new_change(name: str, rule: str) -> list[Path]:

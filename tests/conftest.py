@@ -27,7 +27,6 @@ if shutil.which("nvidia-smi") is None:  # Triton decides when it is first import
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ["DIAGNOSE_DEBUG"] = "1"  # a fault of a rule fails the test that meets it; see the fixture `noted`
 
-import diagnose.api  # noqa: F401  # binds the reports to diagnoses
 from diagnose.analyzers import META
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.errors import DEBUG
@@ -45,6 +44,8 @@ COLUMNS = (
 EPOCH_NS = 1_700_000_000_000_000_000
 COPY_CALL = "cudaMemcpyAsync"
 LAUNCH_CALL = "cudaLaunchKernel"
+
+import_module("diagnose.api")  # binds the reports to diagnoses
 
 # A shell that runs the tests in the background ignores the interrupt, and every script they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -188,7 +189,7 @@ class Recording:
     ) -> None:
         """Say how long each step of the run took, ms, one after the other from 0; phases in ms a step.
 
-        ``state`` is 0 where nothing was recorded, 1 in a light window; ``sampled`` are times in ms and the lines then.
+        ``state`` is 0 where nothing was recorded, 1 in a timing window; ``sampled`` are times in ms and the lines then.
         """
         ms = lambda values: np.round(np.array(values, np.float64) * 1e6).astype(np.int64)
         paths = list(dict.fromkeys(tuple(path) for _, path in sampled))
@@ -242,7 +243,8 @@ class Recording:
         )
 
     def capture(self, attribution: Recording | None = None) -> Capture:
-        return Capture(self.trace, attribution.trace if attribution else None, self.info, self.samples, self.lines, self.run)
+        named = attribution.trace if attribution else None
+        return Capture(self.trace, named, self.info, self.samples, self.lines, self.run)
 
     def tables(self) -> Tables:
         capture = self.capture()

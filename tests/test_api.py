@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 import diagnose
 from diagnose.errors import DiagnoseError
-from diagnose.model.diagnosis import Diagnosis, HostOperator, Source
+from diagnose.model.diagnosis import Diagnosis, Finding, HostOperator, Source, Where
 
 HEALTHY = Diagnosis(
     verdict="no-gpu",
@@ -53,21 +54,36 @@ def test_a_diagnosis_prints_and_writes_itself(tmp_path, capsys):
     HEALTHY.print()
     assert "Nothing holds this step back." in capsys.readouterr().out
     assert json.loads(HEALTHY.to_json())["verdict"] == "no-gpu"
-    page = HEALTHY.to_html(tmp_path / "r.html")
-    assert (tmp_path / "r.html").read_text(encoding="utf-8") == page == HEALTHY.to_html()
+    assert HEALTHY.to_html(tmp_path / "r.html") == tmp_path / "r.html"
+    assert capsys.readouterr() == ("", "")
+    assert (tmp_path / "r.html").read_text(encoding="utf-8") == HEALTHY.to_html()
     with pytest.raises(diagnose.OutputError, match="cannot be written"):
         HEALTHY.to_html(tmp_path / "nowhere" / "r.html")
 
 
-def test_a_notebook_shows_the_whole_page_in_a_frame():
-    class Frame(HTMLParser):
-        def handle_starttag(self, tag, attrs):
-            self.tag, self.attributes = tag, dict(attrs)
+class Frame(HTMLParser):
+    def handle_starttag(self, tag, attrs):
+        setattr(self, tag, dict(attrs))
 
+
+def shown(diagnosis):
     frame = Frame()
-    frame.feed(HEALTHY._repr_html_())
-    assert frame.tag == "iframe"
-    assert frame.attributes["srcdoc"] == HEALTHY.to_html()
+    frame.feed(diagnosis._repr_html_())
+    return frame
+
+
+def test_a_notebook_shows_the_report_without_charts_and_where_they_are(tmp_path, monkeypatch):
+    where = Where(file="cell 5", line=3, function="step")
+    finding = Finding("host-sync", "It waits", 5e6, where=(where,) * 3, evidence=("x" * 200,) * 9)
+    diagnosis = replace(HEALTHY, findings=(finding,) * 20, step_times_ns=(10_000_000,) * 1000)
+    frame = shown(diagnosis)
+    assert len(diagnosis._repr_html_()) < 400_000
+    assert "<script" not in frame.iframe["srcdoc"]
+    assert "cell 5:3 in step" in frame.iframe["srcdoc"].replace("<wbr>", "")
+    assert not hasattr(frame, "a")
+    monkeypatch.chdir(tmp_path)
+    diagnosis.to_html("r.html")
+    assert shown(diagnosis).a["href"] == "r.html"
 
 
 def test_a_bound_that_makes_no_sense_is_refused_at_the_call():

@@ -8,10 +8,11 @@ from typing import Literal, TypeAlias
 
 from diagnose.errors import UsageError
 
-__all__ = ["MAX_MB", "STEP_SOURCES", "CaptureOptions", "StepOn"]
+__all__ = ["MAX_MB", "QUICK_S", "STEP_SOURCES", "CaptureOptions", "StepOn"]
 
 StepOn: TypeAlias = Literal["auto", "optimizer", "dataloader", "forward", "marker"]
 STEP_SOURCES: tuple[StepOn, ...] = ("auto", "optimizer", "dataloader", "forward", "marker")
+QUICK_S = 6.0
 MAX_MB = 200.0  # torch needs six times as much memory to write a trace (measured), and minutes for more
 
 
@@ -30,6 +31,7 @@ class CaptureOptions:
     step_on: StepOn = "auto"
     max_seconds: float = 300.0  # from the first step to the last window written; not applied with several ranks
     max_mb: float = MAX_MB  # JSON text of both windows together, before compression
+    quick: bool = False  # one window of at most QUICK_S, begun in the midst of a step where steps are long
     keep_going: bool = False  # let the script finish once everything is captured
     quiet: bool = False
     force: bool = False  # replace an earlier capture in ``output``

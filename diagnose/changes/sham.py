@@ -16,7 +16,7 @@ from diagnose.changes.common.change import ByHand, Change, Patch, identical
 from diagnose.changes.common.patching import Log, Undo
 
 
-def _install(log: Log, options: Mapping[str, Any]) -> Undo:  # noqa: ARG001  # the signature of a patch
+def _install(log: Log, _options: Mapping[str, Any]) -> Undo:
     log.did("nothing, on purpose")
     return lambda: None
 

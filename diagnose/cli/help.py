@@ -63,7 +63,7 @@ class _Page(click.Command):
                 formatter.write_dl(rows, col_max=width)
         formatter.buffer[:] = [text.replace(NO_BREAK, "-") for text in formatter.buffer]
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as click's
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, a line each and never wrapped."""
         if self.examples:
             formatter.write("\nExamples:\n" + "".join(f"  {line}\n" for line in self.examples))
@@ -85,7 +85,7 @@ class Group(_Page, click.Group):
             ctx.exit(2)
         return super().parse_args(ctx, args)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # as click's
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names in the order of use, which is that of their declaration."""
         return list(self.commands)
 

@@ -6,13 +6,13 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from diagnose.cli.answer import Request, answer, examine_paths, prepare
-from diagnose.errors import CaptureError, OriginalsChangedError, UsageError
+from diagnose.errors import BudgetEndedError, CaptureError, OriginalsChangedError, UsageError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import cannot_write, check_distinct, check_file, printable
 from diagnose.model.reservation import Reservation
@@ -24,7 +24,9 @@ from diagnose.trials.copy_plan import CopyPlan, plan_copy
 from diagnose.trials.ending import EndedBySignal, ended_by_signals
 from diagnose.trials.outcome import arguments_of, proven, with_proof
 from diagnose.trials.recorded_command import recorded_command
-from diagnose.trials.recording import record
+from diagnose.trials.prove import NOTHING_TRIED, Proof
+from diagnose.trials.protection import can_restrict
+from diagnose.trials.recording import in_the_copy, record
 from diagnose.trials.run_folder import remove_leftovers, run_folder
 from diagnose.trials.runs import Command, Runner
 
@@ -56,6 +58,7 @@ def prove_and_answer(request: ProveRequest) -> int:
         UsageError: the request makes no sense, or nobody was there to agree to it.
         CaptureError: the script could not be traced or measured.
         OriginalsChangedError: the user's files changed while it ran; what was measured until then has been printed.
+        BudgetEndedError: there was no time to try a change; the diagnosis has been printed.
     """
     try:
         with ended_by_signals():
@@ -86,16 +89,18 @@ def _prove_and_answer(request: ProveRequest) -> int:
             plan=plan,
             say=request.progress.say,
         )
-        diagnosis, best = _proven(request, runner, capture, Budget(budget_s))
+        diagnosis, proof = _proven(request, runner, capture, Budget(budget_s))
         try:
             answer(diagnosis, request, files)
         finally:  # a report that cannot be written costs no patch
             if request.write_patch:
-                _write_patch(request, command, diagnosis, best)
+                _write_patch(request, command, diagnosis, proof.best)
         if keep:
             request.progress.say(f"the output of every run is in {one_line(str(keep))}")
     if runner.changed:
         raise OriginalsChangedError(runner.changed)
+    if proof.nothing_tried:
+        raise BudgetEndedError(NOTHING_TRIED)
     return 0
 
 
@@ -108,21 +113,24 @@ def _check_patch(request: ProveRequest) -> None:
 
 def _proven(
     request: ProveRequest, runner: Runner, capture: Path | None, budget: Budget
-) -> tuple[Diagnosis, tuple[str, ...]]:
-    """Return the diagnosis with its trials, and the changes that are best together."""
-    if capture is None:
-        capture = runner.folder / "capture"
-        with budget.recording():
-            record(runner, (), capture, budget.left, request.progress)
-    diagnosis = examine_paths([capture], request.progress)
+) -> tuple[Diagnosis, Proof]:
+    """Return the diagnosis with its trials, and what the runs showed."""
+    with budget.recording() if capture is None else nullcontext():
+        recorded = runner.folder / "capture" if capture is None else capture
+        if capture is None:
+            record(runner, (), recorded, budget.left, request.progress)
+        diagnosis = examine_paths([recorded], request.progress)
     runner.arguments = arguments_of(diagnosis)
-    proof = proven(runner, diagnosis, request.apply, budget.for_trials, request.progress.say)
+    try:
+        proof = proven(runner, diagnosis, request.apply, budget.for_trials, request.progress.say)
+    except CaptureError as error:
+        raise CaptureError(f"{error}{in_the_copy(str(error), runner)}") from error
     goes_on = not runner.changed and budget.records(proof.best, proof.notes)
     diagnosis = with_proof(diagnosis, proof)
     if goes_on:
         after = _after(runner, proof.best, runner.folder / "after", budget.left, request.progress)
         diagnosis = replace(diagnosis, after=after)
-    return diagnosis, proof.best
+    return diagnosis, proof
 
 
 def command_of(request: ProveRequest) -> tuple[Command, Path | None]:
@@ -194,7 +202,7 @@ def _agree(
     )
     say(
         f"this runs {command.text} repeatedly for up to {_duration_text(budget_s)}, {where}; "
-        "each run is stopped after some dozens of steps. Files outside the working folder are not protected."
+        f"each run is stopped after some dozens of steps. {_protection(plan)}"
     )
     if plan is None:
         say(
@@ -215,6 +223,12 @@ def _agree(
     shown = f"Run {command.text}?" if capture is not None else "Run it?"
     if not click.confirm(shown, default=capture is None, err=True):
         raise UsageError("Not confirmed: nothing was run.")
+
+
+def _protection(plan: CopyPlan | None) -> str:
+    if plan is not None and can_restrict():
+        return "A run may read what lies around the copy, and write to the copy, temporary folders and caches only."
+    return "Files outside the working folder are not protected."
 
 
 def _why_asked(command: Command, capture: Path | None) -> str:

@@ -39,6 +39,7 @@ class TraceRequest(Request):
     step_on: str | None = None
     max_seconds: float | None = None
     max_mb: float | None = None
+    quick: bool = False
     keep_going: bool = False
 
 

@@ -131,7 +131,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class RunSteps:
-    """Every step of the run, recorded or not, and what the stepping thread did where no light window was open.
+    """Every step of the run, recorded or not, and what the stepping thread did where no timing window was open.
 
     In the file: ``{"began_ns": […], "took_ns": […], "state": […], "phases": {name: […], …},
     "paths": [[[file, line, function], …], …], "sampled_ns": […], "path": […]}``.

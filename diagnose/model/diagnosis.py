@@ -5,12 +5,13 @@ Times are nanoseconds (reports show milliseconds); shares are fractions of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from os import PathLike
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
@@ -263,22 +264,33 @@ class Diagnosis:
     memory: Memory | None = None  # None without memory events
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
+    _pages: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)  # that it was written to
 
     @property
     def steps(self) -> int:
         """Return the number of steady steps behind the numbers."""
         return len(self.step_times_ns)
 
-    def to_html(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> str:
-        """Return the HTML report; with ``path`` also write it there, over a file that exists only with ``force``.
+    @overload
+    def to_html(self) -> str: ...
+
+    @overload
+    def to_html(self, path: str | PathLike[str], *, force: bool = False) -> Path: ...
+
+    def to_html(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> str | Path:
+        """Return the HTML report, or with ``path`` write it there and return the path.
+
+        A file that exists is replaced with ``force`` only.
 
         Raises:
             OutputError: the file exists already and ``force`` is off, or it cannot be written.
         """
         text = _renderers().html(self)
-        if path is not None:
-            write_file(path, text, force=force)
-        return text
+        if path is None:
+            return text
+        write_file(path, text, force=force)
+        self._pages.append(Path(path))
+        return Path(path)
 
     def to_json(self) -> str:
         """Return the JSON diagnosis of schema version 1."""
@@ -289,15 +301,27 @@ class Diagnosis:
         print(_renderers().text(self))
 
     def _repr_html_(self) -> str:
-        """Return the report for a notebook: in a frame, so that neither page styles the other."""
+        """Return the report for a notebook, without its charts, in a frame, so that neither page styles the other.
+
+        A notebook keeps what it shows; the whole page has some megabytes of charts.
+        """
         frame = '<iframe srcdoc="{}" style="width: 100%; height: 800px; border: 0"></iframe>'
-        return frame.format(escape(self.to_html()))
+        return frame.format(escape(_renderers().inline(self))) + _link_to(self._pages)
+
+
+def _link_to(pages: Sequence[Path]) -> str:
+    """Return the line below a report without charts: where they are, or how to get them."""
+    if not pages:
+        return "<p>With its charts: <code>diagnosis.to_html(\"report.html\")</code> writes the whole report.</p>"
+    name = escape(pages[-1].as_posix())
+    return f'<p>With its charts: <a href="{name}" target="_blank">{name}</a></p>'
 
 
 class Renderers(NamedTuple):
     """The functions that turn a diagnosis into text; diagnose.api binds them, as this type imports no report."""
 
     html: Callable[[Diagnosis], str]
+    inline: Callable[[Diagnosis], str]  # the same without charts
     json: Callable[[Diagnosis], str]
     text: Callable[[Diagnosis], str]
 

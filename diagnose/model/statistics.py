@@ -141,9 +141,7 @@ def _means(runs: Sequence[Floats]) -> Floats:
 
 def _resampled(runs: Sequence[Floats], rng: np.random.Generator) -> Floats:
     """Return `RESAMPLES` rows of the means of runs that were drawn with repetition, as the periods in each were."""
-    means = np.stack(
-        [run.mean(axis=1)[rng.integers(0, len(run), (RESAMPLES, len(run)))].mean(axis=1) for run in runs]
-    )
+    means = np.stack([run.mean(axis=1)[rng.integers(0, len(run), (RESAMPLES, len(run)))].mean(axis=1) for run in runs])
     shape = (RESAMPLES, len(runs))
     found: Floats = means[rng.integers(0, len(runs), shape), rng.integers(0, RESAMPLES, shape)]
     return found

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import multimode
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+
+from diagnose.model.arrays import Floats, Rows
 
 __all__ = ["mean_step", "period_of", "whole_periods"]
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 MIN_EXPLAINED = 0.5  # of the variance, by the same steps of the other periods; noise explains none
 NEAR_BEST = 0.9  # multiples of a period explain as much: the shortest that comes near is taken
@@ -64,7 +62,7 @@ def _rows(steps: Floats, period: int) -> Floats:
     return steps[len(steps) % period :].reshape(-1, period)
 
 
-def _error(x: Floats, place: npt.NDArray[np.intp]) -> float:
+def _error(x: Floats, place: Rows) -> float:
     """Return the mean squared distance of each step from the others at its place."""
     counts, sums = np.bincount(place), np.bincount(place, x)
     others = (sums[place] - x) / (counts[place] - 1)

@@ -94,7 +94,9 @@ class Board:
         self._links = (now, found[0], found[1])
         taken = now - before
         rates = [
-            (new - old) * 1024 / 1e6 / taken if new is not None and old is not None and new >= old and taken > 0 else None
+            (new - old) * 1024 / 1e6 / taken
+            if new is not None and old is not None and new >= old and taken > 0
+            else None
             for new, old in zip(found, counters, strict=True)
         ]
         return rates[0], rates[1]

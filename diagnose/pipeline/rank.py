@@ -25,6 +25,7 @@ from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfa
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.pipeline.verdict import dominant, headline, verdict
 from diagnose.tables import Claim, Tables
+from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.roofline import roofline
 from diagnose.tables.run_steps import phase_shares
@@ -64,6 +65,11 @@ def _is_state(finding: Finding) -> bool:
     return analyzers.META[finding.rule].kind == "state"
 
 
+def _drains(finding: Finding) -> bool:
+    """Return whether its cause takes the host's lead: later idle is its echo, and only a replay shows how much."""
+    return analyzers.META[finding.rule].cause == "device-wait"
+
+
 class RankFindings(NamedTuple):
     """What the rules found in one rank, and what they prescribe."""
 
@@ -88,7 +94,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     found = [
         f
         for f in found
-        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns)
+        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or _drains(f)
     ]
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
@@ -99,8 +105,12 @@ def find_in_rank(capture: Capture) -> RankFindings:
     return RankFindings(t, found, _prescriptions(found, t.steps.step_ns, program, notes), notes)
 
 
-def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
-    """Diagnose one rank; ``draw`` makes what only charts and the text report show."""
+def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> Diagnosis:
+    """Diagnose one rank; ``draw`` makes what only charts and the text report show.
+
+    ``alone``: no other rank's trace is at hand. What its collectives wait for is not known then, nor what a step
+    without them would take.
+    """
     t, found, prescribed, notes = find_in_rank(capture)
     step_ns = t.steps.step_ns
     shares = _shares(t)
@@ -113,11 +123,16 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         notes += [Note(replayed.why_not)] if replayed.why_not else []
         steps_after, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
     found = [
-        replace(f, path_share=replayed.on_path.get(f.rule), relief_ns=replayed.relief_ns.get(f.rule)) for f in found
+        replace(f, path_share=replayed.on_path.get(f.rule), relief_ns=_relief(t, f, replayed, alone=alone))
+        for f in found
     ]
+    least_ns = THRESHOLDS.naming_share * step_ns
+    found = [f for f in found if not _drains(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
+    named = {f.rule for f in found}
+    prescribed = tuple(p for p in replayed.prescriptions if p.rule in named)
     largest = dominant(answer, found, step_ns, t.steps.num)
     found.sort(key=lambda f: f is not largest)
-    prescriptions = _worth_showing(found, replayed.prescriptions, steps_after, step_ns)
+    prescriptions = _worth_showing(found, prescribed, steps_after, step_ns)
     with noting("trust", notes):
         prescriptions = recording_first(prescriptions, found, step_ns, is_scanty=is_scanty(t))
 
@@ -155,6 +170,23 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
     )
 
 
+def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> float | None:
+    """Return what the step saves without a finding's cause, None where that was not replayed.
+
+    A change may take more away than the cause itself, as the launches of superfluous kernels or the wait for a hidden
+    copy: what it saves at most counts. Where workers pace the step, their wait takes what another cause leaves.
+    """
+    relief = replayed.relief_ns.get(finding.rule)
+    if alone and analyzers.META[finding.rule].cause == "collective":
+        return None
+    if relief is not None and is_paced_by_workers(t, finding.rule):
+        return 0.0
+    if relief is None:
+        return None
+    changes = [p.saves_ns[1] for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
+    return max([relief, *changes])
+
+
 def _drawn(t: Tables) -> Picture:
     from diagnose.pipeline.timeline import picture  # only where it is shown: the types of charts cost 5 ms to import
 
@@ -167,13 +199,15 @@ def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
     Kernel rules are applied in their order, each to the tasks that none before it accounts for.
     """
     has_device = t.device_id >= 0
+    free = np.ones(len(t.tasks.row), bool)
     for rule in (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if has_device else analyzers.HOST_RULES:
-        yield from _found(rule.META.id, partial(rule.find, t), notes)
-    for rule in analyzers.RUN_RULES:
-        yield from _found(rule.META.id, partial(rule.find, t), notes)
+        for finding in _found(rule.META.id, partial(rule.find, t), notes):
+            free[finding.tasks] = False
+            yield finding
+    for run_rule in analyzers.RUN_RULES:
+        yield from _found(run_rule.META.id, partial(run_rule.find, t), notes)
     if not has_device:
         return
-    free = np.ones(len(t.tasks.row), bool)
     for kernel_rule in analyzers.KERNEL_RULES:
         for finding in _found(kernel_rule.META.id, partial(kernel_rule.find, t, free), notes):
             free = free.copy()  # a rule may have kept what it was given

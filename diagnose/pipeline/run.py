@@ -16,6 +16,7 @@ from diagnose.pipeline.rank import analyze_rank, build_tables, noting
 from diagnose.pipeline.verdict import headline
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.skew import Skew, skew_of
+from diagnose.tables.thresholds import THRESHOLDS
 
 __all__ = ["analyze_paths", "examine"]
 
@@ -46,7 +47,7 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     """
     if not captures:
         raise InputError("There is nothing to analyse: no trace was given. Name a trace file or a capture folder.")
-    each = [analyze_rank(capture, draw=draw) for capture in captures]
+    each = [analyze_rank(capture, draw=draw, alone=len(captures) == 1) for capture in captures]
     if len(each) == 1:
         return each[0]
     slowest = max(range(len(each)), key=lambda i: each[i].step_ns)
@@ -60,6 +61,9 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
         with noting(rule.META.id, notes):
             found += rule.find_in_all(tables, skew) if skew else []
     late = skew.late if skew and found else None
+    if found and skew:
+        costly = _costly(skew, each)
+        found = [f for rule in RANK_RULES for f in rule.find_in_all(tables, costly)]
     waits = skew.waits_ns.tolist() if skew else [None] * len(each)
     ranks = tuple(
         RankSummary(c.trace.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause, wait)
@@ -69,14 +73,31 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     program = UNKNOWN
     with noting("program", notes):
         program = program_of(tables[shown])
-    answer = _with(each[shown], found, notes, program)
+    answer = _with(each[shown], found, notes, program, is_one=late is not None)
     return replace(answer, ranks=ranks, trust=(*answer.trust, *(note for note in notes if note not in answer.trust)))
 
 
-def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], program: Program) -> Diagnosis:
+def _costly(skew: Skew, each: Sequence[Diagnosis]) -> Skew:
+    """Return the waits as far as they make a rank's steps longer.
+
+    A device that idles beside its waits would idle instead where its own host is as slow as the others': a step of that
+    rank without its collectives is as long.
+    """
+    waits = skew.waits_ns.copy()
+    for i, d in enumerate(each):
+        relief = next((f.relief_ns for f in d.findings if f.rule == "exposed-communication"), None)
+        if relief is not None and d.queue and d.queue.idle_share > THRESHOLDS.significant_idle:
+            waits[i] = min(waits[i], relief)
+    return replace(skew, waits_ns=waits)
+
+
+def _with(
+    answer: Diagnosis, found: Sequence[Finding], notes: list[Note], program: Program, *, is_one: bool
+) -> Diagnosis:
     """Add what all ranks together showed.
 
     The rank's own dominant finding stays first where it can be the cause: where it costs half of the waiting or more.
+    Where that rank is the late one, its own prescriptions are then the remedy, and no other one.
     """
     if not found:
         return answer
@@ -85,7 +106,7 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], progra
     first = own if own and own.lost_ns >= MIN_CAUSE_SHARE * most.lost_ns else most
     ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.lost_ns))
     prescribed: list[Prescription] = []
-    for rule in RANK_RULES:
+    for rule in RANK_RULES if not (is_one and first is own) else ():
         with noting(rule.META.id, notes):
             prescribed += [p for f in found if f.rule == rule.META.id for p in prescribe(f, answer.step_ns, program)]
     return replace(

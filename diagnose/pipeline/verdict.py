@@ -80,9 +80,9 @@ def _of_step(
     """
     costly = [f for f in findings if _cost_ns(f) >= at.answering_share * step_ns]
     large = [f for f in findings if f.lost_ns >= at.answering_share * step_ns]
-    answers = [f for f in large if matches_verdict(found, META[f.rule])]
+    answers = [f for f in large if _in_scope(found, f)]
     if found != "kernel-bound":
-        answers = [f for f in costly if matches_verdict(found, META[f.rule])] or answers
+        answers = [f for f in costly if _in_scope(found, f)] or answers
     elif any(_cost_ns(f) >= at.known_share * step_ns for f in answers):
         answers = [f for f in answers if f in costly]
     elif not answers:
@@ -93,22 +93,28 @@ def _of_step(
     answer = next(iter(answers), None) if found == "kernel-bound" else _costliest(answers, at)
     if answer is None or not META[answer.rule].inflated:
         return answer
-    near = (
+    near = [
         f
         for f in answers
         if not (META[f.rule].inflated or META[f.rule].kind == "trust")
-        and _size_ns(f) >= at.near_share * _size_ns(answer)
+        and _cost_ns(f) >= at.near_share * _cost_ns(answer)
         and f.count >= at.recurs_in * num_steps
-    )
-    return next(near, answer)
+    ]
+    return max(near, key=_cost_ns, default=answer)
+
+
+def _in_scope(found: Verdict, finding: Finding) -> bool:
+    """Return whether a finding lies where the verdict points; on a full device, also where it names kernels."""
+    return matches_verdict(found, META[finding.rule]) or (found == "kernel-bound" and len(finding.tasks) > 0)
 
 
 def _costliest(findings: Sequence[Finding], at: Thresholds) -> Finding | None:
-    """Return the first finding, or one that costs clearly more by a replay of all of them."""
+    """Return the first finding, or one that costs more by a replay of all: clearly more, where recording inflates it."""
     if not findings or any(f.relief_ns is None for f in findings):
         return next(iter(findings), None)
     most = max(findings, key=_cost_ns)
-    return most if _cost_ns(most) >= at.clear_factor * _cost_ns(findings[0]) else findings[0]
+    least = _cost_ns(findings[0]) * (at.clear_factor if META[most.rule].inflated else 1.0)
+    return most if _cost_ns(most) >= least else findings[0]
 
 
 def _cost_ns(finding: Finding) -> float:

@@ -13,6 +13,7 @@ from diagnose.replay.graph import Edge, Graph, usual_delay
 from diagnose.replay.host_events import AWAITED, MARK, Points, find_points, handoffs
 from diagnose.replay.waits import LATE_NS, MARGIN_NS, awaited, inferred_events, recorded_events, room_given
 from diagnose.tables import Tables
+from diagnose.tables.launch_latency import MIN_LATENCY_NS
 from diagnose.tables.device import Tasks
 
 __all__ = ["build", "graph_of"]
@@ -53,7 +54,7 @@ def build(t: Tables) -> Graph:
     src, dst, kind, num = src[sound], dst[sound], kind[sound], len(sound)
     src, dst, kind = _with_roots(src, dst, kind, len(rank))
     late = (nodes.start[dst] - nodes.end[src]).astype(np.float64)
-    delay, binding = _delays(dst, kind, late)
+    delay, binding = _delays(dst, kind, late, t.launch_latency or 0)
     marks = np.flatnonzero(points.sort == MARK) + 1
     return Graph(
         row=nodes.row[order],
@@ -182,14 +183,16 @@ def _with_roots(src: Index, dst: Index, kind: npt.NDArray[np.int8], num: int) ->
 
 
 def _delays(
-    dst: Index, kind: npt.NDArray[np.int8], slack: npt.NDArray[np.float64]
+    dst: Index, kind: npt.NDArray[np.int8], slack: npt.NDArray[np.float64], launch_latency: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Return the delay of each edge and whether it binds.
 
     What the node started after last is what it waited for: that edge keeps the measured delay. On the others as much
-    time may have passed as is usual for their kind, never more than was measured.
+    time may have passed as is usual for their kind, never more than was measured. A launch needs its latency, which is
+    no waiting where it is long: other launches are in flight meanwhile.
     """
-    order = np.lexsort((slack, dst))
+    needed = np.where(kind == Edge.LAUNCH, launch_latency if launch_latency > MIN_LATENCY_NS else 0, 0)
+    order = np.lexsort((slack - needed, dst))
     binding = np.zeros(len(dst), bool)
     binding[order[np.append(True, dst[order][1:] != dst[order][:-1])[: len(order)]]] = True
     usual = np.zeros(len(Edge))

@@ -46,7 +46,10 @@ def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> 
 
 
 def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
-    """Return the blocking calls that end in a piece or shortly before one."""
+    """Return the blocking calls that end in a piece or shortly before one, and others of the same names.
+
+    A call of the same kind takes the host's lead also where the device idles only later.
+    """
     calls = blocking_calls(t)
     ended = t.trace.events.end[calls]
     if not len(pieces.start):
@@ -54,7 +57,8 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
     at = np.searchsorted(pieces.end, ended)
     following = np.minimum(at, len(pieces.start) - 1)
     mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= RETURN_NS)
-    found: npt.NDArray[np.intp] = calls[mine]
+    names = t.trace.events.name[calls]
+    found: npt.NDArray[np.intp] = calls[np.isin(names, names[mine])]
     return found
 
 

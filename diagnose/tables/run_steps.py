@@ -92,7 +92,9 @@ def phase_shares(capture: Capture) -> dict[str, float]:
     rows = np.flatnonzero(_judged(run, capture) & (run.state != ATTRIBUTION))
     times = {name: float(ns[rows].sum()) for name, ns in phase_steps(run).items()} if len(rows) >= MIN_STEPS else {}
     whole = sum(times.values())
-    return {name: ns / whole for name, ns in sorted(times.items(), key=lambda item: -item[1]) if ns > 0} if whole else {}
+    return (
+        {name: ns / whole for name, ns in sorted(times.items(), key=lambda item: -item[1]) if ns > 0} if whole else {}
+    )
 
 
 @shared_table
@@ -205,9 +207,7 @@ def _period(rows: Rows, usable: Mask) -> int:
     return 0
 
 
-def _stall(
-    run: RunSteps, capture: Capture, rows: Rows, usable: Mask, base: Floats, label: str, period: int
-) -> Stall:
+def _stall(run: RunSteps, capture: Capture, rows: Rows, usable: Mask, base: Floats, label: str, period: int) -> Stall:
     times = run.took_ns.astype(np.float64)
     plain = base[np.flatnonzero(usable & (run.state == PLAIN))]
     base_ns = float(plain[0] if len(plain) else base[rows[0]])

@@ -13,6 +13,7 @@ __all__ = ["Budget", "parse_budget"]
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
+MAX_KEPT_SHARE = 1 / 3  # of what is left after the first recording
 _NO_TIME_AFTER = (
     "No time of the budget was left to record the steps with the changes; give it more to see what binds them."
 )
@@ -34,7 +35,8 @@ def parse_budget(text: str, *, name: str = "--budget") -> float:
 class Budget:
     """Seconds, counted from now on.
 
-    The recording at the end is taken to need as long as the one at the beginning did; so much is kept back for it.
+    The recording at the end is taken to need as long as the one at the beginning did, its analysis included; so much is
+    kept back for it, unless that is more than a third of what is left: then the trials get it all.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -50,7 +52,8 @@ class Budget:
     @property
     def for_trials(self) -> float:
         """Return the seconds that trials may take."""
-        return max(self.left - self._recording_s, 0.0)
+        kept_s = self._recording_s if self._recording_s <= MAX_KEPT_SHARE * self.left else 0.0
+        return self.left - kept_s
 
     def records(self, best: Sequence[str], notes: list[str]) -> bool:
         """Say whether the best changes are recorded at the end; where only time forbids it, a note says so."""

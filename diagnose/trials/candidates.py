@@ -27,12 +27,16 @@ class Candidate:
 
 
 def candidates(diagnosis: Diagnosis, asked: Sequence[str]) -> tuple[Candidate, ...]:
-    """Return what to run: the ids asked for, or without any every prescription that can be applied from outside."""
+    """Return what to run: the ids asked for, or without any every prescription that can be applied from outside.
+
+    What is predicted to save most comes first, so that a short budget is spent on it; then what nothing was predicted of.
+    """
     prescribed = {p.id: p for p in diagnosis.prescriptions}
     has_gpu = diagnosis.queue is not None
     wanted = asked or [name for name in prescribed if patch_of(name) is not None and (has_gpu or not _needs_gpu(name))]
     found = (_candidate(name, prescribed.get(name), diagnosis) for name in dict.fromkeys(wanted))
-    return tuple(c if has_gpu or not _needs_gpu(c.id) else replace(c, refusal=NO_GPU) for c in found)
+    known = [c if has_gpu or not _needs_gpu(c.id) else replace(c, refusal=NO_GPU) for c in found]
+    return tuple(sorted(known, key=lambda c: 1.0 if c.predicted_ratio is None else c.predicted_ratio))
 
 
 def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:

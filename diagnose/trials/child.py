@@ -46,6 +46,7 @@ def main() -> NoReturn:
     finally:
         for one in reversed(undo):
             one()
+    log.settle()
     _write(order, replace(run, ids=order.ids, applied=tuple(log.done), refused=tuple(log.refused)))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -73,6 +74,8 @@ def _patch(order: Order, log: Log) -> list[Undo]:
 
 def _trace(order: Order, script: Sequence[str], *, module: bool) -> Run:
     options = CaptureOptions(output=Path(order.capture), steps=order.capture_steps, force=True, quiet=True)
+    if order.capture_s is not None:
+        options = replace(options, max_seconds=min(options.max_seconds, order.capture_s))
     result = trace_script(script, options, module=module)
     return Run(ended=result.info.ended, exit_code=result.exit_code)
 

@@ -28,7 +28,7 @@ def ended_by_signals() -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in NUMBERS}
 
-    def end(number: int, frame: object) -> None:  # noqa: ARG001  # the signature of a handler
+    def end(number: int, _frame: object) -> None:
         for other in NUMBERS:  # a second one must not interrupt the cleaning up
             signal.signal(other, signal.SIG_IGN)
         raise EndedBySignal(number)

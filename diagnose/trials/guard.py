@@ -55,11 +55,11 @@ class _Guard:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         for number in HANDLED:
-            signal.signal(number, self._hear)
+            signal.signal(number, self._on_signal)
         for number in IGNORED:
             signal.signal(number, signal.SIG_IGN)
 
-    def _hear(self, number: int, frame: object) -> None:  # noqa: ARG002  # the signature of a handler
+    def _on_signal(self, number: int, _frame: object) -> None:
         self._asked = self._asked or number == signal.SIGTERM
 
     def run(self, command: list[str], environment: Mapping[str, str], writable: list[str] | None) -> int | None:

@@ -58,6 +58,7 @@ class InProcess:
             self.error = error.__cause__
         if not ids and run.losses:
             self.first_losses.add(run.losses[0])
+        log.settle()
         wall_s = time.monotonic() - began
         return replace(run, ids=tuple(ids), applied=tuple(log.done), refused=tuple(log.refused), wall_s=wall_s)
 
@@ -126,7 +127,7 @@ def _steps(step: StepFn, timer: StepTimer, returned: Returned, deadline: float) 
     while not timer.done and time.monotonic() < deadline:
         try:
             value = step()
-        except _Exhausted:
+        except _ExhaustedError:
             return True
         timer.boundary()
         returned.hear(value)
@@ -142,7 +143,7 @@ def _why_nothing(seen: int, *, ended: bool) -> str:
     return f"The step function made only {seen} steps in the time that was left; give budget more."
 
 
-class _Exhausted(CaptureError):  # noqa: N818  # an end more than an error
+class _ExhaustedError(CaptureError):
     """The step function has no more data."""
 
 
@@ -153,7 +154,7 @@ def _guarded(step: StepFn) -> object:
     except DiagnoseError:
         raise
     except StopIteration as error:
-        raise _Exhausted("The step function raised StopIteration: let it begin its data again.") from error
+        raise _ExhaustedError("The step function raised StopIteration: let it begin its data again.") from error
     except Exception as error:
         raise CaptureError(f"The step function raised {told(error)}.") from error
 

@@ -24,7 +24,8 @@ def proven(
         CaptureError: what is unchanged could not be measured.
     """
     chosen = candidates(diagnosis, asked)
-    return prove(runs, chosen, budget_s, say) if chosen else Proof(notes=[NOTHING])
+    known = diagnosis.source.unprofiled_step_ns
+    return prove(runs, chosen, budget_s, say, known) if chosen else Proof(notes=[NOTHING])
 
 
 def with_proof(diagnosis: Diagnosis, proof: Proof) -> Diagnosis:

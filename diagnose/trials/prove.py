@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-from statistics import median
 from typing import Literal, Protocol, TypeAlias
 
 from diagnose.changes import any_compiles, patch_of
 from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.model.diagnosis import Trial
+from diagnose.model.step_means import mean_step, period_of
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.spec import Run
 from diagnose.trials.trials import (
@@ -26,21 +26,28 @@ from diagnose.trials.trials import (
     with_note,
 )
 
-__all__ = ["Proof", "Runs", "prove"]
+__all__ = ["NOTHING_TRIED", "Proof", "Runs", "prove"]
 
 Kind: TypeAlias = Literal["single", "combination", "without"]
 
-TIMED_S = 2.0  # of timed steps in a run: long enough for a median, short beside starting a process
-MAX_TIMED_STEPS, MIN_TIMED_STEPS = 200, 15
+TIMED_S = 2.0  # of timed steps in a run: long enough for a mean, short beside starting a process
+MAX_TIMED_STEPS, MIN_TIMED_STEPS = 200, 20
+MIN_PERIODS = 3  # of steps that recur, in a run
+MIN_KNOWN_STEPS = 3  # timed without a profiler: fewer do not show how long a run has to be
 WARM_UP_SHARE = 3  # the warm-up is a third of the timed steps, at least MIN_WARM_UP_STEPS
 MIN_WARM_UP_STEPS = 10
 SLOW_STEP_NS = 1e9  # steps this long: a few must do
 NUM_SLOW_STEPS = 6
 MAX_BLOCKS = 3  # of runs with a change, where the first ones are inconclusive
+BASELINE_SHARE = 1 / 3  # of the budget that unchanged runs may take
+NO_NOISE = "There was time for one unchanged run only, so nothing is certain; give --budget more."
+NOTHING_TRIED = "The budget ended before any change could be tried; give --budget more."
+CUT_OFF = "The budget ended while it ran; give --budget more."
 SEEN_ONCE = "It was measured once only, for want of time; give --budget more to see it again."
 NOT_AGAIN = "A second pair of runs was not as certain, so the first may have been chance."
 TIMEOUT_FACTOR = 6.0  # times the first run: compiling takes long, hanging takes for ever
 MIN_TIMEOUT_S = 60.0
+LAST_S = 1.0  # a run that is begun may take this long, whatever is left
 COMPILING_SHARE = 2 / 3  # of what is left, for a run with a change that compiles: the first starts with an empty cache
 
 
@@ -62,20 +69,29 @@ class Proof:
     notes: list[str] = field(default_factory=list)
     best: tuple[str, ...] = ()  # ids whose gain is certain, applied together in the last trial
     num_runs: int = 0
+    nothing_tried: bool = False  # the budget ended before
 
 
-def prove(runs: Runs, chosen: Sequence[Candidate], budget_s: float, say: Callable[[str], None]) -> Proof:
+def prove(
+    runs: Runs,
+    chosen: Sequence[Candidate],
+    budget_s: float,
+    say: Callable[[str], None],
+    known_step_ns: Sequence[float] = (),
+) -> Proof:
     """Measure every candidate that the budget has room for, then the certain gains together and each left out.
 
     Order of the runs: unchanged, unchanged (its noise), then for each candidate changed, changed, unchanged; so every
-    candidate stands between two baselines, and a drift of the machine falls on both. What was faster or slower is run
-    once more in the same way, and is so only if it is again. What is inconclusive since runs were uneven is run again,
-    the least certain first, while the budget lasts.
+    candidate stands between two baselines, and a drift of the machine falls on both. Unchanged runs take a third of the
+    budget at most while a change waits for its trial: those before have to do. What was faster or slower is run once more in the same way, and
+    is so only if it is again. What is inconclusive since runs were uneven is run again, the least certain first, while
+    the budget lasts. ``known_step_ns`` are steps that a recording timed without a profiler; without them one more
+    unchanged run shows how long steps take.
 
     Raises:
         CaptureError: what is unchanged could not be measured.
     """
-    return _Proving(runs, budget_s, say).go(chosen)
+    return _Proving(runs, budget_s, say).go(chosen, known_step_ns)
 
 
 class _Proving:
@@ -86,51 +102,80 @@ class _Proving:
         self._baselines: list[Run] = []
         self._blocks: dict[str, list[Measured]] = {}  # of every candidate that was run by itself
         self._longest_s = 0.0
+        self._baseline_s = 0.0
+        self._waiting = 0  # changes that were not tried yet
+        self._num_tried = 0
+        self._why_not = ""  # why the last unchanged run could not be measured
 
-    def go(self, chosen: Sequence[Candidate]) -> Proof:
+    def go(self, chosen: Sequence[Candidate], known_step_ns: Sequence[float]) -> Proof:
         try:
-            self._go(chosen)
+            self._go(chosen, known_step_ns)
         except OriginalsChangedError as stopped:  # what was measured until then stays
             self._proof.notes.append(str(stopped))
             self._proof.best = ()
         return self._proof
 
-    def _go(self, chosen: Sequence[Candidate]) -> None:
-        if not all(candidate.refusal for candidate in chosen):
-            self._calibrate()
-            self._baseline()
+    def _go(self, chosen: Sequence[Candidate], known_step_ns: Sequence[float]) -> None:
+        self._waiting = sum(not candidate.refusal for candidate in chosen)
+        if self._waiting:
+            self._size_runs(known_step_ns if len(known_step_ns) >= MIN_KNOWN_STEPS else self._first_steps())
+            self._first_baselines()
         left_out = []
         for i, candidate in enumerate(chosen):
-            if not self._has_time_for(3):
+            if not candidate.refusal and not self._has_time_for(2):
                 left_out = [c.id for c in chosen[i:]]
                 break
+            self._waiting -= not candidate.refusal
             self._try(candidate)
-        if left_out:
-            self._proof.notes.append(f"The budget ended before {', '.join(left_out)} could be run; give --budget more.")
+        self._note_what_is_missing(left_out)
         self._settle({c.id: c for c in chosen})
         self._combine(chosen)
 
-    def _calibrate(self) -> None:
-        """Run the unchanged script once and choose how many steps to time."""
+    def _note_what_is_missing(self, left_out: Sequence[str]) -> None:
+        cut_off = [trial.id for trial in self._proof.trials if trial.failure == CUT_OFF]
+        self._proof.nothing_tried = bool(cut_off or left_out) and self._num_tried == len(cut_off)
+        if self._proof.nothing_tried:
+            self._proof.notes.append(NOTHING_TRIED)
+        if left_out:
+            self._proof.notes.append(f"The budget ended before {', '.join(left_out)} could be run; give --budget more.")
+
+    def _first_steps(self) -> Sequence[float]:
+        """Run the unchanged script once, to see how long its steps take."""
         self._runs.warm_up, self._runs.timed = MIN_WARM_UP_STEPS, MIN_TIMED_STEPS
         first = self._run((), "once, to see how long its steps take")
         if not first.step_ns:
             raise CaptureError(f"The run without changes could not be measured. {first.failure}")
-        step_ns = median(first.step_ns)
-        fitting = ceil(TIMED_S * 1e9 / step_ns)
-        timed = NUM_SLOW_STEPS if step_ns > SLOW_STEP_NS else min(max(fitting, MIN_TIMED_STEPS), MAX_TIMED_STEPS)
-        self._runs.timed = timed
-        self._runs.warm_up = (
-            max(MIN_WARM_UP_STEPS, ceil(timed / WARM_UP_SHARE)) if step_ns <= SLOW_STEP_NS else NUM_SLOW_STEPS
-        )
+        return first.step_ns
 
-    def _baseline(self) -> None:
-        for _ in range(2 if not self._baselines else 1):
-            run = self._run((), "unchanged")
-            if run.step_ns:
-                self._baselines.append(run)
+    def _size_runs(self, step_ns: Sequence[float]) -> None:
+        """Choose how many steps a run times: about two seconds of them, and whole periods of those that recur."""
+        mean_ns, period = mean_step(step_ns), period_of(step_ns)
+        is_slow = mean_ns > SLOW_STEP_NS
+        least = max(MIN_TIMED_STEPS, MIN_PERIODS * period if period > 1 else 0)
+        timed = min(max(ceil(TIMED_S * 1e9 / mean_ns), least), MAX_TIMED_STEPS) // period * period
+        self._runs.timed = NUM_SLOW_STEPS if is_slow else timed
+        self._runs.warm_up = NUM_SLOW_STEPS if is_slow else max(MIN_WARM_UP_STEPS, ceil(timed / WARM_UP_SHARE))
+
+    def _first_baselines(self) -> None:
+        self._baseline()
+        if self._has_time_for(3):
+            self._baseline()
         if not self._baselines:
-            raise CaptureError(f"The run without changes could not be measured a second time. {run.failure}")
+            raise CaptureError(f"The run without changes could not be measured. {self._why_not}")
+
+    def _baseline(self) -> list[Run]:
+        """Run it unchanged and return the run if it was measured.
+
+        While a change waits for its trial, unchanged runs take no more than their share of the budget.
+        """
+        limit_s = BASELINE_SHARE * self._budget_s
+        if self._baselines and self._waiting and self._baseline_s + self._longest_s > limit_s:
+            return []
+        run = self._run((), "unchanged")
+        self._why_not = run.failure
+        found = [run] if run.step_ns else []
+        self._baselines += found
+        return found
 
     def _try(self, candidate: Candidate) -> None:
         trial = refused(candidate) if candidate.refusal else self._measured(candidate, (candidate.id,), "single")
@@ -138,16 +183,19 @@ class _Proving:
         self._say(_sentence(trial))
 
     def _measured(self, candidate: Candidate, ids: Sequence[str], kind: Kind) -> Trial:
-        beside = [self._baselines[-1]]
+        beside = self._baselines[-2:]
+        self._num_tried += 1
         variants = [self._run(ids, f"with {' and '.join(ids)}")]
         if variants[0].step_ns and not variants[0].applied:
             return refused(replace(candidate, refusal=nothing_done(variants[0])))
-        if variants[0].step_ns:
+        if variants[0].step_ns and self._has_time_for(1):
             variants.append(self._run(ids, f"with {' and '.join(ids)}, again"))
-            self._baseline()
-            beside.append(self._baselines[-1])
+            after = self._baseline() if self._has_time_for(1) else []
+            beside = [beside[-1], *after] if after else beside
         first = Measured(ids, beside, variants, self._baselines, kind)
         trial = evaluate(candidate, first)
+        if not trial.failure and (len(self._baselines) < 2 or len(variants) < 2):
+            trial = with_note(_undecided(trial), NO_NOISE)
         if kind != "single":
             return trial
         self._blocks[candidate.id] = [first]
@@ -163,8 +211,7 @@ class _Proving:
         trial = self._evaluated(candidate)
         if is_certain(second) and (second.speed_up > 1) is (first.speed_up > 1):
             return trial
-        low, high = trial.interval
-        return with_note(replace(trial, interval=(min(low, 1.0), max(high, 1.0))), NOT_AGAIN)
+        return with_note(_undecided(trial), NOT_AGAIN)
 
     def _settle(self, candidates: dict[str, Candidate]) -> None:
         """Run again what is inconclusive, the widest interval first; what a combination needs is kept back."""
@@ -183,10 +230,10 @@ class _Proving:
             self._say(_sentence(self._proof.trials[i]))
 
     def _run_again(self, candidate: Candidate, why: str) -> Measured:
-        beside = [self._baselines[-1]]
+        before = self._baselines[-2:]
         variants = [self._run((candidate.id,), f"with {candidate.id}, {why}") for _ in range(2)]
-        self._baseline()
-        block = Measured((candidate.id,), [*beside, self._baselines[-1]], variants, self._baselines)
+        after = self._baseline()
+        block = Measured((candidate.id,), [before[-1], *after] if after else before, variants, self._baselines)
         self._blocks[candidate.id].append(block)
         return block
 
@@ -223,15 +270,24 @@ class _Proving:
         left = self._budget_s - (time.monotonic() - self._began)
         self._say(f"running it {what} ({max(left, 0):.0f} s of the budget left)")
         share = 1.0 if not self._longest_s else COMPILING_SHARE if any_compiles(ids) else 0.0
-        timeout = max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * self._longest_s, share * left)
-        run = self._runs.time(ids, timeout_s=min(timeout, max(left, MIN_TIMEOUT_S)))
+        patience = max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * self._longest_s, share * left)
+        timeout_s = min(patience, max(left, LAST_S))
+        run = self._runs.time(ids, timeout_s=timeout_s)
         self._proof.num_runs += 1
         if not ids:
             self._longest_s = max(self._longest_s, run.wall_s)
+            self._baseline_s += run.wall_s
+        if run.failure and timeout_s < patience and run.wall_s >= timeout_s:
+            return replace(run, failure=CUT_OFF)
         return run
 
     def _has_time_for(self, num_runs: int) -> bool:
         return time.monotonic() - self._began + num_runs * self._longest_s <= self._budget_s
+
+
+def _undecided(trial: Trial) -> Trial:
+    low, high = trial.interval
+    return replace(trial, interval=(min(low, 1.0), max(high, 1.0)))
 
 
 def _together(ids: Sequence[str]) -> tuple[str, ...]:

@@ -11,11 +11,23 @@ from diagnose.progress import Progress
 from diagnose.text.plain_text import middle, one_line
 from diagnose.trials.runs import Runner
 
-__all__ = ["record"]
+__all__ = ["in_the_copy", "record"]
 
-TIMEOUT_S, LEAST_TIMEOUT_S = 600.0, 60.0
+TIMEOUT_S, LAST_S = 600.0, 1.0
+RECORDING_SHARE = 1 / 3  # of the time that is left: a recording ends itself by then, with the steps that it has
 SHOWN_LINES, SHOWN_WIDTH = 20, 300  # of what a script printed that could not be traced: its traceback
+IN_COPY = (
+    " It ran in a copy of the working folder; if it works where it stands, run it there with --cwd-mode same, which "
+    "protects no file."
+)
 AT_INPUT = " In these runs its standard input is empty: let it take from its arguments what it asks for."
+
+
+def in_the_copy(failure: str, runner: Runner) -> str:
+    """Return the remedy for a script that raised in the copy of its working folder, "" for another failure."""
+    if runner.cwd_mode != "copy" or "raised" not in failure:
+        return ""
+    return IN_COPY
 
 
 def record(runner: Runner, ids: Sequence[str], capture: Path, budget_s: float, progress: Progress) -> None:
@@ -25,12 +37,19 @@ def record(runner: Runner, ids: Sequence[str], capture: Path, budget_s: float, p
         CaptureError: it could not be traced; without patches, the end of what it printed stands on standard error.
     """
     why = f"with {' and '.join(ids)}, to see what binds it then" if ids else "to find what holds it back"
+    timeout_s = min(TIMEOUT_S, max(budget_s, LAST_S))
     with progress.phase(f"tracing {runner.command.text} {why}"):
-        run = runner.trace(ids, capture, timeout_s=min(TIMEOUT_S, max(budget_s, LEAST_TIMEOUT_S)))
+        run = runner.trace(ids, capture, timeout_s=timeout_s, recording_s=RECORDING_SHARE * timeout_s)
     if run.failure:
         if not ids and runner.last_log is not None:
             sys.stderr.write(_end_of(runner.last_log))
-        raise CaptureError(f"{run.failure}{AT_INPUT if 'EOFError' in run.failure else ''}")
+        raise CaptureError(f"{run.failure}{_remedy(run.failure, runner, is_cut_off=run.wall_s >= timeout_s)}")
+
+
+def _remedy(failure: str, runner: Runner, *, is_cut_off: bool) -> str:
+    if is_cut_off:
+        return " If that is too short for a recording, give --budget more."
+    return f"{AT_INPUT if 'EOFError' in failure else ''}{in_the_copy(failure, runner)}"
 
 
 def _end_of(log: Path) -> str:

@@ -97,9 +97,9 @@ class Runner:
         """
         return self._run(self._order(ids), timeout_s)
 
-    def trace(self, ids: Sequence[str], capture: Path, *, timeout_s: float) -> Run:
-        """Trace the script with patches into a folder; raises as `time` does."""
-        run = self._run(replace(self._order(ids), capture=str(capture)), timeout_s)
+    def trace(self, ids: Sequence[str], capture: Path, *, timeout_s: float, recording_s: float | None = None) -> Run:
+        """Trace the script with patches into a folder, for some seconds from its first step on; raises as `time`."""
+        run = self._run(replace(self._order(ids), capture=str(capture), capture_s=recording_s), timeout_s)
         if self.cwd_mode == "copy":
             name_originals(capture, self._root)
         return run

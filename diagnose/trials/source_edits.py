@@ -143,7 +143,7 @@ def _with_arguments(tree: libcst.Module, edit: SetArguments, asked: Mapping[str,
         count = 0
         spread = 0
 
-        def leave_Call(self, original_node: libcst.Call, updated_node: libcst.Call) -> libcst.Call:  # noqa: ARG002
+        def leave_Call(self, _original: libcst.Call, updated_node: libcst.Call) -> libcst.Call:
             if _called(updated_node) not in edit.of:
                 return updated_node
             if any(arg.star == "**" for arg in updated_node.args):

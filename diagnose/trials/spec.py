@@ -31,6 +31,7 @@ class Order:
     step_on: str = "auto"
     capture: str = ""  # a folder: trace the script into it instead of timing it
     capture_steps: int | None = None
+    capture_s: float | None = None  # most seconds of recording, from the first step on
 
     def write(self, path: Path) -> None:
         """Write the order where the process reads it."""

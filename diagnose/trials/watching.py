@@ -90,7 +90,7 @@ class Numbers:
         if isinstance(first, torch.Tensor) and first.numel() == 1 and len(self._losses) < MAX_RECORDED_LOSSES:
             self._losses.append(first.detach().clone())
 
-    def _before_step(self, optimizer: Any, args: object, kwargs: object) -> None:  # noqa: ARG002
+    def _before_step(self, optimizer: Any, _args: object, _kwargs: object) -> None:
         if len(self._norms) == MAX_NORMS:
             return
         import torch

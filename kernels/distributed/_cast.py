@@ -18,6 +18,7 @@ class Plain(CommHook):
     """Means over the ranks, as without a hook: what the others are compared with."""
 
     name = "plain"
+    takes_sparse = True
     dtype: torch.dtype | None = None
 
     def __call__(self, bucket: Bucket) -> Future[Tensor]:
@@ -40,6 +41,7 @@ class Float16(Plain):
     """Half the bytes, with 11 bits of mantissa; means below 6e-8 vanish, above 65504 they overflow."""
 
     name = "fp16"
+    takes_sparse = False  # torch adds no sparse tensors of float16
     dtype = torch.float16
 
 

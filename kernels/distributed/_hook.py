@@ -49,6 +49,8 @@ class CommHook(ABC):
     """
 
     name = ""
+    takes_sparse = False
+    """Whether a bucket may be a sparse tensor, as those of ``nn.Embedding(sparse=True)`` are."""
 
     def __init__(self) -> None:
         self.bytes = {"raw": 0, "sent": 0}
@@ -85,14 +87,15 @@ class CommHook(ABC):
         """Learn the ranks and the parameters' names.
 
         Raises:
-            ValueError: the hook, whose state belongs to one model, is in use already; or a gradient is sparse, which
-                torch hands to hooks as its values alone.
+            ValueError: the hook, whose state belongs to one model, is in use already; or a gradient is sparse, and the
+                hook does not take such.
         """
         if self.is_bound:
             raise ValueError(
                 f"The hook {self.name!r} is installed in a model already; make another one for this model."
             )
-        _refuse_sparse(ddp)
+        if not self.takes_sparse:
+            _refuse_sparse(self.name, ddp)
         self.check(ddp)
         self._group = ddp.process_group
         self.parameter_names = {id(p): name for name, p in ddp.module.named_parameters()}
@@ -127,13 +130,13 @@ class CommHook(ABC):
             raise ValueError(f"The hook {self.name!r} keeps no state, and was handed one with {sorted(state_dict)}.")
 
 
-def _refuse_sparse(ddp: DistributedDataParallel) -> None:
+def _refuse_sparse(hook: str, ddp: DistributedDataParallel) -> None:
     for path, module in ddp.module.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
             name = f"{path}.weight" if path else "weight"
             raise ValueError(
-                f"{name!r} has sparse gradients, which hooks cannot exchange; build the embedding with sparse=False, "
-                "or leave the hook out."
+                f"{name!r} has sparse gradients, which the hook {hook!r} does not take; build the embedding with "
+                "sparse=False, or use plain DDP or 'bf16'."
             )
 
 

@@ -128,6 +128,8 @@ def install(ddp: nn.Module, hook: CommHook | str | Callable[..., Any], **options
 class _Function(CommHook):
     """A hook in torch's own form."""
 
+    takes_sparse = True  # as far as is known
+
     def __init__(self, function: Callable[..., Any], *, state: object = None) -> None:
         super().__init__()
         if not callable(function):

@@ -86,7 +86,7 @@ class TimedHook(CommHook):
         if isinstance(hook, TimedHook):
             raise TypeError("The hook is timed already.")
         self.hook, self.name = hook, f"timed {hook.name}"
-        self.bytes = hook.bytes
+        self.bytes, self.takes_sparse = hook.bytes, hook.takes_sparse
         self._current: list[_Bucket] = []
         self._steps: deque[list[_Bucket]] = deque(maxlen=MAX_STEPS + SKIPPED_STEPS)
         self._seen = 0

@@ -113,6 +113,7 @@ class LocalSGD:
 
 class _Inside(CommHook):
     name = "local_sgd"
+    takes_sparse = True
 
     def __init__(self, owner: LocalSGD, inside: dist.ProcessGroup | None) -> None:
         super().__init__()

@@ -175,7 +175,7 @@ class FusedAdamW(torch.optim.AdamW):
 def _refuse_amsgrad(groups: Iterable[dict[str, Any]]) -> None:
     if any(group.get("amsgrad") for group in groups):
         raise ValueError(
-            "FusedAdamW has no amsgrad, whose largest squares it would drop; go on with torch.optim.AdamW(amsgrad=True)."
+            "FusedAdamW has no amsgrad, whose largest squares it would drop; use torch.optim.AdamW(amsgrad=True)."
         )
 
 

@@ -2,16 +2,19 @@
 
 import os
 import signal
+import sys
 import threading
 
 import pytest
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import heap_mb
+from diagnose.capture.record.frame_count import MAX_FUNCTIONS_PER_STEP, FrameCount
 from diagnose.capture.record.interrupt import StepInterrupt
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.plan import Plan
-from diagnose.capture.record.trace_size import TraceSize
+from diagnose.capture.record.session import Session
+from diagnose.capture.record.trace_size import ScriptHeap, TraceSize
 
 
 @pytest.fixture(scope="module")
@@ -20,17 +23,24 @@ def bounded(tmp_path_factory, capturing_in):
     capturing = capturing_in(tmp_path_factory.mktemp("bounded"))
     jobs = {
         "frames": capturing.job("bounds.py", "frames", steps=2, skip=0, max_mb=5.0),
+        "operators": capturing.job("bounds.py", "operators", steps=2, skip=0, max_mb=5.0),
         "endless": capturing.job("bounds.py", "endless", max_seconds=1.0),
     }
     return dict(zip(jobs, capturing.run(list(jobs.values())), strict=True))
 
 
-def test_a_step_of_many_frames_is_cut_at_the_size(bounded):
+def test_a_step_of_many_functions_is_recorded_without_them(bounded):
     run = bounded["frames"]
-    size_mb = uncompressed(run) / 1e6
-    assert size_mb < 1.5 * 5
-    assert run.info.attribution_ms == ()
-    assert any("--max-mb 5 inside step" in note and "a part of one step" in note for note in run.info.notes)
+    assert uncompressed(run) < 200_000
+    assert len(run.info.attribution_ms) == 1
+    assert run.info.flags.attribution["with_stack"] is False
+    assert any("more than 60,000 Python functions" in note for note in run.info.notes)
+
+
+def test_a_step_of_many_operators_is_cut_at_the_size(bounded):
+    result = bounded["operators"].result
+    assert (result["kind"], result["exit_code"]) == ("CaptureError", 5)
+    assert "The light window was stopped by --max-mb 5 inside step" in result["failure"]
 
 
 def test_a_step_without_an_end_is_stopped(bounded):
@@ -58,6 +68,91 @@ def test_what_the_script_gives_back_does_not_hide_the_growth_after_it(monkeypatc
     size = TraceSize("attribution", mb_per_s=1e9)
     assert size.mb() == 0
     assert size.mb() == pytest.approx(46)  # 4 MB of heap
+
+
+@pytest.fixture
+def heap(monkeypatch):
+    """A heap and a clock that the test sets, MB and s."""
+    known = {"mb": 100.0, "s": 0.0}
+    monkeypatch.setattr("diagnose.capture.record.trace_size.heap_mb", lambda: known["mb"])
+    monkeypatch.setattr("diagnose.capture.record.trace_size.time.monotonic", lambda: known["s"])
+    return known
+
+
+def test_what_a_script_takes_within_a_step_is_not_the_trace(heap):
+    script = ScriptHeap()
+    for _ in range(3):
+        script.boundary()
+        heap["mb"] = 900.0  # activations
+        script.look()
+        heap["mb"] = 100.0
+    size = TraceSize("light", script=script)
+    heap.update(mb=902.0, s=10.0)
+    assert size.mb() == pytest.approx(4)  # 2 MB of heap: not 1604
+    heap["mb"] = 130.0
+    size.boundary()  # at a step's end nothing hides the 30 MB of records
+    heap["mb"] = 500.0
+    assert size.mb() == pytest.approx(60)
+
+
+def test_what_a_script_keeps_from_step_to_step_is_not_the_trace(heap):
+    script = ScriptHeap()
+    for second in range(5):
+        heap.update(mb=100.0 + 40 * second, s=float(second))
+        script.boundary()
+    size = TraceSize("attribution", script=script)
+    heap.update(mb=heap["mb"] + 402, s=14.0)
+    assert size.mb() == pytest.approx(2 * 11.5)  # not 4623
+
+
+def test_a_bound_that_is_acted_upon_is_not_acted_upon_again(tmp_path):
+    """Stopping a profiler takes long; StopScript raised in it would leave the window without its events."""
+    session = Session(CaptureOptions(output=tmp_path / "capture"), (), say=lambda _text: None, stop=None)
+    cuts = []
+
+    class Plan:
+        done, due_in = False, 0.0
+
+        def cut(self):
+            cuts.append(1)
+            session._in_step()
+            return False
+
+    try:
+        session.plan = Plan()
+        session._in_step()
+        assert len(cuts) == 1
+    finally:
+        session.plan = None
+        session.close()
+        session.folder.discard()
+
+
+def test_functions_are_counted_up_to_what_a_step_may_call():
+    counting = FrameCount()
+    counting.start()
+    for _ in range(10):
+        len(())
+    counting.stop()
+    assert (counting.is_known, 10 <= counting.functions <= 12, sys.getprofile()) == (True, True, None)
+    counting.start()
+    for _ in range(MAX_FUNCTIONS_PER_STEP + 10):
+        len(())
+    assert sys.getprofile() is None
+    counting.stop()
+    assert counting.functions > MAX_FUNCTIONS_PER_STEP
+
+
+def test_a_profile_function_of_the_script_s_stays():
+    mine = lambda *_: None
+    sys.setprofile(mine)
+    try:
+        counting = FrameCount()
+        counting.start()
+        counting.stop()
+        assert (sys.getprofile() is mine, counting.is_known) == (True, False)
+    finally:
+        sys.setprofile(None)
 
 
 def test_the_heap_s_growth_is_seen():

@@ -80,9 +80,30 @@ def test_samples_of_a_batch_are_loaded_by_threads(patched):
     loader = DataLoader(data(), 4)
     assert loader.dataset.threads == 3
     assert [x[0, 0].item() for x, _ in loader] == [0.0, 4.0, 8.0]
+    log.settle()
     assert log.done == ["DataLoader: the samples of a batch are loaded by 3 threads"]
     DataLoader(Whole(torch.zeros(4)))
     assert "gives whole batches" in log.refused[0]
+
+
+class Drawn(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.rand(1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:ConcurrentSamples")
+def test_samples_that_are_loaded_one_by_one_after_all_are_not_said_to_be_loaded_by_threads(patched, workers):
+    log = patched("concurrent-samples", threads=8)
+    list(DataLoader(Drawn(), 4, num_workers=workers))
+    log.settle()
+    assert log.done == []
+    assert log.refused == [
+        "a DataLoader whose dataset draws from the global random generators: its samples are loaded one by one"
+    ]
 
 
 def test_the_order_of_a_shuffled_loader_stays(patched):
@@ -212,3 +233,18 @@ def test_garbage_is_collected_on_a_schedule(patched):
     for _ in range(5):
         optimizer.step()
     assert not gc.isenabled()
+
+
+def test_blocks_that_are_recomputed_update_running_statistics_once(patched):
+    def trained():
+        torch.manual_seed(0)
+        model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(2)])
+        model(torch.randn(8, 4)).square().sum().backward()
+        return {**model.state_dict(), "grad": model[0][0].weight.grad}
+
+    before = trained()
+    log = patched("checkpoint-blocks")
+    after = trained()
+    assert log.done == ["2 blocks of Sequential are recomputed in the backward pass"]
+    assert before["0.1.num_batches_tracked"] == after["0.1.num_batches_tracked"] == 1
+    assert all(torch.equal(before[name], after[name]) for name in before)

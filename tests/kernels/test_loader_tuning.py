@@ -13,7 +13,6 @@ from diagnose.kernels import _loader_costs as costs_module
 from diagnose.kernels._loader_bench import rebuilt
 from diagnose.kernels._loader_costs import Room, private_bytes, room_for_workers, same
 from diagnose.kernels.loader_tuning import LoaderTrial, Settings, SteadyLoader, _repeated, tune_loader
-from diagnose.kernels.sharding import ShardedStream
 
 
 class Slow(Dataset):
@@ -154,13 +153,6 @@ def test_cheap_loading_and_streams_are_left_alone(timed_as):
     assert "loading takes 2.5% of a step" in tuning.reason
     stream = DataLoader(Stream(), batch_size=2)
     assert tune_loader(stream).loader is stream
-
-
-@pytest.mark.parametrize(("dataset", "repeats"), [(Stream(), True), (ShardedStream(Stream()), False)])
-def test_a_stream_that_each_worker_repeats_is_named(dataset, repeats):
-    tuning = tune_loader(DataLoader(dataset, batch_size=2, num_workers=2))
-    told = "each of the 2 workers gives the whole stream, so every sample comes 2 times; wrap it: ShardedStream(dataset)"
-    assert (told in tuning.reason) is repeats, tuning.reason
 
 
 def test_whole_batches_are_gathered_at_once(timed_as):

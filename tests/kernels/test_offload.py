@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from diagnose.kernels._host_copies import memory_of
 from diagnose.kernels.offload import ActivationOffload, offload_optimizer_state
 
 
@@ -18,7 +19,8 @@ class Apart:
         return not hasattr(tensor, "on_host")
 
     def out(self, tensor):
-        host = tensor.clone(memory_format=torch.preserve_format)
+        host = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+        memory_of(host).copy_(memory_of(tensor))
         host.on_host = True
         self.outs += 1
         return host, ("out", self.outs)
@@ -28,7 +30,9 @@ class Apart:
         assert host.on_host
         self.backs += 1
         self.events.append(f"back {done[1]}")
-        return torch.empty_strided(host.size(), host.stride(), dtype=host.dtype).copy_(host), ("back", done[1])
+        tensor = torch.empty_strided(host.size(), host.stride(), dtype=host.dtype)
+        memory_of(tensor).copy_(memory_of(host))
+        return tensor, ("back", done[1])
 
     def hand_over(self, tensor, done):
         assert done[0] == "back", "used before it was there"

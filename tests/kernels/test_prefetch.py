@@ -182,7 +182,7 @@ def test_loader_attributes_and_epoch_are_passed_on():
     assert sampler.epoch == 5
     assert batches.batch_size == 2
     with pytest.raises(AttributeError, match="nothing_like_it"):
-        batches.nothing_like_it  # noqa: B018
+        _ = batches.nothing_like_it
 
 
 def test_loader_without_length_says_so():

@@ -5,6 +5,7 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from diagnose.kernels import sharding
+from diagnose.kernels.loader_tuning import tune_loader
 from diagnose.kernels.sharding import ShardedStream, share_of
 
 
@@ -83,3 +84,12 @@ def test_items_are_shared_and_a_worker_without_one_is_an_error():
 def test_wrong_ranks_are_refused(given):
     with pytest.raises(ValueError, match="0 <= rank < num_ranks"):
         ShardedStream([], **given)
+
+
+@pytest.mark.parametrize(("dataset", "repeats"), [(Stream(8), True), (ShardedStream(Stream(8)), False)])
+def test_a_stream_that_each_worker_repeats_is_named(dataset, repeats):
+    tuning = tune_loader(DataLoader(dataset, batch_size=2, num_workers=2))
+    told = (
+        "each of the 2 workers gives the whole stream, so every sample comes 2 times; wrap it: ShardedStream(dataset)"
+    )
+    assert (told in tuning.reason) is repeats, tuning.reason

@@ -239,5 +239,5 @@ def test_one_name_is_one_function(cache):
     cache.stage(joined)
     assert cache.stage(joined, version="2").prefix != cache.stage(joined).prefix
     cache.stage(Split("train").load, name="split")
-    with pytest.raises(ValueError, match="name 'split' .* another function"):
+    with pytest.raises(ValueError, match=r"name 'split' .* another function"):
         cache.stage(Split("val").load, name="split")

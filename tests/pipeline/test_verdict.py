@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from diagnose.analyzers import META
@@ -86,18 +87,39 @@ def relieved(rule, share, relief):
     [
         ([relieved("exposed-communication", 0.4, 0.0), relieved("python-stall", 0.15, 0.15)], "python-stall"),
         ([relieved("exposed-communication", 0.4, 0.02), relieved("python-stall", 0.15, 0.15)], "exposed-communication"),
-        ([relieved("exposed-communication", 0.4, 0.0), relieved("python-stall", 0.15, 0.09)], "exposed-communication"),
+        ([relieved("exposed-communication", 0.4, 0.0), relieved("python-stall", 0.15, 0.09)], "python-stall"),
+        ([relieved("launch-bound", 0.2, 0.1), relieved("recompilation", 0.1, 0.15)], "recompilation"),
+        ([relieved("launch-bound", 0.2, 0.1), relieved("recompilation", 0.1, 0.149)], "launch-bound"),
+        (
+            [relieved("launch-bound", 0.2, 0.1), relieved("recompilation", 0.1, 0.2), found("host-sync", 0.03)],
+            "launch-bound",
+        ),
         ([relieved("exposed-communication", 0.4, 0.0), found("python-stall", 0.15)], "python-stall"),
         ([found("exposed-communication", 0.4), relieved("python-stall", 0.15, 0.15)], "exposed-communication"),
     ],
 )
-def test_a_cause_that_costs_nothing_gives_way_to_one_that_costs_a_tenth(findings, expected):
+def test_a_cause_gives_way_to_one_that_costs_half_as_much_again(findings, expected):
     assert dominant("gaps", findings, 1e6, 10).rule == expected
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.1, "python-stall"), (0.099, None)])
 def test_beside_a_full_device_waiting_of_a_tenth_answers(share, expected):
     answer = dominant("kernel-bound", [found("python-stall", share)], 1e6, 10)
+    assert (answer.rule if answer else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("finding", "expected"),
+    [
+        (relieved("host-sync", 0.01, 0.02), "host-sync"),
+        (relieved("host-sync", 0.03, 0.019), None),
+        (relieved("launch-bound", 0.03, 0.05), None),  # recording makes it longer
+        (relieved("kernel-latency", 0.03, 0.05), None),  # every device has it
+        (replace(relieved("unfused-optimizer", 0.03, 0.05), tasks=np.arange(3)), "unfused-optimizer"),
+    ],
+)
+def test_beside_a_full_device_a_wait_answers_that_makes_the_step_longer(finding, expected):
+    answer = dominant("kernel-bound", [finding], 1e6, 10)
     assert (answer.rule if answer else None) == expected
 
 

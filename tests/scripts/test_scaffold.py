@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import scaffold
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("analyzers", "diagnose", "docs", "fixtures", "kernels", "reports", "scripts", "tests")
@@ -24,6 +24,7 @@ RULE_FILES = {
     "fixtures/slow_thing.py",
     "tests/analyzers/test_slow_thing.py",
 }
+IDLE_RULE_FILES = {name.replace("slow_thing", "late_thing") for name in RULE_FILES}
 CHANGE_FILES = {"analyzers/slow_thing.py", "diagnose/changes/faster_thing.py", "tests/changes/test_faster_thing.py"}
 PAGES = {"docs/changes.md", "docs/rules.md"}
 
@@ -57,23 +58,28 @@ def touched(before, after):
     return {name for name in after if before.get(name) != after[name] and not name.startswith(links)}
 
 
-def test_both_touch_few_files_and_pass_the_checks(scratch):
+def test_they_touch_few_files_and_pass_the_checks(scratch):
     first = contents(scratch)
     rule = run(scratch, "scripts/scaffold.py", "rule", "slow-thing")
     assert (rule.returncode, rule.stderr) == (0, "")
     second = contents(scratch)
     assert touched(first, second) == RULE_FILES | {"docs/rules.md"}
+    idle = run(scratch, "scripts/scaffold.py", "rule", "late-thing", "--kind", "idle")
+    assert (idle.returncode, idle.stderr) == (0, "")
+    first, second = second, contents(scratch)
+    assert touched(first, second) == IDLE_RULE_FILES | {"docs/rules.md"}
     change = run(scratch, "scripts/scaffold.py", "change", "faster-thing", "--rule", "slow-thing")
     assert (change.returncode, change.stderr) == (0, "")
     assert touched(second, contents(scratch)) == CHANGE_FILES | PAGES
     tests = run(
         scratch, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CHECKS,
-        "tests/analyzers/test_slow_thing.py", "tests/changes/test_faster_thing.py",
+        "tests/analyzers/test_slow_thing.py", "tests/analyzers/test_late_thing.py",
+        "tests/changes/test_faster_thing.py",
     )  # fmt: skip
     assert tests.returncode == 0, tests.stdout[-3000:]
     pages = run(scratch, "scripts/rules.py", "--check")
     assert pages.returncode == 0
-    files = [name for name in sorted(RULE_FILES | CHANGE_FILES) if name.endswith(".py")]
+    files = [name for name in sorted(RULE_FILES | IDLE_RULE_FILES | CHANGE_FILES) if name.endswith(".py")]
     for command in (["check", "--no-cache"], ["format", "--check", "--no-cache"]):
         done = run(scratch, "-m", "ruff", *command, *files)
         assert done.returncode == 0, done.stdout
@@ -89,8 +95,5 @@ def test_both_touch_few_files_and_pass_the_checks(scratch):
     ],
 )
 def test_what_cannot_be_written_is_a_sentence(function, names, words):
-    spec = importlib.util.spec_from_file_location("scaffold", ROOT / "scripts" / "scaffold.py")
-    scaffold = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(scaffold)
     with pytest.raises(ValueError, match=words):
         getattr(scaffold, function)(*names)

@@ -13,13 +13,14 @@ from simulation.timeline import Levers, Loader, Program
 
 US = 1_000
 EXACT = Machine(GPUS[1], first_use_ns=0, host_noise=0, device_noise=0)
+NO_LEVERS = Levers()
 
 
 def launch(emitter, name, us, **kw):
     emitter.launch(name, "other", us * US, **kw)
 
 
-def ran(*ranks, machine=EXACT, steps=1, loader=None, levers=Levers()):  # noqa: B008
+def ran(*ranks, machine=EXACT, steps=1, loader=None, levers=NO_LEVERS):
     """Run one step of each rank; a rank is a function that emits it."""
     programs = []
     for emit in ranks:

@@ -25,6 +25,6 @@ def test_no_more_than_the_step_is_predicted_to_go():
 
 
 def test_nothing_is_predicted_of_what_was_not_prescribed():
-    sham, schedule = candidates(diagnosed((5.0, 7.0)), ("sham", "schedule-gc"))
+    schedule, sham = candidates(diagnosed((5.0, 7.0)), ("sham", "schedule-gc"))
     assert (sham.predicted_ratio, sham.title) == (None, "Change nothing (a control)")
     assert schedule.predicted_ratio == pytest.approx(0.4)

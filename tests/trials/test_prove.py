@@ -61,7 +61,7 @@ def test_what_was_faster_once_only_is_no_gain():
             self.factors = {"schedule-gc": 0.5 if self.ran.count(("schedule-gc",)) < 2 else 1.0}
             return super().time(ids, timeout_s=timeout_s)
 
-    for budget_s, runs in ((1e6, 12), (50, 9)):
+    for budget_s, runs in ((1e6, 12), (50, 8)):
         script = Lucky({}, wall_s=10.0)
         proof = run(script, "schedule-gc", budget_s=budget_s)
         (trial,) = proof.trials
@@ -118,7 +118,7 @@ def test_what_is_faster_in_two_of_three_pairs_of_runs_is_no_gain():
 def test_what_is_open_is_not_run_again_when_the_budget_is_needed_for_what_follows():
     script = Uneven({"schedule-gc": 0.9}, wall_s=10.0)
     run(script, "schedule-gc", budget_s=40)
-    assert script.ran == [(), (), (), ("schedule-gc",), ("schedule-gc",), ()]
+    assert script.ran == [(), (), ("schedule-gc",), ("schedule-gc",), ()]
 
 
 def test_a_gain_that_there_was_no_time_to_see_again_says_so():
@@ -275,3 +275,69 @@ def test_short_steps_are_timed_more_often_than_long_ones():
     run(long, "sham")
     assert short.timed > 100
     assert long.timed < 10
+
+
+def test_steps_that_a_recording_has_timed_spare_a_run():
+    script = Script({})
+    prove(script, chosen("sham"), 1e6, lambda _text: None, [10e6] * 20)
+    assert script.ran == [(), (), ("sham",), ("sham",), ()]
+    assert (script.timed, script.warm_up) == (200, 67)
+
+
+def test_a_run_times_whole_periods_of_the_steps_that_recur():
+    script = Script({}, base=200.0)
+    prove(script, chosen("sham"), 1e6, lambda _text: None, ([200e6] * 8 + [300e6]) * 3)
+    assert script.timed == 27
+
+
+def test_unchanged_runs_take_a_third_of_the_budget_while_changes_wait():
+    script = Script({}, wall_s=10.0)
+    prove(script, chosen("sham", "schedule-gc", "fused-optimizer"), 75, lambda _text: None, [10e6] * 20)
+    tried = ["sham", "schedule-gc", "fused-optimizer"]
+    assert script.ran == [(), (), *[(name,) for name in tried for _ in range(2)], ()]
+
+
+class Ticking(Script):
+    """Lets a clock go on by the time of each run."""
+
+    def time(self, ids, *, timeout_s):
+        run = super().time(ids, timeout_s=timeout_s)
+        taken = min(self.wall_s, timeout_s)
+        self.clock[0] += taken
+        return replace(run, wall_s=taken) if taken == self.wall_s else Run(ids, failure="It was killed.", wall_s=taken)
+
+
+@pytest.mark.parametrize(("budget_s", "ran"), [(14, 1), (25, 1), (32, 3), (61, 6)])
+def test_no_run_begins_or_goes_on_beyond_the_budget(monkeypatch, budget_s, ran):
+    script = Ticking({"schedule-gc": 0.5}, wall_s=10.0)
+    script.clock = [0.0]
+    monkeypatch.setattr("diagnose.trials.prove.time.monotonic", lambda: script.clock[0])
+    proof = prove(script, chosen("schedule-gc", "sham"), budget_s, lambda _text: None, [10e6] * 20)
+    assert script.clock[0] <= 1.1 * budget_s
+    assert len(script.ran) == ran
+    assert proof.nothing_tried is (ran == 1)
+    assert any("before any change could be tried" in note for note in proof.notes) is (ran == 1)
+
+
+def test_one_unchanged_run_makes_nothing_certain(monkeypatch):
+    script = Ticking({"schedule-gc": 0.5}, wall_s=10.0)
+    script.clock = [0.0]
+    monkeypatch.setattr("diagnose.trials.prove.time.monotonic", lambda: script.clock[0])
+    proof = prove(script, chosen("schedule-gc"), 32, lambda _text: None, [10e6] * 20)
+    assert proof.best == ()
+    assert "one unchanged run only" in proof.trials[0].note
+
+
+def test_a_change_that_the_budget_cuts_off_has_not_failed(monkeypatch):
+    class Compiles(Ticking):
+        def time(self, ids, *, timeout_s):
+            self.wall_s = 100.0 if ids else 10.0
+            return super().time(ids, timeout_s=timeout_s)
+
+    script = Compiles({})
+    script.clock = [0.0]
+    monkeypatch.setattr("diagnose.trials.prove.time.monotonic", lambda: script.clock[0])
+    proof = prove(script, chosen("compile-model"), 40, lambda _text: None, [10e6] * 20)
+    assert proof.trials[0].failure == "The budget ended while it ran; give --budget more."
+    assert proof.nothing_tried
+    assert script.clock[0] == 40

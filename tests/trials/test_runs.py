@@ -191,7 +191,9 @@ def test_torch_saves_a_large_checkpoint_into_the_copy(runner, tmp_path):
     assert (tmp_path / "project" / "checkpoint.pt").read_bytes() == b"0" * 17_000_000
 
 
-def test_a_write_through_a_link_to_large_data_is_noticed_and_no_run_follows(runner, tmp_path, monkeypatch, unrestricted):
+def test_a_write_through_a_link_to_large_data_is_noticed_and_no_run_follows(
+    runner, tmp_path, monkeypatch, unrestricted
+):
     monkeypatch.setattr(copy_plan, "LINKED_FOLDER_BYTES", 10)
     found = runner("open('data/x.bin', 'ab').write(b'more')")
     (tmp_path / "data").mkdir()

@@ -6,11 +6,13 @@ import contextlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 
 from diagnose.capture.options import MAX_MB, CaptureOptions
 from diagnose.capture.process.run import Progress, silence_kineto
+from diagnose.capture.record.renaming import name_cells
 from diagnose.capture.record.session import Session
 from diagnose.errors import CaptureError
 
@@ -40,8 +42,7 @@ class Tracer:
 
     def __enter__(self) -> Tracer:
         silence_kineto()
-        import torch  # noqa: F401  # the session hooks into it
-
+        import_module("torch")  # the session hooks into it
         self._session = Session(self.options, (), say=self._say, stop=None)
         self._session.install()
         self._session.listener.choice.chosen = "marker"
@@ -70,6 +71,7 @@ class Tracer:
             session.note_what_is_missing()
             session.publish(ended, None)
             self.folder = session.folder.target
+            name_cells(self.folder)
             return
         session.folder.discard()
         if self._temporary is not None:

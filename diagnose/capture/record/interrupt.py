@@ -30,7 +30,7 @@ class StepInterrupt:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to watch, where this is the main thread and the signal is free."""
+        """Begin to watch, where this is the main thread and the signal is free; no effect where it does already."""
         free = signal.getsignal(signal.SIGURG) == signal.SIG_DFL
         if threading.current_thread() is threading.main_thread() and free:
             signal.signal(signal.SIGURG, self._arrived)

@@ -15,10 +15,12 @@ import math
 import time
 from statistics import median
 
-from diagnose.capture.options import CaptureOptions
+from diagnose.capture.options import QUICK_S, CaptureOptions
+from diagnose.capture.record.frame_count import JSON_BYTES, MAX_FUNCTIONS, MAX_FUNCTIONS_PER_STEP, FrameCount
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
 from diagnose.capture.record.run_log import StepState
+from diagnose.capture.record.trace_size import HEAP_POLL_S
 from diagnose.capture.record.window import WindowKind
 from diagnose.capture.steps.converged import converged_since
 
@@ -26,6 +28,7 @@ __all__ = ["MIN_STEPS", "Plan"]
 
 DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or never
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
+QUICK_SKIP = 3  # the same with --quick
 MIN_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
 MAX_STEPS = 100  # and of short steps so many that the window lasts
 WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
@@ -41,9 +44,16 @@ ATTRIBUTION_GROWTH = 3.5  # MB a step against the timing window: 3.1 with all fl
 
 
 class Plan:
-    """Runs the plan; ``boundary`` is called at every step boundary, on the thread that steps."""
+    """Runs the plan; ``boundary`` is called at every step boundary, on the thread that steps.
 
-    def __init__(self, options: CaptureOptions, hooks: PlanHooks, measured: Measurements) -> None:
+    With ``at_once``, which a quick plan may be given, recording begins here, in the midst of a step.
+    """
+
+    def __init__(
+        self, options: CaptureOptions, hooks: PlanHooks, measured: Measurements, *, at_once: bool = False
+    ) -> None:
+        self._max_s = min(options.max_seconds, QUICK_S) if options.quick else options.max_seconds
+        self._at_once = at_once
         self.done = False
         self.failed = False
         self.num_steps = 0
@@ -57,6 +67,8 @@ class Plan:
         self._latest_ns = self._stepped_ns = 0
         self._steps = self._script()
         self._recorder = Recorder(hooks, measured)
+        self._functions = 0  # that a step calls, 0 where that is not known
+        self._unprofiled = True  # no window was begun yet
         self._state: StepState = "plain"  # of the step that is under way
         self._over = False  # --max-seconds was reached inside a step
         next(self._steps)
@@ -99,12 +111,15 @@ class Plan:
         """Return in how many seconds to look whether a bound is reached inside a step; 0 once one is."""
         if self.done:
             return math.inf
+        if self._unprofiled:
+            self._recorder.script_heap.look()
+            return max(0.0, min(self._left_s(), HEAP_POLL_S))
         return max(0.0, min(self._left_s(), self._recorder.full_in))
 
     def cut(self) -> bool:
         """Stop recording inside a step, on the thread that steps; return whether the time is over for good."""
         self._over = self._left_s() <= 0
-        bound = f"--max-seconds {self._options.max_seconds:g}" if self._over else f"--max-mb {self._options.max_mb:g}"
+        bound = self._time_bound if self._over else f"--max-mb {self._options.max_mb:g}"
         if self._over and not self._recorder.recording:
             self._measured.notes.append(
                 f"The recording was ended by {bound} inside step {self.num_steps}; allow more for all of its parts."
@@ -116,19 +131,46 @@ class Plan:
         """Return the time that is left before what is recorded now must be written; ranks have no such bound."""
         if self._together or self._over:
             return math.inf
-        return self._began_at + self._options.max_seconds - self._recorder.write_s - time.monotonic()
+        return self._began_at + self._max_s - self._recorder.write_s - time.monotonic()
+
+    @property
+    def _time_bound(self) -> str:
+        return f"--max-seconds {self._max_s:g}" if self._max_s == self._options.max_seconds else "--quick"
 
     def disturb(self) -> None:
         """Give way at once to a profiler that the script starts."""
         self._recorder.disturb()
 
+    def _quick(self) -> Steps:
+        """Record one timing window; long steps are neither waited for nor timed without the profiler."""
+        self._measured.notes.append(
+            "With --quick one short window is recorded, without stacks, shapes and memory: operators have no callers, "
+            "and how near kernels come to what the device can do is not known. Leave --quick out for these."
+        )
+        if self._at_once:
+            self._measured.notes.append("Steps are long, so no time was spent on waiting until they are steady.")
+            self._hooks.settled()
+        else:
+            yield from self._wait()
+            yield from self._plain()
+        self._unprofiled, self._recorder.keeps_parts = False, True
+        limit_mb = self._options.max_mb
+        yield from self._recorder.record("light", self._num_steps, limit_mb, lambda: self._full("light", 1.0))
+
     def _script(self) -> Steps:
+        if self._options.quick:
+            yield from self._quick()
+            return
         yield from self._wait()
         yield from self._plain()
+        self._unprofiled = False
         first = min(self._num_steps, self._options.steps or MIN_STEPS)
         yield from self._record("light", first, TIMING_SHARE)
+        if self._recorder.given_up and not self._measured.light:
+            return
         if self._affords(REST_STEPS + 2):
-            yield from self._pass(REST_STEPS)
+            yield from self._pass(REST_STEPS - 1)
+            yield from self._count_functions()
         if self._recorder.without_timing and not self._together:
             return
         yield from self._record("attribution", self._attribution_steps(), 1.0)
@@ -154,7 +196,8 @@ class Plan:
     def _wait(self) -> Steps:
         """Watch step times until they settle; with several ranks wait a fixed number of steps."""
         fixed = self._together or self._options.skip == 0
-        limit = self._options.skip if self._options.skip is not None else RANKED_SKIP if fixed else DEFAULT_SKIP
+        usual = QUICK_SKIP if fixed and self._options.quick else RANKED_SKIP if fixed else DEFAULT_SKIP
+        limit = self._options.skip if self._options.skip is not None else usual
         times: list[int] = []
         settling_from = 0
         compiled = self._hooks.compiled()
@@ -215,15 +258,43 @@ class Plan:
             return MIN_STEPS
         return min(max(math.ceil(WINDOW_NS / median(times[-MIN_STEPS:])), MIN_STEPS), MAX_STEPS)
 
+    def _count_functions(self) -> Steps:
+        """Count the functions that one step calls; where they are too many, stacks are left out."""
+        functions = FrameCount()
+        functions.start()
+        try:
+            yield
+        finally:
+            functions.stop()
+        if not functions.is_known:
+            return
+        self._functions = functions.functions
+        if self._functions > MAX_FUNCTIONS_PER_STEP:
+            self._recorder.stacks = False
+            self._measured.notes.append(
+                f"A step calls more than {MAX_FUNCTIONS_PER_STEP:,} Python functions, so they were not recorded: lines "
+                "come from the sampler, and operators have no stacks."
+            )
+        elif self._measured.light:
+            step_s = median(self._measured.light) / 1e9
+            self._recorder.expect("attribution", self._attribution_mb() / max(step_s, 1e-6))
+
+    def _attribution_mb(self) -> float:
+        """Return what a step of the attribution window takes, judging by the timing window and what it calls."""
+        light = self._measured
+        operators = ATTRIBUTION_GROWTH * light.mb["light"] / len(light.light)
+        return max(operators, light.mb["light"] / len(light.light) + self._functions * JSON_BYTES / 1e6)
+
     def _attribution_steps(self) -> int:
         """Return how many steps the attribution window may have, judging its size by the timing window's."""
         wanted = min((self._num_steps + 1) // 2, MAX_ATTRIBUTION_STEPS)
         light = self._measured
         if self._together or not light.light:
             return wanted
-        light_mb = light.mb["light"]
-        per_step = ATTRIBUTION_GROWTH * light_mb / len(light.light)
-        fitting = int((self._options.max_mb - light_mb) / per_step) if per_step else wanted
+        per_step = self._attribution_mb()
+        fitting = int((self._options.max_mb - light.mb["light"]) / per_step) if per_step else wanted
+        if self._functions and self._recorder.stacks:
+            fitting = min(fitting, MAX_FUNCTIONS // self._functions - 1)
         return max(1, min(wanted, fitting))
 
     def _longer_window(self) -> int:
@@ -237,12 +308,13 @@ class Plan:
         """Return whether the window must close early for lack of time, and note why."""
         if self._together or not (self._late(share) or not self._affords(1)):
             return False
-        self._measured.notes.append(f"The {kind} window was cut short by --max-seconds {self._options.max_seconds:g}.")
+        if not self._options.quick:
+            self._measured.notes.append(f"The {kind} window was cut short by {self._time_bound}.")
         return True
 
     def _late(self, share: float) -> bool:
         elapsed = time.monotonic() - self._began_at
-        return not self._together and elapsed > share * self._options.max_seconds
+        return not self._together and elapsed > share * self._max_s
 
     def _pass(self, num_steps: int) -> Steps:
         for _ in range(num_steps):

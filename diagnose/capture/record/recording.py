@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.run_log import StepState
-from diagnose.capture.record.trace_size import TRACE_POLL_S, TraceSize
+from diagnose.capture.record.trace_size import TRACE_POLL_S, ScriptHeap, TraceSize
 from diagnose.capture.record.window import Window, WindowKind
 from diagnose.model.files import reason
 
@@ -24,12 +24,18 @@ MAX_ATTEMPTS = 3  # of a window that is cut although its trace is small
 SMALL_SHARE = 0.5  # of the limit: a trace below it was cut because of the script's own memory
 SAFETY = 2.0  # against the mean rate of a window that was cut: events come in bursts
 MIN_MB_PER_S = 5.0  # as much as an ordinary training script gives
+MAX_WRITE_S_PER_MB = 0.25  # of a small trace most of the time goes into starting to write it
+MAX_DISTURBED = 5  # windows that the script's own profiler broke off before the recording is given up
 
 
 class Recorder:
     """Holds the window that is open, if one is; a profiler that the script starts takes precedence."""
 
     def __init__(self, hooks: PlanHooks, measured: Measurements) -> None:
+        self.script_heap = ScriptHeap()
+        self.keeps_parts = False  # whether a window that holds no whole step is of use
+        self.stacks = True  # whether the attribution window holds Python functions
+        self._num_disturbed = 0
         self._hooks = hooks
         self._measured = measured
         self._together = hooks.num_ranks > 1
@@ -43,10 +49,18 @@ class Recorder:
         self._why = ""
         self._recorded_s = 0.0  # until the window was cut
 
+    def expect(self, kind: WindowKind, mb_per_s: float) -> None:
+        """Take at most twice this rate for possible in a window that is to be recorded."""
+        self._highest[kind] = max(SAFETY * mb_per_s, MIN_MB_PER_S)
+
     def end_step(self) -> None:
         """Close the mark of the step that is over."""
         if self._window is not None:
             self._window.end_step()
+            if self._size is not None and not self._cut:
+                self._size.boundary()
+        else:
+            self.script_heap.boundary()
 
     def begin_step(self, number: int) -> None:
         """Open the mark of the next step."""
@@ -57,6 +71,7 @@ class Recorder:
         """Give way at once to a profiler that the script starts."""
         if self._window is not None:
             self._disturbed = True
+            self._num_disturbed += 1
             self._window.stop()
             self._window = None
 
@@ -77,6 +92,11 @@ class Recorder:
         if self._window is None:
             return "plain"
         return self._window.kind if self._marking and not self._cut else "edge"
+
+    @property
+    def given_up(self) -> bool:
+        """Return whether the script's own profiler began so often that no window can be expected to be whole."""
+        return self._num_disturbed >= MAX_DISTURBED
 
     @property
     def without_timing(self) -> bool:
@@ -115,6 +135,13 @@ class Recorder:
                 again = yield from self._attempt(kind, num_steps, late, warm_up=warm_up)
                 if not again or self._together or (self._cut and (tries >= MAX_ATTEMPTS or late())):
                     break
+                if self.given_up:
+                    self._measured.notes.append(
+                        f"It began {self._num_disturbed} times while steps were being recorded, which ended the "
+                        f"recording of the {kind} window. Switch it off, or give the trace it writes to `diagnose "
+                        "analyze`."
+                    )
+                    break
         finally:
             if self._cut:
                 self._note_cut(kind)
@@ -126,10 +153,11 @@ class Recorder:
         self._disturbed = self._cut = False
         times: list[int] = []
         self._window = None if self._hooks.other_active() else self._start(kind, num_steps)
-        self._size = size = TraceSize(kind, self._highest.get(kind))
+        self._size = size = TraceSize(kind, self._highest.get(kind), self.script_heap)
         self._hooks.look()
         began, small = time.time_ns(), False
         try:
+            self._hooks.sampling(kind == "light" and self.keeps_parts)
             if warm_up:
                 yield  # recorded but not marked: the profiler's own first step is slow
             began = time.time_ns()
@@ -162,7 +190,7 @@ class Recorder:
     def _start(self, kind: WindowKind, num_steps: int) -> Window | None:
         self._hooks.say(f"capturing {num_steps} steps ({kind} window)")
         try:
-            window = Window(kind)
+            window = Window(kind, stacks=self.stacks)
             window.start()
         except Exception as error:  # the profiler failing must not end the user's script
             self._measured.notes.append(f"The profiler could not start ({first_line(error)}).")
@@ -175,7 +203,7 @@ class Recorder:
         began = time.monotonic()
         try:
             window.stop()
-            partial = self._cut and kind == "attribution" and bool(measured.light)
+            partial = self.keeps_parts or (self._cut and kind == "attribution" and bool(measured.light))
             had = len(measured.light if kind == "light" else measured.attribution)
             of_use = window.num_steps > had or (partial and kind not in measured.files)
             if not of_use and not self._cut:
@@ -194,7 +222,7 @@ class Recorder:
         measured.spans[kind] = span
         measured.flags[kind] = window.flags
         measured.mb[kind] = mb
-        measured.write_s_per_mb = (time.monotonic() - began) / mb if mb else 0.0
+        measured.write_s_per_mb = min((time.monotonic() - began) / mb, MAX_WRITE_S_PER_MB) if mb else 0.0
         if kind == "light":
             measured.light = times[: window.num_steps]
         else:
@@ -210,6 +238,8 @@ class Recorder:
             f"it holds {steps} whole steps"
             if steps
             else "lines and shapes come from a part of one step"
+            if kind in measured.files and kind == "attribution"
+            else "what is said is of a part of one step"
             if kind in measured.files
             else "it held no whole step and was dropped. Allow more, or mark shorter steps with diagnose.step()"
         )

@@ -36,6 +36,8 @@ __all__ = ["Session"]
 
 MAX_STOPS = 3  # a script that swallows BaseException thrice keeps running
 RUN_SAMPLER_MS = 20.0  # a long step of a tenth of a second still has five samples, for 0.3 % of a core
+QUICK_PATIENCE_S = 3.0  # for the end of the first step, with --quick
+LONG_STEP_S = 1.0  # too long to wait for several of them, with --quick
 RUN_DEPTH = 6  # lines of the user's code, the innermost and its callers
 MIN_MESSAGE_S = 1.0  # seconds between two lines about the same wait
 
@@ -68,25 +70,30 @@ class Session:
         self.precision: dict[str, object] = {}
         self.allocator_before: dict[str, int] = {}
         self.run_id = ""
-        self.steps_file = self.samples_file = self.lines_file = ""  # their names, "" where there was no sampler or no room
+        self.steps_file = self.samples_file = self.lines_file = (
+            ""  # their names, "" where there was no sampler or no room
+        )
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._lines = SourceLines(Path(self.cwd))
         self._say, self._stop = say, stop
         self._said: tuple[str, float] = ("", 0.0)
         self._stops = 0
+        self._cutting = self._at_once = False
         self._sampler: Sampler | None = None
         self._gc_watch = GcWatch(0)
         self._run_log = RunLog()
         self._run_sampler: Sampler | None = None  # while no window is open
         self._monitor: GpuMonitor | None = None
-        self._interrupt = StepInterrupt(lambda: self.plan.due_in if self.plan is not None else math.inf, self._in_step)
+        self._interrupt = StepInterrupt(self._due_in, self._in_step)
 
     def install(self) -> None:
         """Put hooks into torch once it is imported; a torch that takes none leaves the script alone."""
         try:
             self.other_profilers.watch()
             self.listener.install()
+            if self.options.quick:
+                self._interrupt.start()
         except (ImportError, AttributeError) as error:
             self.notes.append(f"This torch could not be hooked into fully ({error}).")
 
@@ -96,8 +103,8 @@ class Session:
             self._boundary(fresh=self.plan is None)
 
     def _boundary(self, fresh: bool) -> None:  # a callback
-        if self.plan is None or fresh:
-            self._begin()
+        if self.plan is None or (fresh and not self._at_once):
+            self._begin(at_once=self.options.quick and self._waited_s > LONG_STEP_S)
         else:
             self.plan.boundary()
         if self.plan is not None and self.plan.done:
@@ -107,8 +114,21 @@ class Session:
     def _stepped(self, took_ns: int, state: StepState) -> None:  # a callback
         self._run_log.add(time.time_ns(), took_ns, state, self.listener.phases.take())
 
-    def _begin(self) -> None:
-        """Start the plan at the first boundary of what is now taken for a step."""
+    @property
+    def _waited_s(self) -> float:
+        """Return the time since the first event that may end a step: at the first boundary, the length of a step."""
+        began = self.listener.first_event_at
+        return time.monotonic() - began if began is not None else 0.0
+
+    def _due_in(self) -> float:
+        if self.plan is not None:
+            return self.plan.due_in
+        if not self.options.quick or self.num_ranks > 1:
+            return math.inf
+        return QUICK_PATIENCE_S - self._waited_s  # quick recordings do not wait for the end of a long step
+
+    def _begin(self, *, at_once: bool = False) -> None:
+        """Start the plan at the first boundary of what is now taken for a step, or in the midst of a long one."""
         self.rank, self.num_ranks = rank_and_size()
         self.measured = Measurements()
         hooks = PlanHooks(
@@ -126,22 +146,33 @@ class Session:
             stepped=self._stepped,
         )
         self._run_log = RunLog()
-        first = self.plan is None
-        self.plan = Plan(self.options, hooks, self.measured)
-        if first:
+        if self.plan is None:
             self._interrupt.start()
             self._sample_run(on=True)
+        self._at_once = at_once and self.num_ranks == 1
+        self.plan = Plan(self.options, hooks, self.measured, at_once=self._at_once)
 
     def _in_step(self) -> None:
         """Act on a bound that is reached inside a step, unless the thread is inside a boundary or a backward pass."""
-        if self.plan is None or self.plan.done or self.listener.inside or in_backward():
+        if self._cutting or self.listener.inside or in_backward():
             return
-        if self.plan.cut() and self._stop is not None and not self.options.keep_going:
+        if self.plan is not None and self.plan.done:
+            return
+        self._cutting = True  # a profiler takes long to start and to stop, and the next signal must not break that off
+        try:
+            if self.plan is None:
+                self._begin(at_once=True)
+                return
+            over = self.plan.cut()
+        finally:
+            self._cutting = False
+        if over and self._stop is not None and not self.options.keep_going:
             self._leave_script()
 
     def _fix_steps(self) -> None:
         """Fix what a step is, and take down what the script runs with while its objects are alive."""
-        self.listener.lock()
+        if self.listener.finder.anchor is not None:
+            self.listener.lock()
         self.script_config.settle()
         self.gpus, self.precision = describe_gpus(), precision_flags()
         self.allocator_before = allocator_counters()
@@ -177,7 +208,7 @@ class Session:
             self._gc_watch.stop()
 
     def _sample_run(self, *, on: bool) -> None:
-        """Sample, a few times a second, what the thread does where no light window is open."""
+        """Sample, a few times a second, what the thread does where no timing window is open."""
         if not self.options.sampler:
             return
         if self._run_sampler is None:
@@ -221,7 +252,7 @@ class Session:
     def note_what_is_missing(self) -> None:
         """Note what is missing because the script ended early."""
         light = self.measured.light
-        if self.complete:
+        if self.complete or self.options.quick:
             return
         if "attribution" not in self.measured.files:
             self.notes.append("The script ended before the attribution window: stacks, shapes and lines are missing.")

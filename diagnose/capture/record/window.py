@@ -47,10 +47,11 @@ TORCH_TEMPORARY = ".tmp"  # what torch 2.13 appends to the name while it writes;
 class Window:
     """A profiler with step marks; ``num_steps`` counts the whole steps that it holds."""
 
-    def __init__(self, kind: WindowKind) -> None:
+    def __init__(self, kind: WindowKind, *, stacks: bool = True) -> None:
         from torch.profiler.profiler import _KinetoProfile
 
-        config, self.flags = _settings(kind)
+        flags = {**FLAGS[kind], "with_stack": FLAGS[kind]["with_stack"] and stacks}
+        config, self.flags = _settings(kind, flags)
         self.kind = kind
         self.num_steps = 0
         self._unfinished = ""
@@ -60,9 +61,9 @@ class Window:
             activities=_activities(),
             experimental_config=config,
             with_modules=False,
-            record_shapes=FLAGS[kind]["record_shapes"],
-            with_stack=FLAGS[kind]["with_stack"],
-            profile_memory=FLAGS[kind]["profile_memory"],
+            record_shapes=flags["record_shapes"],
+            with_stack=flags["with_stack"],
+            profile_memory=flags["profile_memory"],
         )
 
     def start(self) -> None:
@@ -123,7 +124,7 @@ class Window:
         return size
 
 
-def _settings(kind: WindowKind) -> tuple[Any, dict[str, object]]:
+def _settings(kind: WindowKind, flags: dict[str, bool]) -> tuple[Any, dict[str, object]]:
     """Return the experimental config with every wanted knob that this torch has, and all settings by name."""
     from torch._C import _profiler
 
@@ -131,7 +132,7 @@ def _settings(kind: WindowKind) -> tuple[Any, dict[str, object]]:
     text = make.__init__.__doc__ or ""
     known = set(re.findall(r"(\w+): bool", text))
     knobs = {name: value for name, value in KNOBS[kind].items() if name in known}
-    return make(**knobs), {**FLAGS[kind], **knobs, "with_modules": False}
+    return make(**knobs), {**flags, **knobs, "with_modules": False}
 
 
 def _activities() -> list[Any]:
@@ -205,7 +206,7 @@ def _with_marks(line: bytes, unfinished: str) -> bytes:
     """Return a line with the names of step marks as a reader expects them."""
     line = line.replace(b'"ProfilerStep#', _SCRIPTS_MARK)
     if unfinished:
-        line = line.replace(f'"{unfinished}"'.encode(), f'"UnfinishedProfilerStep#{unfinished[len(_MARK):]}"'.encode())
+        line = line.replace(f'"{unfinished}"'.encode(), f'"UnfinishedProfilerStep#{unfinished[len(_MARK) :]}"'.encode())
     return line.replace(f'"{_MARK}'.encode(), b'"ProfilerStep#')
 
 

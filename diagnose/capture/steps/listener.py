@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ class Listener:
         self.finder = StepFinder()
         self.phases = Phases()
         self.num_events = 0
+        self.first_event_at: float | None = None  # of an event or a backward pass, time.monotonic()
         self.installed = False
         self._step_on = step_on
         self._script_config = script_config
@@ -160,7 +162,12 @@ class Listener:
 
     def _backward_begins(self) -> None:
         if self._steps_here():
+            self._begins_to_work()
             self.phases.backward()
+
+    def _begins_to_work(self) -> None:
+        if self.first_event_at is None:
+            self.first_event_at = time.monotonic()
 
     def _leave_forward(self) -> None:
         """Stop watching forward calls where a better source exists and the user did not ask for them."""
@@ -178,6 +185,7 @@ class Listener:
         if not self.active or self._inside:
             return
         self.num_events += 1
+        self._begins_to_work()
         backward = in_backward()
         if backward and source == "forward":
             return  # activation checkpointing computes a part again

@@ -24,8 +24,13 @@ def watch_gradients(off: OnSwitch) -> Undo:
     """
     import torch
 
-    undo = [_watch_region(kind, off) for kind in (torch.no_grad, torch.inference_mode)]
-    return lambda: [each() for each in undo] and None
+    regions = [_watch_region(kind, off) for kind in (torch.no_grad, torch.inference_mode)]
+
+    def undo() -> None:
+        for forget in regions:
+            forget()
+
+    return undo
 
 
 def _watch_region(region: type, off: OnSwitch) -> Undo:
@@ -60,14 +65,14 @@ def _watch_region(region: type, off: OnSwitch) -> Undo:
 
 
 def watch_modes(switched: Callable[[Any, bool], None]) -> Undo:
-    """Report each call of ``module.train()`` or ``module.eval()`` that changes the module's mode, not its children's."""
+    """Report each call of ``module.train()`` or ``module.eval()`` that changes a module's mode; its children follow."""
     from torch.nn import Module
 
     original = Module.train
     busy = False
 
     @functools.wraps(original)
-    def watched(self: Any, mode: bool = True) -> Any:  # noqa: FBT001, FBT002  # torch's signature
+    def watched(self: Any, mode: bool = True) -> Any:  # torch's signature
         nonlocal busy
         if busy:
             return original(self, mode)

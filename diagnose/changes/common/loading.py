@@ -9,7 +9,17 @@ from diagnose.changes.common.change import other_training
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts
 
-__all__ = ["HIDDEN", "HIDDEN_WAITING", "PREFETCH_FACTOR", "THREADS", "loader_call", "number"]
+__all__ = [
+    "HIDDEN",
+    "HIDDEN_WAITING",
+    "MIN_GAIN",
+    "PREFETCH_FACTOR",
+    "THREADS",
+    "handover_ns",
+    "left_of_stall",
+    "loader_call",
+    "number",
+]
 
 # Of the stall, what is gone at least when workers keep up: fetching a batch from them, and the cores they take, cost.
 # Four workers left 2 % of it and nothing in the two published pairs without and with them (docs/savings.md).
@@ -27,9 +37,10 @@ def number(facts: Facts, key: str) -> float:
 
 
 # What handing a batch over from a worker costs the training process: a message of the queue, a file descriptor and a
-# mapping for each tensor, and its pages. Measured on two cores: 0.25 ms for one small tensor, 0.9 ms for eight, and
-# 8 ms for 32 MB.
-HANDOVER_NS, TENSOR_NS, BYTES_PER_NS = 150_000, 100_000, 4.0
+# mapping for each tensor, and its pages. CPU time on two busy cores: 0.6 ms for one or two small tensors, 3.3 ms for
+# eight, 5 ms for one of 8 MB that is also read; an idle machine needs about half.
+HANDOVER_NS, TENSOR_NS, BYTES_PER_NS = 200_000, 150_000, 3.0
+MIN_GAIN = 0.2  # of loading, that is left to be hidden once a batch's handing over is paid for
 
 
 def handover_ns(facts: Facts) -> float:

@@ -22,6 +22,20 @@ class Log:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.refused: list[str] = []
+        self._open: list[tuple[Callable[[], bool], str, str]] = []
+
+    def did_unless(self, fell_back: Callable[[], bool], what: str, why: str) -> None:
+        """Note a change that may take itself back while the script runs: `settle` asks whether it has."""
+        self._open.append((fell_back, what, why))
+
+    def settle(self) -> None:
+        """Note what became of the changes that could take themselves back; the script has ended."""
+        while self._open:
+            fell_back, what, why = self._open.pop(0)
+            if fell_back():
+                self.left(why)
+            else:
+                self.did(what)
 
     def did(self, what: str) -> None:
         """Note a change, once."""

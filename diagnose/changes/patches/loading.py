@@ -56,17 +56,22 @@ def more_workers(log: Log, options: Mapping[str, Any]) -> Undo:
 
 def concurrent_samples(log: Log, options: Mapping[str, Any]) -> Undo:
     """Let the samples of each batch of a map-style DataLoader be loaded by threads at the same time."""
-    from diagnose.kernels.concurrent_samples import ConcurrentSamples
+    from diagnose.changes.patches.noted_samples import NotedSamples
 
     threads = int(options.get("threads") or THREADS)
 
     def change(given: dict[str, Any]) -> None:
         try:
-            given["dataset"] = ConcurrentSamples(given["dataset"], threads=threads)
+            samples = NotedSamples(given["dataset"], threads=threads)
         except TypeError as error:
             log.left(f"a DataLoader: {error}")
-        else:
-            log.did(f"DataLoader: the samples of a batch are loaded by {threads} threads")
+            return
+        given["dataset"] = samples
+        log.did_unless(
+            samples.fell_back,
+            f"DataLoader: the samples of a batch are loaded by {threads} threads",
+            "a DataLoader whose dataset draws from the global random generators: its samples are loaded one by one",
+        )
 
     return _change_arguments(change)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,12 +18,19 @@ def checkpoint_blocks(log: Log, options: Mapping[str, Any]) -> Undo:  # the sign
     undo_blocks: list[Undo] = []
 
     def act(module: Any, args: tuple[Any, ...]) -> None:  # a Module and its arguments
+        from diagnose.kernels import checkpointing
+
         blocks = _repeated(module)
-        undo_blocks.extend(_recompute(block) for block in blocks)
-        if blocks:
-            log.did(f"{len(blocks)} blocks of {type(blocks[0]).__name__} are recomputed in the backward pass")
-        else:
+        names = [name for name, inner in module.named_modules() if any(inner is block for block in blocks)]
+        if not names:
             log.left("a model without repeated blocks in a ModuleList or Sequential")
+            return
+        try:
+            undo_blocks.append(checkpointing.checkpoint_blocks(module, blocks=names).undo)
+        except ValueError as error:
+            log.left(str(error))
+        else:
+            log.did(f"{len(names)} blocks of {type(blocks[0]).__name__} are recomputed in the backward pass")
 
     undo_hook = once_for_top_module(act)
 
@@ -47,26 +53,6 @@ def _repeated(module: Any) -> list[Any]:  # a Module
     return []
 
 
-def _recompute(block: Any) -> Undo:  # a Module
-    import torch
-    from torch.utils.checkpoint import checkpoint
-
-    forward = block.forward
-
-    @functools.wraps(forward)
-    def recomputed(*args: Any, **kwargs: Any) -> Any:  # the block's own
-        if not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-    block.forward = recomputed
-
-    def undo() -> None:
-        del block.forward
-
-    return undo
-
-
 def schedule_gc(log: Log, options: Mapping[str, Any]) -> Undo:
     """Freeze what lives after the warm-up, switch automatic collection off and collect every hundred steps."""
     from contextlib import ExitStack
@@ -76,14 +62,15 @@ def schedule_gc(log: Log, options: Mapping[str, Any]) -> Undo:
     from diagnose.kernels.gc_schedule import scheduled_gc
 
     stack = ExitStack()
-    collector = stack.enter_context(scheduled_gc(every=int(options.get("every") or 100)))
+    every = int(options.get("every") or 100)
+    collector = stack.enter_context(scheduled_gc(every=every))
 
     def stepped(optimizer: object, args: object, kwargs: object) -> None:  # torch's signature
         collector.step()
 
     stepped._torchdynamo_disable = True  # type: ignore[attr-defined]  # a function takes attributes
     handle = register_optimizer_step_post_hook(stepped)
-    log.did("garbage is collected every 100 steps; what lives after the warm-up is frozen")
+    log.did(f"garbage is collected every {every} steps; what lives after the warm-up is frozen")
 
     def undo() -> None:
         handle.remove()

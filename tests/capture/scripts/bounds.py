@@ -1,4 +1,4 @@
-"""Steps too large or too long for a bound: bounds.py frames | endless."""
+"""Steps too large or too long for a bound: bounds.py frames | operators | endless."""
 
 import sys
 import time
@@ -19,6 +19,10 @@ for step in range(100):
     if kind == "frames":
         for number in range(150_000):
             leaf(number)
+    if kind == "operators":
+        ones = torch.ones(2)
+        for _ in range(40_000):
+            ones = ones + 1
     while kind == "endless" and step > 2:  # before anything could be recorded
         time.sleep(0.01)
     model(torch.ones(2, 4)).sum().backward()

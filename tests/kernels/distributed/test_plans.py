@@ -1,4 +1,4 @@
-"""Which layers the common plan splits: whole pairs only, since half of one would give its neighbour a part of a tensor."""
+"""Which layers the common plan splits: whole pairs only, since half of one gives its neighbour a part of a tensor."""
 
 import pytest
 from torch import nn
@@ -36,7 +36,9 @@ ATTENTION = {"q_proj": (8, 8), "k_proj": (8, 4), "v_proj": (8, 4)}
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
 def test_common_plan(layers, columns, rows):
-    expected = {f"block.{name}": "column" for name in columns.split()} | {f"block.{name}": "row" for name in rows.split()}
+    expected = {f"block.{name}": "column" for name in columns.split()} | {
+        f"block.{name}": "row" for name in rows.split()
+    }
     assert planned(block(**layers), COMMON_PLAN) == expected
 
 
