@@ -4,10 +4,10 @@ What it does
     Gives the DataLoader workers. With w of them a batch arrives every load/w, and the rest of the step runs meanwhile.
 
 What to watch
-    Loading that computes shares the cores with the step, which keeps one: there are never more workers than the others.
-    Loading that waits needs none. The saving lies between all of the stall and what is left of it where load/w is longer
-    than the rest of the step, or where all cores together are. Workers are not prescribed where taking a batch from one
-    costs about what loading it does.
+    Loading that computes shares the cores with the step, which keeps one: workers are at most as many as the others.
+    Loading that waits needs none. The saving lies between all of the stall and what is left of it where load/w is
+    longer than the rest of the step, or where all cores together are. Workers are not prescribed where taking a batch
+    from one costs about what loading it does.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _FILES = """from concurrent.futures import ThreadPoolExecutor
 background = ThreadPoolExecutor(1)
 background.submit(save, {k: v.detach().to("cpu", copy=True) for k, v in model.state_dict().items()})"""
 # A thread would take turns with the training thread: only one of them runs Python at a time.
-_COMPUTES = """# it computes in Python: less of it (NumPy or tensor operators for loops), or another process, never a thread
+_COMPUTES = """# it computes in Python: less of it (NumPy or tensor operators for loops), or another process; no thread
 from concurrent.futures import ProcessPoolExecutor
 
 pool = ProcessPoolExecutor(1)

@@ -78,7 +78,7 @@ def test_workers_are_prescribed_with_the_scripts_own_arguments(late):
     assert p.needs.startswith("2 CPU cores")
 
 
-@pytest.mark.parametrize(("cpus", "least"), [(8, 0.85 * 790_000), (1, 210_000)])
+@pytest.mark.parametrize(("cpus", "least"), [(8, 0.85 * 790_000), (2, 580_000), (1, 0)])
 def test_loading_that_workers_cannot_hide_saves_less(recording, monkeypatch, cpus, least):
     monkeypatch.setattr("os.cpu_count", lambda: cpus)
     r = recording()
@@ -88,11 +88,11 @@ def test_loading_that_workers_cannot_hide_saves_less(recording, monkeypatch, cpu
     r.op("aten::relu", 890, 1000)
     r.kernel("relu", 900, 1000, launched=(890, 895))
     (p,) = r.prescribe("data-stall")
-    # one core loads 790 µs a batch, of which only the 210 µs of the step's other work hide anything
+    # of two cores one stays with the training: the other takes 790 µs a batch, 210 µs of which the rest of the step hides
     assert p.saves_ns == (pytest.approx(least), 790_000)
 
 
-@pytest.mark.parametrize(("running", "least", "said"), [(0, 0.9, True), (1, 0.2658, False)])
+@pytest.mark.parametrize(("running", "least", "said"), [(0, 0.9, True), (1, 0.0, False)])
 def test_loading_that_waits_needs_no_core_of_its_own(recording, monkeypatch, running, least, said):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     r = recording()
@@ -109,8 +109,8 @@ def test_loading_that_waits_needs_no_core_of_its_own(recording, monkeypatch, run
     assert [t.id for t in together] == ["concurrent-samples"] * said
 
 
-@pytest.mark.parametrize(("running", "workers"), [(0, 6), (1, 2)])
-def test_workers_that_compute_are_no_more_than_cores(recording, monkeypatch, running, workers):
+@pytest.mark.parametrize(("running", "workers"), [(0, 6), (1, 1)])
+def test_workers_that_compute_are_fewer_than_cores(recording, monkeypatch, running, workers):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     r = recording()
     r.told(loader={"dataset": "Images", "num_workers": 0})
@@ -122,7 +122,7 @@ def test_workers_that_compute_are_no_more_than_cores(recording, monkeypatch, run
     r.samples_every(50, 110, 880, ("data.py", 7, "__getitem__"), running)
     p = r.prescribe("data-stall")[0]
     assert p.arguments["workers"] == workers
-    assert p.needs.startswith("2 CPU cores" if running else "little CPU")
+    assert p.needs.startswith("1 CPU core beside" if running else "little CPU")
 
 
 @pytest.mark.parametrize(("size", "threads"), [(32, 8), (None, 8), (4, 4), (1, None)])
@@ -266,3 +266,10 @@ def test_more_workers_than_a_trace_shows_are_twice_as_many_at_least(recording):
     p = r.prescribe("data-stall")[0]
     rest = 1_000_000 - lost
     assert p.saves_ns == (pytest.approx(0.85 * (lost - (500_000 - rest))), pytest.approx(lost))
+
+
+@pytest.mark.parametrize(("tensors", "batch_bytes", "ids"), [(1, 4096, ["load-in-workers"]), (8, 4096, [])])
+def test_workers_that_cost_more_than_loading_are_not_prescribed(late, tensors, batch_bytes, ids):
+    late.told(loader={"num_workers": 0, "batch_tensors": tensors, "batch_bytes": batch_bytes})
+    r = loading(late, end=690)  # 390 µs; taking eight tensors from a worker takes 1.4 ms
+    assert [p.id for p in r.prescribe("data-stall")] == ids

@@ -1,4 +1,4 @@
-"""Hooks into what changes are made to: constructors of DataLoader, optimizers, DistributedDataParallel; first batches."""
+"""Hooks into what changes edit: constructors of DataLoader, optimizers and DistributedDataParallel; first batches."""
 
 from __future__ import annotations
 

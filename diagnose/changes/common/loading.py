@@ -44,8 +44,10 @@ MIN_GAIN = 0.2  # of loading, that is left to be hidden once a batch's handing o
 
 
 def handover_ns(facts: Facts) -> float:
-    """Return what it costs the training process to take one batch from a worker."""
-    tensors = number(facts, "batch_tensors") or 2
+    """Return what it costs the training process to take one batch from a worker, 0 where its size is not known."""
+    tensors = number(facts, "batch_tensors")
+    if not tensors:
+        return 0.0
     return HANDOVER_NS + TENSOR_NS * tensors + number(facts, "batch_bytes") / BYTES_PER_NS
 
 
