@@ -29,8 +29,10 @@ MAX_NS = 200_000
 MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 _MODULE = re.compile(r"^nn\.Module: |torch/nn/modules/module\.py")
+_BACKWARD = re.compile(r"torch/autograd/.*: (backward|grad|_engine_run_backward)$")
 _LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
 READ = "aten::item"
+ENGINE = "autograd::engine::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ def _all_called(t: Tables) -> Rows:
     """Return the operators of the training thread that Python calls, not other operators, outside the optimizer."""
     rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
     outer = layers(t.trace, rows).rows[0] if len(rows) else rows
+    outer = outer[[not t.name(row).startswith(ENGINE) for row in outer.tolist()]]
     start = t.trace.events.start[outer]
     spans = updates(t)
     at = np.searchsorted(spans.start, start, side="right") - 1
@@ -148,10 +151,10 @@ def _all_called(t: Tables) -> Rows:
 def _owner(frames: list[str]) -> _Owner | None:
     """Return the user's function that calls an operator, and whether a module calls that; innermost frame first.
 
-    None where one of torch's own modules stands between: that is a layer, and no call of the function's own.
+    None where one of torch's own modules stands between, or a backward pass: that is no call of the function's own.
     """
     for at, frame in enumerate(frames):
-        if _MODULE.search(frame):
+        if _MODULE.search(frame) or _BACKWARD.search(frame):
             return None
         match = _FRAME.match(frame)
         if match and not _LIBRARY.search(match["file"]):

@@ -88,7 +88,7 @@ def test_loading_that_workers_cannot_hide_saves_less(recording, monkeypatch, cpu
     r.op("aten::relu", 890, 1000)
     r.kernel("relu", 900, 1000, launched=(890, 895))
     (p,) = r.prescribe("data-stall")
-    # of two cores one stays with the training: the other takes 790 µs a batch, 210 µs of which the rest of the step hides
+    # of two cores one stays with the training: of 790 µs that the other takes, the rest of the step hides 210
     assert p.saves_ns == (pytest.approx(least), 790_000)
 
 

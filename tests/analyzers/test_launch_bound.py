@@ -154,3 +154,13 @@ def test_operators_of_a_layer_are_no_call_of_the_function_above_it(recording):
     for i in range(120):
         r.op("aten::linear", i * 100.0, i * 100.0 + 95)
     assert "launch-bound" not in r.booked()
+
+
+def test_a_backward_pass_is_no_loop_of_the_function_that_starts_it(recording):
+    r = recording(devices=())
+    r.step(1, 0, 12_000)
+    r.frame("train.py(3): main", 0, 12_000)
+    r.frame("torch/autograd/__init__.py(243): backward", 0, 11_900)
+    for i in range(119):
+        r.op("autograd::engine::evaluate_function: MulBackward0" if i % 2 else "aten::mul", i * 100.0, i * 100.0 + 95)
+    assert "launch-bound" not in r.booked()

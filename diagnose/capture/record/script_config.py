@@ -53,6 +53,11 @@ class ScriptConfig:
             if call is not None:
                 self._made[name, id(of)] = _reference(of), call
 
+    @property
+    def calls(self) -> list[Mapping[str, object]]:
+        """Return every call that was taken down."""
+        return [call for _, call in self._made.values()]
+
     def _call(self, name: str, of: object) -> Mapping[str, object] | None:
         """Return the call taken down for an object that is alive: another may have had its address before."""
         reference, call = self._made.get((name, id(of)), (None, None))
