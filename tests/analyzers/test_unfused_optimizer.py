@@ -109,3 +109,29 @@ def test_what_a_closure_computes_within_the_step_is_not_the_optimizers(recording
     for i in range(60):
         r.op("aten::addcmul_", 9000 + 10 * i, 9010 + 10 * i)
     assert r.booked()["unfused-optimizer"] == 2_000_000  # from the last gradient to the end of the step
+
+
+def test_parameter_groups_are_kept(recording):
+    r = looping(recording)
+    r.told(optimizer={"class": "AdamW", "module": "torch.optim.adamw", "num_groups": 2})
+    (p,) = r.prescribe("unfused-optimizer")
+    assert p.after == "optimizer = torch.optim.AdamW(param_groups, lr=lr, fused=True)"
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("MyAdam", "__main__"), ("AdamW", "project.optim"), ("SparseAdam", "torch.optim.sparse_adam")]
+)
+def test_a_class_of_the_authors_own_takes_no_argument_of_torchs(recording, name, module):
+    r = looping(recording, name=f"Optimizer.step#{name}.step")
+    r.told(optimizer={"class": name, "module": module})
+    found = r.prescribe("unfused-optimizer")
+    assert [p.title for p in found] == [f"Let {name} update all tensors of a group with each call"] * (
+        not module.startswith("torch")
+    )
+    assert not any("torch.optim." in p.after for p in found)
+
+
+def test_a_step_that_calls_the_model_again_is_no_loop_over_parameters(recording):
+    r = looping(recording, name="Optimizer.step#LBFGS.step")
+    r.op("autograd::engine::evaluate_function: MulBackward0", 600, 602)
+    assert "unfused-optimizer" not in r.booked()
