@@ -33,6 +33,7 @@ META = RuleMeta(
     id="at-roofline",
     kind="kernel",
     order=130,
+    needs="shapes on a known device",
 )
 MIN_COVERED = 0.6  # of the busy time: most of what the device does must be known to say so
 

@@ -27,6 +27,7 @@ META = RuleMeta(
     kind="state",
     order=60,
     changes=("expandable-segments",),
+    needs="memory events",
 )
 MIN_RESERVED_SHARE = 0.6  # of the device; below this it does no harm
 MIN_UNUSED_SHARE = 1 / 3

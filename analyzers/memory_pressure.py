@@ -28,6 +28,7 @@ META = RuleMeta(
     kind="state",
     order=50,
     changes=("expandable-segments", "checkpoint-blocks"),
+    needs="memory events",
 )
 MIN_RESERVED_SHARE = 0.97  # of the device: the driver and the context take the rest
 

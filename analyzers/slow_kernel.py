@@ -43,6 +43,7 @@ META = RuleMeta(
     kind="kernel",
     order=120,
     changes=("other-attention", "autotune-kernels"),
+    needs="shapes on a known device",
 )
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 MAX_SHOWN = 3

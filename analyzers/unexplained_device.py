@@ -26,7 +26,7 @@ META = RuleMeta(
     id="unexplained-device",
     kind="idle",
     order=190,
-    legend=Legend("the task was queued; the trace does not say what held it", "#b3bac4"),
+    legend=Legend("queued; the trace does not show what held it", "#b3bac4"),
     explains=False,
 )
 

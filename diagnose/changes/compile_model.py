@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import to_an_eager_model
+from diagnose.changes.common.applies import to_a_model_of_the_script
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
 
@@ -45,7 +45,7 @@ def _applies(program: Program, finding: Finding) -> str:
     issuer = finding.facts.get("issuer")
     if isinstance(issuer, Mapping) and not issuer.get("in_model"):
         return "the operators are called by the script's own loop, outside the model"
-    return to_an_eager_model(program, finding)
+    return to_a_model_of_the_script(program, finding)
 
 
 CHANGE = Change(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from diagnose.analyzers import RANK_RULES
+from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary
 from diagnose.model.events import Note
+from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.rank import analyze_rank, build_tables, noting
-from diagnose.pipeline.verdict import headline
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.skew import Skew, skew_of
 from diagnose.tables.thresholds import THRESHOLDS
@@ -74,7 +76,12 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     with noting("program", notes):
         program = program_of(tables[shown])
     answer = _with(each[shown], found, notes, program, is_one=late is not None)
-    return replace(answer, ranks=ranks, trust=(*answer.trust, *(note for note in notes if note not in answer.trust)))
+    return replace(
+        answer,
+        ranks=ranks,
+        checked=(*answer.checked, *(rule.META.id for rule in RANK_RULES)),
+        trust=(*answer.trust, *(note for note in notes if note not in answer.trust)),
+    )
 
 
 def _costly(skew: Skew, each: Sequence[Diagnosis]) -> Skew:
@@ -109,10 +116,17 @@ def _with(
     for rule in RANK_RULES if not (is_one and first is own) else ():
         with noting(rule.META.id, notes):
             prescribed += [p for f in found if f.rule == rule.META.id for p in prescribe(f, answer.step_ns, program)]
+    again = tuple(takewhile(lambda p: CHANGES[p.id].records is not None, answer.prescriptions))
+    others = [p for p in (*answer.prescriptions, *prescribed) if p not in again]
+    in_order = (*again, *sorted(others, key=lambda p: -sum(p.saves_ns)))
+    told = Answer(
+        answer.verdict, answer.queue, answer.step_ns, answer.partition, answer.idle_by_cause, ordered, in_order
+    )
     return replace(
         answer,
-        headline=headline(answer.verdict, answer.queue, answer.step_ns, first),
+        headline=headline(told, first),
+        summary=summary(told, first),
         findings=tuple(ordered),
         dominant=first.rule,
-        prescriptions=(*answer.prescriptions, *prescribed),
+        prescriptions=in_order,
     )

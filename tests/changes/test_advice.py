@@ -35,5 +35,5 @@ def test_tiny_gradients_are_not_sent_in_16_bits(sent, prescribed):
 
 
 def test_an_optimizer_is_not_moved_to_the_device():
-    finding = Finding("host-compute", "", 5e6, where=(Where("train.py", 7, op="Optimizer.zero_grad#SGD.zero_grad"),))
+    finding = Finding("host-compute", "", 5e6, facts={"operator": "Optimizer.zero_grad#SGD.zero_grad"})
     assert prescribe(finding, 10e6) == []

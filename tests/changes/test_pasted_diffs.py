@@ -1,4 +1,4 @@
-"""The printed diff of a script applies to it, and the script runs with it: fixtures, and scripts as users write them."""
+"""The printed diff of a script applies, and the script runs with it: fixtures, and scripts as users write them."""
 
 import json
 import subprocess
