@@ -2,7 +2,8 @@
 
 For each script: are the steps those of its author, are its phases told apart, is the dominant finding the planted one,
 does it name the exact line, does the printed diff apply and does the changed script still run; with ``--prove``, was a
-change tried. Exits 1 where fewer rows than ``--bar`` of those scored are right throughout.
+change tried. Exits 1 where steps are not the author's, where a diff does not apply or breaks the script, which no load
+of the machine excuses, and where a smaller share of the rows than ``--bar`` is right throughout.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ MINOR = 0.1  # of the step: where nothing is planted, less may be claimed (torch
 MIN_PHASE = 0.01  # share of the run: less is setting up
 ALWAYS = frozenset({"training", "loading", "other"})
 RUNS_SECONDS = 12  # a changed script runs where it is still at work, or ended well, after so long
+CERTAIN = frozenset({"steps", "applies", "runs"})  # columns that do not rest on times
 BUDGET = "90s"
 RIGHT, WRONG, OPEN = "yes", "no", "n/a"
 COLUMNS = ("steps", "phases", "dominant", "line", "advice", "applies", "runs", "prove")
@@ -86,8 +88,9 @@ def main() -> int:
     if options.write:
         options.write.write_text(text, encoding="utf-8")
     print(text)
-    scored = [row for row in rows if row.found]
-    return 0 if not scored or sum(not row.wrong for row in scored) >= options.bar * len(scored) else 1
+    broken = [row.name for row in rows if set(row.wrong) & CERTAIN]
+    right = sum(not row.wrong for row in rows)
+    return 1 if broken or right < options.bar * len(rows) else 0
 
 
 def _chosen(only: list[str], number: int | None, seed: str) -> list[Script]:

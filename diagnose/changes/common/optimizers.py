@@ -76,8 +76,9 @@ def _is_of_torch(name: str, finding: Finding) -> bool:
 
 
 def _of_the_authors_own(name: str, finding: Finding) -> Advice | None:
-    if str(finding.facts.get("module", "")).startswith("torch.optim"):
-        return None  # SparseAdam, LBFGS: no call of theirs takes other arguments
+    module = finding.facts.get("module")
+    if not isinstance(module, str) or module.startswith("torch.optim"):
+        return None  # not known, or SparseAdam: no call of theirs takes other arguments
     place = own_place(finding)
     return Advice(
         title=f"Let {name} update all tensors of a group with each call",
