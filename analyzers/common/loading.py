@@ -74,7 +74,7 @@ def _inside(t: Tables, fetch: int) -> list[str]:
 
 
 def loading_evidence(facts: Facts) -> list[str]:
-    """Say what one batch costs and how it is loaded."""
+    """State what one batch costs and how it is loaded."""
     how = "in the main process" if facts["single_process"] else "by worker processes"
     workers = facts.get("num_workers")
     said = f" (num_workers={workers})" if workers is not None else ""

@@ -66,7 +66,7 @@ _MAX_STACK = 12
 
 
 def is_user_file(file: str) -> bool:
-    """Tell whether a file is the user's own: neither torch, nor an installed package, nor the standard library."""
+    """Return whether a file is the user's own: neither torch, nor an installed package, nor the standard library."""
     if _LIBRARY.search(file):
         return False
     path = PurePosixPath(file)

@@ -57,7 +57,7 @@ def _holds_backward(t: Tables) -> bool:
 
 
 def is_loop(t: Tables) -> bool:
-    """Tell whether the optimizer's step launches kernels tensor by tensor."""
+    """Return whether the optimizer's step launches kernels tensor by tensor."""
     facts = optimizer_facts(t)
     if facts["calls_model"]:
         return False

@@ -322,7 +322,7 @@ class Diagnosis:
 def _link_to(pages: Sequence[Path]) -> str:
     """Return the line below a report without charts: where they are, or how to get them."""
     if not pages:
-        return "<p>With its charts: <code>diagnosis.to_html(\"report.html\")</code> writes the whole report.</p>"
+        return '<p>With its charts: <code>diagnosis.to_html("report.html")</code> writes the whole report.</p>'
     name = escape(pages[-1].as_posix())
     return f'<p>With its charts: <a href="{name}" target="_blank">{name}</a></p>'
 

@@ -1,4 +1,4 @@
-"""One rank: every rule speaks once, what they found is ordered, and what the file cannot tell is said."""
+"""Run all rules on one rank, rank their findings, and state what the file does not show."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _Part = TypeVar("_Part")
 def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
     """Return the tables of a trace, with the idle rules that fit it: the device's, or the host's own.
 
-    A rule whose claim fails claims nothing, and is said in ``notes``.
+    A rule whose claim fails claims nothing, and is named in ``notes``.
     """
     notes = [] if notes is None else notes
     has_device = Tables(capture, trace).device_id >= 0
@@ -88,7 +88,7 @@ class RankFindings(NamedTuple):
 
 
 def find_in_rank(capture: Capture) -> RankFindings:
-    """Let every rule speak on one rank's timing trace; names and lines come from its attribution trace, if any."""
+    """Run all rules on one rank's timing trace; names and lines come from its attribution trace, if any."""
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
     with noting("trust", notes):

@@ -1,4 +1,4 @@
-"""From captures to the diagnosis: examine each rank, let every rule speak, order what they found."""
+"""From captures to the diagnosis: run all rules on each rank, compare the ranks, rank the findings."""
 
 from __future__ import annotations
 

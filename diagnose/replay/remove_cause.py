@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered, union
 from diagnose.model.rules import HOST_WORK, Cause
@@ -18,8 +19,6 @@ from diagnose.tables.host_work import host_work
 from diagnose.tables.syncs import RETURN_NS, blocking_calls
 
 __all__ = ["remove_cause", "syncs_before"]
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:

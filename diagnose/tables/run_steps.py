@@ -11,15 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
 from diagnose.tables import Tables, shared_table
 
 __all__ = ["LIGHT", "PHASES", "Stall", "Variation", "lines_in", "phase_shares", "phase_steps", "stalls", "variation"]
-
-Floats = npt.NDArray[np.float64]
 
 PHASES = ("training", "loading", "evaluation", "rollout", "inference", "checkpoint", "other")
 """What a step's time goes into; the first is what is left, and is inference where nothing is trained."""

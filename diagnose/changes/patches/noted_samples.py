@@ -21,7 +21,7 @@ class NotedSamples(ConcurrentSamples[Any]):
         self._note = torch.zeros(1, dtype=torch.uint8).share_memory_()
 
     def fell_back(self) -> bool:
-        """Tell whether any process found that samples draw random numbers, and loads them one by one."""
+        """Return whether any process found that samples draw random numbers, and loads them one by one."""
         return bool(self._note.item())
 
     def _first(self, indices: Sequence[Any]) -> list[Any]:
