@@ -131,6 +131,8 @@ class Prescription:
     basis: Literal["replay", "bound"] = "bound"  # saves_ns is replayed, or bounded by what the finding lost
     assumes: str = ""  # what the two ends of saves_ns rest on, one sentence
     arguments: Facts = field(default_factory=dict)  # what `diagnose prove` applies it with, such as {"workers": 4}
+    edits: tuple[Where, ...] = ()  # the lines of the script to edit, where the capture holds them
+    diff: str = ""  # the edit as a unified diff of the script, as git applies it
 
 
 @dataclass(frozen=True, slots=True)
