@@ -98,14 +98,14 @@ def shorten_tasks(graph: Graph, rows: npt.NDArray[np.intp], less: npt.NDArray[np
     return replace(graph, duration=duration)
 
 
-def scale_pauses(graph: Graph, rows: Index, factor: float) -> Graph:
+def scale_pauses(graph: Graph, rows: Rows, factor: float) -> Graph:
     """Make the pauses on a stream before the tasks of the given rows of the trace take ``factor`` of their time."""
     before = graph.is_task[graph.dst] & (graph.kind == Edge.STREAM)
     hit = before & np.isin(graph.row[graph.dst], rows)
     return replace(graph, delay=np.where(hit, graph.delay * factor, graph.delay))
 
 
-def shorten_calls(graph: Graph, calls: Index, share: Floats) -> Graph:
+def shorten_calls(graph: Graph, calls: Rows, share: Floats) -> Graph:
     """Take a share of what each of the blocking calls (rows of the trace, sorted) costs beside what it waits for."""
     at = np.minimum(np.searchsorted(calls, graph.row[graph.dst]), len(calls) - 1)
     hit = (graph.kind == Edge.CALL) & (calls[at] == graph.row[graph.dst])
