@@ -30,6 +30,7 @@ META = RuleMeta(
     kind="run",
     order=10,
     legend=Legend("one step in many was much longer", "#c2577a"),
+    needs="steps of the whole run",
 )
 MIN_SHARE = 0.01  # of the run's time, as findings need of the step
 WHAT = {

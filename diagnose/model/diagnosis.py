@@ -5,9 +5,8 @@ Times are nanoseconds (reports show milliseconds); shares are fractions of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from html import escape
 from os import PathLike
 from pathlib import Path
 from statistics import median
@@ -22,7 +21,7 @@ from diagnose.model.files import write_file
 from diagnose.model.rules import Legend
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import Memory, Picture, Roofline
+    from diagnose.model.charts import KernelTime, Memory, Picture, Roofline
     from diagnose.model.forecast import CriticalPath, Waterfall
 
 __all__ = [
@@ -54,7 +53,11 @@ NO_TASKS.flags.writeable = False
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place in the user's program; each field None where the trace does not show it."""
+    """The place in the user's program; each field None where the trace does not show it.
+
+    It is the innermost frame of the user's own files; what a library or generated code runs inside it stands beside it.
+    Where no such frame was recorded it is the innermost frame of a library.
+    """
 
     file: str | None = None
     line: int | None = None
@@ -62,6 +65,8 @@ class Where:
     op: str | None = None  # the outermost operator or annotation, such as aten::item
     stack: tuple[str, ...] = ()  # innermost first, "file(line): function" or an op's name
     code: str | None = None  # the text of the line, where the capture holds it
+    library: str | None = field(default=None, compare=False)  # "file:line in function" that it ran inside the line
+    caller: Literal["", "module", "hook"] = field(default="", compare=False)  # what called it, as far as it matters
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,11 @@ class Finding:
         """Return what it costs, as a share of the recorded steps or of the run that it was found in."""
         return self.lost_ns / step_ns if self.share is None else self.share
 
+    @property
+    def gain_ns(self) -> float:
+        """Return what removing the cause saves a step, as far as that was replayed, else what it costs."""
+        return self.lost_ns if self.relief_ns is None else self.relief_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Prescription:
@@ -121,6 +131,8 @@ class Prescription:
     basis: Literal["replay", "bound"] = "bound"  # saves_ns is replayed, or bounded by what the finding lost
     assumes: str = ""  # what the two ends of saves_ns rest on, one sentence
     arguments: Facts = field(default_factory=dict)  # what `diagnose prove` applies it with, such as {"workers": 4}
+    edits: tuple[Where, ...] = ()  # the lines of the script to edit, where the capture holds them
+    diff: str = ""  # the edit as a unified diff of the script, as git applies it
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +272,13 @@ class Diagnosis:
     waterfall: Waterfall | None = None
     roofline: Roofline | None = None  # None for an unknown device, or without shapes
     memory: Memory | None = None  # None without memory events
+    kernels: tuple[KernelTime, ...] = ()  # what the device spends its time on, the most expensive first
+    summary: tuple[str, ...] = ()  # three lines at most: the queue, the largest cost, the first change
+    checked: tuple[str, ...] = ()  # the rules that were applied
+    not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
-    _pages: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)  # that it was written to
+    pages: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)  # that it was written to
 
     @property
     def steps(self) -> int:
@@ -287,7 +303,7 @@ class Diagnosis:
         if path is None:
             return text
         write_file(path, text, force=force)
-        self._pages.append(Path(path))
+        self.pages.append(Path(path))
         return Path(path)
 
     def to_json(self) -> str:
@@ -299,27 +315,15 @@ class Diagnosis:
         print(_renderers().text(self))
 
     def _repr_html_(self) -> str:
-        """Return the report for a notebook, without its charts, in a frame, so that neither page styles the other.
-
-        A notebook keeps what it shows; the whole page has some megabytes of charts.
-        """
-        frame = '<iframe srcdoc="{}" style="width: 100%; height: 800px; border: 0"></iframe>'
-        return frame.format(escape(_renderers().inline(self))) + _link_to(self._pages)
-
-
-def _link_to(pages: Sequence[Path]) -> str:
-    """Return the line below a report without charts: where they are, or how to get them."""
-    if not pages:
-        return "<p>With its charts: <code>diagnosis.to_html(\"report.html\")</code> writes the whole report.</p>"
-    name = escape(pages[-1].as_posix())
-    return f'<p>With its charts: <a href="{name}" target="_blank">{name}</a></p>'
+        """Return the report for a notebook: without its charts, in a frame."""
+        return _renderers().notebook(self)
 
 
 class Renderers(NamedTuple):
     """The functions that turn a diagnosis into text; diagnose.api binds them, as this type imports no report."""
 
     html: Callable[[Diagnosis], str]
-    inline: Callable[[Diagnosis], str]  # the same without charts
+    notebook: Callable[[Diagnosis], str]
     json: Callable[[Diagnosis], str]
     text: Callable[[Diagnosis], str]
 

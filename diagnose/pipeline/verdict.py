@@ -1,4 +1,4 @@
-"""The first answer: is the queue shallow, full, or deep with gaps; and the sentence that states it.
+"""The first answer: is the queue shallow, full, or deep with gaps; and which finding answers for it.
 
 What decides is the depth of the queue while the device works (its median over time), never a count of tasks and never
 the idle share alone. On 94 real timelines of V100 to B200, MI250 and MI300X with more than half idle it was 1 to 8
@@ -14,9 +14,7 @@ from diagnose.model.diagnosis import Finding, Partition, Queue, Verdict
 from diagnose.model.rules import RuleMeta
 from diagnose.tables.thresholds import THRESHOLDS, Thresholds
 
-__all__ = ["dominant", "headline", "is_shallow", "matches_verdict", "verdict"]
-
-NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
+__all__ = ["dominant", "is_shallow", "matches_verdict", "verdict"]
 
 
 def verdict(
@@ -59,7 +57,8 @@ def dominant(
 ) -> Finding | None:
     """Return the finding that answers: what the whole run shows, where that costs most, else one of the step."""
     of_step = _of_step(found, [f for f in findings if f.share is None], step_ns, num_steps, at)
-    of_run = max((f for f in findings if f.share is not None), key=lambda f: f.share_of(step_ns), default=None)
+    of_all = [f for f in findings if f.share is not None and f.confidence != "low"]  # low: it came once
+    of_run = max(of_all, key=lambda f: f.share_of(step_ns), default=None)
     if of_run is None or of_run.share_of(step_ns) < at.known_share:
         return of_step
     if of_step is None:
@@ -140,31 +139,3 @@ def _is_waste(finding: Finding) -> bool:
     """Return whether it is waiting that a full device need not have, and that recording does not make longer."""
     rule = META[finding.rule]
     return _is_waiting(finding) and finding.relief_ns is not None and not rule.inflated and rule.cause != "pause"
-
-
-def headline(found: Verdict, queue: Queue | None, step_ns: float, largest: Finding | None) -> str:
-    """Return the verdict in one sentence; the verdict's own word stands before it in every report."""
-    step = f"{step_ns / 1e6:.1f} ms step"
-    if queue is None:
-        state = f"CPU-only recording: {step_ns / 1e6:.1f} ms per step"
-    elif found == "kernel-bound":
-        state = f"The GPU is busy {queue.busy_share:.0%} of each {step}"
-    elif found == "cpu-bound":
-        state = f"The GPU is idle {queue.idle_share:.0%} of each {step} because the host does not keep its queue filled"
-    elif is_shallow(queue) or queue.busy_depth_p50 is None:
-        state = f"The GPU is idle {queue.idle_share:.0%} of each {step}"
-    else:
-        state = (
-            f"The GPU is idle {queue.idle_share:.0%} of each {step}, in gaps of a queue otherwise "
-            f"{queue.busy_depth_p50:,.0f} launches deep"
-        )
-    if largest is None:
-        return f"{state}, and nothing stands out as waste."
-    of = "step" if largest.share is None else "run"
-    return f"{state}; the largest cost: {_lower(largest.title)} ({largest.share_of(step_ns):.0%} of the {of})."
-
-
-def _lower(title: str) -> str:
-    """Return a title as it goes on within a sentence; names keep their capital."""
-    first = title.split(" ", 1)[0].removesuffix("'s")
-    return title if first in NAMES or first != first.capitalize() else title[0].lower() + title[1:]

@@ -19,7 +19,7 @@ def test_the_gap_after_a_wait_is_the_waits(late):
     assert (finding.lost_ns, finding.count, finding.total_ns, finding.median_ns) == (400_000, 1, 400_000, 400_000)
     assert finding.confidence == "high"
     assert finding.evidence == (
-        "1 idle regions over 1 step, 0.40 ms in all: 0.40 ms of each step (40.0%).",
+        "1 idle gap in 1 step: 400 µs of each step (40.0 %).",
         "1.0 blocking calls a step; the idle begins as these return: cudaStreamSynchronize (1×).",
     )
     example = finding.examples[0]
@@ -149,3 +149,25 @@ def test_calls_outside_the_window_do_not_count(late):
     late.runtime("cudaDeviceSynchronize", -500, -400)
     late.runtime("cudaDeviceSynchronize", 5000, 5001)
     assert synced(late).find("host-sync").evidence[1].startswith("1.0 blocking calls a step")
+
+
+def test_a_wait_for_a_copy_to_the_device(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 200, launched=(-20, -15))
+    r.op("aten::to", 204, 312)
+    r.copy("Memcpy HtoD (Pageable -> Device)", 210, 300, launched=(206, 209))
+    r.runtime("cudaStreamSynchronize", 210, 310)
+    r.op("aten::mm", 312, 1000)
+    r.kernel("relu", 700, 1000, launched=(690, 695))
+    assert r.find("host-sync").facts == {"to_device": 1.0, "feeds_exchange": 0.0}
+    assert [p.id for p in r.prescribe("host-sync")] == ["prefetch-to-device"]
+
+
+def test_a_wait_for_the_sizes_of_an_exchange(late):
+    synced(late)
+    late.annotation("## sparse_data_dist ##", 205, 500)
+    assert late.find("host-sync").facts["feeds_exchange"] == 0.0
+    late.op("record_param_comms", 400, 420)
+    assert late.find("host-sync").facts["feeds_exchange"] == 1.0
+    assert late.prescribe("host-sync") == []

@@ -38,8 +38,8 @@ def test_the_frame_names_the_line(late):
     (p,) = late.prescribe("python-stall")
     assert p.id == "python-off-the-loop"
     assert p.title == "Move the Python work at train.py:40 off the training thread"
-    assert p.saves_ns == (312_000, 390_000)
-    assert p.predicted_step_ns == 1_000_000 - 351_000
+    assert p.saves_ns == (331_500, 390_000)
+    assert p.predicted_step_ns == 1_000_000 - 360_750
 
 
 def test_frames_of_the_library_are_not_the_users(late):

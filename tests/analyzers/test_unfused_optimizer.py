@@ -142,3 +142,29 @@ def test_separate_passes_on_a_full_device_cost_two_thirds_of_their_time(recordin
 )
 def test_when_passes_are_no_waste(recording, options):
     assert queued(recording, **options).find("unfused-optimizer") is None
+
+
+def test_parameter_groups_are_kept(recording):
+    r = looping(recording)
+    r.told(optimizer={"class": "AdamW", "module": "torch.optim.adamw", "num_groups": 2})
+    (p,) = r.prescribe("unfused-optimizer")
+    assert p.after == "optimizer = torch.optim.AdamW(param_groups, lr=lr, fused=True)"
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("MyAdam", "__main__"), ("AdamW", "project.optim"), ("SparseAdam", "torch.optim.sparse_adam")]
+)
+def test_a_class_of_the_authors_own_takes_no_argument_of_torchs(recording, name, module):
+    r = looping(recording, name=f"Optimizer.step#{name}.step")
+    r.told(optimizer={"class": name, "module": module})
+    found = r.prescribe("unfused-optimizer")
+    assert [p.title for p in found] == [f"Let {name} update all tensors of a group with each call"] * (
+        not module.startswith("torch")
+    )
+    assert not any("torch.optim." in p.after for p in found)
+
+
+def test_a_step_that_calls_the_model_again_is_no_loop_over_parameters(recording):
+    r = looping(recording, name="Optimizer.step#LBFGS.step")
+    r.op("autograd::engine::evaluate_function: MulBackward0", 600, 602)
+    assert "unfused-optimizer" not in r.booked()

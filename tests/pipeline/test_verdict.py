@@ -1,4 +1,4 @@
-"""The verdict: shallow, full, or deep with gaps; the finding that answers; and the sentence."""
+"""The verdict: shallow, full, or deep with gaps; and the finding that answers."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.analyzers import META
 from diagnose.model.diagnosis import Finding, Partition, Queue
-from diagnose.pipeline.verdict import dominant, headline, matches_verdict, verdict
+from diagnose.pipeline.verdict import dominant, matches_verdict, verdict
 
 
 def queue(idle, *, depth=50.0, late=0.0):
@@ -141,29 +141,3 @@ def test_beside_a_full_device_a_wait_answers_that_makes_the_step_longer(finding,
 )
 def test_what_lies_where_the_verdict_points(found, rule, expected):
     assert matches_verdict(found, META[rule]) == expected
-
-
-SYNC = Finding("host-sync", "The host waits", 400_000.0)
-
-
-@pytest.mark.parametrize(
-    ("found", "idle", "start"),
-    [
-        ("kernel-bound", 0.1, "The GPU is busy 90% of each 1.0 ms step"),
-        ("gaps", 0.4, "The GPU is idle 40% of each 1.0 ms step, in gaps of a queue otherwise 50 launches deep"),
-        ("cpu-bound", 0.8, "The GPU is idle 80% of each 1.0 ms step because the host does not keep its queue filled"),
-        ("no-gpu", None, "CPU-only recording: 1.0 ms per step"),
-    ],
-)
-@pytest.mark.parametrize("largest", [SYNC, None])
-def test_the_headline_is_one_sentence(found, idle, start, largest):
-    said = headline(found, None if idle is None else queue(idle), 1_000_000.0, largest)
-    end = "; the largest cost: the host waits (40% of the step)." if largest else ", and nothing stands out as waste."
-    assert said == start + end
-
-
-@pytest.mark.parametrize(
-    ("title", "said"), [("GPU idles", "GPU idles"), ("AdamW loops", "AdamW loops"), ("The x", "the x")]
-)
-def test_names_keep_their_capitals(title, said):
-    assert f"cost: {said} (" in headline("gaps", queue(0.4), 1e6, Finding("r", title, 1e5))

@@ -22,6 +22,18 @@ def test_exposed_copies_shrink_by_their_exposed_time(recording):
     assert simulate(change(build(t))).window_ns == pytest.approx(260_000)
 
 
+@pytest.mark.parametrize(("fraction", "ends"), [(1.0, 116), (0.5, 158)])
+def test_the_call_that_stages_a_pageable_copy_gets_shorter_with_it(recording, fraction, ends):
+    # The call takes 85 and returns before its copy ends at 104; the kernel starts 6 after the copy.
+    r = recording()
+    r.step(1, 0, 102)
+    r.copy("Memcpy HtoD (Pageable -> Device)", 20, 104, launched=(5, 90), call="cudaMemcpyAsync")
+    r.kernel("a", 110, 200, launched=(100, 102))
+    t = r.tables()
+    change = remove_cause(t, Finding("exposed-copy", "", 84_000), "copy", fraction)
+    assert simulate(change(build(t))).window_ns == pytest.approx(ends * 1000)
+
+
 def test_pauses_shrink(recording):
     r = recording()
     r.step(1, 0, 20)

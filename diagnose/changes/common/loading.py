@@ -8,12 +8,30 @@ from diagnose.changes.common.change import other_training
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts
+    from diagnose.tables.program import Program
 
-__all__ = ["HIDDEN", "HIDDEN_WAITING", "PREFETCH_FACTOR", "THREADS", "loader_call", "number"]
+__all__ = [
+    "HIDDEN",
+    "HIDDEN_WAITING",
+    "ITERABLE_NUMERICS",
+    "MIN_GAIN",
+    "PREFETCH_FACTOR",
+    "SHARED_OUT",
+    "THREADS",
+    "handover_ns",
+    "is_iterable",
+    "left_of_stall",
+    "loader_call",
+    "number",
+    "with_batch_size",
+]
 
 # Of the stall, what is gone at least when workers keep up: fetching a batch from them, and the cores they take, cost.
-# Four workers left 2 % of it and nothing in the two published pairs without and with them (docs/savings.md).
+# In the two published pairs without and with four workers 86 and 87 % of what a step without the stall would save came
+# true in the median step (docs/savings.md).
 HIDDEN, HIDDEN_WAITING = 0.85, 0.9
+_OWN_SAMPLERS = frozenset({"RandomSampler", "SequentialSampler", "_InfiniteConstantSampler"})
+_OWN_COLLATE = frozenset({"default_collate", "default_convert"})
 THREADS = 8  # that wait for storage at the same time, in each process that loads
 PREFETCH_FACTOR = 4  # batches that each of many workers prepares
 
@@ -24,9 +42,37 @@ def number(facts: Facts, key: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
+# What handing a batch over from a worker costs the training process: a message of the queue, a file descriptor and a
+# mapping for each tensor, and its pages. CPU time on two busy cores: 0.6 ms for one or two small tensors, 3.3 ms for
+# eight, 5 ms for one of 8 MB that is also read; an idle machine needs about half.
+HANDOVER_NS, TENSOR_NS, BYTES_PER_NS = 200_000, 150_000, 3.0
+MIN_GAIN = 0.2  # of loading, that is left to be hidden once a batch's handing over is paid for
+
+
+def handover_ns(facts: Facts) -> float:
+    """Return what it costs the training process to take one batch from a worker, 0 where its size is not known."""
+    tensors = number(facts, "batch_tensors")
+    if not tensors:
+        return 0.0
+    return HANDOVER_NS + TENSOR_NS * tensors + number(facts, "batch_bytes") / BYTES_PER_NS
+
+
+def left_of_stall(facts: Facts, load_ns: float, rest_ns: float, workers: int, cpus: int) -> float:
+    """Return what is left of loading in a step at most, with workers that compute on the cores of the training.
+
+    The training process keeps its core; without a device the operators keep as many as they have threads.
+    """
+    trainer = 1.0 if facts.get("has_device") else min(number(facts, "num_threads") or 1.0, cpus)
+    shared = (rest_ns * trainer + load_ns) / cpus
+    return max(load_ns / max(workers, 1) - rest_ns, shared - rest_ns, 0.0)
+
+
 def is_iterable(facts: Facts) -> bool:
-    """Return whether the dataset is an IterableDataset: torch gives its loader a sampler of its own."""
-    return facts.get("sampler") == "_InfiniteConstantSampler"
+    """Return whether the dataset is an IterableDataset: torch gives its loader a sampler of its own.
+
+    Recorded Python frames show it too: its fetcher calls next() instead of __getitem__.
+    """
+    return facts.get("sampler") == "_InfiniteConstantSampler" or facts.get("iterable") is True
 
 
 ITERABLE_NUMERICS = other_training(
@@ -40,10 +86,33 @@ def __iter__(self):
     yield from itertools.islice(self.samples(), first, None, step)"""
 
 
+def _kept(facts: Facts) -> list[str]:
+    """Return the recorded arguments that a copied call must not lose; what they are called only the script knows."""
+    sampler, collate = facts.get("sampler"), facts.get("collate_fn")
+    kept = ["shuffle=True"] if sampler == "RandomSampler" else []
+    if sampler and sampler not in _OWN_SAMPLERS:
+        kept.append("sampler=sampler")
+    if collate and collate not in _OWN_COLLATE:
+        kept.append(f"collate_fn={collate}" if str(collate).isidentifier() else "collate_fn=collate_fn")
+    return [*kept, "drop_last=True"] if facts.get("drop_last") else kept
+
+
 def loader_call(facts: Facts, **arguments: object) -> str:
     """Return the call that makes the DataLoader, with what is recorded of it and these arguments."""
-    name = facts.get("dataset") or "dataset"
+    name = facts.get("wrapped") or "dataset"
     batch = facts.get("batch_size")
-    given = [f"batch_size={batch}"] if batch is not None else ["batch_size=batch_size"]
+    given = [f"batch_size={batch}"] if batch is not None else []
+    given += _kept(facts)
     given += [f"{key}={value}" for key, value in arguments.items()]
-    return f"DataLoader({name}, {', '.join(given)})"
+    others = "" if batch is not None else "   # beside the arguments that it has"
+    return f"DataLoader({', '.join([str(name), *given])}){others}"
+
+
+def with_batch_size(facts: Facts, program: Program) -> Facts:
+    """Return the facts with the batch size that the program shows, where the loader's was not recorded.
+
+    Whether it is the loader's is not known where several ranks or a gathered batch could stand between them, but one
+    process passes on what it loads.
+    """
+    known = facts.get("batch_size") or (program.batch_size if program.trains else None)
+    return {**facts, "batch_size": known}

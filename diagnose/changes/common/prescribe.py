@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
-from diagnose.changes.common.change import Change, Numerics
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.changes.common.call_edits import EditedCall, calls_in, diff_of, edited
+from diagnose.changes.common.change import Advice, Change, Numerics, SetArguments
+from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.forecast import middle_ns
 from diagnose.replay.effects import Effect, effect_of_share
 from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["effect_of", "is_worth_showing", "prescribe", "recording_first"]
+__all__ = ["effect_of", "is_worth_showing", "prescribe", "recording_first", "without_savings"]
 
 
 _LOSSES = re.compile(r"compare the (first losses|loss\b[^;]*)")
@@ -35,19 +37,31 @@ def _prescription(change: Change, finding: Finding, step_ns: float, program: Pro
     if advice is None:
         return None
     least_ns, most_ns = finding.lost_ns * advice.least, finding.lost_ns * advice.most
+    edits = _edits(change, finding, advice)
     return Prescription(
         rule=finding.rule,
         id=change.id,
         title=advice.title or change.title,
-        before=advice.before,
-        after=advice.after,
+        before="\n".join(edit.shown_before for edit in edits) or advice.before,
+        after=("\n".join(edit.shown_after for edit in edits) or advice.after) + advice.beside,
         saves_ns=(least_ns, most_ns),
         predicted_step_ns=middle_ns(step_ns - most_ns, step_ns - least_ns) if advice.most > 0 else None,
         safety=_safety(advice.numerics or change.numerics, program),
         needs=advice.needs,
         remedy=change.remedy,
         arguments=advice.arguments,
+        edits=tuple(Where(edit.call.file, edit.call.begin[0], code=edit.line) for edit in edits),
+        diff=diff_of(edits) if advice.is_whole else "",
     )
+
+
+def _edits(change: Change, finding: Finding, advice: Advice) -> list[EditedCall]:
+    """Return the calls of the script that the change sets arguments of, where the capture holds them all."""
+    if advice.by_hand or not isinstance(change.edit, SetArguments):
+        return []
+    calls = calls_in(finding.facts, change.edit.of)
+    made = [edited(call, change.edit.values(advice.arguments)) for call in calls]
+    return [edit for edit in made if edit is not None]
 
 
 def _safety(numerics: Numerics, program: Program) -> str:
@@ -63,7 +77,12 @@ def is_worth_showing(prescription: Prescription, finding: Finding, step_ns: floa
 
 
 def recording_first(
-    prescribed: Sequence[Prescription], found: Sequence[Finding], step_ns: float, *, is_scanty: bool
+    prescribed: Sequence[Prescription],
+    found: Sequence[Finding],
+    step_ns: float,
+    program: Program,
+    *,
+    is_incomplete: bool,
 ) -> tuple[Prescription, ...]:
     """Return the prescriptions with that of a better recording first, where this one cannot carry the others.
 
@@ -71,16 +90,22 @@ def recording_first(
         prescribed: for the findings, those that save most first.
         found: the findings, the one that answers first.
         step_ns: the step's length.
-        is_scanty: whether the recording holds too little work for any claim.
+        program: what is known of the program.
+        is_incomplete: whether the recording lacks too much for any claim.
     """
     again = [p for p in prescribed if CHANGES[p.id].records]
-    if is_scanty and not again:
+    if is_incomplete and not again:
         change = next(change for change in CHANGES.values() if change.records == "more")
-        made = _prescription(change, found[0], step_ns, UNKNOWN) if found else None
+        made = _prescription(change, found[0], step_ns, program) if found else None
         again = [made] if made else []
-    if not is_scanty and not (found and found[0].rule in {p.rule for p in again}):
+    if not is_incomplete and not (found and found[0].rule in {p.rule for p in again}):
         return tuple(prescribed)
     return (*again, *(p for p in prescribed if p not in again))
+
+
+def without_savings(prescribed: Sequence[Prescription]) -> tuple[Prescription, ...]:
+    """Return the prescriptions without what they would save: a recording that lacks work cannot show it."""
+    return tuple(replace(p, saves_ns=(0.0, 0.0), predicted_step_ns=None, basis="bound", assumes="") for p in prescribed)
 
 
 def effect_of(t: Tables, finding: Finding, prescription: Prescription) -> Effect | None:
