@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from io import StringIO
@@ -18,12 +17,11 @@ from diagnose.reports import text_findings, text_forecast, text_kernels, text_pi
 from diagnose.reports.format import duration, path_tail, percent, plural, ranks
 from diagnose.reports.rule_labels import shown_phases
 from diagnose.reports.text_charts import cause_shares
-from diagnose.text.plain_text import one_line
+from diagnose.text.plain_text import MAX_WIDTH, MIN_WIDTH, columns, in_encoding, one_line
 
 __all__ = ["WIDTH", "render", "terminal_text"]
 
-WIDTH = 100  # columns that the report is laid out for
-_MIN_WIDTH = 60  # narrower than this the columns of numbers no longer fit
+WIDTH = MAX_WIDTH  # columns that the report is laid out for
 _AHEAD = 0.5  # of the mean step: a shorter one in the picture is the host's, which runs ahead of the device
 _MAX_NOTES = 8
 _MAX_RANKS = 16
@@ -35,7 +33,7 @@ def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False) -> str:
     out = StringIO()
     console = Console(
         file=out,
-        width=max(width, _MIN_WIDTH),
+        width=max(width, MIN_WIDTH),
         force_terminal=colour,
         color_system="standard" if colour else None,
         no_color=not colour,
@@ -53,11 +51,9 @@ def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False) -> str:
 
 
 def terminal_text(d: Diagnosis) -> str:
-    """Return the report for standard output: as wide as the terminal, with colours only on one."""
-    terminal = sys.stdout.isatty()
-    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if terminal else WIDTH
-    colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return render(d, width=width, colour=colour).rstrip("\n")
+    """Return the report for standard output: in its width and its encoding, with colours only on a terminal."""
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return in_encoding(render(d, width=columns(), colour=colour), sys.stdout.encoding).rstrip("\n")
 
 
 def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
