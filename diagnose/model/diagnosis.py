@@ -18,6 +18,7 @@ from diagnose.errors import DiagnoseError
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
+from diagnose.model.places import Example, Where
 from diagnose.model.rules import Legend
 
 if TYPE_CHECKING:
@@ -49,37 +50,6 @@ Facts: TypeAlias = Mapping[str, object]
 
 NO_TASKS: Rows = np.empty(0, np.intp)
 NO_TASKS.flags.writeable = False
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """The place in the user's program; each field None where the trace does not show it.
-
-    It is the innermost frame of the user's own files; what a library or generated code runs inside it stands beside it.
-    Where no such frame was recorded it is the innermost frame of a library.
-    """
-
-    file: str | None = None
-    line: int | None = None
-    function: str | None = None
-    op: str | None = None  # the outermost operator or annotation, such as aten::item
-    stack: tuple[str, ...] = ()  # innermost first, "file(line): function" or an op's name
-    code: str | None = None  # the text of the line, where the capture holds it
-    library: str | None = field(default=None, compare=False)  # "file:line in function" that it ran inside the line
-    caller: Literal["", "module", "hook"] = field(default="", compare=False)  # what called it, as far as it matters
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One occurrence of a finding, with what stood around it."""
-
-    step: int
-    start_ns: int  # from the beginning of its step
-    lost_ns: int
-    before: str  # the device task before, or ""
-    after: str  # the device task after, or ""
-    host: str  # what the launching thread did meanwhile
-    where: Where = Where()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from diagnose import analyzers
-from diagnose.analyzers.common.locate import locate_one
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.changes.common.prescribe import (
     is_worth_showing,
@@ -20,27 +19,27 @@ from diagnose.changes.common.prescribe import (
     without_savings,
 )
 from diagnose.errors import is_debugging
-from diagnose.model.capture import Capture, CaptureInfo
-from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Source, Where
+from diagnose.model.capture import Capture
+from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
 from diagnose.model.intervals import EMPTY, Intervals
-from diagnose.model.records import as_facts
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
+from diagnose.pipeline.kernels import kernels
 from diagnose.pipeline.overhead import overhead_share, recording_ns, without_recording
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
+from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
 from diagnose.pipeline.verdict import dominant, verdict
 from diagnose.tables import Claim, Tables
 from diagnose.tables.host_work import is_paced_by_workers
-from diagnose.tables.kernel_list import kernel_times
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.roofline import roofline
 from diagnose.tables.run_steps import phase_shares
 from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import KernelTime, Picture
+    from diagnose.model.charts import Picture
     from diagnose.model.forecast import Waterfall
 
 __all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "noting"]
@@ -175,12 +174,12 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         replay_error=replayed.error,
         waterfall=steps_after,
         critical_path=path,
-        source=_source(t),
+        source=source_of(t),
         operators=part("operators", host_operators) or (),
         picture=part("picture", _drawn) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         memory=part("memory", memory_of),
-        kernels=part("kernels", _kernels) or (),
+        kernels=part("kernels", kernels) or (),
         checked=tuple(rule.META.id for rule in _applied(t) if rule.META.needs not in missing),
         not_checked={rule.META.id: rule.META.needs for rule in _applied(t) if rule.META.needs in missing},
         profiler_overhead=part("profiler-overhead", overhead_share),
@@ -208,17 +207,6 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
         return None
     changes = [p.saves_ns[1] for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
     return max([relief, *changes])
-
-
-def _kernels(t: Tables) -> tuple[KernelTime, ...]:
-    """Return the device's kernels, each with the place of its launch."""
-    events = t.trace.events
-    return tuple(
-        replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
-        if at >= 0
-        else row
-        for row, at in kernel_times(t)
-    )
 
 
 def _drawn(t: Tables) -> Picture:
@@ -333,38 +321,3 @@ def _worth_showing(
     by_rule = {f.rule: f for f in found}
     together = steps_after.forecasts[-1].ids if steps_after else ()
     return tuple(p for p in prescribed if p.id in together or is_worth_showing(p, by_rule[p.rule], step_ns))
-
-
-def _source(t: Tables) -> Source:
-    info, trace = t.capture.info, t.trace
-    names = tuple(dict.fromkeys(d.name for d in trace.devices if d.name))
-    found_by = info.found_steps_by if info else ("profiler marks" if t.steps.marked else "none")
-    return Source(
-        path=trace.path,
-        command=" ".join(info.command) if info else "",
-        torch=info.torch if info else "",
-        devices=names,
-        world_size=trace.world_size,
-        found_steps_by=found_by,
-        unprofiled_step_ns=tuple(int(ms * 1e6) for ms in info.unprofiled_ms) if info else (),
-        settled_after=info.settled_after if info else None,
-        samples=as_facts(info.nvml) if info else {},
-        setup=_setup(info) if info else {},
-    )
-
-
-def _setup(info: CaptureInfo) -> dict[str, object]:
-    """Return what step times depend on besides the code, as far as the capture holds it."""
-    optimizers, flags = (info.optimizer, *info.optimizer.others), info.flags
-    has_optimizer = info.optimizer.num_params is not None
-    autocast = f"{flags.autocast.device} {flags.autocast.dtype}".strip()
-    known = {
-        "batch_size": info.loader.batch_size,
-        "num_params": sum(one.num_params or 0 for one in optimizers) if has_optimizer else None,
-        "num_tensors": sum(one.num_tensors or 0 for one in optimizers) if has_optimizer else None,
-        "param_dtypes": sorted({dtype for one in optimizers for dtype in one.dtypes}) or None,
-        "matmul_precision": flags.matmul_precision,
-        "autocast": autocast or ("off" if flags.matmul_precision is not None else None),  # both are noted together
-        "num_threads": flags.num_threads,
-    }
-    return {name: value for name, value in known.items() if value is not None}
