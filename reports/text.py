@@ -73,9 +73,7 @@ def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
             yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns, width)
     else:
         yield from _host(d, width)
-    if phases := shown_phases(d.phases):
-        yield _title("Where the run's time goes", f"{plural(d.watched_steps, 'step')}, recorded or not")
-        yield text_picture.phases(phases)
+    yield from _run(d)
     yield from text_findings.findings(d, width)
     yield from _kernels(d, width)
     if d.waterfall is not None:
@@ -103,6 +101,13 @@ def _kernels(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     if d.kernels and (d.verdict == "kernel-bound" or d.dominant is None):
         yield _title("Kernels", "where the device's time goes; shares of the time of all its tasks")
         yield text_kernels.kernels(d.kernels, width)
+
+
+def _run(d: Diagnosis) -> Iterator[RenderableType]:
+    """Yield the phases of the run, where there are several worth showing."""
+    if phases := shown_phases(d.phases):
+        yield _title("Where the run's time goes", f"{plural(d.watched_steps, 'step')}, recorded or not")
+        yield text_picture.phases(phases)
 
 
 def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
