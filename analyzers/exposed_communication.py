@@ -139,4 +139,5 @@ def _median_ms(length: Ints) -> float:
 def _ddp_facts(t: Tables) -> Facts:
     """Return the arguments of DistributedDataParallel, where the capture has seen it being made."""
     ddp = as_facts(t.capture.info.flags.ddp) if t.capture.info else {}
-    return {"ddp": ddp, "has_device": t.device_id >= 0}
+    known = t.capture.info.optimizer.param_bytes if t.capture.info else None
+    return {"ddp": ddp, "has_device": t.device_id >= 0, "gradient_bytes": known}

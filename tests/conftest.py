@@ -260,7 +260,7 @@ class Recording:
 
 VERB = re.compile(
     "(Allow|Call|Capture|Compile|Do|Freeze|Fuse|Keep|Leave|Let|Load|Mark|Move|Pin|Read|Reduce|Run|Send|Start|Stop|Take|Use"
-    "|Wait) "
+    "|Vectorise|Wait) "
 )
 
 

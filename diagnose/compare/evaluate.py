@@ -45,7 +45,7 @@ def no_evaluation() -> Evaluation:
 
 
 def evaluate(before: Sequence[float], after: Sequence[float], tolerance: float) -> Evaluation:
-    """Compare the median steps of independent runs; a difference within the tolerance is none.
+    """Compare the steps of independent runs, one number each; a difference within the tolerance is none.
 
     Slower or faster has to be shown twice: the whole interval lies beyond the tolerance, and equal runs would hardly
     come in such an order.

@@ -9,7 +9,7 @@ from diagnose.model.diagnosis import Diagnosis
 
 __all__ = ["RunTimes"]
 
-MIN_STEPS = 3  # whose median stands for a run
+MIN_STEPS = 3  # whose mean stands for a run
 
 
 @dataclass(frozen=True, slots=True)

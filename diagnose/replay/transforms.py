@@ -16,7 +16,15 @@ from diagnose.replay.graph import Edge, Graph, usual_delay
 MIN_KNOWN = 5  # delays of an API, for a usual one
 MAX_LEFT_OUT = 50  # of more delays one is a fiftieth of the mean at most
 
-__all__ = ["drop_waits", "scale_host", "scale_kernels", "shorten_pauses", "shorten_tasks", "typical_delays"]
+__all__ = [
+    "drop_waits",
+    "scale_host",
+    "scale_kernels",
+    "shorten_calls",
+    "shorten_pauses",
+    "shorten_tasks",
+    "typical_delays",
+]
 
 
 def scale_kernels(graph: Graph, trace: Trace, pattern: str, factor: float) -> Graph:
@@ -88,6 +96,20 @@ def shorten_tasks(graph: Graph, rows: npt.NDArray[np.intp], less: npt.NDArray[np
     duration = graph.duration.copy()
     duration[tasks[hit]] = np.maximum(duration[tasks[hit]] - less[at[hit]], 0.0)
     return replace(graph, duration=duration)
+
+
+def scale_pauses(graph: Graph, rows: Index, factor: float) -> Graph:
+    """Make the pauses on a stream before the tasks of the given rows of the trace take ``factor`` of their time."""
+    before = graph.is_task[graph.dst] & (graph.kind == Edge.STREAM)
+    hit = before & np.isin(graph.row[graph.dst], rows)
+    return replace(graph, delay=np.where(hit, graph.delay * factor, graph.delay))
+
+
+def shorten_calls(graph: Graph, calls: Index, share: Floats) -> Graph:
+    """Take a share of what each of the blocking calls (rows of the trace, sorted) costs beside what it waits for."""
+    at = np.minimum(np.searchsorted(calls, graph.row[graph.dst]), len(calls) - 1)
+    hit = (graph.kind == Edge.CALL) & (calls[at] == graph.row[graph.dst])
+    return replace(graph, delay=np.where(hit, graph.delay * (1 - share[at]), graph.delay))
 
 
 def shorten_pauses(graph: Graph, pauses: Intervals, fraction: float) -> Graph:

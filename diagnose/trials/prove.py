@@ -83,10 +83,10 @@ def prove(
 
     Order of the runs: unchanged, unchanged (its noise), then for each candidate changed, changed, unchanged; so every
     candidate stands between two baselines, and a drift of the machine falls on both. Unchanged runs take a third of the
-    budget at most while a change waits for its trial: those before have to do. What was faster or slower is run once more in the same way, and
-    is so only if it is again. What is inconclusive since runs were uneven is run again, the least certain first, while
-    the budget lasts. ``known_step_ns`` are steps that a recording timed without a profiler; without them one more
-    unchanged run shows how long steps take.
+    budget at most while a change waits for its trial: those before have to do then. What was faster or slower is run
+    once more in the same way, and is so only if it is again. What is inconclusive since runs were uneven is run again,
+    the least certain first, while the budget lasts. ``known_step_ns`` are steps that a recording timed without a
+    profiler; without them one more unchanged run shows how long steps take.
 
     Raises:
         CaptureError: what is unchanged could not be measured.

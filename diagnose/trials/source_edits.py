@@ -137,7 +137,7 @@ def _imports(line: Any) -> bool:  # a node of a statement list
 def _with_arguments(tree: libcst.Module, edit: SetArguments, asked: Mapping[str, object]) -> tuple[libcst.Module, str]:
     import libcst
 
-    values = {name: asked.get(edit.takes.get(name, ""), value) for name, value in edit.given.items()}
+    values = edit.values(asked)
 
     class Editor(libcst.CSTTransformer):
         count = 0

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import TypeAlias
 
-__all__ = ["Sampler"]
+__all__ = ["Sampler", "is_users"]
 
 _Lines: TypeAlias = tuple[tuple[str, int, str], ...]  # file, line, function; the innermost first
 
@@ -147,8 +147,13 @@ class Sampler:
     def _is_user_code(self, code: CodeType) -> bool:
         known = self._user_code.get(code)
         if known is None:
-            known = self._user_code[code] = not code.co_filename.startswith(_LIBRARIES)
+            known = self._user_code[code] = is_users(code)
         return known
+
+
+def is_users(code: CodeType) -> bool:
+    """Return whether code is the user's: neither of the standard library, nor of an installed package, nor of ours."""
+    return not code.co_filename.startswith(_LIBRARIES)
 
 
 def _place(frame: FrameType) -> tuple[str, int, str]:
