@@ -15,15 +15,17 @@ import math
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from diagnose.model.capture import Capture
+from diagnose.model.capture import Capture, RunSteps
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.pipeline.rank import analyze_rank, build_tables
 from diagnose.reports import json as json_report
@@ -213,3 +215,39 @@ def recorded() -> Corpus:
     if not TRACES.is_dir():
         pytest.skip("the recorded traces (../shared/traces) are not here")
     return Corpus()
+
+
+@pytest.fixture
+def run_steps() -> Callable[..., RunSteps]:
+    """Give what makes the steps of a run."""
+    return make_run_steps
+
+
+def make_run_steps(
+    took: Sequence[float],
+    *,
+    state: Sequence[int] = (),
+    sampled: Sequence[tuple[float, Sequence[tuple[str, int, str]]]] = (),
+    **phases: Sequence[float],
+) -> RunSteps:
+    """Return steps of a run, one after the other from 0; times and phases are ms.
+
+    ``state`` is 0 where nothing was recorded, 1 in a timing window; ``sampled`` are times and the lines then.
+    """
+    paths = list(dict.fromkeys(tuple(path) for _, path in sampled))
+    return RunSteps(
+        began_ns=np.concatenate([[0], np.cumsum(_ns(took))[:-1]]),
+        took_ns=_ns(took),
+        state=np.array(state or [0] * len(took), np.int8),
+        phases={
+            name: np.array(values, np.int64) if name in ("backwards", "work") else _ns(values)
+            for name, values in phases.items()
+        },
+        paths=tuple(paths),
+        sampled_ns=_ns([time for time, _ in sampled]),
+        path=np.array([paths.index(tuple(path)) for _, path in sampled], np.int32),
+    )
+
+
+def _ns(values: Sequence[float]) -> npt.NDArray[np.int64]:
+    return np.round(np.array(values, np.float64) * 1e6).astype(np.int64)

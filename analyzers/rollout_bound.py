@@ -60,10 +60,11 @@ def find(t: Tables) -> list[Finding]:
 
 def _finding(t: Tables, run: RunSteps, phase: str, title: str, share: float) -> Finding:
     times, where = run.phase(phase), _where(t, run)
-    evidence = [
-        f"{share:.0%} of the time of {run.num} watched steps is before the first backward pass with gradients off; "
-        f"{np.median(times) / 1e6:,.1f} ms in the median step, {np.median(run.took_ns - times) / 1e6:,.1f} ms are the rest.",
-    ]
+    median_ms, rest_ms = np.median(times) / 1e6, np.median(run.took_ns - times) / 1e6
+    evidence = (
+        f"{share:.0%} of the time of {run.num} watched steps is before the first backward pass with gradients off: "
+        f"{median_ms:,.1f} ms in the median step, and {rest_ms:,.1f} ms are the rest.",
+    )
     return Finding(
         rule=META.id,
         title=title,
@@ -72,7 +73,7 @@ def _finding(t: Tables, run: RunSteps, phase: str, title: str, share: float) -> 
         count=int((times > 0).sum()),
         total_ns=int(times.sum()),
         median_ns=int(np.median(times)),
-        evidence=tuple(evidence),
+        evidence=evidence,
         where=where,
         facts={"phase": phase, "num_steps": run.num},
     )

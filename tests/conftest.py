@@ -179,31 +179,6 @@ class Recording:
         """State what capture.json holds."""
         self.info = msgspec.convert(fields, CaptureInfo)
 
-    def ran(
-        self,
-        took: Sequence[float],
-        *,
-        state: Sequence[int] = (),
-        sampled: Sequence[tuple[float, Sequence[tuple[str, int, str]]]] = (),
-        **phases: Sequence[float],
-    ) -> None:
-        """State how long each step of the run took, ms, one after the other from 0; phases in ms a step.
-
-        ``state`` is 0 where nothing was recorded, 1 in a timing window; ``sampled`` are times in ms and the lines then.
-        """
-        ms = lambda values: np.round(np.array(values, np.float64) * 1e6).astype(np.int64)
-        paths = list(dict.fromkeys(tuple(path) for _, path in sampled))
-        counted = {"backwards", "work"}
-        self.run = RunSteps(
-            began_ns=self.epoch_ns + np.concatenate([[0], np.cumsum(ms(took))[:-1]]),
-            took_ns=ms(took),
-            state=np.array(state or [0] * len(took), np.int8),
-            phases={name: np.array(v, np.int64) if name in counted else ms(v) for name, v in phases.items()},
-            paths=tuple(paths),
-            sampled_ns=self.epoch_ns + ms([time for time, _ in sampled]),
-            path=np.array([paths.index(tuple(path)) for _, path in sampled], np.int32),
-        )
-
     # What the product makes of it
 
     @property
@@ -243,8 +218,8 @@ class Recording:
         )
 
     def capture(self, attribution: Recording | None = None) -> Capture:
-        named = attribution.trace if attribution else None
-        return Capture(self.trace, named, self.info, self.samples, self.lines, self.run)
+        beside = (self.info, self.samples, self.lines, self.run)
+        return Capture(self.trace, attribution.trace if attribution else None, *beside)
 
     def tables(self) -> Tables:
         capture = self.capture()

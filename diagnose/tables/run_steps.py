@@ -68,6 +68,15 @@ class Variation(NamedTuple):
     per_work_ns: float | None  # None where they do not
 
 
+class _Judged(NamedTuple):
+    """A run with what its steps are set against."""
+
+    run: RunSteps
+    capture: Capture
+    usable: Mask  # steps that count
+    base: Floats  # the median of the steps that were recorded in the same way
+
+
 def phase_steps(run: RunSteps) -> Mapping[str, Ints]:
     """Return ns per step and phase; they sum to the time of the step."""
     trains = bool(run.phase("backwards").any())
@@ -148,6 +157,7 @@ def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
     long = usable & (ratio >= MIN_RATIO)
     if int(usable.sum()) < MIN_STEPS or not long.any() or 2 * long.sum() > usable.sum():
         return
+    judged = _Judged(run, capture, usable, base)
     labels = _labels(run, np.flatnonzero(long), np.flatnonzero(usable & ~long), base)
     for label in dict.fromkeys(labels):
         rows = np.array([row for row, own in zip(np.flatnonzero(long), labels, strict=True) if own == label], np.intp)
@@ -155,7 +165,7 @@ def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
         for group in groups:
             period = _period(group, usable)
             if _is_kept(label, group, period):
-                yield _stall(run, capture, group, usable, base, label, period)
+                yield _stall(judged, group, label, period)
 
 
 def _is_kept(label: str, rows: Rows, period: int) -> bool:
@@ -191,8 +201,9 @@ def _by_size(rows: Rows, ratio: Floats, usable: Mask) -> list[Rows]:
 
 
 def _period(rows: Rows, usable: Mask) -> int:
-    """Return the distance at which steps recur, 0 where they do not: nearly all distances are multiples of it, and
-    nearly all steps where one is expected are among them.
+    """Return the distance at which steps recur, 0 where they do not.
+
+    Nearly all distances are multiples of it, and nearly all steps where one is expected are among them.
     """
     distances = np.diff(rows)
     for period in sorted(set(distances.tolist())):
@@ -205,7 +216,8 @@ def _period(rows: Rows, usable: Mask) -> int:
     return 0
 
 
-def _stall(run: RunSteps, capture: Capture, rows: Rows, usable: Mask, base: Floats, label: str, period: int) -> Stall:
+def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
+    run, usable, base = steps.run, steps.usable, steps.base
     times = run.took_ns.astype(np.float64)
     plain = base[np.flatnonzero(usable & (run.state == PLAIN))]
     base_ns = float(plain[0] if len(plain) else base[rows[0]])
@@ -214,7 +226,7 @@ def _stall(run: RunSteps, capture: Capture, rows: Rows, usable: Mask, base: Floa
     judged = np.flatnonzero(usable)
     lost = float(excess.sum()) / len(judged)
     phase = phase_steps(run)[label][rows].astype(np.float64) * scale[rows] if label else np.zeros(len(rows))
-    place, place_share = _place(run, capture, rows, np.setdiff1d(judged, rows))
+    place, place_share = _place(run, steps.capture, rows, np.setdiff1d(judged, rows))
     return Stall(
         rows=rows,
         period=period,

@@ -94,9 +94,8 @@ def read_steps(path: Path) -> RunSteps:
     rows = decode(_read(path, MAX_STEPS_BYTES), _StepRows, source=str(path), remedy=REMEDY)
     num, row = len(rows.took_ns), np.array(rows.path, np.int32)
     columns = (rows.began_ns, rows.state, *rows.phases.values())
-    if any(len(column) != num for column in columns) or len(row) != len(rows.sampled_ns):
-        raise InputError(f"The columns of {path} do not fit together. {REMEDY}")
-    if (row >= len(rows.paths)).any():
+    fits = all(len(column) == num for column in columns) and len(row) == len(rows.sampled_ns)
+    if not fits or (row >= len(rows.paths)).any():
         raise InputError(f"The columns of {path} do not fit together. {REMEDY}")
     return RunSteps(
         began_ns=np.array(rows.began_ns, np.int64),

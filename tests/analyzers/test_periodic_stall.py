@@ -4,12 +4,12 @@ import pytest
 
 
 @pytest.fixture
-def ran(recording):
+def ran(recording, run_steps):
     def make(took, **known):
         r = recording()
         r.step(1, 0, 10_000)
         r.op("aten::mm", 0, 10_000)
-        r.ran(took, **known)
+        r.run = run_steps(took, **known)
         return r
 
     return make

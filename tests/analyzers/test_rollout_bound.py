@@ -3,16 +3,20 @@
 import pytest
 
 
-def running(recording, phase, times, backwards=1):
-    r = recording()
-    r.step(1, 0, 10_000)
-    r.op("aten::mm", 0, 10_000)
-    r.ran([10.0] * len(times), backwards=[backwards] * len(times), **{phase: times})
-    return r
+@pytest.fixture
+def running(recording, run_steps):
+    def make(phase, times, backwards=1):
+        r = recording()
+        r.step(1, 0, 10_000)
+        r.op("aten::mm", 0, 10_000)
+        r.run = run_steps([10.0] * len(times), backwards=[backwards] * len(times), **{phase: times})
+        return r
+
+    return make
 
 
-def test_a_rollout_of_two_thirds_is_the_answer(recording):
-    r = running(recording, "rollout", [6.6] * 20)
+def test_a_rollout_of_two_thirds_is_the_answer(running):
+    r = running("rollout", [6.6] * 20)
     finding = r.find("rollout-bound")
     assert (finding.share, finding.lost_ns, finding.count) == (pytest.approx(0.66), pytest.approx(6.6e6), 20)
     d = r.diagnosis()
@@ -29,5 +33,5 @@ def test_a_rollout_of_two_thirds_is_the_answer(recording):
         ("evaluation", [6.6] * 20, 1),
     ],
 )
-def test_what_is_no_rollout(recording, phase, times, backwards):
-    assert running(recording, phase, times, backwards).find("rollout-bound") is None
+def test_what_is_no_rollout(running, phase, times, backwards):
+    assert running(phase, times, backwards).find("rollout-bound") is None

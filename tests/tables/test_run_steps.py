@@ -9,12 +9,12 @@ TRAIN = [("train.py", 10, "main")]
 
 
 @pytest.fixture
-def ran(recording):
+def ran(recording, run_steps):
     def make(took, **known):
         r = recording()
         r.step(1, 0, 1000)
         r.op("aten::mm", 0, 1000)
-        r.ran(took, **known)
+        r.run = run_steps(took, **known)
         return r
 
     return make

@@ -11,7 +11,7 @@ from diagnose.errors import InputError
 from diagnose.model.capture import CaptureInfo
 from diagnose.model.records import DdpRecord, LoaderRecord, OptimizerRecord, as_facts, fitting
 from diagnose.trace_reader import documents
-from diagnose.trace_reader.documents import read_info, read_samples
+from diagnose.trace_reader.documents import read_info, read_samples, read_steps
 
 SECRET = "hf_" + "aB3" * 12
 NESTED = "[" * 1000 + "]" * 1000
@@ -126,7 +126,30 @@ def test_samples_that_do_not_fit(tmp_path, change, named):
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize(("read", "limit"), [(read_info, "MAX_INFO_BYTES"), (read_samples, "MAX_SAMPLES_BYTES")])
+STEPS = {"began_ns": [5, 9], "took_ns": [4, 3], "state": [0, 1], "phases": {"loading": [1, 0]}}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"took_ns": [4]}, "do not fit together"),
+        ({"phases": {"loading": [1]}}, "do not fit together"),
+        ({"sampled_ns": [6], "path": [0]}, "do not fit together"),  # of no path
+        ({"paths": [[]]}, "paths"),
+        ({"state": [0, 4]}, "state"),
+    ],
+)
+def test_steps_that_do_not_fit(tmp_path, change, named):
+    path = tmp_path / "steps.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(STEPS | change).encode()))
+    with pytest.raises(InputError, match=named):
+        read_steps(path)
+
+
+@pytest.mark.parametrize(
+    ("read", "limit"),
+    [(read_info, "MAX_INFO_BYTES"), (read_samples, "MAX_SAMPLES_BYTES"), (read_steps, "MAX_STEPS_BYTES")],
+)
 def test_a_file_that_grows_without_end_is_left_after_its_limit(tmp_path, monkeypatch, read, limit):
     monkeypatch.setattr(documents, limit, 1 << 20)
     path = tmp_path / "bomb.json.gz"
