@@ -36,6 +36,7 @@ TESTS = Path(__file__).parent / "tests"
 NOT_EVERYDAY = ("full", "timing")
 CPU_BEFORE = pytest.StashKey[float]()
 TRACES = Path(__file__).parents[1] / "shared" / "traces"
+SECOND_TRACES = TRACES.with_name("traces_second")
 MAX_EVERYDAY_BYTES = 500_000  # of a recorded trace: the larger ones take most of the time
 Value = TypeVar("Value")
 
@@ -178,17 +179,26 @@ class Corpus:
     """The recorded traces beside the repository, each read and examined once, and only where a test wants it."""
 
     def __init__(self) -> None:
-        files = [path for path in sorted(TRACES.glob("*.json.gz")) if "not_kineto" not in path.name]
-        self.files = {path.name.removesuffix(".json.gz"): path for path in files}
+        self.first, self.second = _traces(TRACES), _traces(SECOND_TRACES)
+        self.files = self.first | self.second
         self.captures = OnDemand(self.files, lambda name: Capture(read_trace(self.files[name])))
         self.tables = OnDemand(self.files, lambda name: build_tables(self.captures[name], self.captures[name].trace))
         self.diagnoses = OnDemand(self.files, lambda name: analyze_rank(self.captures[name]))
 
-    def of(self, extent: str) -> list[str]:
-        """Return the names of all traces, or of those that are small enough for every day."""
-        return [
-            name for name, path in self.files.items() if extent == "all" or path.stat().st_size < MAX_EVERYDAY_BYTES
-        ]
+    def of(self, extent: str, *, second: bool = False) -> list[str]:
+        """Return the names of all traces, or of those that are small enough for every day.
+
+        Args:
+            extent: "all" or "small".
+            second: with those of the second folder, which most tests leave out.
+        """
+        files = self.files if second else self.first
+        return [name for name, path in files.items() if extent == "all" or path.stat().st_size < MAX_EVERYDAY_BYTES]
+
+
+def _traces(folder: Path) -> dict[str, Path]:
+    files = [path for path in sorted(folder.glob("*.json.gz")) if "not_kineto" not in path.name]
+    return {path.name.removesuffix(".json.gz"): path for path in files}
 
 
 @pytest.fixture(params=["small", pytest.param("all", marks=pytest.mark.full)])

@@ -33,12 +33,13 @@ META = RuleMeta(
     id="at-roofline",
     kind="kernel",
     order=130,
+    needs="shapes on a known device",
 )
 MIN_COVERED = 0.6  # of the busy time: most of what the device does must be known to say so
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
-    """Say that the kernels are good where they are."""
+    """State that the kernels are good where they are."""
     peak, known = gpu_spec(t), [group for group in groups(t) if not group.full_precision]
     if peak is None or not known or t.queue.idle_share > THRESHOLDS.significant_idle:
         return []

@@ -55,7 +55,7 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time of loading with the loader's arguments."""
     facts = loading_facts(t)
     title = (
-        "The step waits for the DataLoader, which loads in the training process"
+        "The step waits for the DataLoader, which loads in the main process"
         if facts["single_process"]
         else "The step waits for the DataLoader's workers"
     )

@@ -49,7 +49,7 @@ META = RuleMeta(
 _EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
 TITLE = "Collectives are not hidden under computation"
 MIN_SHARE = 0.002  # of the step; less is not worth a line
-MAX_LOOKED_UP = 200  # the longest collectives tell what the others are
+MAX_LOOKED_UP = 200  # the longest collectives show what the others are
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -112,7 +112,7 @@ def find(t: Tables) -> list[Finding]:
 
 
 def _is_exchange(t: Tables) -> bool:
-    """Tell whether most of the collective time is an exchange (all-to-all) rather than a reduction of gradients."""
+    """Return whether most of the collective time is an exchange (all-to-all) rather than a reduction of gradients."""
     tasks = t.tasks
     mine = np.flatnonzero(tasks.is_collective)
     length = (tasks.end - tasks.start)[mine].astype(np.float64)

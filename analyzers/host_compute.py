@@ -19,10 +19,14 @@ How sure
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
-from diagnose.model.diagnosis import Finding
+import numpy as np
+
+from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
+from diagnose.model.arrays import Ints
+from diagnose.model.diagnosis import Facts, Finding
 from diagnose.model.intervals import Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -37,6 +41,7 @@ META = RuleMeta(
     cause="host-work",
 )
 MAX_NAMED = 3
+_COMPUTES = re.compile(r"^(?!autograd::|torch::|c10d::|aten::(_to_copy|to|copy_|clone|contiguous|empty)\b)\w+::\w+$")
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -47,7 +52,31 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the operators that filled the idle time."""
     title = "An operator computes on the host while the device waits"
-    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_operators))
+    o = occurrences(t, META.id)
+    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_operators, facts=_facts(t, o)))
+
+
+def _facts(t: Tables, o: Occurrences) -> Facts:
+    """Return the operator that computes longest on the host alone, and its like's share of the time.
+
+    An operator that launches device tasks itself runs on the device: it was slow to begin. Copies and annotations
+    compute nothing.
+    """
+    launched: dict[int, Ints] = {}
+    events, launch = t.trace.events, t.tasks.launch[t.tasks.launch >= 0]
+    for thread in t.threads:
+        launched[thread] = np.sort(events.start[launch[events.thread[launch] == thread]])
+    cost, whole = Counter[str](), 0
+    for stretches, operators in silent_operators(t):
+        claimed = covered(o.pieces, stretches.start, stretches.end)
+        whole += int(claimed.sum())
+        for row, ns in zip(operators.tolist(), claimed.tolist(), strict=True):
+            begun = launched.get(int(events.thread[row]), events.start[:0])
+            first, last = np.searchsorted(begun, (events.start[row], events.end[row]))
+            if ns and first == last and _COMPUTES.match(t.name(row)):
+                cost[t.name(row)] += ns
+    name = cost.most_common(1)[0][0] if cost else ""
+    return {"operator": name, "on_host": sum(cost.values()) / whole if whole else 0.0}
 
 
 def _operators(t: Tables, o: Occurrences) -> list[str]:

@@ -18,17 +18,21 @@ How sure
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
-from diagnose.model.diagnosis import Finding
+from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
+from diagnose.model.arrays import Mask, Rows
+from diagnose.model.diagnosis import Facts, Finding
+from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_gaps
+from diagnose.tables.names import STEP_MARK
 from diagnose.tables.syncs import RETURN_NS, blocking_calls
 
 META = RuleMeta(
@@ -36,9 +40,11 @@ META = RuleMeta(
     kind="idle",
     order=100,
     legend=Legend("the host waited for the device to drain", "#e5484d"),
-    changes=("defer-sync", "stay-on-device"),
+    changes=("defer-sync", "stay-on-device", "prefetch-to-device"),
     cause="device-wait",
 )
+_EXCHANGE = re.compile(r"^record_param_comms|^c10d::(?!barrier)|^nccl:|all_?to_?all.*init", re.IGNORECASE)
+_FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 MIN_PYTHON_SHARE = 0.5  # a gap that one stretch of Python fills to this share is that stretch's
 
 
@@ -67,18 +73,73 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time after blocking calls with the operators that made them."""
-    return idle_finding(
-        t, IdleRule(META.id, "The host waits for the device, which then runs dry", probe="start", evidence=_calls)
-    )
+    title, facts = "The host waits for the device, which then runs dry", _facts(t)
+    return idle_finding(t, IdleRule(META.id, title, probe="start", evidence=_calls, facts=facts))
+
+
+def _facts(t: Tables) -> Facts:
+    """Return what the blocking calls wait for, as shares of the idle after them.
+
+    That is a copy from the host, or a value that an exchange of the ranks needs next, such as its sizes.
+    """
+    o = occurrences(t, META.id)
+    if not len(o.gap):
+        return {}
+    calls = _last_calls(t, o)
+    whole = max(int(o.lost.sum()), 1)
+    found = {"to_device": _after_copies(t, calls), "feeds_exchange": _before_exchanges(t, calls)}
+    return {name: float(o.lost[mine].sum() / whole) for name, mine in found.items()}
+
+
+def _before_exchanges(t: Tables, calls: Rows) -> Mask:
+    """Return after which calls the same annotation begins a collective."""
+    events = t.trace.events
+    begun = np.sort(events.start[t.calls(_EXCHANGE, Kind.OP, Kind.ANNOTATION)])
+    ends = np.array([_annotation_end(t, row) for row in calls.tolist()], np.int64)
+    found: Mask = np.searchsorted(begun, events.end[calls]) < np.searchsorted(begun, ends)
+    return found
+
+
+def _annotation_end(t: Tables, call: int) -> int:
+    """Return the end of the outermost annotation around a call, but for the step's mark; of the call where none is."""
+    events = t.trace.events
+    layers = t.work_layers.get(int(events.thread[call]))
+    around = layers.at(int(events.start[call])) if layers else []
+    own = [row for row in around if events.kind[row] == Kind.ANNOTATION and not STEP_MARK.match(t.name(row))]
+    return int(events.end[own[0] if own else call])
+
+
+def _after_copies(t: Tables, calls: Rows) -> Mask:
+    """Return which calls wait for a copy from the host that the same operator made."""
+    events, tasks = t.trace.events, t.tasks
+    copies = tasks.launch[t.tasks_matching(_FROM_HOST) & (tasks.launch >= 0)]
+    start = np.array([_innermost(t, row) for row in calls.tolist()], np.int64)
+    begun = np.sort(events.start[copies])
+    found: Mask = np.searchsorted(begun, start) < np.searchsorted(begun, events.end[calls])
+    return found
+
+
+def _innermost(t: Tables, call: int) -> int:
+    """Return the begin of the operator that made a call, of the call itself where there is none."""
+    events = t.trace.events
+    layers = t.work_layers.get(int(events.thread[call]))
+    around = layers.at(int(events.start[call])) if layers else []
+    ops = [row for row in around if events.kind[row] == Kind.OP]
+    return int(events.start[ops[-1] if ops else call])
+
+
+def _last_calls(t: Tables, o: Occurrences) -> Rows:
+    """Return for each occurrence the blocking call that its gap begins after."""
+    events, calls = t.trace.events, blocking_calls(t)
+    calls = calls[np.argsort(events.end[calls], kind="stable")]
+    i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap]), len(calls) - 1)
+    found: Rows = calls[i]
+    return found
 
 
 def _calls(t: Tables, o: Occurrences) -> list[str]:
-    events, calls = t.trace.events, blocking_calls(t)
-    order = np.argsort(events.end[calls], kind="stable")
-    calls = calls[order]
-    i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap]), len(calls) - 1)
-    parents = Counter(_parent(t, int(row)) for row in calls[i].tolist()[:500])
-    per_step = len(t.in_window(calls)) / t.steps.num
+    parents = Counter(_parent(t, int(row)) for row in _last_calls(t, o).tolist()[:500])
+    per_step = len(t.in_window(blocking_calls(t))) / t.steps.num
     listed = ", ".join(f"{name} ({count}×)" for name, count in parents.most_common(3))
     return [f"{per_step:.1f} blocking calls a step; the idle begins as these return: {listed}."]
 

@@ -27,6 +27,7 @@ META = RuleMeta(
     kind="state",
     order=70,
     changes=("larger-batch",),
+    needs="memory events",
 )
 TARGET_LAUNCH_SHARE = 0.1  # of the step that launching costs
 MAX_RESERVED_SHARE = 0.5
@@ -35,7 +36,7 @@ MAX_TIMES = 64
 
 
 def find(t: Tables) -> list[Finding]:
-    """Say how much larger the batch may be."""
+    """State how much larger the batch may be."""
     memory = memory_of(t)
     start, end = t.steps.window
     if (

@@ -28,12 +28,13 @@ META = RuleMeta(
     kind="state",
     order=50,
     changes=("expandable-segments", "checkpoint-blocks"),
+    needs="memory events",
 )
 MIN_RESERVED_SHARE = 0.97  # of the device: the driver and the context take the rest
 
 
 def find(t: Tables) -> list[Finding]:
-    """Say how full it is."""
+    """State how full it is."""
     memory = memory_of(t)
     if memory is None or not memory.capacity:
         return []

@@ -30,6 +30,7 @@ META = RuleMeta(
     kind="run",
     order=10,
     legend=Legend("one step in many was much longer", "#c2577a"),
+    needs="steps of the whole run",
 )
 MIN_SHARE = 0.01  # of the run's time, as findings need of the step
 WHAT = {
@@ -50,7 +51,9 @@ def find(t: Tables) -> list[Finding]:
 
 def _finding(t: Tables, stall: Stall) -> Finding:
     ratio, num = stall.each_ns / stall.base_ns, len(stall.rows)
-    how_often = f"1 step in {'' if stall.period else 'about '}{stall.every}" if num > 1 else f"1 of {stall.num_steps} steps"
+    how_often = (
+        f"1 step in {'' if stall.period else 'about '}{stall.every}" if num > 1 else f"1 of {stall.num_steps} steps"
+    )
     what = f": {WHAT[stall.phase]}" if stall.phase else ""
     return Finding(
         rule=META.id,

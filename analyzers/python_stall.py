@@ -19,10 +19,10 @@ from __future__ import annotations
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, intersect, total
+from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import host_gaps, min_host_gap_ns, ready_share
+from diagnose.tables.host_gaps import host_gaps, min_host_gap_ns, ready_share, recurring_gaps
 
 META = RuleMeta(
     id="python-stall",
@@ -39,12 +39,12 @@ META = RuleMeta(
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle in long stretches between operators, where something shows that the thread was in the loop.
 
-    Where the thread was runnable but not scheduled for as long as that, they may be nothing but that, and none is
-    claimed.
+    Frames and annotations around them show it, and that they come back before the same operator. Where the thread was
+    runnable but not scheduled for as long as that, they may be nothing but that, and none is claimed.
     """
     seen = host_gaps(t)
     if t.capture.samples is None:
-        seen = intersect(seen, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION)))
+        seen = union(intersect(seen, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION))), recurring_gaps(t))
     found = intersect(intersect(left, t.gaps.unlaunched()), seen)
     return EMPTY if total(found) <= ready_share(t) * (t.steps.window[1] - t.steps.window[0]) else found
 

@@ -25,11 +25,12 @@ META = RuleMeta(
     kind="state",
     order=40,
     changes=("own-device",),
+    needs="NVML samples",
 )
 
 
 def find(t: Tables) -> list[Finding]:
-    """Say who else was there; this by itself loses no time that could be told."""
+    """State who else was there; this by itself loses no time that could be told."""
     others = other_processes(t)
     if not others:
         return []

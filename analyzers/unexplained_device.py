@@ -26,7 +26,7 @@ META = RuleMeta(
     id="unexplained-device",
     kind="idle",
     order=190,
-    legend=Legend("the task was queued; the trace does not say what held it", "#b3bac4"),
+    legend=Legend("queued; the trace does not show what held it", "#b3bac4"),
     explains=False,
 )
 
@@ -37,7 +37,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 
 def find(t: Tables) -> list[Finding]:
-    """Say how much idle before queued work has no visible cause."""
+    """State how much idle before queued work has no visible cause."""
     return idle_finding(
         t, IdleRule(META.id, "Queued work does not start, for a reason the trace does not show", confidence="low")
     )

@@ -1,28 +1,38 @@
 """The optimizer updates parameters one by one.
 
 What it looks for
-    `Optimizer.step` with 50 launches or more per call, most of them not multi-tensor kernels: the idle inside it,
-    and its kernels' time beyond what one pass over parameters, gradients and state needs.
+    `Optimizer.step` with 50 launches or more per call, most of them not multi-tensor kernels: the idle inside it. And
+    kernels of Adam and AdamW that are not fused, where they were queued behind others: their time beyond one pass over
+    parameters, gradients and state, from 5 % of the busy time on.
 
 Why it costs
     A for-loop optimizer launches several tiny kernels for each tensor. The device finishes each before the next is
-    launched.
+    launched. And each of eight kernels reads and writes whole tensors again, with multi-tensor kernels too.
 
 What to do
     `fused=True` (one kernel for all tensors), or `foreach=True` where fused is not supported.
 
 How sure
-    High: the optimizer marks its own step, and the launches in it are counted.
+    High: the optimizer marks its own step, and the launches in it are counted. That a fused kernel takes a third of the
+    time holds where memory limits both.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
+import numpy as np
+
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.optimizers import is_loop, optimizer_facts
+from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals, intersect
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.launch_latency import late_tasks
 from diagnose.tables.optimizer_spans import updates
 
 META = RuleMeta(
@@ -35,6 +45,14 @@ META = RuleMeta(
     inflated=True,
     cause="host-work",
 )
+
+
+# Tensors that are read or written for each parameter by the eight operations of one update (mul, lerp, mul, addcmul,
+# sqrt, div, add, addcdiv: 2 + 3 + 2 + 4 + 2 + 2 + 2 + 4), and by one kernel for all: parameter, gradient and two
+# moments read, all but the gradient written.
+PASSES = {"Adam": (21, 7), "AdamW": (21, 7)}
+MIN_SHARE = 0.05  # of the busy time
+_FUSED = re.compile(r"[Ff]used")
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -50,9 +68,40 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 
 def find(t: Tables) -> list[Finding]:
-    """Name the idle time of a for-loop optimizer."""
+    """Name the idle time of a for-loop optimizer, and the time of its kernels beyond one pass."""
     facts = optimizer_facts(t)
     what = "launches" if t.device_id >= 0 else "operators"
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
     title = f"{facts['name']} updates parameters one by one"
-    return idle_finding(t, IdleRule(META.id, title, evidence=lambda _t, _o: [text], facts=facts))
+    idle = idle_finding(t, IdleRule(META.id, title, evidence=lambda _t, _o: [text], facts=facts))
+    tasks = _separate_passes(t) if facts["name"] in PASSES else np.empty(0, np.intp)
+    rule = KernelRule(
+        META.id,
+        title if is_loop(t) else f"{facts['name']} passes over its tensors again and again",
+        MIN_SHARE,
+        facts=facts,
+    )
+    busy = kernel_finding(t, rule, tasks)
+    if not busy:
+        return idle
+    passes, needed = PASSES[str(facts["name"])]
+    spared_ns = busy[0].total_ns * (1 - needed / passes)
+    base = idle[0] if idle else replace(busy[0], lost_ns=0.0, total_ns=0, evidence=(text,))
+    number = f"Its kernels read or write {passes} tensors for each parameter, where one fused kernel takes {needed}."
+    return [
+        replace(
+            base,
+            lost_ns=base.lost_ns + spared_ns / t.steps.num,
+            total_ns=base.total_ns + int(spared_ns),
+            evidence=(*base.evidence, *busy[0].evidence, number),
+            tasks=tasks,
+        )
+    ]
+
+
+def _separate_passes(t: Tables) -> Rows:
+    """Return the tasks of the optimizer's step that were queued behind others and update no whole state at once."""
+    called = t.trace.events.start[t.tasks.launch]
+    mine = (t.tasks.launch >= 0) & (covered(updates(t), called, called + 1) > 0)
+    found: Rows = np.flatnonzero(mine & ~t.tasks_matching(_FUSED) & ~late_tasks(t.trace, t.tasks))
+    return found

@@ -51,7 +51,7 @@ STEPS = 10  # as the command has it
 MAX_SECONDS = 300.0
 
 
-def analyze(  # noqa: PLR0913  # each is an option of its own
+def analyze(
     step_fn: Callable[[], object],
     *,
     steps: int = STEPS,
@@ -173,7 +173,7 @@ class Tracing:
             raise
 
 
-def trace(  # noqa: PLR0913  # each is an option of its own
+def trace(
     *,
     steps: int = STEPS,
     skip: int | None = None,

@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from diagnose.model.diagnosis import Prescription, Where
+from diagnose.model.forecast import Waterfall
+from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import middle
 
 __all__ = ["MAX_LOSSES", "duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "size", "summed"]
 
 MAX_LOSSES = 100  # of each side of a trial, in the JSON and in the charts
+MIN_SAVING_SHARE = 0.01  # of the step: less on its own is no gain worth a line
 MIN_SAVING_NS = 1_000  # of a step: less is not measurable
-
-
-def duration(ns: float | None) -> str:
-    """Return a time given in ns with three digits and the unit that suits it: µs, ms or s."""
-    if ns is None or not math.isfinite(ns):
-        return "–"
-    if ns == 0:
-        return "0 ms"
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= 0.9995 * size:
-            return f"{_three_digits(ns / size)} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def _three_digits(value: float) -> str:
-    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:,.{digits}f}"
-
-
-def percent(share: float | None) -> str:
-    """Return a share as a percentage with one digit, never rounding something to nothing or to all."""
-    if share is None or not math.isfinite(share):
-        return "–"
-    if 0 < share < 0.0005:
-        return "<0.1 %"
-    if 0.9995 <= share < 1:
-        return ">99.9 %"
-    return f"{100 * share:.1f} %"
 
 
 def path_tail(path: str, limit: int = 40) -> str:
@@ -57,6 +33,8 @@ def place(where: Where, limit: int = 40) -> str:
         line = f":{where.line}" if where.line is not None and where.line > 0 else ""
         inside = f" in {where.function}" if where.function else ""
         parts.append(path_tail(where.file, limit) + line + inside)
+        if where.library:
+            parts.append(f"inside it {path_tail(where.library, limit + 20)}")
     elif where.function:
         parts.append(where.function)
     if where.op:
@@ -64,17 +42,32 @@ def place(where: Where, limit: int = 40) -> str:
     return " · ".join(parts)
 
 
-def saving(prescription: Prescription) -> str:
-    """Return "saves 1.20 to 3.40 ms a step", or "" where the prescription claims none."""
+def saving(prescription: Prescription, step_ns: float = 0.0, waterfall: Waterfall | None = None) -> str:
+    """Return "saves 1.20 to 3.40 ms a step", or "" where the prescription claims none.
+
+    What saves less than 1 % of the step on its own is shown with what it saves behind the changes before it.
+    """
     least, most = prescription.saves_ns
-    if prescription.basis == "replay" and most < MIN_SAVING_NS:
-        return "no gain on its own: other work is the bottleneck"
-    if not math.isfinite(most) or most <= 0:
+    small = math.isfinite(step_ns) and most < MIN_SAVING_SHARE * step_ns
+    if prescription.basis == "replay" and (most < MIN_SAVING_NS or small):
+        behind = _behind(prescription.id, waterfall)
+        after = f"; saves {duration(behind)} a step after the changes before it" if behind else ""
+        return f"no gain on its own: other work is the bottleneck{after}"
+    if not math.isfinite(most) or most <= 0 or small:
         return ""
     if not math.isfinite(least) or least <= 0:
         return f"saves up to {duration(most)} a step"
     low, high = duration(least), duration(most)
     return f"saves {high} a step" if low == high else f"saves {low} to {high} a step"
+
+
+def _behind(change: str, waterfall: Waterfall | None) -> float:
+    """Return what the replay of one change after the other gains by this one, 0 where it is not among them."""
+    chain = waterfall.forecasts if waterfall else ()
+    for before, after in pairwise(chain):
+        if after.ids[-1] == change:
+            return before.step_ns - after.step_ns
+    return 0.0
 
 
 def plural(count: float, noun: str) -> str:

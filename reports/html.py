@@ -25,6 +25,7 @@ from diagnose.reports.charts import chart_data
 from diagnose.reports.kernel_names import shorten
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, VERDICTS, shown_phases
 from diagnose.reports.text_charts import cause_shares
+from diagnose.reports.text_kernels import calls
 from diagnose.reports.trial_charts import trial_name, verdict
 from diagnose.text.plain_text import clean, middle
 
@@ -79,7 +80,8 @@ def _environment(legends: Mapping[str, Legend]) -> Environment:
         "place": words.place,
         "plural": words.plural,
         "ranks": words.ranks,
-        "saving": words.saving,
+        "saving": lambda fix, d: words.saving(fix, d.step_ns, d.waterfall),
+        "calls": calls,
         "shorten": lambda name: shorten(clean(name)),
         "breakable": _breakable,
         "bytes": words.size,

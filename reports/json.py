@@ -28,7 +28,7 @@ from diagnose.model.diagnosis import (
 from diagnose.reports.format import MAX_LOSSES
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import Memory
+    from diagnose.model.charts import KernelTime, Memory
     from diagnose.model.forecast import Waterfall
 
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
@@ -61,6 +61,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "source": _source(d.source),
         "verdict": d.verdict,
         "headline": _text(d.headline),
+        "summary": _each(_text, d.summary),
         "dominant": d.dominant,
         "step_ms": _ms(d.step_ns),
         "steps": d.steps,
@@ -76,6 +77,9 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "replay": {"error_share": _share(d.replay_error)},
         "critical_path": None if d.critical_path is None else _shares(d.critical_path.shares),
         "waterfall": None if d.waterfall is None else _waterfall(d.waterfall),
+        "kernels": _each(_kernel, d.kernels),
+        "checked": _each(_text, d.checked),
+        "not_checked": dict(d.not_checked),
         "memory": None if d.memory is None else _memory(d.memory),
         "profiler_overhead": _share(d.profiler_overhead),
         "recording_ms": _ms(d.recording_ns),
@@ -128,11 +132,13 @@ def _finding(f: Finding, step_ns: float) -> dict[str, Json]:
         "examples": _each(_example, f.examples),
         "facts": _plain(f.facts),
         "path_share": _share(f.path_share),
+        "relief_ms": None if f.relief_ns is None else _ms(f.relief_ns),
     }
 
 
 def _where(w: Where) -> dict[str, Json]:
     fields: dict[str, Json] = {"file": w.file, "line": w.line, "op": w.op, "function": w.function, "code": w.code}
+    fields["library"] = w.library
     return {**{k: _plain(v) for k, v in fields.items()}, "stack": _each(_text, w.stack)}
 
 
@@ -184,6 +190,19 @@ def _operator(o: HostOperator) -> dict[str, Json]:
         "self_ms": _ms(o.self_ns),
         "total_ms": _ms(o.total_ns),
         "shapes": _text(o.shapes),
+    }
+
+
+def _kernel(k: KernelTime) -> dict[str, Json]:
+    return {
+        "name": _text(k.name),
+        "family": k.family,
+        "calls_per_step": _share(k.calls_per_step),
+        "time_ms": _ms(k.time_ns),
+        "share": _share(k.share),
+        "dtype": k.dtype,
+        "peak_share": _share(k.peak_share),
+        "where": _where(k.where),
     }
 
 

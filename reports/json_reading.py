@@ -79,6 +79,7 @@ class _Where(msgspec.Struct):
     function: str | None
     code: str | None
     stack: list[str]
+    library: str | None = None  # absent in older reports
 
 
 class _Finding(msgspec.Struct):
@@ -93,6 +94,7 @@ class _Finding(msgspec.Struct):
     confidence: Confidence
     facts: dict[str, object]
     path_share: Share | None = None
+    relief_ms: Ms = None
 
 
 class _Prescription(msgspec.Struct):
@@ -149,6 +151,7 @@ class _Report(msgspec.Struct):
     host_by_cause: dict[Rule, Share | None] | None = None
     profiler_overhead: Annotated[float, Meta(ge=-1, le=1e12)] | None = None
     recording_ms: Ms = None
+    summary: list[str] = []
 
 
 def is_report(text: bytes) -> bool:
@@ -190,6 +193,7 @@ def _diagnosis(d: _Report) -> Diagnosis:
     return Diagnosis(
         verdict=d.verdict,
         headline=d.headline,
+        summary=tuple(d.summary),
         dominant=d.dominant,
         step_ns=_ns(d.step_ms),
         step_times_ns=_times(d.step_times_ms),
@@ -250,10 +254,11 @@ def _finding(f: _Finding) -> Finding:
         total_ns=_whole(f.total_ms),
         median_ns=_whole(f.median_ms),
         evidence=tuple(f.evidence),
-        where=tuple(Where(w.file, w.line, w.function, w.op, tuple(w.stack), w.code) for w in f.where),
+        where=tuple(Where(w.file, w.line, w.function, w.op, tuple(w.stack), w.code, w.library) for w in f.where),
         confidence=f.confidence,
         facts=f.facts,
         path_share=None if f.path_share is None else _share(f.path_share),
+        relief_ns=None if f.relief_ms is None else _ns(f.relief_ms),
     )
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.diagnosis import Diagnosis, RankSummary
-from diagnose.reports import text_findings, text_forecast, text_picture, text_trials
+from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.format import duration, path_tail, percent, plural, ranks
 from diagnose.reports.rule_labels import shown_phases
 from diagnose.reports.text_charts import cause_shares
@@ -56,7 +56,7 @@ def terminal_text(d: Diagnosis) -> str:
 
 
 def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
-    yield _headline(d)
+    yield from _headline(d)
     yield Text(" · ".join(_context(d)), style="dim")
     if d.picture is not None and d.partition is not None and d.picture.step_ns > 0:
         yield _title("Queue", f"step {d.picture.step}, {duration(d.picture.step_ns)}")
@@ -73,6 +73,7 @@ def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield _title("Where the run's time goes", f"{plural(d.watched_steps, 'step')}, recorded or not")
         yield text_picture.phases(phases)
     yield from text_findings.findings(d, width)
+    yield from _kernels(d, width)
     if d.waterfall is not None:
         yield _title("Predicted step time after each change", "replayed one after the other")
         yield from text_forecast.waterfall(d.waterfall)
@@ -93,6 +94,13 @@ def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield from _notes(d)
 
 
+def _kernels(d: Diagnosis, width: int) -> Iterator[RenderableType]:
+    """Yield what a full device does; elsewhere its kernels are not what the step waits for."""
+    if d.kernels and (d.verdict == "kernel-bound" or d.dominant is None):
+        yield _title("Kernels", "where the device's time goes; shares of the time of all its tasks")
+        yield text_kernels.kernels(d.kernels, width)
+
+
 def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     """Yield what takes the place of queue and partition where the trace has no device."""
     if d.picture is not None and d.picture.gaps and d.picture.step_ns > 0:
@@ -106,7 +114,18 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield text_findings.operators(d.operators, d.step_ns, width)
 
 
-def _headline(d: Diagnosis) -> Text:
+def _headline(d: Diagnosis) -> Iterator[Text]:
+    """Yield the answer in three lines at most; of a diagnosis without them its one sentence."""
+    if not d.summary:
+        yield _sentence(d)
+        return
+    first, *others = (one_line(line) for line in d.summary)
+    style = _VERDICT_STYLES.get(d.verdict, "bold")
+    yield Text.assemble((d.verdict, style), "  ", (first, "bold"))
+    yield from (Text(line, style="bold") for line in others)
+
+
+def _sentence(d: Diagnosis) -> Text:
     """Return the headline after the verdict, which is left out where the headline itself begins with it."""
     headline = Text(one_line(d.headline), style="bold")
     style = _VERDICT_STYLES.get(d.verdict, "bold")

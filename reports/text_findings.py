@@ -18,8 +18,10 @@ from diagnose.text.plain_text import clean, middle, one_line
 __all__ = ["findings", "operators"]
 
 _MAX_FINDINGS = 5
-_MAX_CODE_LINES = 6
+_MAX_CODE_LINES = 12
 _MAX_OPERATORS = 8
+_SAME_SHARE = 0.01  # of the step: what differs by less reads as the same
+_HIDDEN = "; without it other work takes as long"
 _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 
 
@@ -29,6 +31,7 @@ def findings(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield Padding(
             Text("Nothing to fix: no rule found time worth winning back in these steps.", "bold green"), (1, 0, 0, 0)
         )
+        yield from _checked(d)
         return
     yield Padding(Text("Findings, the most valuable first", "bold"), (1, 0, 0, 0))
     if d.dominant is None:
@@ -37,20 +40,31 @@ def findings(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     for prescription in d.prescriptions:
         fixes.setdefault(prescription.rule, prescription)
     for number, finding in enumerate(d.findings[:_MAX_FINDINGS], 1):
-        yield _finding(number, finding, fixes.get(finding.rule), d.step_ns, width)
+        yield _finding(number, finding, fixes.get(finding.rule), d, width)
     left = len(d.findings) - _MAX_FINDINGS
     if left > 0:
         yield Text(f"  and {plural(left, 'smaller finding')} in the JSON and HTML reports", style="dim")
+    if d.dominant is None:
+        yield from _checked(d)
 
 
-def _finding(number: int, finding: Finding, fix: Prescription | None, step_ns: float, width: int) -> RenderableType:
-    parts: list[RenderableType] = [_first_line(finding, step_ns), Text(one_line(finding.title))]
+def _checked(d: Diagnosis) -> Iterator[RenderableType]:
+    """Yield what was looked for, where little or nothing was found."""
+    if d.checked:
+        yield Padding(Text(f"Checked: {', '.join(d.checked)}.", style="dim"), (0, 0, 0, 2))
+    for what in dict.fromkeys(d.not_checked.values()):
+        rules = ", ".join(rule for rule, missing in d.not_checked.items() if missing == what)
+        yield Padding(Text(f"Not checked, for lack of {what}: {rules}.", style="dim"), (0, 0, 0, 2))
+
+
+def _finding(number: int, finding: Finding, fix: Prescription | None, d: Diagnosis, width: int) -> RenderableType:
+    parts: list[RenderableType] = [_first_line(finding, d.step_ns), Text(one_line(finding.title))]
     if finding.where:
         parts.extend(_where(finding.where, width))
     elif finding.evidence:
         parts.append(Text(one_line(finding.evidence[0]), style="dim"))
     if fix is not None:
-        parts.extend(_fix(fix, width))
+        parts.extend(_fix(fix, d, width))
     grid = Table.grid()
     grid.add_column(width=4)
     grid.add_column(overflow="fold")
@@ -66,8 +80,17 @@ def _first_line(finding: Finding, step_ns: float) -> Text:
         (finding.rule, "bold"),
         "  ",
         *(lost if finding.lost_ns else [("costs no time by itself", "dim")]),
+        (_without(finding, step_ns), "dim"),
         (f", {finding.confidence} confidence" if finding.confidence != "high" else "", _CONFIDENCE_STYLES["medium"]),
     )
+
+
+def _without(finding: Finding, step_ns: float) -> str:
+    """Return what the step gains without the cause, where that differs from what it costs."""
+    relief = finding.relief_ns
+    if relief is None or not finding.lost_ns or abs(relief - finding.lost_ns) < _SAME_SHARE * step_ns:
+        return ""
+    return f"; without it the step is {duration(relief)} shorter" if relief >= _SAME_SHARE * step_ns else _HIDDEN
 
 
 def _where(places: tuple[Where, ...], width: int) -> Iterator[Text]:
@@ -80,11 +103,13 @@ def _where(places: tuple[Where, ...], width: int) -> Iterator[Text]:
         yield Text(f"    {middle(one_line(first.code), width - 12)}")
 
 
-def _fix(fix: Prescription, width: int) -> Iterator[RenderableType]:
-    gain = saving(fix)
+def _fix(fix: Prescription, d: Diagnosis, width: int) -> Iterator[RenderableType]:
+    gain = saving(fix, d.step_ns, d.waterfall)
     yield Text.assemble(("fix ", "dim"), (one_line(fix.title), "green"), (f"  {gain}" if gain else "", "dim"))
     if fix.safety and fix.safety != "same numbers":
         yield Padding(Text(one_line(fix.safety), style="yellow"), (0, 0, 0, 4))
+    if fix.needs:
+        yield Padding(Text(f"needs {one_line(fix.needs)}", style="dim"), (0, 0, 0, 4))
     lines = clean(fix.after).rstrip().splitlines()
     for line in lines[:_MAX_CODE_LINES]:
         yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, width - 12))

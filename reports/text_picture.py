@@ -16,7 +16,7 @@ from diagnose.model.rules import Legend
 from diagnose.reports.format import duration, percent, summed
 from diagnose.reports.rule_labels import PHASES
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
-from diagnose.text.plain_text import one_line
+from diagnose.text.plain_text import middle, one_line
 
 __all__ = ["causes", "host", "partition", "phases", "queue"]
 
@@ -25,6 +25,7 @@ _MAX_CAUSES = 6
 _BAR_CELLS = 10
 _JOINED = "\u00a0"  # keeps a legend's entry on one line
 _MIN_LABEL_WIDTH = 90  # of the report: in a narrower one the causes' labels do not fit beside their numbers
+_NUMBERS_WIDTH = 40  # of a line of causes: its letter, its share, its time, its bar and what stands between them
 _NAMED_SHARE = 0.25  # of a column: less idle than this is shown by its shade alone
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _STYLES = ("red", "yellow", "magenta", "cyan", "green", "blue")
@@ -110,7 +111,9 @@ def phases(shares: Mapping[str, float]) -> RenderableType:
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for name, share in shares.items():
         picture = Text(bar(share / top, _BAR_CELLS), style="cyan")
-        grid.add_row(f"  {one_line(name)}", percent(share), picture, Text(PHASES.get(name, Legend()).label, style="dim"))
+        grid.add_row(
+            f"  {one_line(name)}", percent(share), picture, Text(PHASES.get(name, Legend()).label, style="dim")
+        )
     return grid
 
 
@@ -123,10 +126,12 @@ def causes(shares: Mapping[str, float], legends: Mapping[str, Legend], step_ns: 
     for justify in ("left", "left", "right", "right"):
         grid.add_column(justify=justify, no_wrap=True)
     grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True, overflow="ellipsis")
+    grid.add_column(no_wrap=True)
+    longest = max((len(one_line(cause)) for cause, _ in rows), default=0)
+    room = width - longest - _NUMBERS_WIDTH if width >= _MIN_LABEL_WIDTH else 0
     for cause, share in rows:
         letter, style = keys.get(cause, (" ", "dim"))
-        label = Text(legends.get(cause, Legend()).label if width >= _MIN_LABEL_WIDTH else "", style="dim")
+        label = Text(middle(legends.get(cause, Legend()).label, room) if room > 0 else "", style="dim")
         picture = Text(bar(share / top, _BAR_CELLS).ljust(_BAR_CELLS), style=style)
         grid.add_row(
             Text(f"  {letter}", style), Text(one_line(cause)), percent(share), duration(share * step_ns), picture, label

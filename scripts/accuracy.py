@@ -228,7 +228,7 @@ def markdown(scores: list[Score], left_out: LeftOut) -> str:
 
 
 def judged(row: dict[str, Any]) -> str:
-    """Say in a word what is right."""
+    """State in a word what is right."""
     if not row["graded"]:
         return "crashed" if row["crashed"] else "n/a"
     if not row["verdict_right"]:

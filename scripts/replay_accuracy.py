@@ -96,7 +96,7 @@ def replays(folder: Path) -> list[Row]:
 
 
 def bars_hold(rows: list[Row]) -> bool:
-    """Tell whether the replay with measured delays reproduces the steps, and usual delays a step held out."""
+    """Return whether the replay with measured delays reproduces the steps, and usual delays a step held out."""
     worst = max(max(abs(r.window), abs(r.step)) for r in rows)
     held_out = median(abs(r.held_out) for r in rows if r.held_out is not None)
     return worst <= WORST_BAR and median(abs(r.step) for r in rows) <= MEDIAN_BAR and held_out <= HELD_OUT_BAR

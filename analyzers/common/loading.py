@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
+from diagnose.analyzers.common.locate import is_own_file, is_user_file
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
 from diagnose.model.records import LoaderRecord, as_facts
@@ -14,6 +17,9 @@ from diagnose.tables.names import LOADER_NEXT
 __all__ = ["loading_evidence", "loading_facts"]
 
 MIN_SAMPLES = 5
+MAX_FETCHES = 20  # of the dataset's calls: one kind of dataset does the same in all of them
+_FETCH = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
+_CALLS = 8  # frames inside a fetch, among which the dataset's own first one is
 # Of the samples within loading, or of its workers' lives: it is reading or waiting then, not computing.
 MIN_WAITING_SHARE = 0.7
 
@@ -41,12 +47,34 @@ def loading_facts(t: Tables) -> Facts:
         "recorded_here": t.capture.info is not None,  # more or less: captures are seldom analysed elsewhere
         "waits": enough and share is not None and share >= MIN_WAITING_SHARE,
         "waiting_share": share,
+        **_dataset(t),
     }
 
 
+def _dataset(t: Tables) -> Facts:
+    """Return whether the dataset is iterable and which library made it, as far as Python frames show."""
+    found = [_inside(t, row) for row in t.in_window(t.calls(_FETCH, Kind.PYTHON))[:MAX_FETCHES].tolist()]
+    first = [frames[0] for frames in found if frames]
+    if not first:
+        return {}
+    iterable = all(name == "<built-in function next>" or name.endswith((": __next__", ": __iter__")) for name in first)
+    files = [name.rpartition("(")[0] for frames in found for name in frames if is_user_file(name)]
+    library = files[0].split("/", maxsplit=1)[0] if files and not is_own_file(files[0]) else ""
+    return {"iterable": iterable, "library": library}
+
+
+def _inside(t: Tables, fetch: int) -> list[str]:
+    """Return the names of the first Python frames that began inside one."""
+    events = t.trace.events
+    rows = t.host_rows(Kind.PYTHON)
+    first = int(np.searchsorted(events.start[rows], events.start[fetch], side="right"))
+    near = [r for r in rows[first : first + _CALLS].tolist() if events.thread[r] == events.thread[fetch]]
+    return [t.name(r) for r in near if events.end[r] <= events.end[fetch]]
+
+
 def loading_evidence(facts: Facts) -> list[str]:
-    """Say what one batch costs and how it is loaded."""
-    how = "in the training process" if facts["single_process"] else "by worker processes"
+    """State what one batch costs and how it is loaded."""
+    how = "in the main process" if facts["single_process"] else "by worker processes"
     workers = facts.get("num_workers")
     said = f" (num_workers={workers})" if workers is not None else ""
     spends = " Loading waits off the CPU most of that time." if facts.get("waits") else ""

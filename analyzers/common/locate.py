@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import PurePosixPath
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,21 +22,69 @@ from diagnose.model.intervals import Intervals, distinct
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK
 
-__all__ = ["enclosing_operators", "is_user_file", "locate", "locate_one", "sampled_lines", "source_line"]
+__all__ = [
+    "enclosing_operators",
+    "is_own_file",
+    "is_user_file",
+    "locate",
+    "locate_one",
+    "sampled_lines",
+    "source_line",
+]
 
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 _LIBRARY = re.compile(
     r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|torchvision|triton|numpy|diagnose)/|^<"
 )
+# The profiler cuts the folder of installed packages off their files' paths: those that steps often run through.
+_PACKAGES = frozenset(
+    {
+        *("accelerate", "ai_edge_torch", "aiter", "apex", "audiocraft", "bitsandbytes", "catalyst"),
+        *("colossalai", "comfy", "composer", "cv2", "datasets", "deepspeed", "detectron2", "dgl"),
+        *("diffusers", "einops", "espnet", "evaluate", "fairscale", "fairseq", "fairseq2", "fastai"),
+        *("fbgemm_gpu", "fla", "flair", "flash_attn", "flashinfer", "fsspec", "galore_torch"),
+        *("gpytorch", "h5py", "huggingface_hub", "hydra", "ignite", "imageio", "jax", "joblib"),
+        *("keras", "kornia", "librosa", "liger_kernel", "lightning", "lightning_fabric", "lmdb"),
+        *("matplotlib", "megatron", "mlflow", "mmcv", "mmdet", "mmengine", "monai", "msgpack", "nemo"),
+        *("onnxruntime", "open_clip", "opt_einsum", "optimum", "pandas", "peft", "PIL", "pyarrow"),
+        *("pytorch_lightning", "ray", "recbole", "safetensors", "scipy", "segment_anything"),
+        *("sentence_transformers", "sglang", "skimage", "sklearn", "skorch", "soundfile", "spacy"),
+        *("speechbrain", "tensorboard", "tensorboardX", "tensordict", "tensorrt_llm", "timm"),
+        *("tokenizers", "torch_geometric", "torch_guard", "torch_tensorrt", "torchao", "torchaudio"),
+        *("torchdata", "torchmetrics", "torchrec", "torchrl", "torchtext", "torchtitan", "torchtune"),
+        *("tqdm", "transformer_engine", "transformers", "trl", "ultralytics", "unsloth", "vllm"),
+        *("wandb", "webdataset", "wids", "xformers", "yaml", "zarr"),
+    }
+)
+# Folders of a checkout in which its package stands, beside one of the package's own name.
+_SOURCES = ("src", "python")
+_GENERATED = re.compile(r"torchinductor_|torch_compile_debug|(^|/)c[a-z2-7]{51}\.py$")
+_INSTALLED = re.compile(r"^.*(site|dist)-packages/")
+_MODULE_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl|^nn\.Module: ")
+_HOOK = re.compile(r"hook", re.IGNORECASE)
 _MAX_STACK = 12
 
 
 def is_user_file(file: str) -> bool:
-    """Tell whether a file is the user's own: neither torch, nor an installed package, nor the standard library."""
+    """Return whether a file is the user's own: neither torch, nor an installed package, nor the standard library."""
     if _LIBRARY.search(file):
         return False
     path = PurePosixPath(file)
     return path.is_absolute() or path.parts[0].removesuffix(".py") not in sys.stdlib_module_names
+
+
+def is_own_file(file: str) -> bool:
+    """Return whether the user can be expected to edit a file: it is neither a library's nor generated code."""
+    if not is_user_file(file) or _GENERATED.search(file):
+        return False
+    return not _is_of_a_package(file)
+
+
+def _is_of_a_package(file: str) -> bool:
+    if not file.startswith("/"):
+        return file.split("/", maxsplit=1)[0].removesuffix(".py") in _PACKAGES
+    folders = file.split("/")[:-1]
+    return any(inner in _PACKAGES and outer in (*_SOURCES, inner) for outer, inner in pairwise(folders))
 
 
 def source_line(t: Tables, file: str, line: int) -> str | None:
@@ -72,22 +122,51 @@ def locate(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where
 
 
 def _where(work: list[str], frames: list[str]) -> Where:
+    """Return the innermost frame of the user's own files; where there is none, the innermost of a library."""
     op = work[0] if work else None
-    for text in frames:
+    library: re.Match[str] | None = None
+    for depth, text in enumerate(frames):
         match = _FRAME.match(text)
-        if match and is_user_file(match["file"]):
-            line = int(match["line"])
-            return Where(match["file"], line, match["function"], op, tuple(frames[:_MAX_STACK]))
+        if match is None or not is_user_file(_INSTALLED.sub("", match["file"])):
+            continue  # no line, or of torch or the standard library
+        if is_own_file(match["file"]):
+            return _place(match, op, frames, depth, library)
+        library = library or match
+    if library is not None:
+        return _place(library, op, frames, len(frames) - 1, None)
     return Where(op=op, stack=tuple((list(reversed(work)) + frames)[:_MAX_STACK]))
 
 
+def _place(match: re.Match[str], op: str | None, frames: list[str], depth: int, library: re.Match[str] | None) -> Where:
+    beside = f"{_INSTALLED.sub('', library['file'])}:{library['line']} in {library['function']}" if library else None
+    return Where(
+        _INSTALLED.sub("", match["file"]),
+        int(match["line"]),
+        match["function"],
+        op,
+        tuple(frames[:_MAX_STACK]),
+        library=beside,
+        caller=_caller(frames, depth),
+    )
+
+
+def _caller(frames: list[str], depth: int) -> Literal["", "module", "hook"]:
+    """Return what called the innermost frame: a hook up to the user's own, or a module anywhere around it."""
+    if any(map(_HOOK.search, frames[: depth + 1])):
+        return "hook"
+    return "module" if any(map(_MODULE_CALL.search, frames)) else ""
+
+
 def _frames(t: Tables, work: list[int], frames: list[int]) -> list[str]:
-    """Return the names of Python frames, innermost first; of an operator's call stack where none were recorded."""
+    """Return the names of Python frames, innermost first; of an operator's call stack where none were recorded.
+
+    The call stack of a step's mark is the line that ends the step before: nothing runs there.
+    """
     if frames:
         return [t.name(row) for row in reversed(frames)]
     for row in reversed(work):
         detail = int(t.trace.events.detail[row])
-        if detail >= 0 and "(" in t.trace.names[detail]:
+        if detail >= 0 and "(" in t.trace.names[detail] and not STEP_MARK.match(t.name(row)):
             return [frame for frame in t.trace.names[detail].split(";") if frame]
     return []
 

@@ -48,7 +48,7 @@ def _look(t: Tables) -> Facts:
 
 
 def is_loop(t: Tables) -> bool:
-    """Tell whether the optimizer's step launches kernels tensor by tensor."""
+    """Return whether the optimizer's step launches kernels tensor by tensor."""
     facts = optimizer_facts(t)
     launches, multi = facts["launches"], facts["multi_tensor"]
     assert isinstance(launches, float), "a mean"

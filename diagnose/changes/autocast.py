@@ -35,6 +35,17 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
             numerics=reduced("16-bit products round; compare the outputs with the float32 ones"),
             arguments={} if has_bfloat16 else {"dtype": dtype},
         )
+    if program.trains is None:
+        dtype = "bfloat16" if has_bfloat16 else "float16"
+        return Advice(
+            title=f"Run the forward under autocast in {dtype}",
+            before="y = model(x)",
+            after=f'with torch.autocast("cuda", dtype=torch.{dtype}):\n    y = model(x)   # backward() stays outside'
+            + ("" if has_bfloat16 else "; where it trains, with a GradScaler"),
+            least=0.5,
+            numerics=reduced("16-bit products round; compare the results with the float32 ones"),
+            arguments={} if has_bfloat16 else {"dtype": dtype},
+        )
     before = "loss = criterion(model(x), y)\nloss.backward()"
     if has_bfloat16:
         after = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)\nloss.backward()'

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
-    if finding.facts["attention"]:
+    if finding.facts["attention"] or program.server:  # a server chooses its kernels itself
         return None
     return Advice(
         before="model = torch.compile(model)" if program.is_compiled else "model = Model()",

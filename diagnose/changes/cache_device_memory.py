@@ -12,11 +12,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
+
+
+def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+    return Advice(
+        before=f"PYTORCH_NO_CUDA_MEMORY_CACHING=1 python {script_of(program)}",
+        after=f"env -u PYTORCH_NO_CUDA_MEMORY_CACHING -u PYTORCH_NO_HIP_MEMORY_CACHING python {script_of(program)}",
+        least=0.5,
+    )
 
 
 def _applies(program: Program, _finding: Finding) -> str:
@@ -29,11 +38,7 @@ CHANGE = Change(
     numerics=identical(),
     patch=ByHand("the environment that the script is started in switches the cache off"),
     edit=ByHand("it is set in the environment that the script is started in"),
-    advice=Advice(
-        before="PYTORCH_NO_CUDA_MEMORY_CACHING=1 python train.py",
-        after="env -u PYTORCH_NO_CUDA_MEMORY_CACHING -u PYTORCH_NO_HIP_MEMORY_CACHING python train.py",
-        least=0.5,
-    ),
+    advice=_advice,
     applies=_applies,
     without_remedy="a variable of the environment",
 )

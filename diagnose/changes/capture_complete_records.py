@@ -9,7 +9,23 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+    return Advice(
+        after=f"diagnose trace --steps 3 {script_of(program)}",
+        most=0.0,
+        needs="a driver and a torch that record the nodes of CUDA graphs, where graphs are used",
+    )
+
 
 CHANGE = Change(
     id="capture-complete-records",
@@ -17,11 +33,7 @@ CHANGE = Change(
     numerics=identical(),
     patch=ByHand("it changes the recording, not the script"),
     edit=ByHand("it changes the recording, not the script"),
-    advice=Advice(
-        after="diagnose trace --steps 3 train.py",
-        most=0.0,
-        needs="a driver and a torch that record the nodes of CUDA graphs, where graphs are used",
-    ),
+    advice=_advice,
     records="more",
     without_remedy="a command",
 )

@@ -9,7 +9,24 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+    return Advice(
+        after=f"diagnose trace {script_of(program)}        # waits until step times have settled\n"
+        "# or, with torch.profiler: schedule=torch.profiler.schedule(wait=20, warmup=2, active=3)",
+        most=0.0,
+        needs="a few more steps of running time",
+    )
+
 
 CHANGE = Change(
     id="capture-steady-steps",
@@ -17,12 +34,7 @@ CHANGE = Change(
     numerics=identical(),
     patch=ByHand("it changes the recording, not the script"),
     edit=ByHand("it changes the recording, not the script"),
-    advice=Advice(
-        after="diagnose trace train.py        # waits until step times have settled\n"
-        "# or, with torch.profiler: schedule=torch.profiler.schedule(wait=20, warmup=2, active=3)",
-        most=0.0,
-        needs="a few more steps of running time",
-    ),
+    advice=_advice,
     records="later",
     without_remedy="a command",
 )

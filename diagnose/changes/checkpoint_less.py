@@ -9,27 +9,43 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+_OPERATORS = {"convolution": ("convolution",), "product": ("mm", "addmm")}
+
+
+def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+    heavy = sorted(program.heavy or {"product"})
+    kept = ", ".join(f"torch.ops.aten.{name}.default" for what in heavy for name in _OPERATORS[what])
+    what = " and ".join({"convolution": "convolutions", "product": "matrix products"}[name] for name in heavy)
+    return Advice(
+        title=f"Run fewer blocks under checkpoint, or keep the results of {what}",
+        before="x = checkpoint(block, x, use_reentrant=False)",
+        after="from functools import partial\n"
+        "from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts\n\n"
+        "def keep_heavy(ctx, op, *args, **kwargs):\n"
+        f"    kept = op in ({kept},)\n"
+        "    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE\n\n"
+        "contexts = partial(create_selective_checkpoint_contexts, keep_heavy)\n"
+        "x = checkpoint(block, x, use_reentrant=False, context_fn=contexts)",
+        needs="memory for the activations that are kept",
+    )
+
+
 CHANGE = Change(
     id="checkpoint-less",
-    title="Run fewer blocks under checkpoint, or keep the results of matrix products",
+    title="Run fewer blocks under checkpoint, or keep the results of heavy operators",
     numerics=identical(),
     patch=ByHand("which blocks are computed again is the model's own code"),
     edit=ByHand("how much memory is left for activations only the script's author knows"),
-    advice=Advice(
-        before="x = checkpoint(block, x, use_reentrant=False)",
-        after="from functools import partial\n\n"
-        "from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts\n\n"
-        "def keep_products(ctx, op, *args, **kwargs):\n"
-        "    products = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)\n"
-        "    keep = op in products\n"
-        "    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE\n\n"
-        "contexts = partial(create_selective_checkpoint_contexts, keep_products)\n"
-        "x = checkpoint(block, x, use_reentrant=False, context_fn=contexts)",
-        needs="memory for the activations that are kept",
-    ),
+    advice=_advice,
     applies=to_training,
     remedy="diagnose.kernels.checkpointing",
 )

@@ -26,11 +26,24 @@ if TYPE_CHECKING:
 # the operators stays where a graph break or unsteady shapes keep them out of the graphs.
 GRAPHED_NS = (500_000, 100_000)
 UNCAPTURED = (0.5, 0.0)
+_SERVERS = {"vllm": "vLLM", "sglang": "SGLang"}
+_OPTIONS = {
+    "vllm": (
+        "llm = LLM(model=name, enforce_eager=True)",
+        "llm = LLM(model=name)   # without enforce_eager; vllm serve: without --enforce-eager",
+    ),
+    "sglang": (
+        "python -m sglang.launch_server --model-path PATH --disable-cuda-graph",
+        "python -m sglang.launch_server --model-path PATH --cuda-graph-max-bs 64   # not below the batches that come",
+    ),
+}
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     if not finding.facts.get("has_device"):
         return None
+    if program.server:
+        return _of_a_server(program.server)
     if program.is_compiled:
         title = "Let the compiled model replay its launches as one CUDA graph"
         before = "model = torch.compile(model)"
@@ -42,7 +55,21 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         after='model = torch.compile(model, mode="reduce-overhead")',
         least=0.3,
         most=0.9,
-        needs="input shapes that do not change from step to step; a compilation of some seconds at the start",
+        needs="input shapes that do not change from step to step; a compilation of some seconds at the start"
+        + ("; collectives of NCCL, which a graph can hold" if program.has_collectives else ""),
+    )
+
+
+def _of_a_server(server: str) -> Advice:
+    """Return the option that the server itself has for it."""
+    before, after = _OPTIONS[server]
+    return Advice(
+        title=f"Let {_SERVERS[server]} compile the model and capture its launches as CUDA graphs",
+        before=before,
+        after=after,
+        least=0.3,
+        most=0.9,
+        needs="batches of the sizes that it captures, and memory for the graphs",
     )
 
 

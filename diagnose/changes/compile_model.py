@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import to_an_eager_model
+from diagnose.changes.common.applies import to_a_model_of_the_script
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
 
@@ -47,6 +47,6 @@ CHANGE = Change(
     patch=Patch(compiling.compile_model, compiles=True, group="compile"),
     edit=ByHand("where the model is made only the script's author knows"),
     advice=_advice,
-    applies=to_an_eager_model,
+    applies=to_a_model_of_the_script,
     remedy="diagnose.kernels.compiling",
 )

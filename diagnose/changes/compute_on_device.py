@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import own_place
+from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 
 if TYPE_CHECKING:
@@ -21,17 +21,25 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
+def _applies(_program: Program, finding: Finding) -> str:
+    if not finding.facts.get("operator"):
+        return "the operators that compute there launch kernels or copy: they run on the device already"
+    return ""
+
+
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     place = own_place(finding)
-    operator = next((w.op for w in finding.where if w.op), "") or "the operator"
-    at = f" ({place.file}:{place.line})" if place else ""
+    operator, share = finding.facts["operator"], finding.facts.get("on_host", 1.0)
+    most = float(share) if isinstance(share, float) else 1.0
+    at = f" ({at_line(place)})" if place else ""
     return Advice(
         title=f"Move {operator} to the device or into the loader's workers{at}",
         before=(place.code or "") if place else "",
         after="device = next(model.parameters()).device\n"
         "x = x.to(device, non_blocking=True)   # its inputs first; then the operator runs there\n"
         "# or, where it only needs the sample: in the dataset's __getitem__, which DataLoader workers run ahead",
-        least=0.5,
+        least=most / 2,
+        most=most,
     )
 
 
@@ -42,5 +50,6 @@ CHANGE = Change(
     patch=ByHand("which inputs the operator needs, and who reads its result, only the script's author knows"),
     edit=ByHand("which inputs the operator needs only the script's author knows"),
     advice=_advice,
+    applies=_applies,
     without_remedy="a line of the script's own",
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, identical
-from diagnose.changes.common.loading import HIDDEN, THREADS, is_iterable, loader_call
+from diagnose.changes.common.loading import HIDDEN, THREADS, is_iterable, loader_call, with_batch_size
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
-    facts = finding.facts
+def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None:
+    facts = with_batch_size(finding.facts, program)
     size, waiting = facts.get("batch_size"), facts.get("waiting_share")
     threads = min(THREADS, size) if isinstance(size, int) else THREADS
     if not facts.get("waits") or not isinstance(waiting, float) or threads < 2:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import own_place, to_values_read
+from diagnose.changes.common.applies import at_line, own_place, to_values_read
 from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, identical
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     before = place.code if place and place.code else line
     at = f"   # {place.file}:{place.line}" if place else ""
     return Advice(
-        title=f"Stop waiting for the device in the loop{f' ({place.file}:{place.line})' if place else ''}",
+        title=f"Stop waiting for the device in the loop{f' ({at_line(place)})' if place else ''}",
         before=before + at,
         after="from diagnose.kernels.deferred_metrics import DeferredMetrics\n\n"
         "metrics = DeferredMetrics()\n"

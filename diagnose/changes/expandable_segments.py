@@ -13,11 +13,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
+
+
+def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+    script = script_of(program)
+    return Advice(
+        before=f"python {script}            # and torch.cuda.empty_cache() in the loop: remove it",
+        after=f"PYTORCH_ALLOC_CONF=expandable_segments:True python {script}\n"
+        "# torch before 2.9: PYTORCH_CUDA_ALLOC_CONF",
+        least=0.8,
+        needs="Linux and a driver with virtual memory management",
+    )
 
 
 def _applies(program: Program, _finding: Finding) -> str:
@@ -39,13 +51,7 @@ CHANGE = Change(
         needs_gpu=True,
     ),
     edit=ByHand("it is set in the environment that the script is started in"),
-    advice=Advice(
-        before="python train.py            # and torch.cuda.empty_cache() in the loop: remove it",
-        after="PYTORCH_ALLOC_CONF=expandable_segments:True python train.py\n"
-        "# torch before 2.9: PYTORCH_CUDA_ALLOC_CONF",
-        least=0.8,
-        needs="Linux and a driver with virtual memory management",
-    ),
+    advice=_advice,
     applies=_applies,
     remedy="diagnose.kernels.allocator",
 )

@@ -15,7 +15,7 @@ from diagnose.changes.patches import optimizers
 FOREACH = Implementation(
     flag="foreach",
     classes=FOREACH_CLASSES,
-    advised_for=lambda name: name not in FUSED_CLASSES,
+    advised_for=lambda name: name in FOREACH_CLASSES and name not in FUSED_CLASSES,
     launches=(40, 12),
     fewer_passes=(0.0, 0.0),
     on_device=(0.5, 1.0),

@@ -9,7 +9,7 @@ What to watch
 
 from __future__ import annotations
 
-from diagnose.changes.common.applies import to_an_eager_model
+from diagnose.changes.common.applies import to_a_model_of_the_script
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
 
@@ -26,6 +26,6 @@ CHANGE = Change(
         most=0.7,
         needs="a compilation of some seconds at the start",
     ),
-    applies=to_an_eager_model,
+    applies=to_a_model_of_the_script,
     remedy="diagnose.kernels.compiling",
 )

@@ -18,19 +18,26 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     size = program.batch_size
     now, larger = (str(size), str(2 * size)) if size else ("batch_size", "2 * batch_size")
+    if program.server:
+        return None  # its scheduler makes the batches
+    before, after = f"DataLoader(dataset, batch_size={now})", f"DataLoader(dataset, batch_size={larger})"
+    if program.has_loader is False:
+        samples = f"{now} samples" if size else "the samples of one call"
+        more = f"{larger} samples" if size else "twice as many samples"
+        before, after = f"y = model(x)   # {samples}", f"y = model(x)   # {more}, where they wait for each other"
     if program.trains is False:
         return Advice(
-            before=f"DataLoader(dataset, batch_size={now})",
-            after=f"DataLoader(dataset, batch_size={larger})",
+            before=before,
+            after=after,
             needs="memory for the larger batch, and callers who can wait for it to fill",
             numerics=rounding("kernels for another batch size round differently; compare the outputs"),
         )
     return Advice(
-        before=f"DataLoader(dataset, batch_size={now})",
-        after=f"DataLoader(dataset, batch_size={larger})  # and the learning rate that goes with it",
+        before=before,
+        after=f"{after}  # and the learning rate that goes with it",
         needs="memory for the larger batch",
     )
 

@@ -23,6 +23,7 @@ from diagnose.changes.common.loading import (
     is_iterable,
     loader_call,
     number,
+    with_batch_size,
 )
 from diagnose.changes.patches import loading
 
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 MAX_WORKERS = 16
 
 
-def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
-    facts = finding.facts
+def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None:
+    facts = with_batch_size(finding.facts, program)
     if not facts.get("single_process"):
         return None
     load_ns = number(facts, "batch_ns") * max(1.0, number(facts, "batches_per_step"))
@@ -46,6 +47,8 @@ def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | Non
     workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_WORKERS))
     takes = "little CPU, since loading waits," if waits else f"{workers} CPU cores,"
     hands = workers if waits else max(1, min(workers, cpus))
+    if facts.get("library") == "transformers":
+        return _of_a_pipeline(is_iterable(facts), workers)
     shared_out = SHARED_OUT if is_iterable(facts) else ""
     left_ns = max(load_ns / hands - rest_ns, 0.0)
     return Advice(
@@ -56,6 +59,22 @@ def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | Non
         least=max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
         needs=f"{takes} and memory for {workers} copies of what the dataset holds",
         arguments={"workers": workers},
+    )
+
+
+def _of_a_pipeline(is_chunked: bool, workers: int) -> Advice:
+    """Return how a pipeline of transformers is called: it makes the DataLoader itself.
+
+    It gives one worker to a pipeline that cuts each input into several, whose dataset is iterable.
+    """
+    num = 1 if is_chunked else workers
+    return Advice(
+        title=f"Let {num} worker process{'es' if num > 1 else ''} prepare the pipeline's inputs, ahead of the step",
+        before="outputs = pipe(inputs)",
+        after=f"outputs = pipe(inputs, num_workers={num})   # inputs: a list or a dataset of several",
+        least=0.0,
+        needs="several inputs in one call",
+        arguments={"workers": num},
     )
 
 

@@ -23,6 +23,7 @@ from diagnose.changes.common.loading import (
     SHARED_OUT,
     is_iterable,
     loader_call,
+    with_batch_size,
 )
 from diagnose.changes.patches import loading
 
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 MAX_WORKERS = 32
 
 
-def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
-    facts = finding.facts
+def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None:
+    facts = with_batch_size(finding.facts, program)
     if facts.get("single_process"):
         return None
     num = facts.get("num_workers")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import is_in_a_library
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     )
 
 
+def _applies(_program: Program, finding: Finding) -> str:
+    return "a library makes the copy" if is_in_a_library(finding) else ""
+
+
 CHANGE = Change(
     id="no-contiguous",
     title="Leave out copies before operators that take strides",
@@ -36,5 +41,6 @@ CHANGE = Change(
     patch=ByHand("the copy is a call in the model's own code"),
     edit=ByHand("whether the operator behind the copy takes strides only the script's author knows"),
     advice=_advice,
+    applies=_applies,
     without_remedy="a call left out",
 )

@@ -9,6 +9,7 @@ What to watch
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
@@ -18,19 +19,31 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
+_16_BITS = re.compile(r"half|bfloat16", re.IGNORECASE)
+
+
 def _applies(program: Program, _finding: Finding) -> str:
-    without = program.has_torch_attention is False
-    return "the attention is not torch's own operator, whose backends can be chosen" if without else ""
+    if program.has_torch_attention is False:
+        return "the attention is not torch's own operator, whose backends can be chosen"
+    return "" if _others(program) else "torch has no other backend for these types"
+
+
+def _others(program: Program) -> list[str]:
+    """Return the backends that did not run: those of 16 bits only where there are such types; cuDNN is NVIDIA's."""
+    known = ["flash", "efficient"] if program.vendor == "AMD" else ["cudnn", "flash", "efficient"]
+    if program.dtypes and not any(_16_BITS.search(dtype) for dtype in program.dtypes):
+        known = ["efficient"]
+    return [name for name in known if name not in program.attention_backends]
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     if not finding.facts["attention"]:
         return None
-    other = "FLASH_ATTENTION" if program.vendor == "AMD" else "CUDNN_ATTENTION"  # cuDNN is NVIDIA's
+    others = ", ".join(f"SDPBackend.{name.upper()}_ATTENTION" for name in _others(program))
     return Advice(
         before="y = F.scaled_dot_product_attention(q, k, v)",
         after="from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
-        f"with sdpa_kernel([SDPBackend.{other}, SDPBackend.EFFICIENT_ATTENTION]):\n"
+        f"with sdpa_kernel([{others}]):   # in place of the one that ran\n"
         "    y = F.scaled_dot_product_attention(q, k, v)",
         needs="a device and shapes that the backend supports; is_causal=True where the mask is causal",
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
     else:
         listed = "nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv"
         variable = "CUDA_VISIBLE_DEVICES"
+    script = script_of(program)
     return Advice(
-        before="python train.py", after=f"{listed}\n{variable}=1 python train.py   # one that nobody else uses"
+        before=f"python {script}", after=f"{listed}\n{variable}=1 python {script}   # one that nobody else uses"
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_the_device
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 from diagnose.changes.patches import loading
 
@@ -29,7 +30,7 @@ _PINNED = re.compile(r"Pinned", re.IGNORECASE)
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
-    if finding.facts["to_host"] == finding.facts["num"]:
+    if "num" in finding.facts and finding.facts["to_host"] == finding.facts["num"]:
         return None
     return Advice(
         before="for batch in loader:\n    batch = batch.to(device)",
@@ -38,6 +39,12 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
         least=0.5,
         needs="memory on the device for one more batch, and pinned memory on the host",
     )
+
+
+def _applies(_program: Program, finding: Finding) -> str:
+    """Return why it does not fit a wait of the host, which may be for something else than a copy to the device."""
+    is_wait = "num" not in finding.facts  # a finding of copies counts them
+    return "the host waits for no copy to the device" if is_wait and not to_the_device(finding) else ""
 
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
@@ -75,6 +82,7 @@ CHANGE = Change(
     patch=Patch(loading.prefetch_to_device, needs_gpu=True),
     edit=ByHand("which loop takes the batches to the device only the script's author knows"),
     advice=_advice,
+    applies=_applies,
     effect=_effect,
     remedy="diagnose.kernels.prefetch",
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import is_in_the_model, own_place
+from diagnose.changes.common.applies import at_line, is_in_a_library, is_in_the_model, own_place, script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ _IN_A_LIBRARY = """from concurrent.futures import ThreadPoolExecutor
 background = ThreadPoolExecutor(1)
 pending = background.submit(preprocess, next_inputs)   # one step ahead
 inputs = pending.result()                              # ready by now"""
+_NOT_RECORDED = """diagnose trace {script}   # samples what runs between operators, and names its line
+# with torch.profiler: profile(with_stack=True)
+# then: work for each sample into the dataset, files and logs into a background thread"""
 _IN_THE_MODEL = """# a module calls it: a hook, or the model's own forward
 if step % 100 == 0:
     handle = model.register_forward_hook(hook)   # only in the steps that need it
@@ -50,25 +53,33 @@ handle.remove()
 
 def _applies(_program: Program, finding: Finding) -> str:
     first = finding.where[0] if finding.where else None
-    inside = first is not None and not first.file and _TORCHS_OWN.match(first.op or "")
+    inside = first is not None and _TORCHS_OWN.match(first.op or "")
     return "the time passes in torch's own Python, which cannot be moved" if inside else ""
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     place = own_place(finding)
-    at = f" at {place.file}:{place.line}" if place else ""
+    at = f" at {at_line(place)}" if place else ""
     code = (place.code or "") if place else ""
     if is_in_the_model(finding):
         return Advice(
-            title=f"Run the Python work{at} in fewer steps, or leave it out",
+            title=f"Run the Python work of hooks and modules{at} in fewer steps, or leave it out",
             before=code,
             after=_IN_THE_MODEL,
             least=0.0,
             needs="a hook or a check that is not wanted in every step",
         )
-    if place is None and any(w.file for w in finding.where):
+    if not any(w.file for w in finding.where):
         return Advice(
-            title="Call the library one step ahead, on a thread of its own",
+            title="Record which Python runs there, and move it off the thread that launches",
+            after=_NOT_RECORDED.format(script=script_of(program)),
+            most=0.0,
+            needs="a recording with Python frames or samples: this one does not show what runs there",
+        )
+    if is_in_a_library(finding):
+        return Advice(
+            title=f"Call the library{at} one step ahead, on a thread of its own",
+            before=code,
             after=_IN_A_LIBRARY,
             least=0.0,
             needs="a call that does not depend on this step, and a library that gives the interpreter free",

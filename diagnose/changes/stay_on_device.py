@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import own_place, to_shapes_and_branches, waits_for
+from diagnose.changes.common.applies import at_line, own_place, to_shapes_and_branches, waits_for
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     place = own_place(finding)
-    at = f" ({place.file}:{place.line})" if place else ""
+    at = f" ({at_line(place)})" if place else ""
     code = (place.code or "") if place else ""
     if waits_for(finding) == "branch":
         return Advice(

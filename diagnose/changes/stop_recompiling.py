@@ -9,7 +9,27 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+    return Advice(
+        before="model = torch.compile(model)",
+        after=f'# TORCH_LOGS="recompiles" python {script_of(program)}   prints which guard fails\n'
+        "model = torch.compile(model, dynamic=True)\n"
+        "# or name the dimension that changes:\n"
+        "torch._dynamo.mark_dynamic(batch, 0)",
+        least=0.9,
+        needs="sizes that differ in known dimensions",
+    )
+
 
 CHANGE = Change(
     id="stop-recompiling",
@@ -17,14 +37,6 @@ CHANGE = Change(
     numerics=rounding("other kernels are generated; compare the loss of the first steps"),
     patch=ByHand("the shapes that the script feeds to the compiled model are its own"),
     edit=ByHand("which dimension changes only the script's author knows"),
-    advice=Advice(
-        before="model = torch.compile(model)",
-        after='# TORCH_LOGS="recompiles" python train.py   prints which guard fails\n'
-        "model = torch.compile(model, dynamic=True)\n"
-        "# or name the dimension that changes:\n"
-        "torch._dynamo.mark_dynamic(batch, 0)",
-        least=0.9,
-        needs="sizes that differ in known dimensions",
-    ),
+    advice=_advice,
     remedy="diagnose.kernels.compiling",
 )

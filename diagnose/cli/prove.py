@@ -1,4 +1,4 @@
-"""``diagnose prove``: say what will run, diagnose, run the trials, diagnose what is left, answer."""
+"""``diagnose prove``: announce what will run, diagnose, run the trials, diagnose what is left, answer."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _proven(request: ProveRequest, runner: Runner, capture: Path | None, budget:
 
 
 def command_of(request: ProveRequest) -> tuple[Command, Path | None]:
-    """Return what to run, and the capture that tells of it where one was named instead of a script.
+    """Return what to run, and the capture that describes it where one was named instead of a script.
 
     Raises:
         UsageError: there is no such script, or the capture does not know its command.
@@ -255,7 +255,7 @@ def _after(
 
 
 def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, best: Sequence[str]) -> None:
-    """Write what helped, and what no trial can apply, into a diff of the script; say what is left to its author."""
+    """Write what helped, and what no trial can apply, into a diff of the script; name what is left to its author."""
     from diagnose.changes import CHANGES, by_hand
     from diagnose.changes.common.change import ByHand
     from diagnose.trials.source_edits import write_patch

@@ -55,12 +55,12 @@ class Comparison:
 
     @property
     def is_slower(self) -> bool:
-        """Tell whether the step is longer for certain."""
+        """Return whether the step is longer for certain."""
         return self.evaluation.outcome == "slower"
 
     @property
     def is_faster(self) -> bool:
-        """Tell whether the step is shorter for certain."""
+        """Return whether the step is shorter for certain."""
         return self.evaluation.outcome == "faster"
 
 

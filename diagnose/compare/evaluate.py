@@ -33,7 +33,7 @@ class Evaluation:
     remedy: str = ""  # what to record so that it can be decided
 
     def excludes_slower(self, tolerance: float) -> bool:
-        """Tell whether the step is no slower than the tolerance allows, with any larger slowdown excluded."""
+        """Return whether the step is no slower than the tolerance allows, with any larger slowdown excluded."""
         return (
             self.shift is not None and self.shift.ratio <= 1 + tolerance and self.shift.high <= _limit(tolerance)
         ) or self.outcome in ("same", "faster")

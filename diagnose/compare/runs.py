@@ -30,7 +30,7 @@ class RunTimes:
 
     @property
     def has_unprofiled(self) -> bool:
-        """Tell whether enough steps were timed without the profiler."""
+        """Return whether enough steps were timed without the profiler."""
         return len(self.unprofiled) >= MIN_STEPS
 
     def steps(self, measure: str) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from diagnose.model.diagnosis import Where
 
 __all__ = [
     "Gap",
+    "KernelTime",
     "Memory",
     "Picture",
     "Roofline",
@@ -52,6 +53,20 @@ class Picture:
     gaps: tuple[Gap, ...] = ()
     depth: tuple[tuple[int, int], ...] = ()  # (ns from the step's start, queue depth): a step function
     num_spans_left_out: int = 0  # spans too short to draw that were dropped
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """All calls of one kernel, or of the kernels that are not listed; the shares of one list sum to 1."""
+
+    name: str
+    family: str  # gemm, attention, elementwise, …; "" for several
+    calls_per_step: float
+    time_ns: float  # per step; tasks side by side count each
+    share: float = 0.0  # of the time of all device tasks
+    dtype: str = ""  # "" where neither the operator's inputs nor the name show one
+    peak_share: float | None = None  # of what the device can do; None without shapes or a known device
+    where: Where = field(default_factory=Where)  # of its launch
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from diagnose.model.files import write_file
 from diagnose.model.rules import Legend
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import Memory, Picture, Roofline
+    from diagnose.model.charts import KernelTime, Memory, Picture, Roofline
     from diagnose.model.forecast import CriticalPath, Waterfall
 
 __all__ = [
@@ -53,7 +53,11 @@ NO_TASKS.flags.writeable = False
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place in the user's program; each field None where the trace does not show it."""
+    """The place in the user's program; each field None where the trace does not show it.
+
+    It is the innermost frame of the user's own files; what a library or generated code runs inside it stands beside it.
+    Where no such frame was recorded it is the innermost frame of a library.
+    """
 
     file: str | None = None
     line: int | None = None
@@ -61,6 +65,8 @@ class Where:
     op: str | None = None  # the outermost operator or annotation, such as aten::item
     stack: tuple[str, ...] = ()  # innermost first, "file(line): function" or an op's name
     code: str | None = None  # the text of the line, where the capture holds it
+    library: str | None = field(default=None, compare=False)  # "file:line in function" that it ran inside the line
+    caller: Literal["", "module", "hook"] = field(default="", compare=False)  # what called it, as far as it matters
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +265,10 @@ class Diagnosis:
     waterfall: Waterfall | None = None
     roofline: Roofline | None = None  # None for an unknown device, or without shapes
     memory: Memory | None = None  # None without memory events
+    kernels: tuple[KernelTime, ...] = ()  # what the device spends its time on, the most expensive first
+    summary: tuple[str, ...] = ()  # three lines at most: the queue, the largest cost, the first change
+    checked: tuple[str, ...] = ()  # the rules that were applied
+    not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
     pages: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)  # that it was written to

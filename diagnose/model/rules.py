@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["FREES_HOST", "HOST_WORK", "Cause", "Legend", "RuleKind", "RuleMeta"]
+__all__ = ["FREES_HOST", "HOST_WORK", "Cause", "Legend", "Records", "RuleKind", "RuleMeta"]
+
+Records: TypeAlias = Literal[
+    "",
+    "shapes",
+    "shapes on a known device",
+    "memory events",
+    "NVML samples",
+    "samples of the threads",
+    "steps of the whole run",
+]
+"""What a recording must hold for a rule to see anything, beside operators and device tasks."""
+
 
 RuleKind: TypeAlias = Literal["trust", "idle", "kernel", "state", "run", "rank"]
 """What a rule looks at: the recording's own faults, idle time, kernels, the machine and its memory, all steps of the
@@ -62,4 +74,5 @@ class RuleMeta:
     explains: bool = True  # False: the time is there, its cause is not known
     inflated: bool = False  # recording makes its time longer: it grows with the number of recorded events
     cause: Cause = "tasks"
+    needs: Records = ""
     fallback: bool = False  # takes the idle time that no other rule claims

@@ -1,8 +1,8 @@
-"""One rank: every rule speaks once, what they found is ordered, and what the file cannot tell is said."""
+"""Run all rules on one rank, rank their findings, and state what the file does not show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -11,27 +11,36 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from diagnose import analyzers
+from diagnose.analyzers.common.locate import locate_one
 from diagnose.analyzers.common.memory import memory_of
-from diagnose.changes.common.prescribe import is_worth_showing, prescribe, recording_first
+from diagnose.changes.common.prescribe import (
+    is_worth_showing,
+    prescribe,
+    recording_first,
+    without_savings,
+)
 from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Source, Where
 from diagnose.model.events import Note, Trace
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.records import as_facts
+from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.overhead import overhead_share, recording_ns, without_recording
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
-from diagnose.pipeline.trust import is_scanty, trust_notes
-from diagnose.pipeline.verdict import dominant, headline, verdict
+from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
+from diagnose.pipeline.verdict import dominant, verdict
 from diagnose.tables import Claim, Tables
+from diagnose.tables.host_work import is_paced_by_workers
+from diagnose.tables.kernel_list import kernel_times
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.roofline import roofline
 from diagnose.tables.run_steps import phase_shares
 from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import Picture
+    from diagnose.model.charts import KernelTime, Picture
     from diagnose.model.forecast import Waterfall
 
 __all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "noting"]
@@ -42,7 +51,7 @@ _Part = TypeVar("_Part")
 def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
     """Return the tables of a trace, with the idle rules that fit it: the device's, or the host's own.
 
-    A rule whose claim fails claims nothing, and is said in ``notes``.
+    A rule whose claim fails claims nothing, and is named in ``notes``.
     """
     notes = [] if notes is None else notes
     has_device = Tables(capture, trace).device_id >= 0
@@ -64,6 +73,11 @@ def _is_state(finding: Finding) -> bool:
     return analyzers.META[finding.rule].kind == "state"
 
 
+def _drains(finding: Finding) -> bool:
+    """Return whether its cause takes the host's lead: later idle is its echo, and only a replay shows how much."""
+    return analyzers.META[finding.rule].cause == "device-wait"
+
+
 class RankFindings(NamedTuple):
     """What the rules found in one rank, and what they prescribe."""
 
@@ -74,7 +88,7 @@ class RankFindings(NamedTuple):
 
 
 def find_in_rank(capture: Capture) -> RankFindings:
-    """Let every rule speak on one rank's timing trace; names and lines come from its attribution trace, if any."""
+    """Run all rules on one rank's timing trace; names and lines come from its attribution trace, if any."""
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
     with noting("trust", notes):
@@ -88,7 +102,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     found = [
         f
         for f in found
-        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns)
+        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or _drains(f)
     ]
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
@@ -99,8 +113,12 @@ def find_in_rank(capture: Capture) -> RankFindings:
     return RankFindings(t, found, _prescriptions(found, t.steps.step_ns, program, notes), notes)
 
 
-def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
-    """Diagnose one rank; ``draw`` makes what only charts and the text report show."""
+def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> Diagnosis:
+    """Diagnose one rank; ``draw`` makes what only charts and the text report show.
+
+    ``alone``: no other rank's trace is at hand. What its collectives wait for is not known then, nor what a step
+    without them would take.
+    """
     t, found, prescribed, notes = find_in_rank(capture)
     step_ns = t.steps.step_ns
     shares = _shares(t)
@@ -113,13 +131,25 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         notes += [Note(replayed.why_not)] if replayed.why_not else []
         steps_after, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
     found = [
-        replace(f, path_share=replayed.on_path.get(f.rule), relief_ns=replayed.relief_ns.get(f.rule)) for f in found
+        replace(f, path_share=replayed.on_path.get(f.rule), relief_ns=_relief(t, f, replayed, alone=alone))
+        for f in found
     ]
+    least_ns = THRESHOLDS.naming_share * step_ns
+    found = [f for f in found if not _drains(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
+    named = {f.rule for f in found}
+    prescribed = tuple(p for p in replayed.prescriptions if p.rule in named)
     largest = dominant(answer, found, step_ns, t.steps.num)
-    found.sort(key=lambda f: f is not largest)
-    prescriptions = _worth_showing(found, replayed.prescriptions, steps_after, step_ns)
+    found.sort(key=lambda f: (f is not largest, -_gain(f)))
+    prescriptions = _worth_showing(found, prescribed, steps_after, step_ns)
     with noting("trust", notes):
-        prescriptions = recording_first(prescriptions, found, step_ns, is_scanty=is_scanty(t))
+        again = is_incomplete(t)
+        prescriptions = recording_first(prescriptions, found, step_ns, program_of(t), is_incomplete=again)
+        if again:
+            prescriptions, steps_after = without_savings(prescriptions), None
+    partition = t.partition if queue else None
+    told = Answer(answer, queue, step_ns, partition, idle, found, prescriptions)
+
+    missing = missing_records(t)
 
     def part(name: str, make: Callable[[Tables], _Part]) -> _Part | None:
         with noting(name, notes):
@@ -128,12 +158,13 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
 
     return Diagnosis(
         verdict=answer,
-        headline=headline(answer, queue, step_ns, largest),
+        headline=headline(told, largest),
+        summary=summary(told, largest),
         dominant=largest.rule if largest else None,
         step_ns=step_ns,
         step_times_ns=tuple(int(n) for n in (t.steps.end - t.steps.start)),
         queue=queue,
-        partition=t.partition if queue else None,
+        partition=partition,
         idle_by_cause=idle,
         findings=tuple(found),
         prescriptions=prescriptions,
@@ -145,6 +176,9 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         picture=part("picture", _drawn) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         memory=part("memory", memory_of),
+        kernels=part("kernels", _kernels) or (),
+        checked=tuple(rule.META.id for rule in _applied(t) if rule.META.needs not in missing),
+        not_checked={rule.META.id: rule.META.needs for rule in _applied(t) if rule.META.needs in missing},
         profiler_overhead=part("profiler-overhead", overhead_share),
         recording_ns=part("profiler-overhead", recording_ns) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
@@ -152,6 +186,39 @@ def analyze_rank(capture: Capture, *, draw: bool = True) -> Diagnosis:
         host_by_cause={} if queue else shares,
         legends=analyzers.LEGENDS,
         trust=tuple(notes),  # last: the parts above add to it
+    )
+
+
+def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> float | None:
+    """Return what the step saves without a finding's cause, None where that was not replayed.
+
+    A change may take more away than the cause itself, as the launches of superfluous kernels or the wait for a hidden
+    copy: what it saves at most counts. Where workers pace the step, their wait takes what another cause leaves.
+    """
+    relief = replayed.relief_ns.get(finding.rule)
+    if alone and analyzers.META[finding.rule].cause == "collective":
+        return None
+    if relief is not None and is_paced_by_workers(t, finding.rule):
+        return 0.0
+    if relief is None:
+        return None
+    changes = [p.saves_ns[1] for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
+    return max([relief, *changes])
+
+
+def _gain(finding: Finding) -> float:
+    """Return what removing a finding's cause saves, as far as it was replayed, else what it loses."""
+    return finding.lost_ns if finding.relief_ns is None else finding.relief_ns
+
+
+def _kernels(t: Tables) -> tuple[KernelTime, ...]:
+    """Return the device's kernels, each with the place of its launch."""
+    events = t.trace.events
+    return tuple(
+        replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
+        if at >= 0
+        else row
+        for row, at in kernel_times(t)
     )
 
 
@@ -167,13 +234,15 @@ def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
     Kernel rules are applied in their order, each to the tasks that none before it accounts for.
     """
     has_device = t.device_id >= 0
-    for rule in (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if has_device else analyzers.HOST_RULES:
-        yield from _found(rule.META.id, partial(rule.find, t), notes)
-    for rule in analyzers.RUN_RULES:
-        yield from _found(rule.META.id, partial(rule.find, t), notes)
+    free = np.ones(len(t.tasks.row), bool)
+    for rule in _idle_rules(t):
+        for finding in _found(rule.META.id, partial(rule.find, t), notes):
+            free[finding.tasks] = False
+            yield finding
+    for run_rule in analyzers.RUN_RULES:
+        yield from _found(run_rule.META.id, partial(run_rule.find, t), notes)
     if not has_device:
         return
-    free = np.ones(len(t.tasks.row), bool)
     for kernel_rule in analyzers.KERNEL_RULES:
         for finding in _found(kernel_rule.META.id, partial(kernel_rule.find, t, free), notes):
             free = free.copy()  # a rule may have kept what it was given
@@ -181,6 +250,16 @@ def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
             yield finding
     for rule in analyzers.STATE_RULES:
         yield from _found(rule.META.id, partial(rule.find, t), notes)
+
+
+def _idle_rules(t: Tables) -> tuple[analyzers.Analyzer, ...]:
+    return (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if t.device_id >= 0 else tuple(analyzers.HOST_RULES)
+
+
+def _applied(t: Tables) -> Sequence[analyzers.Rule]:
+    """Return the rules that are applied to a recording."""
+    others = (*analyzers.KERNEL_RULES, *analyzers.STATE_RULES) if t.device_id >= 0 else ()
+    return (*_idle_rules(t), *analyzers.RUN_RULES, *others)
 
 
 def _found(rule: str, find: Callable[[], list[Finding]], notes: list[Note]) -> list[Finding]:

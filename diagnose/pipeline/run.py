@@ -1,22 +1,25 @@
-"""From captures to the diagnosis: examine each rank, let every rule speak, order what they found."""
+"""From captures to the diagnosis: run all rules on each rank, compare the ranks, rank the findings."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from diagnose.analyzers import RANK_RULES
+from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary
 from diagnose.model.events import Note
+from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.rank import analyze_rank, build_tables, noting
-from diagnose.pipeline.verdict import headline
 from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.skew import Skew, skew_of
+from diagnose.tables.thresholds import THRESHOLDS
 
 __all__ = ["analyze_paths", "examine", "shown_rank"]
 
@@ -47,33 +50,44 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     """
     if not captures:
         raise InputError("There is nothing to analyse: no trace was given. Name a trace file or a capture folder.")
-    each = [analyze_rank(capture, draw=draw) for capture in captures]
+    each = [analyze_rank(capture, draw=draw, alone=len(captures) == 1) for capture in captures]
     if len(each) == 1:
         return each[0]
     tables = [build_tables(capture, capture.trace) for capture in captures]
     notes: list[Note] = []
-    skew, found, shown = _across(tables, notes)
+    skew, found, late = _across(tables, notes)
+    if found and skew:
+        costly = _costly(skew, each)
+        found = [f for rule in RANK_RULES for f in rule.find_in_all(tables, costly)]
     waits = skew.waits_ns.tolist() if skew else [None] * len(each)
     ranks = tuple(
         RankSummary(c.trace.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause, wait)
         for c, d, wait in zip(captures, each, waits, strict=True)
     )
+    shown = _slowest(tables) if late is None else late
     program = UNKNOWN
     with noting("program", notes):
         program = program_of(tables[shown])
-    answer = _with(each[shown], found, notes, program)
-    return replace(answer, ranks=ranks, trust=(*answer.trust, *(note for note in notes if note not in answer.trust)))
+    answer = _with(each[shown], found, notes, program, is_one=late is not None)
+    return replace(
+        answer,
+        ranks=ranks,
+        checked=(*answer.checked, *(rule.META.id for rule in RANK_RULES)),
+        trust=(*answer.trust, *(note for note in notes if note not in answer.trust)),
+    )
 
 
 def shown_rank(captures: Sequence[Capture]) -> int:
     """Return the index of the capture whose rank the answer of `examine` is about."""
     if len(captures) == 1:
         return 0
-    return _across([build_tables(capture, capture.trace) for capture in captures], [])[2]
+    tables = [build_tables(capture, capture.trace) for capture in captures]
+    _skew, _found, late = _across(tables, [])
+    return _slowest(tables) if late is None else late
 
 
-def _across(tables: Sequence[Tables], notes: list[Note]) -> tuple[Skew | None, list[Finding], int]:
-    """Return how the ranks differ, what rules found in all of them together, and the index of the one to show."""
+def _across(tables: Sequence[Tables], notes: list[Note]) -> tuple[Skew | None, list[Finding], int | None]:
+    """Return how the ranks differ, what rules find in all of them, and the index of one that others wait for."""
     skew: Skew | None = None
     with noting("ranks", notes):
         skew = skew_of(tables)
@@ -81,15 +95,34 @@ def _across(tables: Sequence[Tables], notes: list[Note]) -> tuple[Skew | None, l
     for rule in RANK_RULES:
         with noting(rule.META.id, notes):
             found += rule.find_in_all(tables, skew) if skew else []
-    late = skew.late if skew and found else None
-    slowest = max(range(len(tables)), key=lambda i: tables[i].steps.step_ns)
-    return skew, found, slowest if late is None else late
+    return skew, found, skew.late if skew and found else None
 
 
-def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], program: Program) -> Diagnosis:
+def _slowest(tables: Sequence[Tables]) -> int:
+    return max(range(len(tables)), key=lambda i: tables[i].steps.step_ns)
+
+
+def _costly(skew: Skew, each: Sequence[Diagnosis]) -> Skew:
+    """Return the waits as far as they make a rank's steps longer.
+
+    A device that idles beside its waits would idle instead where its own host is as slow as the others': a step of that
+    rank without its collectives is as long.
+    """
+    waits = skew.waits_ns.copy()
+    for i, d in enumerate(each):
+        relief = next((f.relief_ns for f in d.findings if f.rule == "exposed-communication"), None)
+        if relief is not None and d.queue and d.queue.idle_share > THRESHOLDS.significant_idle:
+            waits[i] = min(waits[i], relief)
+    return replace(skew, waits_ns=waits)
+
+
+def _with(
+    answer: Diagnosis, found: Sequence[Finding], notes: list[Note], program: Program, *, is_one: bool
+) -> Diagnosis:
     """Add what all ranks together showed.
 
     The rank's own dominant finding stays first where it can be the cause: where it costs half of the waiting or more.
+    Where that rank is the late one, its own prescriptions are then the remedy, and no other one.
     """
     if not found:
         return answer
@@ -98,13 +131,20 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], progra
     first = own if own and own.lost_ns >= MIN_CAUSE_SHARE * most.lost_ns else most
     ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.lost_ns))
     prescribed: list[Prescription] = []
-    for rule in RANK_RULES:
+    for rule in RANK_RULES if not (is_one and first is own) else ():
         with noting(rule.META.id, notes):
             prescribed += [p for f in found if f.rule == rule.META.id for p in prescribe(f, answer.step_ns, program)]
+    again = tuple(takewhile(lambda p: CHANGES[p.id].records is not None, answer.prescriptions))
+    others = [p for p in (*answer.prescriptions, *prescribed) if p not in again]
+    in_order = (*again, *sorted(others, key=lambda p: -sum(p.saves_ns)))
+    told = Answer(
+        answer.verdict, answer.queue, answer.step_ns, answer.partition, answer.idle_by_cause, ordered, in_order
+    )
     return replace(
         answer,
-        headline=headline(answer.verdict, answer.queue, answer.step_ns, first),
+        headline=headline(told, first),
+        summary=summary(told, first),
         findings=tuple(ordered),
         dominant=first.rule,
-        prescriptions=(*answer.prescriptions, *prescribed),
+        prescriptions=in_order,
     )

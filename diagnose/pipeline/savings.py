@@ -25,12 +25,14 @@ from diagnose.replay.simulate import period_ns, simulate
 from diagnose.replay.transforms import scale_host
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
+from diagnose.tables.host_work import is_paced_by_workers
 
 __all__ = ["Replayed", "after_prescription", "effect_in", "path_of", "replay_savings", "waterfall"]
 
 MIN_GAIN_SHARE = 0.01  # of the step: less is no step of the waterfall
 MAX_UNKNOWN_SHARE = 0.1  # of the step, of idle time without a known cause: beyond it a replay shows too little
 MAX_RELIEVED = 8  # findings, the largest; each costs a replay
+PACED = "The step waits for its batch as long as the workers load as they do, so nothing else makes it shorter."
 _BOUND_BY = {
     "host": "the host: Python and operators between launches",
     "compute": "the device's own kernels",
@@ -147,6 +149,8 @@ def path_of(t: Tables, replayed: Replayed, *, draw: bool = True) -> CriticalPath
 
 def _with_savings(t: Tables, p: Prescription, effect: Effect) -> Prescription:
     after, step_ns = after_prescription(t, unchanged(t), p, effect), t.steps.step_ns
+    if is_paced_by_workers(t, p.rule):
+        after, effect = unchanged(t), effect._replace(assumption=PACED)
     return replace(
         p,
         saves_ns=(step_ns - after.high_ns, step_ns - after.low_ns),

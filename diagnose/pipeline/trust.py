@@ -1,4 +1,4 @@
-"""What a recording cannot tell, and why: one sentence each."""
+"""Limitations of a recording: what it does not show, and why, one sentence each."""
 
 from __future__ import annotations
 
@@ -6,27 +6,53 @@ from collections.abc import Iterator
 
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import distinct
+from diagnose.model.records import as_facts
+from diagnose.model.rules import Records
 from diagnose.pipeline.overhead import variation_note
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.lost import MIN_LOST_SHARE, launches_without_task, lost_share
 from diagnose.tables.names import rows_of
+from diagnose.tables.roofline import gpu_spec
 
-__all__ = ["is_scanty", "trust_notes"]
+__all__ = ["is_incomplete", "is_scanty", "missing_records", "trust_notes"]
 
 MIN_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
+MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
 MAX_UNSCHEDULED_SHARE = 0.05
 MAX_FAULTY_SHARE = 0.01
 EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
 
 
 def is_scanty(t: Tables) -> bool:
-    """Tell whether the recording holds too little device work for any claim of its own."""
+    """Return whether the recording holds too little device work for any claim of its own."""
     return t.device_id >= 0 and len(t.tasks.start) < MIN_TASKS
 
 
+def is_incomplete(t: Tables) -> bool:
+    """Return whether so much device work is missing that the recording cannot show what a change saves."""
+    if t.device_id < 0:
+        return False
+    missing = t.causes.totals().get("lost-records", 0) / (t.steps.window[1] - t.steps.window[0])
+    return is_scanty(t) or max(lost_share(t), missing) > MAX_LOST_SHARE
+
+
+def missing_records(t: Tables) -> frozenset[Records]:
+    """Return what the recording does not hold, and rules would need."""
+    info = t.capture.info
+    held: dict[Records, bool] = {
+        "shapes": _has_shapes(t),
+        "shapes on a known device": _has_shapes(t) and gpu_spec(t) is not None,
+        "memory events": bool((t.trace.events.kind == Kind.MEMORY).any()),
+        "NVML samples": info is not None and bool(as_facts(info.nvml)),
+        "samples of the threads": t.capture.samples is not None,
+        "steps of the whole run": t.capture.run is not None,
+    }
+    return frozenset(name for name, there in held.items() if not there)
+
+
 def trust_notes(t: Tables) -> Iterator[Note]:
-    """Say what the reader noticed, then what the tables show to be missing."""
+    """State what the reader noticed, then what the tables show to be missing."""
     yield from t.trace.trust
     yield from t.steps.notes
     info = t.capture.info
@@ -41,12 +67,16 @@ def trust_notes(t: Tables) -> Iterator[Note]:
         )
     if t.device_id < 0:
         yield from _without_device(t)
-        return
+    else:
+        yield from _of_device(t)
+
+
+def _of_device(t: Tables) -> Iterator[Note]:
     tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     others = sorted(set(distinct(t.trace.events.device[tasks]).tolist()) - {t.device_id})
     if others:
         listed = ", ".join(map(str, others))
-        yield Note(f"Device {listed} ran tasks too; what is said here is of device {t.device_id}, the busiest.")
+        yield Note(f"Device {listed} ran tasks too; this diagnosis is of device {t.device_id}, the busiest.")
     if is_scanty(t):
         yield Note(
             f"The recording holds only {len(t.tasks.start)} device tasks: too few to say anything of steady steps. "

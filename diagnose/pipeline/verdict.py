@@ -1,4 +1,4 @@
-"""The first answer: is the queue shallow, full, or deep with gaps; and the sentence that states it.
+"""The first answer: is the queue shallow, full, or deep with gaps; and which finding answers for it.
 
 What decides is the depth of the queue while the device works (its median over time), never a count of tasks and never
 the idle share alone. On 94 real timelines of V100 to B200, MI250 and MI300X with more than half idle it was 1 to 8
@@ -14,9 +14,7 @@ from diagnose.model.diagnosis import Finding, Partition, Queue, Verdict
 from diagnose.model.rules import RuleMeta
 from diagnose.tables.thresholds import THRESHOLDS, Thresholds
 
-__all__ = ["dominant", "headline", "is_shallow", "matches_verdict", "verdict"]
-
-NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
+__all__ = ["dominant", "is_shallow", "matches_verdict", "verdict"]
 
 
 def verdict(
@@ -80,9 +78,9 @@ def _of_step(
     """
     costly = [f for f in findings if _cost_ns(f) >= at.answering_share * step_ns]
     large = [f for f in findings if f.lost_ns >= at.answering_share * step_ns]
-    answers = [f for f in large if matches_verdict(found, META[f.rule])]
+    answers = [f for f in large if _in_scope(found, f)]
     if found != "kernel-bound":
-        answers = [f for f in costly if matches_verdict(found, META[f.rule])] or answers
+        answers = [f for f in costly if _in_scope(found, f)] or answers
     elif any(_cost_ns(f) >= at.known_share * step_ns for f in answers):
         answers = [f for f in answers if f in costly]
     elif not answers:
@@ -93,22 +91,28 @@ def _of_step(
     answer = next(iter(answers), None) if found == "kernel-bound" else _costliest(answers, at)
     if answer is None or not META[answer.rule].inflated:
         return answer
-    near = (
+    near = [
         f
         for f in answers
         if not (META[f.rule].inflated or META[f.rule].kind == "trust")
-        and _size_ns(f) >= at.near_share * _size_ns(answer)
+        and _cost_ns(f) >= at.near_share * _cost_ns(answer)
         and f.count >= at.recurs_in * num_steps
-    )
-    return next(near, answer)
+    ]
+    return max(near, key=_cost_ns, default=answer)
+
+
+def _in_scope(found: Verdict, finding: Finding) -> bool:
+    """Return whether a finding lies where the verdict points; on a full device, also where it names kernels."""
+    return matches_verdict(found, META[finding.rule]) or (found == "kernel-bound" and len(finding.tasks) > 0)
 
 
 def _costliest(findings: Sequence[Finding], at: Thresholds) -> Finding | None:
-    """Return the first finding, or one that costs clearly more by a replay of all of them."""
+    """Return the first finding, or one that costs more by a replay of all: clearly more, where recording inflates it."""
     if not findings or any(f.relief_ns is None for f in findings):
         return next(iter(findings), None)
     most = max(findings, key=_cost_ns)
-    return most if _cost_ns(most) >= at.clear_factor * _cost_ns(findings[0]) else findings[0]
+    least = _cost_ns(findings[0]) * (at.clear_factor if META[most.rule].inflated else 1.0)
+    return most if _cost_ns(most) >= least else findings[0]
 
 
 def _cost_ns(finding: Finding) -> float:
@@ -134,31 +138,3 @@ def _is_waste(finding: Finding) -> bool:
     """Return whether it is waiting that a full device need not have, and that recording does not make longer."""
     rule = META[finding.rule]
     return _is_waiting(finding) and finding.relief_ns is not None and not rule.inflated and rule.cause != "pause"
-
-
-def headline(found: Verdict, queue: Queue | None, step_ns: float, largest: Finding | None) -> str:
-    """Return the verdict in one sentence; the verdict's own word stands before it in every report."""
-    step = f"{step_ns / 1e6:.1f} ms step"
-    if queue is None:
-        state = f"CPU-only recording: {step_ns / 1e6:.1f} ms per step"
-    elif found == "kernel-bound":
-        state = f"The GPU is busy {queue.busy_share:.0%} of each {step}"
-    elif found == "cpu-bound":
-        state = f"The GPU is idle {queue.idle_share:.0%} of each {step} because the host does not keep its queue filled"
-    elif is_shallow(queue) or queue.busy_depth_p50 is None:
-        state = f"The GPU is idle {queue.idle_share:.0%} of each {step}"
-    else:
-        state = (
-            f"The GPU is idle {queue.idle_share:.0%} of each {step}, in gaps of a queue otherwise "
-            f"{queue.busy_depth_p50:,.0f} launches deep"
-        )
-    if largest is None:
-        return f"{state}, and nothing stands out as waste."
-    of = "step" if largest.share is None else "run"
-    return f"{state}; the largest cost: {_lower(largest.title)} ({largest.share_of(step_ns):.0%} of the {of})."
-
-
-def _lower(title: str) -> str:
-    """Return a title as it goes on within a sentence; names keep their capital."""
-    first = title.split(" ", 1)[0].removesuffix("'s")
-    return title if first in NAMES or first != first.capitalize() else title[0].lower() + title[1:]

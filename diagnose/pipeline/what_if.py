@@ -53,7 +53,7 @@ class WhatIfRequest:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfResult:
-    """What the replay says; times in ns."""
+    """The result of the replay; times in ns."""
 
     forecasts: tuple[Forecast, ...]  # the first is the step as measured
     error: float

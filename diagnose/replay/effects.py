@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
 from diagnose.model.rules import FREES_HOST, Cause
@@ -17,9 +18,7 @@ from diagnose.replay.transforms import scale_host, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.host_work import waits_for_workers
 
-__all__ = ["Effect", "Floats", "effect_of_share", "effect_of_tasks", "limit_of"]
-
-Floats: TypeAlias = npt.NDArray[np.float64]
+__all__ = ["Effect", "effect_of_share", "effect_of_tasks", "limit_of"]
 
 
 class Effect(NamedTuple):

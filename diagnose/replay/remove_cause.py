@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered, union
 from diagnose.model.rules import HOST_WORK, Cause
@@ -18,8 +19,6 @@ from diagnose.tables.host_work import host_work
 from diagnose.tables.syncs import RETURN_NS, blocking_calls
 
 __all__ = ["remove_cause", "syncs_before"]
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
@@ -46,7 +45,10 @@ def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> 
 
 
 def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
-    """Return the blocking calls that end in a piece or shortly before one."""
+    """Return the blocking calls that end in a piece or shortly before one, and others of the same names.
+
+    A call of the same kind takes the host's lead also where the device idles only later.
+    """
     calls = blocking_calls(t)
     ended = t.trace.events.end[calls]
     if not len(pieces.start):
@@ -54,7 +56,8 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
     at = np.searchsorted(pieces.end, ended)
     following = np.minimum(at, len(pieces.start) - 1)
     mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= RETURN_NS)
-    found: npt.NDArray[np.intp] = calls[mine]
+    names = t.trace.events.name[calls]
+    found: npt.NDArray[np.intp] = calls[np.isin(names, names[mine])]
     return found
 
 

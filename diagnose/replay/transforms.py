@@ -8,12 +8,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, covered, distinct
 from diagnose.replay.graph import Edge, Graph, usual_delay
-
-Index = npt.NDArray[np.intp]
-Floats = npt.NDArray[np.float64]
 
 MIN_KNOWN = 5  # delays of an API, for a usual one
 MAX_LEFT_OUT = 50  # of more delays one is a fiftieth of the mean at most
@@ -35,15 +33,7 @@ def scale_kernels(graph: Graph, trace: Trace, pattern: str, factor: float) -> Gr
 def drop_waits(graph: Graph, calls: npt.NDArray[np.intp]) -> Graph:
     """Let the given blocking calls return without waiting for the device; they cost what such a call costs."""
     gone = (graph.kind == Edge.WAIT) & np.isin(graph.row[graph.dst], calls)
-    kept = ~gone
-    return replace(
-        graph,
-        src=graph.src[kept],
-        dst=graph.dst[kept],
-        kind=graph.kind[kept],
-        delay=graph.delay[kept],
-        binding=graph.binding[kept],
-    )
+    return graph.with_edges(~gone)
 
 
 def scale_host(graph: Graph, stretches: Intervals, factor: float) -> Graph:
@@ -79,7 +69,7 @@ def typical_delays(graph: Graph, held_out_from: int | None = None) -> Graph:
     return replace(graph, delay=delay)
 
 
-def _replace_delays(graph: Graph, delay: Floats, edges: Index, known: Index, kind: Edge) -> None:
+def _replace_delays(graph: Graph, delay: Floats, edges: Rows, known: Rows, kind: Edge) -> None:
     """Give each edge the usual delay of the known ones without itself; of many one makes no difference."""
     seen = graph.delay[known]
     floor = -np.inf if kind == Edge.ROOM else 0.0  # what gets room starts before the kernel that gave it ends

@@ -10,7 +10,15 @@ from diagnose.model.intervals import Intervals, longer_than, span, subtract
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["host_gaps", "min_host_gap_ns", "outside_operators", "ready_share", "waiting_share", "waits"]
+__all__ = [
+    "host_gaps",
+    "min_host_gap_ns",
+    "outside_operators",
+    "ready_share",
+    "recurring_gaps",
+    "waiting_share",
+    "waits",
+]
 
 # Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
 # else. In short steps a tenth of the step is long already.
@@ -20,6 +28,7 @@ GAP_STEP_SHARE = 0.1
 # Of the samples at a line. On busy cores up to a fifth of those at a line that only sleeps find it ready to run: the
 # wait is over, and it waits for a core.
 MIN_LINE_WAIT_SHARE = 0.75
+MIN_RECURRENCES = 3  # of a host gap, from which on it is part of a loop whose steps are not marked
 MIN_PIECE_WAIT_SHARE = 0.7  # of the samples in a host gap
 
 
@@ -32,6 +41,17 @@ def min_host_gap_ns(t: Tables) -> int:
 def host_gaps(t: Tables) -> Intervals:
     """Return the long intervals between operators within the window, loading left out."""
     return longer_than(outside_operators(t), min_host_gap_ns(t))
+
+
+def recurring_gaps(t: Tables) -> Intervals:
+    """Return the host gaps that come back before the same operator, as often as steps do: they are part of the loop."""
+    gaps = host_gaps(t)
+    if not len(gaps.start):
+        return gaps
+    alike = _what_follows(t, gaps)
+    mine = np.bincount(alike)[alike] >= max(MIN_RECURRENCES, t.steps.num / 2)
+    mine &= alike < len(t.trace.names)  # what nothing follows is the end of the recording
+    return Intervals(gaps.start[mine], gaps.end[mine])
 
 
 def outside_operators(t: Tables) -> Intervals:

@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, covered, distinct
+from diagnose.model.intervals import EMPTY, Intervals, covered, distinct, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames
 from diagnose.tables.host_gaps import host_gaps
+from diagnose.tables.launch_latency import MIN_LATENCY_NS
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["host_work", "waits_for_workers"]
+__all__ = ["host_work", "is_paced_by_workers", "waits_for_workers"]
 
 _LOADING_RULE = "data-stall"
 MIN_WAITING = 0.1  # of the window: less is what it takes to fetch a batch that is there
@@ -26,8 +27,13 @@ MIN_WAITING = 0.1  # of the window: less is what it takes to fetch a batch that 
 
 def host_work(t: Tables, cause: Cause, pieces: Intervals) -> Intervals:
     """Return the host's work behind the idle pieces of a cause; nothing where only the pieces are known."""
+    if not len(pieces.start):
+        return EMPTY
     found = _WORK.get(cause)
-    return found(t, pieces) if found is not None and len(pieces.start) else EMPTY
+    work = found(t, pieces) if found is not None else EMPTY
+    latency = t.launch_latency or 0
+    # What the host does now, the device feels one launch latency later; where that is a few µs, idle and work coincide.
+    return union(work, (pieces.start - latency, pieces.end - latency)) if latency > MIN_LATENCY_NS else work
 
 
 def waits_for_workers(t: Tables, without: str) -> bool:
@@ -39,6 +45,18 @@ def waits_for_workers(t: Tables, without: str) -> bool:
     rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
     in_process = any("SingleProcess" in t.trace.names[name] for name in distinct(t.trace.events.name[rows]).tolist())
     return idle > MIN_WAITING * (t.steps.window[1] - t.steps.window[0]) and not in_process
+
+
+def is_paced_by_workers(t: Tables, without: str) -> bool:
+    """Return whether steps come as often as workers load batches, also without a rule's cause.
+
+    They do where the device idles for batches in several steps: what makes a step shorter makes the next wait longer.
+    A wait in one step may be for workers that had just been started.
+    """
+    if not waits_for_workers(t, without):
+        return False
+    step = np.searchsorted(t.steps.start, t.causes.start[t.causes.of(_LOADING_RULE)], side="right")
+    return len(distinct(step)) > 1
 
 
 def _allocating(t: Tables, _pieces: Intervals) -> Intervals:

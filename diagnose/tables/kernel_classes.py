@@ -27,7 +27,7 @@ _BY_NAME: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("collective", COLLECTIVE),
     ("gemm", re.compile(r"^triton_tem_\w*mm|^triton_mm|matmul_ogs|^_?matmul_kernel|fused_moe", _I)),
     ("attention", re.compile(r"^triton_tem_\w*(attention|flex)")),
-    ("fused", re.compile(r"^triton_(poi|red|per|for|tem|helion|unk|spl|mm|foreach)?_|^triton__")),
+    ("fused", re.compile(r"^triton_(poi|red|per|for|tem|helion|unk|spl|mm|foreach)?_|^triton__?$|^triton__")),
     (
         "attention",
         re.compile(

@@ -18,12 +18,22 @@ from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import distinct, intersect, span, total
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.collectives import buffer_broadcasts
-from diagnose.tables.names import BACKWARD, GRAPH_LAUNCH, KERNEL_LAUNCH, OPTIMIZER_STEP, REDUCTION, rows_of
+from diagnose.tables.names import (
+    BACKWARD,
+    GRAPH_CAPTURE,
+    GRAPH_LAUNCH,
+    KERNEL_LAUNCH,
+    LOADER_NEXT,
+    OPTIMIZER_STEP,
+    REDUCTION,
+    rows_of,
+)
 from diagnose.tables.roofline import device_of
 
-__all__ = ["UNKNOWN", "Program", "Vendor", "program_of"]
+__all__ = ["UNKNOWN", "Program", "Server", "Vendor", "program_of"]
 
 Vendor: TypeAlias = Literal["NVIDIA", "AMD", ""]
+Server: TypeAlias = Literal["vllm", "sglang", ""]
 
 MIN_OPERATORS = 10  # from here on a backward would be among them
 MIN_COMPILED = 0.05  # of the steps, of the tasks or of their time: less is a helper of an eager model
@@ -34,7 +44,7 @@ _COMPILED_REGION = re.compile(r"^(Torch-Compiled Region|## Call CompiledFxGraph|
 _COMPILED_KERNEL = re.compile(r"^triton_((poi|red|per|mix|tem|spl|for|unk)_|fused_|_\d)")
 _GRADIENT = re.compile(r"Backward\d*$|^AccumulateGrad$|torch::autograd::AccumulateGrad")
 _UPDATE = re.compile(r"Optimizer\.(step|zero_grad)#|^aten::_(fused|foreach)_(adam|sgd|adagrad)|Optimizer")
-_GRADIENT_KERNEL = re.compile(r"backward|_bwd|bwd_|wgrad|fused_?adam|multi_tensor_apply", re.IGNORECASE)
+_GRADIENT_KERNEL = re.compile(r"backward|_bwd|bwd_|wgrad|fused_?adam|multi_tensor_apply(?!.*Copy<)", re.IGNORECASE)
 _DDP = re.compile(r"DistributedDataParallel|^torch::distributed::reducer|nn/parallel/distributed\.py")
 _SHARDED = re.compile(r"FullyShardedDataParallel|^FSDP::|fully_shard|DeepSpeed|deepspeed/runtime")
 _AMD_NAMES = re.compile(r"^hip[A-Z]|rocm|^Cijk_|rccl|miopen|gfx9\d\d|AMD|Instinct|Radeon|\bMI\d{2,3}\b")
@@ -46,6 +56,10 @@ _CONVOLUTION = re.compile(r"^aten::(conv[123]d|convolution|cudnn_convolution|mio
 _PRODUCT = re.compile(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|linear|matmul)$")
 _LINEAR = re.compile(r"^aten::(linear|addmm|embedding)$")
 _SDPA = re.compile(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)_attention")
+_BACKEND = re.compile(
+    r"^aten::_(?:scaled_dot_product_)?(?P<name>flash|efficient|cudnn)_attention|_attention_(?P<math>math)\b"
+)
+_SERVER = re.compile(r"(?:^|/)(?P<name>vllm|sglang)/(?:srt/)?(?:v1|worker|engine|executor|managers|model_executor)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +68,7 @@ class Program:
 
     trains: bool | None = None
     is_compiled: bool = False
-    has_graphs: bool = False  # launches of CUDA graphs
+    has_graphs: bool = False  # launches of CUDA graphs, or their capture
     vendor: Vendor = ""
     dtypes: frozenset[str] = frozenset()  # of operators' inputs, as the profiler writes them
     batch_size: int | None = None
@@ -64,6 +78,11 @@ class Program:
     layer_sizes: frozenset[int] = frozenset()  # of weights
     varying_sizes: frozenset[int] = frozenset()  # of products, in some steps only
     has_torch_attention: bool | None = None
+    attention_backends: frozenset[str] = frozenset()  # that ran: flash, efficient, cudnn, math
+    heavy: frozenset[str] = frozenset()  # what it computes: convolution, product
+    has_loader: bool | None = None  # a DataLoader of torch's hands out batches
+    has_collectives: bool = False
+    server: Server = ""  # the library whose options decide how the model runs
 
 
 UNKNOWN = Program()
@@ -78,7 +97,7 @@ def program_of(t: Tables) -> Program:
     return Program(
         trains=_trains(t, traces, names, info),
         is_compiled=_is_compiled(t),
-        has_graphs=bool(len(t.calls(GRAPH_LAUNCH, Kind.RUNTIME))),
+        has_graphs=bool(len(t.calls(GRAPH_LAUNCH, Kind.RUNTIME)) or len(t.calls(GRAPH_CAPTURE, Kind.RUNTIME))),
         vendor=_vendor(t),
         dtypes=frozenset(dtype for trace in traces for dtype in _dtypes(trace)),
         batch_size=info.loader.batch_size if info.loader.batch_size else _batch_size(traces),
@@ -88,6 +107,13 @@ def program_of(t: Tables) -> Program:
         layer_sizes=frozenset(size for trace in traces for size in _layer_sizes(trace)),
         varying_sizes=_varying_sizes(t, traces),
         has_torch_attention=any(map(_SDPA.match, names)) if _has_operators(traces) else None,
+        attention_backends=frozenset(m["name"] or m["math"] for m in map(_BACKEND.search, names) if m),
+        heavy=frozenset(
+            what for what, p in (("convolution", _CONVOLUTION), ("product", _PRODUCT)) if any(map(p.match, names))
+        ),
+        has_loader=_has_loader(traces, names, info),
+        has_collectives=bool(t.device_id >= 0 and t.tasks.is_collective.any()),
+        server=_server(names),
     )
 
 
@@ -162,6 +188,17 @@ def _is_ddp(t: Tables, traces: list[Trace], names: frozenset[str], info: Capture
         return False
     has_exchange = bool(t.tasks.is_collective.any()) or any(map(REDUCTION.search, names))
     return None if has_exchange else False
+
+
+def _has_loader(traces: list[Trace], names: frozenset[str], info: CaptureInfo) -> bool | None:
+    if info.loader.batch_size or any(map(LOADER_NEXT.search, names)):
+        return True
+    return False if _has_operators(traces) else None
+
+
+def _server(names: frozenset[str]) -> Server:
+    found = {match["name"] for match in map(_SERVER.search, names) if match}
+    return "vllm" if "vllm" in found and "sglang" not in found else "sglang" if "sglang" in found else ""
 
 
 def _exchanged(t: Tables) -> frozenset[str]:

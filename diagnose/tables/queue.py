@@ -40,9 +40,7 @@ def depth_over_time(
     return time[last], depth[last]
 
 
-def queue_numbers(
-    trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps, launch_latency: int | None
-) -> Queue:
+def queue_numbers(trace: Trace, tasks: Tasks, parts: Occupancy, steps: Steps, launch_latency: int | None) -> Queue:
     """Return the queue's figures over the window; percentiles of the depth are weighted by time."""
     start, end = steps.window
     time, depth = depth_over_time(trace, tasks, steps.window, launch_latency)

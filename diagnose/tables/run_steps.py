@@ -11,15 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
 from diagnose.tables import Tables, shared_table
 
 __all__ = ["LIGHT", "PHASES", "Stall", "Variation", "lines_in", "phase_shares", "phase_steps", "stalls", "variation"]
-
-Floats = npt.NDArray[np.float64]
 
 PHASES = ("training", "loading", "evaluation", "rollout", "inference", "checkpoint", "other")
 """What a step's time goes into; the first is what is left, and is inference where nothing is trained."""
@@ -92,7 +89,9 @@ def phase_shares(capture: Capture) -> dict[str, float]:
     rows = np.flatnonzero(_judged(run, capture) & (run.state != ATTRIBUTION))
     times = {name: float(ns[rows].sum()) for name, ns in phase_steps(run).items()} if len(rows) >= MIN_STEPS else {}
     whole = sum(times.values())
-    return {name: ns / whole for name, ns in sorted(times.items(), key=lambda item: -item[1]) if ns > 0} if whole else {}
+    return (
+        {name: ns / whole for name, ns in sorted(times.items(), key=lambda item: -item[1]) if ns > 0} if whole else {}
+    )
 
 
 @shared_table
@@ -206,9 +205,7 @@ def _period(rows: Rows, usable: Mask) -> int:
     return 0
 
 
-def _stall(
-    run: RunSteps, capture: Capture, rows: Rows, usable: Mask, base: Floats, label: str, period: int
-) -> Stall:
+def _stall(run: RunSteps, capture: Capture, rows: Rows, usable: Mask, base: Floats, label: str, period: int) -> Stall:
     times = run.took_ns.astype(np.float64)
     plain = base[np.flatnonzero(usable & (run.state == PLAIN))]
     base_ns = float(plain[0] if len(plain) else base[rows[0]])

@@ -53,7 +53,7 @@ ABI_WITH_TRUNCATE = 3
 
 
 def can_restrict() -> bool:
-    """Tell whether this system can restrict a run."""
+    """Return whether this system can restrict a run."""
     return _abi() >= MIN_ABI
 
 

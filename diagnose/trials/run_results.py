@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from diagnose.text.plain_text import clean
-from diagnose.trials.spec import Order, Run
+from diagnose.trials.spec import TrialRequest, TrialResult
 
 __all__ = ["last_line", "read_result", "shorten"]
 
@@ -28,17 +28,17 @@ def shorten(log: Path) -> None:
     log.write_bytes(b"[the beginning was cut off]\n" + tail)
 
 
-def read_result(folder: Path, order: Order, code: int | None, timeout_s: float, last: str) -> Run:
+def read_result(folder: Path, order: TrialRequest, code: int | None, timeout_s: float, last: str) -> TrialResult:
     """Return what the run left; what cannot be read, whatever the script did to it, is a failed run."""
     if code is None:
-        return Run(ids=order.ids, failure=f"It had not ended after {timeout_s:.0f} s and was killed{last}.")
+        return TrialResult(ids=order.ids, failure=f"It had not ended after {timeout_s:.0f} s and was killed{last}.")
     try:
-        return replace(Run.from_json(_text_of(folder / "result.json")), ids=order.ids)
+        return replace(TrialResult.from_json(_text_of(folder / "result.json")), ids=order.ids)
     except FileNotFoundError:
         why = f"It ended with exit code {code} before anything was measured{last}."
     except (OSError, ValueError, TypeError, RecursionError) as error:
         why = f"It ended with exit code {code} and left a result that cannot be used: {clean(str(error))[:160]}{last}."
-    return Run(ids=order.ids, exit_code=code, failure=why)
+    return TrialResult(ids=order.ids, exit_code=code, failure=why)
 
 
 def _text_of(path: Path) -> str:

@@ -27,7 +27,7 @@ from diagnose.trials.originals import Originals
 from diagnose.trials.protection import can_restrict, writable_places
 from diagnose.trials.run_folder import VARIABLE
 from diagnose.trials.run_results import last_line, read_result, shorten
-from diagnose.trials.spec import Order, Run
+from diagnose.trials.spec import TrialRequest, TrialResult
 from diagnose.trials.surroundings import below, plan_surroundings
 from diagnose.trials.working_copy import WorkingCopy
 
@@ -86,7 +86,7 @@ class Runner:
     _originals: Originals | None = None
     _writable: list[str] | None = None  # None: a run may write wherever the user may
 
-    def time(self, ids: Sequence[str], *, timeout_s: float) -> Run:
+    def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
         """Run the script with patches and return what was measured; a failure is a result too.
 
         Raises:
@@ -94,7 +94,9 @@ class Runner:
         """
         return self._run(self._order(ids), timeout_s)
 
-    def trace(self, ids: Sequence[str], capture: Path, *, timeout_s: float, recording_s: float | None = None) -> Run:
+    def trace(
+        self, ids: Sequence[str], capture: Path, *, timeout_s: float, recording_s: float | None = None
+    ) -> TrialResult:
         """Trace the script with patches into a folder, for some seconds from its first step on; raises as `time`."""
         run = self._run(replace(self._order(ids), capture=str(capture), capture_s=recording_s), timeout_s)
         if self.cwd_mode == "copy":
@@ -115,13 +117,13 @@ class Runner:
         """Return what stands for the root of the file system: an original below it is copied or linked."""
         return self._private / COPY
 
-    def _order(self, ids: Sequence[str]) -> Order:
+    def _order(self, ids: Sequence[str]) -> TrialRequest:
         mine = {name: self.arguments[name] for name in ids if name in self.arguments}
-        return Order(
+        return TrialRequest(
             result="", ids=tuple(ids), arguments=mine, warm_up=self.warm_up, timed=self.timed, step_on=self.step_on
         )
 
-    def _run(self, order: Order, timeout_s: float) -> Run:
+    def _run(self, order: TrialRequest, timeout_s: float) -> TrialResult:
         if self.changed:
             raise OriginalsChangedError(self.changed)
         self.num_runs += 1
@@ -191,7 +193,7 @@ class Runner:
     def _saved(self, changed: Iterable[str]) -> Path | None:
         try:
             return self._copy.saved(changed) if self._copy is not None else None
-        except OSError:  # no room: what has happened is told all the same
+        except OSError:  # no room: what has happened is reported all the same
             return None
 
     def _settings(self, ids: Sequence[str]) -> dict[str, str]:

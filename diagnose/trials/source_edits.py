@@ -116,7 +116,7 @@ def _with_statement(tree: libcst.Module, code: str) -> tuple[libcst.Module, str]
 
 
 def _after_imports(tree: libcst.Module, code: str, **changes: object) -> libcst.Module:
-    """Put a statement after the last import at the top, or where there is none after what the module says of itself."""
+    """Put a statement after the last import at the top, or where there is none after the docstring."""
     import libcst
 
     places = [i for i, line in enumerate(tree.body) if _imports(line)]

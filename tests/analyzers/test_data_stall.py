@@ -15,12 +15,12 @@ def test_the_gap_is_the_loaders_and_the_launchs_10_us_are_not(late):
     loading(late)
     assert late.booked() == {"data-stall": 390_000, "launch-bound": 10_000}
     finding = late.find("data-stall")
-    assert finding.title == "The step waits for the DataLoader, which loads in the training process"
+    assert finding.title == "The step waits for the DataLoader, which loads in the main process"
     assert (finding.lost_ns, finding.count, finding.confidence) == (390_000, 1, "high")
     assert finding.where[0].op == SINGLE
     assert finding.examples[0].host == SINGLE
     assert finding.evidence[1] == (
-        "One batch is loaded in the training process (num_workers=0); the median wait is 0.39 ms."
+        "One batch is loaded in the main process (num_workers=0); the median wait is 0.39 ms."
     )
 
 
@@ -266,3 +266,27 @@ def test_more_workers_than_a_trace_shows_are_twice_as_many_at_least(recording):
     p = r.prescribe("data-stall")[0]
     rest = 1_000_000 - lost
     assert p.saves_ns == (pytest.approx(0.85 * (lost - (500_000 - rest))), pytest.approx(lost))
+
+
+FETCH = "torch/utils/data/_utils/fetch.py(25): fetch"
+
+
+@pytest.mark.parametrize(
+    ("inside", "facts"),
+    [
+        (["<built-in function next>", "transformers/pipelines/pt_utils.py(180): __next__"], (True, "transformers")),
+        (["torch/utils/data/_utils/fetch.py(52): <listcomp>", "data.py(9): __getitem__"], (False, "")),
+        (["data.py(9): __getitems__"], (False, "")),
+    ],
+)
+def test_frames_show_the_kind_of_dataset(late, inside, facts):
+    loading(late)
+    for i, name in enumerate([FETCH, *inside]):
+        late.frame(name, 310 + i, 600 - i)
+    found = late.find("data-stall").facts
+    assert (found["iterable"], found["library"]) == facts
+
+
+def test_without_frames_the_kind_of_dataset_is_not_known(late):
+    loading(late)
+    assert "iterable" not in late.find("data-stall").facts

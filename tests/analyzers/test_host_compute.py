@@ -65,3 +65,20 @@ def test_the_operator_is_moved(recording):
     assert p.id == "compute-on-device"
     assert p.title == "Move aten::unique to the device or into the loader's workers"
     assert p.saves_ns == (2_000_000, 4_000_000)
+
+
+def test_an_operator_that_launches_runs_on_the_device_already(recording):
+    r = silent_for(recording, 4000)
+    assert r.find("host-compute").facts == {"operator": "aten::unique", "on_host": 1.0}
+    (p,) = r.prescribe("host-compute")
+    assert "Move aten::unique" in p.title
+    r.kernel("tail", 5100, 5101, launched=(4998, 4999))  # still inside aten::unique
+    assert r.find("host-compute").facts == {"operator": "", "on_host": 0.0}
+    assert r.prescribe("host-compute") == []
+
+
+@pytest.mark.parametrize("name", ["aten::copy_", "autograd::engine::evaluate_function: X", "[param|cuda]"])
+def test_copies_and_annotations_compute_nothing(recording, name):
+    r = silent_for(recording, 4000)
+    next(row for row in r.rows if row.name == "aten::unique").name = name
+    assert r.prescribe("host-compute") == []

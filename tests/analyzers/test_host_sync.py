@@ -149,3 +149,25 @@ def test_calls_outside_the_window_do_not_count(late):
     late.runtime("cudaDeviceSynchronize", -500, -400)
     late.runtime("cudaDeviceSynchronize", 5000, 5001)
     assert synced(late).find("host-sync").evidence[1].startswith("1.0 blocking calls a step")
+
+
+def test_a_wait_for_a_copy_to_the_device(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 200, launched=(-20, -15))
+    r.op("aten::to", 204, 312)
+    r.copy("Memcpy HtoD (Pageable -> Device)", 210, 300, launched=(206, 209))
+    r.runtime("cudaStreamSynchronize", 210, 310)
+    r.op("aten::mm", 312, 1000)
+    r.kernel("relu", 700, 1000, launched=(690, 695))
+    assert r.find("host-sync").facts == {"to_device": 1.0, "feeds_exchange": 0.0}
+    assert [p.id for p in r.prescribe("host-sync")] == ["prefetch-to-device"]
+
+
+def test_a_wait_for_the_sizes_of_an_exchange(late):
+    synced(late)
+    late.annotation("## sparse_data_dist ##", 205, 500)
+    assert late.find("host-sync").facts["feeds_exchange"] == 0.0
+    late.op("record_param_comms", 400, 420)
+    assert late.find("host-sync").facts["feeds_exchange"] == 1.0
+    assert late.prescribe("host-sync") == []

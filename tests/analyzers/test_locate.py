@@ -5,7 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.analyzers.common.locate import enclosing_operators, is_user_file, locate_one, sampled_lines
+from diagnose.analyzers.common.locate import (
+    enclosing_operators,
+    is_own_file,
+    is_user_file,
+    locate_one,
+    sampled_lines,
+)
 from diagnose.model.intervals import span
 from diagnose.pipeline.rank import build_tables
 
@@ -105,3 +111,62 @@ def test_only_lines_that_the_capture_holds_are_quoted(r, tmp_path):
     capture = replace(r.capture(), lines={(str(file), 2): "as recorded"})
     found = sampled_lines(build_tables(capture, capture.trace), span(100_000, 200_000))
     assert [(where.line, where.code) for where, _ in found] == [(1, None), (2, "as recorded")]
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("train.py", True),
+        ("/home/ada/datasets/train.py", True),
+        ("/home/ada/transformers/examples/run.py", True),
+        ("transformers/models/vit/modeling_vit.py", False),
+        ("/work/sglang/python/sglang/srt/layers/linear.py", False),
+        ("/home/ada/vllm/vllm/worker.py", False),
+        ("/home/ada/src/diffusers/pipeline.py", False),
+        ("/tmp/torchinductor_ada/3q/x.py", False),
+        (f"3q/c{'a' * 51}.py", False),
+        ("/opt/venv/lib/python3.11/site-packages/mine/loop.py", False),
+    ],
+)
+def test_which_files_the_user_can_edit(file, own):
+    assert is_own_file(file) == own
+
+
+def test_a_library_stands_beside_the_users_line(r):
+    r.frame("train.py(3): main", 0, 1000)
+    r.frame("transformers/models/vit/modeling_vit.py(252): forward", 50, 300)
+    r.frame("torch/nn/modules/linear.py(114): forward", 60, 290)
+    r.op("aten::linear", 100, 200)
+    where = locate_one(r.tables(), 0, 150_000)
+    assert (where.file, where.line, where.op) == ("train.py", 3, "aten::linear")
+    assert where.library == "transformers/models/vit/modeling_vit.py:252 in forward"
+
+
+def test_without_a_line_of_the_users_the_librarys_is_the_place(r):
+    r.frame("/venv/lib/python3.11/site-packages/lightning/loop.py(9): run", 0, 1000)
+    r.frame("torch/nn/modules/linear.py(114): forward", 60, 290)
+    where = locate_one(r.tables(), 0, 150_000)
+    assert (where.file, where.line, where.library) == ("lightning/loop.py", 9, None)
+
+
+@pytest.mark.parametrize(
+    ("frames", "caller"),
+    [
+        (["train.py(3): main"], ""),
+        (["train.py(3): main", "torch/nn/modules/module.py(1779): _call_impl", "model.py(9): forward"], "module"),
+        (["train.py(3): main", "nn.Module: Net_0", "transformers/x.py(9): forward"], "module"),
+        (["train.py(3): main", "diffusers/hooks/offload.py(9): onload", "torch/x.py(1): modules"], "hook"),
+        (["hooks.py(3): main", "train.py(9): step"], ""),  # the hook runs the user's step, and not the other way
+    ],
+)
+def test_what_called_it(r, frames, caller):
+    for i, frame in enumerate(frames):
+        r.frame(frame, i, 1000 - i)
+    assert locate_one(r.tables(), 0, 150_000).caller == caller
+
+
+def test_the_call_stack_of_a_steps_mark_is_no_place(recording):
+    r = recording()
+    r.step(1, 0, 1000).values["detail"] = r._name("torch/profiler/profiler.py(313): step;train.py(54): main")
+    r.kernel("gemm", 0, 1000, launched=(-20, -15))
+    assert locate_one(r.tables(), 0, 150_000).file is None

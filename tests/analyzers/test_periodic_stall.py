@@ -50,7 +50,10 @@ def test_its_line_is_named(ran):
 def test_what_came_once_may_not_come_again(ran):
     took = [400.0 if i == 50 else 10.0 for i in range(100)]
     finding = ran(took, evaluation=[390.0 * (t > 10) for t in took], backwards=[1] * 100).find("periodic-stall")
-    assert (finding.title, finding.confidence) == ("1 of 98 steps takes 40 times as long: it evaluates the model", "low")
+    assert (finding.title, finding.confidence) == (
+        "1 of 98 steps takes 40 times as long: it evaluates the model",
+        "low",
+    )
 
 
 def test_without_times_of_the_run_nothing_is_found(late):

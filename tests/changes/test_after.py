@@ -28,7 +28,10 @@ FACTS = {
         {"single_process": False, "num_workers": 1, "batch_size": 2},
         {"single_process": False},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "waits": True, "waiting_share": 0.9},
+        {"single_process": True, "num_workers": 0, "batch_size": 2, "library": "transformers"},
     ),
+    "host-compute": ({"operator": "aten::unique", "on_host": 1.0},),
+    "host-sync": ({}, {"to_device": 1.0}),
     "full-precision-matmul": ({"has_tf32": False}, {"has_tf32": True}),
     "exposed-copy": ({"to_host": 1, "num": 1, "pageable": 1}, {"to_host": 0, "num": 1, "pageable": 1}),
     "exposed-communication": (
@@ -42,19 +45,31 @@ FACTS = {
     "misaligned-matmul": ({"size": 50257},),
     "unfused-optimizer": ({"name": "AdamW"}, {"name": "RMSprop"}),
 }  # fmt: skip
-SHELL = ("diagnose ", "nvidia-smi", "sudo ", "env ", "rocm-smi", "PYTORCH_", "CUDA_")
+SHELL = ("diagnose ", "python -m sglang", "nvidia-smi", "sudo ", "env ", "rocm-smi", "PYTORCH_", "CUDA_")
 
 
-STACK = ("train.py(3): hook", "torch/nn/modules/module.py(9): _call_impl")
+LIBRARY = "transformers/models/vit/modeling_vit.py:252 in forward"
 PLACED = {
     "host-sync": (
         Finding("host-sync", "", 1e6, where=(Where(op="aten::nonzero"),)),
         Finding("host-sync", "", 1e6, where=(Where(op="aten::is_nonzero"),)),
     ),
     "python-stall": (
-        Finding("python-stall", "", 1e6, where=(Where("train.py", 3, stack=STACK),)),
+        Finding("python-stall", "", 1e6, where=(Where("train.py", 3),)),
+        Finding("python-stall", "", 1e6, where=(Where("train.py", 3, caller="hook"),)),
         Finding("python-stall", "", 1e6, where=(Where("transformers/image.py", 3),)),
     ),
+    "small-grid": (Finding("small-grid", "", 1e6, where=(Where(op="aten::mm"),)),),
+    "unfused-attention": (Finding("unfused-attention", "", 1e6, where=(Where("serve.py", 3, library=LIBRARY),)),),
+}
+
+
+PROGRAMS = (Program(trains=True, allocator="caching"), Program(trains=False, allocator="uncached"))
+OTHER_PROGRAMS = {
+    "launch-bound": (Program(server="vllm"), Program(server="sglang")),
+    "memory-headroom": (Program(has_loader=False, batch_size=4),),
+    "recompute": (Program(trains=True, heavy=frozenset({"convolution", "product"})),),
+    "full-precision-matmul": (Program(),),
 }
 
 
@@ -62,9 +77,9 @@ def prescriptions():
     for name in RULES:
         for facts in FACTS.get(name, ({},)):
             for finding in (replace(f, facts=facts) for f in (Finding(name, "", 1e6), *PLACED.get(name, ()))):
-                for trains, allocator in ((True, "caching"), (False, "uncached")):
-                    for p in prescribe(finding, 1e7, Program(trains=trains, allocator=allocator)):
-                        yield pytest.param(p, id=f"{p.id}-{sorted(map(str, facts.values()))}-{trains}")
+                for program in (*PROGRAMS, *OTHER_PROGRAMS.get(name, ())):
+                    for p in prescribe(finding, 1e7, program):
+                        yield pytest.param(p, id=f"{p.id}-{sorted(map(str, facts.values()))}-{program.trains}")
 
 
 PRESCRIPTIONS = list(prescriptions())
@@ -112,6 +127,8 @@ def script(monkeypatch):
         "score": torch.ones(()), "output": torch.ones(2), "value": torch.ones(()), "hook": lambda *_: None,
         "run_step": len, "preprocess": len, "next_inputs": [], "mask": torch.tensor([[True] * 4, [False] * 4]),
         "itertools": itertools,
+        "pipe": lambda inputs, num_workers: (inputs, num_workers), "LLM": dict, "name": "some/model",
+        "AutoModel": SimpleNamespace(from_pretrained=lambda _name, **_options: model),
         "out": torch.empty(2), "mine": torch.ones(2), "bottom": len,
     }  # fmt: skip
     yield names

@@ -142,11 +142,10 @@ def test_less_than_a_fiftieth_of_the_step_is_listed_but_no_answer(recording, too
 
 def test_prescriptions_come_with_the_largest_saving_first_and_once(late):
     answer = several(late).diagnosis()
-    again, *others = answer.prescriptions  # of so few tasks the first advice is to record more
+    again, *others = answer.prescriptions  # of so few tasks the first advice is to record more, and no saving is stated
     assert again.id == "capture-complete-records"
-    sums = [sum(p.saves_ns) for p in others]
-    assert sums == sorted(sums, reverse=True)
-    assert [p.id for p in others] == ["python-off-the-loop", "schedule-gc", "compile-graphs"]
+    assert [sum(p.saves_ns) for p in others] == [0, 0, 0]
+    assert [p.id for p in others] == ["schedule-gc", "compile-graphs", "python-off-the-loop"]
 
 
 def test_lines_come_from_the_attribution_window_and_timing_does_not(late, recording):

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from diagnose.replay.path import CriticalPath
+from diagnose.replay.graph import Edge, Graph
+from diagnose.replay.path import CriticalPath, critical_path
+from diagnose.replay.simulate import simulate
 
 
 def chain(*pieces):
@@ -27,3 +29,24 @@ def test_no_part_of_the_path_is_negative_and_they_sum_to_its_length(pieces, node
     parts = path.divided()
     assert [part.tolist() for part in parts] == [node, delay]
     assert sum(part.sum() for part in parts) == path.length_ns
+
+
+def test_a_task_without_anything_to_wait_for_follows_the_begin_of_the_window():
+    numbers = np.array
+    graph = Graph(
+        row=numbers([-1, 0, 1]),
+        is_task=numbers([False, True, True]),
+        api=np.full(3, -1, np.int32),
+        lane=numbers([-1, 7, 7]),
+        start=numbers([0, 0, 10]),
+        end=numbers([0, 10, 30]),
+        duration=numbers([0.0, 10.0, 20.0]),
+        src=numbers([1]),
+        dst=numbers([2]),
+        kind=numbers([Edge.STREAM], np.int8),
+        delay=numbers([5.0]),
+        marks=np.empty(0, np.intp),
+        binding=numbers([True]),
+    )
+    path = critical_path(graph, simulate(graph))
+    assert (path.node.tolist(), path.delay_ns.tolist(), path.length_ns) == ([1, 2], [0.0, 5.0], 35.0)

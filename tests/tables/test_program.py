@@ -100,3 +100,44 @@ def test_data_parallel_training_by_its_forward(recording):
     assert known(r).is_ddp is False
     r.annotation("DistributedDataParallel.forward", 0, 900)
     assert known(r).is_ddp is True
+
+
+def test_a_captured_graph_is_a_graph(recording):
+    r = stepping(recording)
+    r.runtime("cudaStreamBeginCapture", 970, 972)
+    assert known(r).has_graphs
+
+
+def test_a_foreach_copy_is_no_backward(recording):
+    copies = "multi_tensor_apply_kernel<TensorListMetadata<2>, UnaryOpFunctor<float, 2, 1, 1>, Copy<float, float> >"
+    assert known(stepping(recording, kernel=copies)).trains is False
+    assert known(stepping(recording, kernel="multi_tensor_apply_kernel<FusedAdamMathFunctor>")).trains is None
+
+
+@pytest.mark.parametrize(
+    ("frame", "server"),
+    [
+        ("vllm/v1/worker/gpu_model_runner.py(2907): execute_model", "vllm"),
+        ("/work/sglang/python/sglang/srt/model_executor/model_runner.py(3): forward", "sglang"),
+        ("vllm_like/v1/worker/x.py(1): f", ""),
+    ],
+)
+def test_a_server_by_its_frames(recording, frame, server):
+    r = stepping(recording)
+    r.frame(frame, 0, 1000)
+    assert known(r).server == server
+
+
+def test_a_loader_by_its_annotation(recording):
+    r = stepping(recording)
+    assert known(r).has_loader is False
+    r.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 970, 990)
+    assert known(r).has_loader is True
+
+
+def test_what_it_computes_and_in_which_attention(recording):
+    assert known(stepping(recording, op="aten::conv2d")).heavy == {"convolution"}
+    assert known(stepping(recording, op="aten::linear")).heavy == {"product"}
+    p = known(stepping(recording, op="aten::_scaled_dot_product_flash_attention"))
+    assert (p.heavy, p.attention_backends) == (set(), {"flash"})
+    assert known(stepping(recording, op="aten::_scaled_dot_product_attention_math")).attention_backends == {"math"}

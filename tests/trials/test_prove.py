@@ -7,7 +7,7 @@ import pytest
 from diagnose.errors import CaptureError
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.prove import prove
-from diagnose.trials.spec import Run
+from diagnose.trials.spec import TrialResult
 
 LOSSES = tuple(1.0 / (i + 1) for i in range(20))
 
@@ -25,13 +25,13 @@ class Script:
         self.ran.append(tuple(ids))
         self.timeouts.append(timeout_s)
         if any(name in self.fails for name in ids):
-            return Run(ids=tuple(ids), failure="It ended with exit code 1 before anything was measured.")
+            return TrialResult(ids=tuple(ids), failure="It ended with exit code 1 before anything was measured.")
         step = self.base * 1e6
         for name in ids:
             step *= self.factors.get(name, 1.0)
         losses = next((self.losses[name] for name in ids if name in self.losses), LOSSES)
         wobble = [step * (1 + 0.001 * (i % 5)) for i in range(self.timed)]
-        return Run(
+        return TrialResult(
             ids=tuple(ids), step_ns=tuple(wobble), losses=losses, peak_bytes=100, wall_s=self.wall_s, applied=tuple(ids)
         )
 
@@ -229,7 +229,7 @@ def test_a_run_with_a_change_that_fails_once_is_named():
     class Fails(Script):
         def time(self, ids, *, timeout_s):
             run = super().time(ids, timeout_s=timeout_s)
-            return Run(ids=tuple(ids), failure="It ended.") if self.ran.count(("sham",)) == 2 and ids else run
+            return TrialResult(ids=tuple(ids), failure="It ended.") if self.ran.count(("sham",)) == 2 and ids else run
 
     (trial,) = run(Fails({}), "sham").trials
     assert (trial.failure, trial.note.endswith("One run with it failed. It ended.")) == ("", True)
@@ -255,7 +255,7 @@ def test_a_script_that_cannot_be_measured_at_all_is_an_error():
         warm_up = timed = 0
 
         def time(self, ids, *, timeout_s):
-            return Run(failure="The script ended after 3 steps that could be timed; it must run for more.")
+            return TrialResult(failure="The script ended after 3 steps that could be timed; it must run for more.")
 
     with pytest.raises(CaptureError, match="ended after 3 steps"):
         run(Ends(), "sham")

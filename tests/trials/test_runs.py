@@ -18,7 +18,7 @@ from diagnose.trials.prove import prove
 from diagnose.trials.recording import record
 from diagnose.trials.run_results import read_result
 from diagnose.trials.runs import Command, Runner
-from diagnose.trials.spec import Order, Run
+from diagnose.trials.spec import TrialRequest, TrialResult
 
 PATIENCE_S = 60
 
@@ -225,7 +225,9 @@ def test_trials_that_are_stopped_keep_what_was_measured():
         def time(self, ids, *, timeout_s):
             if ids == ("schedule-gc",):
                 raise OriginalsChangedError("x was changed.")
-            return Run(tuple(ids), (10e6, 10.1e6, 10.2e6) * 5, (1.0,) * 9, applied=ids, ended="stopped", wall_s=1.0)
+            return TrialResult(
+                tuple(ids), (10e6, 10.1e6, 10.2e6) * 5, (1.0,) * 9, applied=ids, ended="stopped", wall_s=1.0
+            )
 
     chosen = [Candidate("sham", "Sham"), Candidate("schedule-gc", "Collect")]
     proof = prove(Stops(), chosen, 1e6, lambda _text: None)
@@ -238,12 +240,12 @@ def test_a_result_that_is_broken_is_a_failed_run(tmp_path):
     whys = []
     for text in ('{"step_ns": [1', '{"step_ns": 7}', "[" * 100_000):
         path.write_text(text)
-        whys.append(read_result(tmp_path, Order("", ids=("sham",)), 3, 60.0, " (its last line: x)"))
+        whys.append(read_result(tmp_path, TrialRequest("", ids=("sham",)), 3, 60.0, " (its last line: x)"))
     os.truncate(path, 1 << 40)
-    whys.append(read_result(tmp_path, Order(""), 3, 60.0, ""))
+    whys.append(read_result(tmp_path, TrialRequest(""), 3, 60.0, ""))
     path.unlink()
     os.mkfifo(path)
-    whys.append(read_result(tmp_path, Order(""), 3, 60.0, ""))
+    whys.append(read_result(tmp_path, TrialRequest(""), 3, 60.0, ""))
     assert {run.step_ns for run in whys} == {()}
     assert whys[0].failure.startswith("It ended with exit code 3 and left a result that cannot be used: Expecting")
     assert whys[1].failure.endswith("used: its step_ns is not what a run measures (its last line: x).")

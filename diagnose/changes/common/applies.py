@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -10,27 +9,23 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 __all__ = [
+    "at_line",
+    "is_in_a_library",
     "is_in_the_model",
     "own_place",
+    "script_of",
+    "to_a_model_of_the_script",
     "to_an_eager_model",
     "to_data_parallel_training",
     "to_launches_without_graphs",
     "to_shapes_and_branches",
+    "to_the_device",
     "to_training",
     "to_values_read",
     "waits_for",
 ]
 
-# The profiler cuts the folder of installed packages off their files' paths.
-_LIBRARIES = frozenset(
-    {
-        *("accelerate", "aiter", "apex", "datasets", "deepspeed", "diffusers", "fairseq", "flash_attn", "flashinfer"),
-        *("huggingface_hub", "lightning", "megatron", "monai", "peft", "PIL", "pytorch_lightning", "scipy", "sglang"),
-        *("timm", "tokenizers", "torchrec", "transformers", "trl", "ultralytics", "vllm", "xformers"),
-    }
-)
-_GENERATED = re.compile(r"torchinductor_|torch_compile_debug|(^|/)c[a-z2-7]{51}\.py$")
-_MODULE_CALL = "torch/nn/modules/module.py"
+MOSTLY = 0.5  # of the calls: what fewer do is not what the finding is about
 # Operators that need values to know the shape of their result, and those that a branch in Python rests on.
 _SHAPES = frozenset(
     f"aten::{name}"
@@ -53,6 +48,12 @@ def to_an_eager_model(program: Program, _finding: Finding) -> str:
     return "the model is compiled already" if program.is_compiled else ""
 
 
+def to_a_model_of_the_script(program: Program, finding: Finding) -> str:
+    """Return why `model = torch.compile(model)` does not fit: a server compiles by its own options."""
+    served = f"{program.server} makes the model, and compiles it by its own options" if program.server else ""
+    return served or to_an_eager_model(program, finding)
+
+
 def to_launches_without_graphs(program: Program, _finding: Finding) -> str:
     """Return why capturing launches does not fit a program that replays graphs."""
     return "launches are replayed as CUDA graphs already" if program.has_graphs else ""
@@ -64,24 +65,33 @@ def to_data_parallel_training(program: Program, finding: Finding) -> str:
     return to_training(program, finding) or without
 
 
+def script_of(program: Program) -> str:
+    """Return the name of a script in an example."""
+    return "infer.py" if program.trains is False else "train.py"
+
+
 def own_place(finding: Finding) -> Where | None:
     """Return the first place in the user's own files: a line of a library or of generated code cannot be edited."""
-    from diagnose.analyzers.common.locate import is_user_file
+    from diagnose.analyzers.common.locate import is_own_file
 
-    mine = (w for w in finding.where if w.file and is_user_file(w.file) and not _is_others(w.file))
-    return next(mine, None)
+    return next((w for w in finding.where if w.file and is_own_file(w.file)), None)
 
 
-def _is_others(file: str) -> bool:
-    return file.split("/", maxsplit=1)[0] in _LIBRARIES or _GENERATED.search(file) is not None
+def at_line(place: Where) -> str:
+    """Return "model.py:40": a title names the line, the finding the whole path."""
+    return f"{(place.file or '').rpartition('/')[2]}:{place.line}"
+
+
+def is_in_a_library(finding: Finding) -> bool:
+    """Return whether a library or generated code does it, inside a line of the user's or without one."""
+    place = next((w for w in finding.where if w.file), None)
+    return place is not None and (place.library is not None or own_place(finding) is None)
 
 
 def is_in_the_model(finding: Finding) -> bool:
-    """Return whether the place is called by a module: the model's forward or a hook, which no dataset can take over."""
+    """Return whether the place is called by a module or is a hook, which no dataset can take over."""
     place = next((w for w in finding.where if w.file), None)
-    if place is None:
-        return False
-    return any(_MODULE_CALL in frame or "nn.Module: " in frame for frame in place.stack)
+    return place is not None and place.caller != ""
 
 
 def waits_for(finding: Finding) -> Literal["shape", "branch", "value"]:
@@ -98,12 +108,25 @@ def waits_for(finding: Finding) -> Literal["shape", "branch", "value"]:
     return "value"
 
 
+def to_the_device(finding: Finding) -> bool:
+    """Return whether most of the blocking calls wait for copies from the host to the device."""
+    share = finding.facts.get("to_device")
+    return isinstance(share, float) and share >= MOSTLY
+
+
 def to_values_read(_program: Program, finding: Finding) -> str:
     """Return why reading later does not fit a wait for a shape or a branch."""
+    if to_the_device(finding):
+        return "the host waits for a copy to the device, and reads nothing"
+    share = finding.facts.get("feeds_exchange")
+    if isinstance(share, float) and share >= MOSTLY:
+        return "an exchange of the ranks needs the value in the same step"
     waited = waits_for(finding)
     return "" if waited == "value" else f"the host waits to know a {waited}, which cannot come later"
 
 
 def to_shapes_and_branches(_program: Program, finding: Finding) -> str:
     """Return why other operators do not fit a wait for a value."""
+    if to_the_device(finding):
+        return "the host waits for a copy to the device: no shape or branch depends on it"
     return "the script reads a value: no shape or branch depends on it" if waits_for(finding) == "value" else ""

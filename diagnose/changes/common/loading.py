@@ -8,8 +8,20 @@ from diagnose.changes.common.change import other_training
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts
+    from diagnose.tables.program import Program
 
-__all__ = ["HIDDEN", "HIDDEN_WAITING", "PREFETCH_FACTOR", "THREADS", "loader_call", "number"]
+__all__ = [
+    "HIDDEN",
+    "HIDDEN_WAITING",
+    "ITERABLE_NUMERICS",
+    "PREFETCH_FACTOR",
+    "SHARED_OUT",
+    "THREADS",
+    "is_iterable",
+    "loader_call",
+    "number",
+    "with_batch_size",
+]
 
 # Of the stall, what is gone at least when workers keep up: fetching a batch from them, and the cores they take, cost.
 # Four workers left 2 % of it and nothing in the two published pairs without and with them (docs/savings.md).
@@ -25,8 +37,11 @@ def number(facts: Facts, key: str) -> float:
 
 
 def is_iterable(facts: Facts) -> bool:
-    """Return whether the dataset is an IterableDataset: torch gives its loader a sampler of its own."""
-    return facts.get("sampler") == "_InfiniteConstantSampler"
+    """Return whether the dataset is an IterableDataset: torch gives its loader a sampler of its own.
+
+    Recorded Python frames show it too: its fetcher calls next() instead of __getitem__.
+    """
+    return facts.get("sampler") == "_InfiniteConstantSampler" or facts.get("iterable") is True
 
 
 ITERABLE_NUMERICS = other_training(
@@ -44,6 +59,17 @@ def loader_call(facts: Facts, **arguments: object) -> str:
     """Return the call that makes the DataLoader, with what is recorded of it and these arguments."""
     name = facts.get("dataset") or "dataset"
     batch = facts.get("batch_size")
-    given = [f"batch_size={batch}"] if batch is not None else ["batch_size=batch_size"]
+    given = [f"batch_size={batch}"] if batch is not None else []
     given += [f"{key}={value}" for key, value in arguments.items()]
-    return f"DataLoader({name}, {', '.join(given)})"
+    others = "" if batch is not None else "   # beside the arguments that it has"
+    return f"DataLoader({', '.join([str(name), *given])}){others}"
+
+
+def with_batch_size(facts: Facts, program: Program) -> Facts:
+    """Return the facts with the batch size that the program shows, where the loader's was not recorded.
+
+    Whether it is the loader's is not known where several ranks or a gathered batch could stand between them, but one
+    process passes on what it loads.
+    """
+    known = facts.get("batch_size") or (program.batch_size if program.trains else None)
+    return {**facts, "batch_size": known}

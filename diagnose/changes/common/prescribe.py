@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
@@ -15,7 +16,7 @@ from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["effect_of", "is_worth_showing", "prescribe", "recording_first"]
+__all__ = ["effect_of", "is_worth_showing", "prescribe", "recording_first", "without_savings"]
 
 
 _LOSSES = re.compile(r"compare the (first losses|loss\b[^;]*)")
@@ -63,7 +64,12 @@ def is_worth_showing(prescription: Prescription, finding: Finding, step_ns: floa
 
 
 def recording_first(
-    prescribed: Sequence[Prescription], found: Sequence[Finding], step_ns: float, *, is_scanty: bool
+    prescribed: Sequence[Prescription],
+    found: Sequence[Finding],
+    step_ns: float,
+    program: Program,
+    *,
+    is_incomplete: bool,
 ) -> tuple[Prescription, ...]:
     """Return the prescriptions with that of a better recording first, where this one cannot carry the others.
 
@@ -71,16 +77,22 @@ def recording_first(
         prescribed: for the findings, those that save most first.
         found: the findings, the one that answers first.
         step_ns: the step's length.
-        is_scanty: whether the recording holds too little work for any claim.
+        program: what is known of the program.
+        is_incomplete: whether the recording lacks too much for any claim.
     """
     again = [p for p in prescribed if CHANGES[p.id].records]
-    if is_scanty and not again:
+    if is_incomplete and not again:
         change = next(change for change in CHANGES.values() if change.records == "more")
-        made = _prescription(change, found[0], step_ns, UNKNOWN) if found else None
+        made = _prescription(change, found[0], step_ns, program) if found else None
         again = [made] if made else []
-    if not is_scanty and not (found and found[0].rule in {p.rule for p in again}):
+    if not is_incomplete and not (found and found[0].rule in {p.rule for p in again}):
         return tuple(prescribed)
     return (*again, *(p for p in prescribed if p not in again))
+
+
+def without_savings(prescribed: Sequence[Prescription]) -> tuple[Prescription, ...]:
+    """Return the prescriptions without what they would save: a recording that lacks work cannot show it."""
+    return tuple(replace(p, saves_ns=(0.0, 0.0), predicted_step_ns=None, basis="bound", assumes="") for p in prescribed)
 
 
 def effect_of(t: Tables, finding: Finding, prescription: Prescription) -> Effect | None:

@@ -23,7 +23,7 @@ class NotedSamples(ConcurrentSamples[Any]):
         share()
 
     def fell_back(self) -> bool:
-        """Tell whether any process found that samples draw random numbers, and loads them one by one."""
+        """Return whether any process found that samples draw random numbers, and loads them one by one."""
         return bool(self._note.item())
 
     def _first(self, indices: Sequence[Any]) -> list[Any]:

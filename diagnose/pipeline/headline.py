@@ -1,0 +1,173 @@
+"""The answer in a sentence and in three lines: every clause is made from the number that it states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from diagnose.analyzers import META
+from diagnose.model.diagnosis import Finding, Partition, Prescription, Queue, Verdict, Where
+from diagnose.pipeline.verdict import is_shallow
+from diagnose.tables.thresholds import THRESHOLDS
+from diagnose.text.numbers import duration, percent
+from diagnose.text.plain_text import middle
+
+__all__ = ["Answer", "headline", "summary"]
+
+NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
+MAX_LINE = 100  # columns of a terminal that the report is laid out for
+MAX_FILE = 26  # characters of a file's name in a line of the summary
+_SHORT = {
+    "the largest avoidable cost": "Largest avoidable cost",
+    "the largest cost": "Largest cost",
+    "the largest saving": "Largest saving",
+    "the largest cause of idle time": "Largest idle cause",
+    "the main cause": "Main cause",
+}
+
+
+class Answer(NamedTuple):
+    """What the sentences are made of."""
+
+    verdict: Verdict
+    queue: Queue | None
+    step_ns: float
+    partition: Partition | None = None
+    idle_by_cause: Mapping[str, float] = {}
+    findings: Sequence[Finding] = ()
+    prescriptions: Sequence[Prescription] = ()
+
+
+def headline(answer: Answer, largest: Finding | None) -> str:
+    """Return the verdict in one sentence; the verdict's own word stands before it in every report."""
+    state = _state(answer)
+    if largest is None:
+        return f"{state}, and nothing stands out as waste."
+    share, of = percent(largest.share_of(answer.step_ns)), "step" if largest.share is None else "run"
+    return f"{state}; {_rank(answer, largest)}: {_lower(largest.title)} ({share} of the {of})."
+
+
+def summary(answer: Answer, largest: Finding | None) -> tuple[str, ...]:
+    """Return three lines at most: the queue, the largest cost and whether it can be avoided, the first change."""
+    lines = [_queue_line(answer)]
+    if largest is None:
+        return (*lines, _nothing(answer))
+    cost = _cost(answer, largest)
+    rank = _SHORT[_rank(answer, largest)]
+    line, at = f"{rank}: {largest.rule} {cost}, {_avoidable(answer, largest)}", _place(largest.where)
+    lines.append(line + at if len(line + at) <= MAX_LINE else line)
+    if answer.prescriptions:
+        first = answer.prescriptions[0]
+        gain = _gain(answer, first)
+        lines.append(f"First change: {middle(first.title, MAX_LINE - len('First change: ') - len(gain))}{gain}")
+    return tuple(lines)
+
+
+def _nothing(answer: Answer) -> str:
+    """Return how little was found."""
+    most = max(answer.findings, key=lambda f: f.lost_ns, default=None)
+    if most is None or not most.lost_ns:
+        return f"No rule found a cost of {percent(THRESHOLDS.naming_share)} of the step or more"
+    return f"Nothing stands out as waste; the largest finding: {most.rule} {_cost(answer, most)}"
+
+
+def _cost(answer: Answer, finding: Finding) -> str:
+    of_run = "" if finding.share is None else " of the run"
+    return f"{duration(finding.lost_ns)} ({percent(finding.share_of(answer.step_ns))}{of_run})"
+
+
+def _state(answer: Answer) -> str:
+    queue, step = answer.queue, f"{duration(answer.step_ns)} step"
+    if queue is None:
+        return f"CPU-only recording: {duration(answer.step_ns)} per step"
+    idle = f"The GPU is idle {percent(queue.idle_share)} of each {step}"
+    if answer.verdict == "kernel-bound":
+        return f"The GPU is busy {percent(queue.busy_share)} of each {step}"
+    if answer.verdict == "cpu-bound":
+        return f"{idle} because the host does not keep its queue filled"
+    if is_shallow(queue) or queue.busy_depth_p50 is None:
+        return idle
+    return f"{idle}, in gaps of a queue otherwise {queue.busy_depth_p50:,.0f} launches deep"
+
+
+def _queue_line(answer: Answer) -> str:
+    queue = answer.queue
+    if queue is None:
+        return f"CPU-only recording: {duration(answer.step_ns)} per step"
+    use = f"busy {percent(queue.busy_share)}"
+    if answer.verdict != "kernel-bound":
+        use = f"idle {percent(queue.idle_share)}"
+    depth = queue.busy_depth_p50
+    deep = "depth unknown" if depth is None else f"{depth:,.0f} deep while it works"
+    return f"GPU {use} of each {duration(answer.step_ns)} step; queue {deep}, empty {percent(queue.empty_share)}"
+
+
+def _rank(answer: Answer, largest: Finding) -> str:
+    """Return what the finding is the largest of, as the numbers have it."""
+    rivals = [f for f in answer.findings if f.rule != largest.rule]
+    share = largest.share_of(answer.step_ns)
+    if all(f.share_of(answer.step_ns) <= share for f in rivals):
+        return "the largest avoidable cost" if _has_more_necessary_work(answer, largest) else "the largest cost"
+    if largest.relief_ns is not None and all((f.relief_ns or 0.0) <= largest.relief_ns for f in rivals):
+        return "the largest saving"
+    idle = answer.idle_by_cause.get(largest.rule, 0.0)
+    if idle and idle == max(answer.idle_by_cause.values()):
+        return "the largest cause of idle time"
+    return "the main cause"
+
+
+def _has_more_necessary_work(answer: Answer, largest: Finding) -> bool:
+    """Return whether the device computes longer, without what the findings call waste, than the finding costs."""
+    if (
+        answer.partition is None
+        or largest.share is not None
+        or META[largest.rule].kind == "trust"
+        or not META[largest.rule].explains
+    ):
+        return False
+    wasted = sum(f.lost_ns for f in answer.findings if META[f.rule].kind == "kernel" and META[f.rule].computes)
+    return answer.partition.compute * answer.step_ns - wasted > largest.lost_ns
+
+
+def _avoidable(answer: Answer, largest: Finding) -> str:
+    """Return whether the cost can be avoided: what a replay without it shows, else whether a change is known."""
+    rule = META[largest.rule]
+    if rule.kind == "trust":
+        return "of this recording, not of the program"
+    if not rule.explains:
+        return "of unknown cause"
+    if largest.relief_ns is not None:
+        if largest.relief_ns < THRESHOLDS.naming_share * answer.step_ns:
+            return "other work takes as long"
+        return f"without it {duration(answer.step_ns - largest.relief_ns)}"
+    saved = [p.saves_ns[1] for p in answer.prescriptions if p.rule == largest.rule and p.predicted_step_ns is not None]
+    if not saved:
+        return "no change is known"
+    is_worth_it = max(saved) >= THRESHOLDS.naming_share * answer.step_ns
+    return "avoidable" if is_worth_it else "no change helps on its own"
+
+
+def _gain(answer: Answer, first: Prescription) -> str:
+    """Return what the first change saves, "" where nothing is predicted."""
+    least, most = first.saves_ns
+    if first.predicted_step_ns is None or most < THRESHOLDS.naming_share * answer.step_ns:
+        return ""
+    if least < THRESHOLDS.naming_share * answer.step_ns:
+        return f" (saves up to {duration(most)})"
+    low, high = duration(least), duration(most)
+    return f" (saves {high})" if low == high else f" (saves {low} to {high})"
+
+
+def _place(places: Sequence[Where]) -> str:
+    first = next((w for w in places if w.file), None)
+    if first is None:
+        return ""
+    file = (first.file or "").rpartition("/")[2]
+    file = file if len(file) <= MAX_FILE else "…" + file[1 - MAX_FILE :]
+    return f", {file}:{first.line}" if first.line is not None and first.line > 0 else f", {file}"
+
+
+def _lower(title: str) -> str:
+    """Return a title as it goes on within a sentence; names keep their capital."""
+    first = title.split(" ", 1)[0].removesuffix("'s")
+    return title if first in NAMES or first != first.capitalize() else title[0].lower() + title[1:]

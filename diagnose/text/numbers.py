@@ -1,0 +1,35 @@
+"""Times and shares as every report writes them, so that one number reads the same everywhere."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["duration", "percent"]
+
+
+def duration(ns: float | None) -> str:
+    """Return a time given in ns with three digits and the unit that suits it: µs, ms or s."""
+    if ns is None or not math.isfinite(ns):
+        return "–"
+    if ns == 0:
+        return "0 ms"
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= 0.9995 * size:
+            return f"{_three_digits(ns / size)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def _three_digits(value: float) -> str:
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:,.{digits}f}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage with one digit, never rounding something to nothing or to all."""
+    if share is None or not math.isfinite(share):
+        return "–"
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    if 0.9995 <= share < 1:
+        return ">99.9 %"
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,119 @@
+"""The answer in a sentence and in three lines: every clause follows from the number that it states."""
+
+import pytest
+
+from diagnose.model.diagnosis import Finding, Partition, Prescription, Queue, Where
+from diagnose.pipeline.headline import Answer, headline, summary
+
+SYNC = Finding("host-sync", "The host waits", 400_000.0, where=(Where("src/train.py", 12),))
+STEP = 1_000_000.0
+
+
+def queue(idle, depth=50.0):
+    return Queue(1 - idle, idle, 3, 9, 0.25, 10, 0.2, 1000, depth)
+
+
+def answer(verdict="gaps", idle=0.4, findings=(SYNC,), **fields):
+    return Answer(verdict, None if idle is None else queue(idle), STEP, findings=findings, **fields)
+
+
+@pytest.mark.parametrize(
+    ("found", "idle", "start"),
+    [
+        ("kernel-bound", 0.1, "The GPU is busy 90.0 % of each 1.00 ms step"),
+        ("gaps", 0.4, "The GPU is idle 40.0 % of each 1.00 ms step, in gaps of a queue otherwise 50 launches deep"),
+        ("cpu-bound", 0.9997, "The GPU is idle >99.9 % of each 1.00 ms step because the host does not keep its queue"),
+        ("no-gpu", None, "CPU-only recording: 1.00 ms per step"),
+    ],
+)
+@pytest.mark.parametrize("largest", [SYNC, None])
+def test_the_headline_is_one_sentence(found, idle, start, largest):
+    said = headline(answer(found, idle), largest)
+    end = (
+        "; the largest cost: the host waits (40.0 % of the step)." if largest else ", and nothing stands out as waste."
+    )
+    assert said.startswith(start)
+    assert said.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("title", "said"), [("GPU idles", "GPU idles"), ("AdamW loops", "AdamW loops"), ("The x", "the x")]
+)
+def test_names_keep_their_capitals(title, said):
+    finding = Finding("host-sync", title, 1e5)
+    assert f"cost: {said} (" in headline(answer(findings=(finding,)), finding)
+
+
+def found(rule, lost, relief=None):
+    return Finding(rule, "Title", lost, relief_ns=relief)
+
+
+@pytest.mark.parametrize(
+    ("largest", "others", "fields", "words"),
+    [
+        (found("host-sync", 4e5), [found("data-stall", 1e5)], {}, "the largest cost"),
+        (found("host-sync", 1e5), [found("full-precision-matmul", 4e5)], {}, "the main cause"),
+        (found("host-sync", 1e5), [found("full-precision-matmul", 4e5)], {"idle_by_cause": {"host-sync": 0.1}},
+         "the largest cause of idle time"),
+        (found("host-sync", 1e5, 3e5), [found("full-precision-matmul", 4e5, 0.0)], {}, "the largest saving"),
+        (found("host-sync", 2e5), [], {"partition": Partition(0.6, 0, 0, 0.4)}, "the largest avoidable cost"),
+        (found("warm-up", 2e5), [], {"partition": Partition(0.6, 0, 0, 0.4)}, "the largest cost"),
+        (found("slow-kernel", 4e5), [], {"partition": Partition(0.6, 0, 0, 0.4)}, "the largest cost"),
+    ],
+)  # fmt: skip
+def test_what_the_finding_is_the_largest_of(largest, others, fields, words):
+    assert f"; {words}: " in headline(answer(findings=(largest, *others), **fields), largest)
+
+
+def change(saves):
+    return Prescription(
+        "host-sync", "defer-sync", "Stop waiting", "", "x", saves, STEP - sum(saves) / 2, "same numbers"
+    )
+
+
+@pytest.mark.parametrize(
+    ("saves", "words"),
+    [((2e5, 4e5), " (saves 200 µs to 400 µs)"), ((0, 4e5), " (saves up to 400 µs)"), ((4e5, 4e5), " (saves 400 µs)")],
+)
+def test_three_lines(saves, words):
+    assert summary(answer(prescriptions=[change(saves)]), SYNC) == (
+        "GPU idle 40.0 % of each 1.00 ms step; queue 50 deep while it works, empty 25.0 %",
+        "Largest cost: host-sync 400 µs (40.0 %), avoidable, train.py:12",
+        f"First change: Stop waiting{words}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("largest", "words"),
+    [
+        (found("host-sync", 4e5, 3e5), "without it 700 µs"),
+        (found("host-sync", 4e5, 0.0), "other work takes as long"),
+        (found("host-sync", 4e5), "no change is known"),
+        (found("unexplained-host", 4e5, 3e5), "of unknown cause"),
+        (found("warm-up", 4e5, 3e5), "of this recording, not of the program"),
+    ],
+)
+def test_whether_a_cost_can_be_avoided(largest, words):
+    assert summary(answer(findings=(largest,)), largest)[1].endswith(f"400 µs (40.0 %), {words}")
+
+
+@pytest.mark.parametrize(
+    ("findings", "words"),
+    [
+        ((), "No rule found a cost of 1.0 % of the step or more"),
+        (
+            (found("kernel-latency", 8e4),),
+            "Nothing stands out as waste; the largest finding: kernel-latency 80.0 µs (8.0 %)",
+        ),
+    ],
+)
+def test_without_waste_the_second_line_names_the_largest_finding(findings, words):
+    assert summary(answer("kernel-bound", 0.1, findings), None) == (
+        "GPU busy 90.0 % of each 1.00 ms step; queue 50 deep while it works, empty 25.0 %",
+        words,
+    )
+
+
+def test_a_change_that_gains_nothing_makes_no_cost_avoidable():
+    told = summary(answer(prescriptions=[change((0.0, 0.0))]), SYNC)
+    assert told[1] == "Largest cost: host-sync 400 µs (40.0 %), no change helps on its own, train.py:12"

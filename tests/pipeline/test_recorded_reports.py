@@ -1,0 +1,146 @@
+"""One number reads the same everywhere: sentence, three lines, text and JSON of every recorded trace."""
+
+import json
+import math
+import re
+from itertools import pairwise
+
+import pytest
+
+from diagnose.analyzers import META
+from diagnose.changes import CHANGES
+from diagnose.reports.text import render
+from diagnose.text.numbers import duration, percent
+
+ROUNDING = 1e-6  # of the step: JSON holds whole nanoseconds and nine digits of a share
+HIGHEST = re.compile(r"(?<![\w.])([\d,]+(?:\.\d+)?) ?%")
+OVER = ("replay error", "longer than unprofiled", "% off")  # of what these state there may be more than the whole
+
+
+def shares(d):
+    """Check that parts sum to wholes, and that no part is larger than its whole."""
+    if d.partition is not None:
+        p = d.partition
+        assert math.isclose(p.compute + p.exposed_communication + p.exposed_copy + p.idle, 1, abs_tol=ROUNDING)
+        assert math.isclose(sum(d.idle_by_cause.values()), p.idle, abs_tol=ROUNDING)
+        assert math.isclose(d.queue.idle_share, p.idle, abs_tol=ROUNDING)
+        assert math.isclose(d.queue.busy_share + d.queue.idle_share, 1, abs_tol=ROUNDING)
+        assert math.isclose(sum(k.share for k in d.kernels), 1, abs_tol=ROUNDING)
+        assert all((k.peak_share or 0) <= 1 for k in d.kernels)
+    else:
+        assert math.isclose(sum(d.host_by_cause.values()), 1, abs_tol=ROUNDING)
+    for finding in d.findings:
+        assert 0 <= finding.lost_ns <= d.step_ns * (1 + ROUNDING), finding.rule
+        assert 0 <= (finding.relief_ns or 0) <= d.step_ns * (1 + ROUNDING), finding.rule
+        if d.partition is not None and META[finding.rule].kind == "idle":
+            exposed = d.partition.exposed_communication + d.partition.exposed_copy
+            assert finding.lost_ns <= (d.partition.idle + exposed) * d.step_ns * (1 + ROUNDING), finding.rule
+    if d.critical_path is not None:
+        assert math.isclose(sum(d.critical_path.shares.values()), 1, abs_tol=ROUNDING)
+
+
+def savings(d):
+    """Check that what is saved lies within the step, and that each change of the waterfall gains."""
+    for p in d.prescriptions:
+        least, most = p.saves_ns
+        assert -ROUNDING <= least <= most <= d.step_ns * (1 + ROUNDING), p.id
+        if p.predicted_step_ns is not None:
+            assert math.isclose(p.predicted_step_ns, d.step_ns - (least + most) / 2, rel_tol=ROUNDING, abs_tol=1), p.id
+    if d.waterfall is not None:
+        chain = d.waterfall.forecasts
+        assert chain[0].step_ns == d.step_ns
+        for before, after in pairwise(chain):
+            assert 0 <= after.low_ns <= after.step_ns <= after.high_ns <= d.step_ns * (1 + ROUNDING)
+            assert after.step_ns < before.step_ns
+            assert after.ids[:-1] == before.ids
+        assert set(chain[-1].ids) <= {p.id for p in d.prescriptions}
+
+
+def order(d):
+    """Check that the answer is first, then what saves most; and that changes are in the order of what they save."""
+    rules = [finding.rule for finding in d.findings]
+    assert d.dominant is None or rules[0] == d.dominant
+    others = d.findings[1:] if d.dominant else d.findings
+    gains = [finding.lost_ns if finding.relief_ns is None else finding.relief_ns for finding in others]
+    assert gains == sorted(gains, reverse=True)
+    saved = [sum(p.saves_ns) for p in d.prescriptions if not CHANGES[p.id].records]
+    assert saved == sorted(saved, reverse=True)
+
+
+def sentences(d):
+    """Check that the sentence and the lines state the numbers of the diagnosis."""
+    assert len(d.summary) <= 3
+    assert max(len(line) + (len(d.verdict) + 2) * (line is d.summary[0]) for line in d.summary) <= 100
+    step = duration(d.step_ns)
+    assert f" {step} " in d.headline.replace(";", " ;").replace(",", " ,")
+    assert step in d.summary[0]
+    if d.queue is not None:
+        busy = d.verdict == "kernel-bound"
+        use = percent(d.queue.busy_share if busy else d.queue.idle_share)
+        assert f"{'busy' if busy else 'idle'} {use} of each {step} step" in d.headline
+        assert f"GPU {'busy' if busy else 'idle'} {use} of each {step} step" in d.summary[0]
+        assert f"empty {percent(d.queue.empty_share)}" in d.summary[0]
+    if d.dominant is not None:
+        first = d.findings[0]
+        cost = percent(first.share_of(d.step_ns))
+        assert f"({cost} of the step)." in d.headline
+        assert f" {first.rule} {duration(first.lost_ns)} ({cost})" in d.summary[1]
+        if "argest cost" in d.headline or "argest avoidable cost" in d.headline:
+            assert first.lost_ns == max(finding.lost_ns for finding in d.findings)
+        if d.prescriptions:
+            assert d.summary[2].startswith(f"First change: {d.prescriptions[0].title[:20]}")
+
+
+def text(d):
+    """Check that the text states the same, and nothing above the whole."""
+    shown = render(d).replace("\u00a0", " ")
+    words = " ".join(shown.split())
+    for line in d.summary:
+        assert line in words
+    for finding in d.findings[:5]:
+        if finding.lost_ns:
+            share = percent(finding.lost_ns / d.step_ns)
+            assert f"{finding.rule} {duration(finding.lost_ns)} ({share}) of each step" in words
+    if d.partition is not None:
+        assert f"idle {percent(d.partition.idle)}" in shown or d.partition.idle == 0
+    if d.partition is not None and (d.verdict == "kernel-bound" or d.dominant is None):
+        assert f"{percent(d.kernels[0].share)} {duration(d.kernels[0].time_ns)}" in words
+    if not d.findings or d.dominant is None:
+        assert f"Checked: {d.checked[0]}, " in words
+    for line in shown.splitlines():
+        if not any(what in line for what in OVER):
+            assert all(float(number.replace(",", "")) <= 100 for number in HIGHEST.findall(line)), line
+
+
+def as_json(d):
+    """Check that the JSON holds the same numbers."""
+    data = json.loads(d.to_json())
+    assert data["summary"] == list(d.summary)
+    assert (data["verdict"], data["dominant"], data["headline"]) == (d.verdict, d.dominant, d.headline)
+    assert data["step_ms"] == pytest.approx(d.step_ns / 1e6, abs=1e-6)
+    for found, finding in zip(data["findings"], d.findings, strict=True):
+        assert found["rule"] == finding.rule
+        assert found["lost_ms"] == pytest.approx(finding.lost_ns / 1e6, abs=1e-6)
+        assert found["lost_share"] == pytest.approx(finding.lost_ns / d.step_ns, abs=1e-9)
+    if d.queue is not None:
+        assert data["queue"]["idle_share"] == pytest.approx(d.partition.idle, abs=1e-9)
+        assert sum(data["partition"].values()) == pytest.approx(1, abs=ROUNDING)
+        assert sum(data["idle_by_cause"].values()) == pytest.approx(data["partition"]["idle"], abs=ROUNDING)
+        assert sum(kernel["share"] for kernel in data["kernels"]) == pytest.approx(1, abs=ROUNDING)
+    assert [p["id"] for p in data["prescriptions"]] == [p.id for p in d.prescriptions]
+
+
+@pytest.mark.parametrize("check", [shares, savings, order, sentences, text, as_json], ids=lambda check: check.__name__)
+def test_one_number_reads_the_same_everywhere(recorded, extent, check):
+    failed = {name: why for name in recorded.of(extent, second=True) if (why := disagrees(check, recorded, name))}
+    assert failed == {}
+
+
+def disagrees(check, recorded, name):
+    """Return what a check says of a trace, "" where it holds."""
+    d = recorded.diagnoses[name]
+    try:
+        check(d)
+    except AssertionError as error:
+        return str(error)[:400]
+    return ""
