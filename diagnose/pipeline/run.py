@@ -55,8 +55,7 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
         return each[0]
     tables = [build_tables(capture, capture.trace) for capture in captures]
     notes: list[Note] = []
-    skew, found, shown = _across(tables, notes)
-    late = skew.late if skew and found else None
+    skew, found, late = _across(tables, notes)
     if found and skew:
         costly = _costly(skew, each)
         found = [f for rule in RANK_RULES for f in rule.find_in_all(tables, costly)]
@@ -65,6 +64,7 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
         RankSummary(c.trace.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause, wait)
         for c, d, wait in zip(captures, each, waits, strict=True)
     )
+    shown = _slowest(tables) if late is None else late
     program = UNKNOWN
     with noting("program", notes):
         program = program_of(tables[shown])
@@ -81,11 +81,13 @@ def shown_rank(captures: Sequence[Capture]) -> int:
     """Return the index of the capture whose rank the answer of `examine` is about."""
     if len(captures) == 1:
         return 0
-    return _across([build_tables(capture, capture.trace) for capture in captures], [])[2]
+    tables = [build_tables(capture, capture.trace) for capture in captures]
+    _skew, _found, late = _across(tables, [])
+    return _slowest(tables) if late is None else late
 
 
-def _across(tables: Sequence[Tables], notes: list[Note]) -> tuple[Skew | None, list[Finding], int]:
-    """Return how the ranks differ, what rules found in all of them together, and the index of the one to show."""
+def _across(tables: Sequence[Tables], notes: list[Note]) -> tuple[Skew | None, list[Finding], int | None]:
+    """Return how the ranks differ, what rules find in all of them, and the index of one that others wait for."""
     skew: Skew | None = None
     with noting("ranks", notes):
         skew = skew_of(tables)
@@ -93,9 +95,11 @@ def _across(tables: Sequence[Tables], notes: list[Note]) -> tuple[Skew | None, l
     for rule in RANK_RULES:
         with noting(rule.META.id, notes):
             found += rule.find_in_all(tables, skew) if skew else []
-    late = skew.late if skew and found else None
-    slowest = max(range(len(tables)), key=lambda i: tables[i].steps.step_ns)
-    return skew, found, slowest if late is None else late
+    return skew, found, skew.late if skew and found else None
+
+
+def _slowest(tables: Sequence[Tables]) -> int:
+    return max(range(len(tables)), key=lambda i: tables[i].steps.step_ns)
 
 
 def _costly(skew: Skew, each: Sequence[Diagnosis]) -> Skew:
