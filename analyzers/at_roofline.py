@@ -39,7 +39,7 @@ MIN_COVERED = 0.6  # of the busy time: most of what the device does must be know
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
-    """Say that the kernels are good where they are."""
+    """State that the kernels are good where they are."""
     peak, known = gpu_spec(t), [group for group in groups(t) if not group.full_precision]
     if peak is None or not known or t.queue.idle_share > THRESHOLDS.significant_idle:
         return []

@@ -49,7 +49,7 @@ META = RuleMeta(
 _EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
 TITLE = "Collectives are not hidden under computation"
 MIN_SHARE = 0.002  # of the step; less is not worth a line
-MAX_LOOKED_UP = 200  # the longest collectives tell what the others are
+MAX_LOOKED_UP = 200  # the longest collectives show what the others are
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -112,7 +112,7 @@ def find(t: Tables) -> list[Finding]:
 
 
 def _is_exchange(t: Tables) -> bool:
-    """Tell whether most of the collective time is an exchange (all-to-all) rather than a reduction of gradients."""
+    """Return whether most of the collective time is an exchange (all-to-all) rather than a reduction of gradients."""
     tasks = t.tasks
     mine = np.flatnonzero(tasks.is_collective)
     length = (tasks.end - tasks.start)[mine].astype(np.float64)
@@ -139,4 +139,5 @@ def _median_ms(length: Ints) -> float:
 def _ddp_facts(t: Tables) -> Facts:
     """Return the arguments of DistributedDataParallel, where the capture has seen it being made."""
     ddp = as_facts(t.capture.info.flags.ddp) if t.capture.info else {}
-    return {"ddp": ddp, "has_device": t.device_id >= 0}
+    known = t.capture.info.optimizer.param_bytes if t.capture.info else None
+    return {"ddp": ddp, "has_device": t.device_id >= 0, "gradient_bytes": known}

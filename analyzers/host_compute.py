@@ -25,8 +25,8 @@ from collections import Counter
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Facts, Finding
-from diagnose.model.events import Ints
 from diagnose.model.intervals import Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables

@@ -9,7 +9,8 @@ Why it costs
 
 What to do
     Fewer, larger kernels: `torch.compile` (with CUDA graphs: mode="reduce-overhead"), larger batches, foreach or
-    fused operators.
+    fused operators. Where a loop of the script's own calls them, outside the model: operators over all rows at once,
+    and one transfer in the place of many `.item()`.
 
 How sure
     High that the host was preparing; how much fusing or graphs gain depends on the model.
@@ -17,13 +18,16 @@ How sure
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
-from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract
+from diagnose.model.diagnosis import Finding, Where
+from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import TINY_NS, overhead, tiny_share
 from diagnose.tables.host_gaps import host_gaps
+from diagnose.tables.issuers import MIN_IN_MODEL, issued, issuer_of
 from diagnose.tables.lost import launches_without_task
 
 META = RuleMeta(
@@ -32,10 +36,12 @@ META = RuleMeta(
     order=140,
     host_order=100,
     legend=Legend("operators were issued slower than they ran", "#6366f1"),
-    changes=("compile-model", "compile-graphs"),
+    changes=("vectorise-loop", "compile-model", "compile-graphs"),
     inflated=True,
     cause="host-work",
 )
+
+MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -49,21 +55,51 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
     Where there are launches the device was only not recorded, and short operators are what launching looks like.
     """
-    return EMPTY if len(launches_without_task(t)) else intersect(left, overhead(t))
+    if len(launches_without_task(t)):
+        return EMPTY
+    issuer, loop = issuer_of(t), EMPTY
+    if issuer is not None and (issuer.num >= MIN_IN_LOOP) and not (issuer.in_model and issuer.num < MIN_IN_MODEL):
+        loop = issued(t)
+    return intersect(left, union(overhead(t), loop))
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of launching."""
     if t.device_id < 0:
         title = "Operators are so small that calling them takes the step's time"
-        return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_calling, facts={"has_device": False}))
+        rule = IdleRule(META.id, title, probe="middle", evidence=_calling, facts={"has_device": False, **_issuer(t)})
+        return [replace(found, where=_with_issuer(t, found.where)) for found in idle_finding(t, rule)]
     title = "The host launches kernels more slowly than the device finishes them"
     return idle_finding(t, IdleRule(META.id, title, evidence=_launching, facts={"has_device": True}))
 
 
 def _calling(t: Tables, _o: Occurrences) -> list[str]:
     num, share = tiny_share(t)
-    return [f"{num:.0f} operators a step; {share:.0%} of them are over in less than {TINY_NS / 1000:.0f} µs."]
+    lines = [f"{num:.0f} operators a step; {share:.0%} of them are over in less than {TINY_NS / 1000:.0f} µs."]
+    issuer = issuer_of(t)
+    if issuer is None:
+        return lines
+    reads = f"; {issuer.reads:.0f} of them read one number each" if issuer.reads >= 1 else ""
+    return [
+        *lines,
+        f"{issuer.function} ({issuer.file}:{issuer.line}) calls {issuer.num:.0f} of the operators of a step itself "
+        f"({issuer.share:.0%}), most of them {', '.join(issuer.names)}{reads}.",
+    ]
+
+
+def _issuer(t: Tables) -> dict[str, object]:
+    issuer = issuer_of(t)
+    return {"issuer": asdict(issuer)} if issuer is not None else {}
+
+
+def _with_issuer(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
+    """Put the lines of the function that issues most before all others; its first line where none was sampled."""
+    issuer = issuer_of(t)
+    if issuer is None:
+        return where
+    mine = tuple(w for w in where if w.function == issuer.function and w.file == issuer.file)
+    first = mine or (Where(issuer.file, issuer.line, issuer.function),)
+    return (*first, *(w for w in where if w not in mine))
 
 
 def _launching(t: Tables, _o: Occurrences) -> list[str]:

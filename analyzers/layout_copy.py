@@ -67,16 +67,16 @@ def find(t: Tables, free: Mask) -> list[Finding]:
 
 
 def _same_type(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-    """Tell which copies keep the type, as far as the types of what is copied were recorded."""
-    told = operator_inputs(t)
-    by_name = np.zeros(len(told.texts) + 1, bool)
-    for row in distinct(told.name[tasks]).tolist() if len(tasks) else []:
-        by_name[row] = told.text(row) in _COPY_OPS
-    is_copy = by_name[told.name[tasks]]
-    types = np.where(is_copy, told.types[tasks], -1)
-    same = np.ones(len(told.texts) + 1, bool)  # the last one is for tasks of which nothing is known
+    """Return which copies keep the type, as far as the types of what is copied were recorded."""
+    given = operator_inputs(t)
+    by_name = np.zeros(len(given.texts) + 1, bool)
+    for row in distinct(given.name[tasks]).tolist() if len(tasks) else []:
+        by_name[row] = given.text(row) in _COPY_OPS
+    is_copy = by_name[given.name[tasks]]
+    types = np.where(is_copy, given.types[tasks], -1)
+    same = np.ones(len(given.texts) + 1, bool)  # the last one is for tasks of which nothing is known
     for row in distinct(types[types >= 0]).tolist():
-        read = inputs("[[1], [1]]", told.texts[row])
+        read = inputs("[[1], [1]]", given.texts[row])
         same[row] = read is None or len({tensor.type for tensor in read.tensors}) <= 1
     found: npt.NDArray[np.bool_] = same[types]
     return found

@@ -52,7 +52,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 
 def find(t: Tables) -> list[Finding]:
-    """Say how many launches have no task, and how much idle may not be real."""
+    """State how many launches have no task, and how much idle may not be real."""
     share, holes = lost_share(t), graph_holes(t)
     texts = []
     if share > MIN_LOST_SHARE:

@@ -34,7 +34,7 @@ MIN_UNUSED_SHARE = 1 / 3
 
 
 def find(t: Tables) -> list[Finding]:
-    """Say how much is held for nothing."""
+    """State how much is held for nothing."""
     memory = memory_of(t)
     if memory is None or not memory.capacity or not memory.peak_reserved:
         return []
@@ -58,12 +58,12 @@ def find(t: Tables) -> list[Finding]:
 
 
 def _pieces(t: Tables) -> list[str]:
-    """Say how the free memory lies, where the capture took the allocator's map after the recorded steps."""
-    told = t.capture.info.memory if t.capture.info else AllocatorRecord()
-    largest = told.largest_free_piece_bytes
-    if not told.free_pieces_bytes or largest is None:
+    """State how the free memory lies, where the capture took the allocator's map after the recorded steps."""
+    held = t.capture.info.memory if t.capture.info else AllocatorRecord()
+    largest = held.largest_free_piece_bytes
+    if not held.free_pieces_bytes or largest is None:
         return []
     return [
-        f"After the steps {told.free_pieces_bytes / 1e9:.2f} GB are free inside {told.segments} segments; the largest "
+        f"After the steps {held.free_pieces_bytes / 1e9:.2f} GB are free inside {held.segments} segments; the largest "
         f"free piece has {largest / 1e9:.2f} GB."
     ]

@@ -36,7 +36,7 @@ MAX_TIMES = 64
 
 
 def find(t: Tables) -> list[Finding]:
-    """Say how much larger the batch may be."""
+    """State how much larger the batch may be."""
     memory = memory_of(t)
     start, end = t.steps.window
     if (

@@ -34,7 +34,7 @@ MIN_RESERVED_SHARE = 0.97  # of the device: the driver and the context take the 
 
 
 def find(t: Tables) -> list[Finding]:
-    """Say how full it is."""
+    """State how full it is."""
     memory = memory_of(t)
     if memory is None or not memory.capacity:
         return []

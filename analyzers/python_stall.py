@@ -17,12 +17,12 @@ How sure
 from __future__ import annotations
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
-from diagnose.model.diagnosis import Finding
+from diagnose.model.diagnosis import Facts, Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import host_gaps, min_host_gap_ns, ready_share, recurring_gaps
+from diagnose.tables.host_gaps import host_gaps, min_host_gap_ns, ready_share, recurring_gaps, waiting_share
 
 META = RuleMeta(
     id="python-stall",
@@ -34,6 +34,8 @@ META = RuleMeta(
     inflated=True,
     cause="between-operators",
 )
+
+MIN_SAMPLES = 5
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -57,4 +59,12 @@ def find(t: Tables) -> list[Finding]:
         f"{total(stretches) / t.steps.num / 1e6:.2f} ms a step."
     )
     title = "Python between operators holds the step up"
-    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: [text]))
+    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: [text], facts=_facts(t)))
+
+
+def _facts(t: Tables) -> Facts:
+    """Return the share of the samples there that found the thread waiting, None where there are too few."""
+    rows = t.causes.of(META.id)
+    seen, waiting = waiting_share(t, Intervals(t.causes.start[rows], t.causes.end[rows]))
+    num = int(seen.sum())
+    return {"waiting_share": int(waiting.sum()) / num if num >= MIN_SAMPLES else None}

@@ -55,17 +55,25 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     return kernel_finding(t, rule, tasks)
 
 
-def _recomputed(t: Tables) -> npt.NDArray[np.bool_]:
-    found = np.zeros(len(t.tasks.row), bool)
+def second_forwards(t: Tables) -> dict[int, Intervals]:
+    """Return when each thread ran a forward inside the backward."""
     backward, forward = (matching(t.trace, (Kind.OP, Kind.ANNOTATION), p) for p in (_BACKWARD, _FORWARD))
     if not len(backward) or not len(forward):
-        return found
-    events, launch = t.trace.events, t.tasks.launch
-    for thread in t.threads:
-        again = _second_runs(
-            intervals_of(t.trace, backward[events.thread[backward] == thread]),
-            intervals_of(t.trace, forward[events.thread[forward] == thread]),
+        return {}
+    thread = t.trace.events.thread
+    return {
+        each: _second_runs(
+            intervals_of(t.trace, backward[thread[backward] == each]),
+            intervals_of(t.trace, forward[thread[forward] == each]),
         )
+        for each in t.threads
+    }
+
+
+def _recomputed(t: Tables) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(t.tasks.row), bool)
+    events, launch = t.trace.events, t.tasks.launch
+    for thread, again in second_forwards(t).items():
         mine = np.flatnonzero((launch >= 0) & (events.thread[np.maximum(launch, 0)] == thread))
         called = events.start[launch[mine]]
         found[mine] |= covered(again, called, called + 1) > 0

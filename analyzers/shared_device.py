@@ -30,7 +30,7 @@ META = RuleMeta(
 
 
 def find(t: Tables) -> list[Finding]:
-    """Say who else was there; this by itself loses no time that could be told."""
+    """State who else was there; this by itself loses no time that could be told."""
     others = other_processes(t)
     if not others:
         return []

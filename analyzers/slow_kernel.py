@@ -93,7 +93,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
 
 
 def _of_other_rules(t: Tables, free: Mask) -> npt.NDArray[np.bool_]:
-    """Tell which tasks are counted elsewhere: by rules asked before, in written-out attention, in pointwise runs."""
+    """Return which tasks are counted elsewhere: by rules asked before, in written-out attention, in pointwise runs."""
     taken = ~free
     for attention in written_out_attention(t):
         taken[attention.products] = taken[attention.between] = True

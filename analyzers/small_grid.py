@@ -55,17 +55,17 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     tasks = tasks[_runs_alone(t, tasks)]
     kept = float((length[tasks] * (grid[tasks] / num_sms)).sum())
     longest = tasks[np.argsort(-length[tasks], kind="stable")[:3]].tolist()
-    told = [
+    evidence = [
         f"{t.name(int(t.tasks.row[i]))[:80]}: {int(grid[i])} blocks for {num_sms} multiprocessors, "
         f"{length[i] / 1e6:.3f} ms."
         for i in longest
     ]
-    rule = KernelRule(META.id, "Long kernels use a part of the device", MIN_SHARE, kept, told, confidence="medium")
+    rule = KernelRule(META.id, "Long kernels use a part of the device", MIN_SHARE, kept, evidence, confidence="medium")
     return kernel_finding(t, rule, tasks)
 
 
 def _runs_alone(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-    """Tell which tasks have the device for themselves for most of their time."""
+    """Return which tasks have the device for themselves for most of their time."""
     alone = np.ones(len(tasks), bool)
     streams = distinct(t.tasks.stream)
     for stream in streams.tolist() if len(streams) > 1 else []:

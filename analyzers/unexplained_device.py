@@ -37,7 +37,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 
 def find(t: Tables) -> list[Finding]:
-    """Say how much idle before queued work has no visible cause."""
+    """State how much idle before queued work has no visible cause."""
     return idle_finding(
         t, IdleRule(META.id, "Queued work does not start, for a reason the trace does not show", confidence="low")
     )

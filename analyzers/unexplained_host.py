@@ -32,6 +32,6 @@ META = RuleMeta(
 
 
 def find(t: Tables) -> list[Finding]:
-    """Say how much idle has no visible cause on the host."""
+    """State how much idle has no visible cause on the host."""
     title = "The host launches nothing, for a reason the trace does not show"
     return idle_finding(t, IdleRule(META.id, title, probe="middle", confidence="low"))

@@ -27,10 +27,11 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.optimizers import is_loop, optimizer_facts
+from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Rows, Tables
+from diagnose.tables import Tables
 from diagnose.tables.launch_latency import late_tasks
 from diagnose.tables.optimizer_spans import updates
 

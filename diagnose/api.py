@@ -51,7 +51,7 @@ STEPS = 10  # as the command has it
 MAX_SECONDS = 300.0
 
 
-def analyze(  # noqa: PLR0913  # each is an option of its own
+def analyze(
     step_fn: Callable[[], object],
     *,
     steps: int = STEPS,
@@ -173,7 +173,7 @@ class Tracing:
             raise
 
 
-def trace(  # noqa: PLR0913  # each is an option of its own
+def trace(
     *,
     steps: int = STEPS,
     skip: int | None = None,
@@ -230,10 +230,10 @@ def _html(diagnosis: Diagnosis) -> str:
     return html.render(diagnosis)
 
 
-def _inline(diagnosis: Diagnosis) -> str:
-    from diagnose.reports import html
+def _notebook(diagnosis: Diagnosis) -> str:
+    from diagnose.reports import notebook
 
-    return html.render(diagnosis, charts=False)
+    return notebook.render(diagnosis, diagnosis.pages)
 
 
 def _json(diagnosis: Diagnosis) -> str:
@@ -248,4 +248,4 @@ def _text(diagnosis: Diagnosis) -> str:
     return terminal_text(diagnosis)
 
 
-bind_renderers(Renderers(_html, _inline, _json, _text))
+bind_renderers(Renderers(_html, _notebook, _json, _text))

@@ -34,7 +34,7 @@ DEBUG = "DIAGNOSE_DEBUG"  # the environment variable under which a fault of diag
 
 
 def is_debugging() -> bool:
-    """Tell whether faults are to be raised and shown with their traceback instead of noted in one sentence."""
+    """Return whether faults are to be raised and shown with their traceback instead of noted in one sentence."""
     return bool(os.environ.get(DEBUG))
 
 

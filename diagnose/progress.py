@@ -1,4 +1,4 @@
-"""Says on standard error what diagnose is doing: a spinner on a terminal, plain lines elsewhere, nothing when quiet.
+"""Progress on standard error: a spinner on a terminal, plain lines elsewhere, nothing when quiet.
 
 While the user's script runs only whole lines are written (`say`): a live display would fight with the script's own
 progress bars. The spinner (`phase`) belongs to the stages after it.
@@ -17,7 +17,7 @@ from diagnose.text.plain_text import one_line
 
 __all__ = ["PREFIX", "Progress"]
 
-PREFIX = "diagnose: "  # tells our lines from the script's
+PREFIX = "diagnose: "  # marks our lines among the script's
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class Bench:
         return (later[-1] - later[0]) / (len(later) - 1) if len(later) > 1 else stamps[-1] - stamps[0] or None, memory
 
 
-class _closing:  # noqa: N801  # used as contextlib.closing is
+class _closing:
     """Iterates over a loader and ends its workers at once, whatever happens."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:

@@ -51,7 +51,7 @@ INITIAL_SCALE = 2.0**16
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-class OverflowAbort(ArithmeticError):  # noqa: N818  # what it makes of the run
+class OverflowAbort(ArithmeticError):
     """Gradients overflowed too many times in a row: training makes no progress."""
 
 

@@ -164,6 +164,8 @@ def _prescription(p: Prescription) -> dict[str, Json]:
         "basis": p.basis,
         "assumes": _text(p.assumes),
         "predicted_step_ms": None if p.predicted_step_ns is None else _ms(p.predicted_step_ns),
+        "edits": _each(_where, p.edits),
+        "diff": _text(p.diff),
     }
 
 

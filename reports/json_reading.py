@@ -110,6 +110,8 @@ class _Prescription(msgspec.Struct):
     remedy: str
     basis: Literal["replay", "bound"] = "bound"
     assumes: str = ""
+    edits: list[_Where] = []
+    diff: str = ""
 
 
 class _Note(msgspec.Struct):
@@ -254,12 +256,16 @@ def _finding(f: _Finding) -> Finding:
         total_ns=_whole(f.total_ms),
         median_ns=_whole(f.median_ms),
         evidence=tuple(f.evidence),
-        where=tuple(Where(w.file, w.line, w.function, w.op, tuple(w.stack), w.code, w.library) for w in f.where),
+        where=tuple(map(_where, f.where)),
         confidence=f.confidence,
         facts=f.facts,
         path_share=None if f.path_share is None else _share(f.path_share),
         relief_ns=None if f.relief_ms is None else _ns(f.relief_ms),
     )
+
+
+def _where(w: _Where) -> Where:
+    return Where(w.file, w.line, w.function, w.op, tuple(w.stack), w.code, w.library)
 
 
 def _prescription(p: _Prescription) -> Prescription:
@@ -276,6 +282,8 @@ def _prescription(p: _Prescription) -> Prescription:
         remedy=p.remedy,
         basis=p.basis,
         assumes=p.assumes,
+        edits=tuple(map(_where, p.edits)),
+        diff=p.diff,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from io import StringIO
@@ -18,12 +17,12 @@ from diagnose.reports import text_findings, text_forecast, text_kernels, text_pi
 from diagnose.reports.format import duration, path_tail, percent, plural, ranks
 from diagnose.reports.rule_labels import shown_phases
 from diagnose.reports.text_charts import cause_shares
-from diagnose.text.plain_text import one_line
+from diagnose.text.plain_text import MAX_WIDTH, MIN_WIDTH, columns, in_encoding, one_line
 
 __all__ = ["WIDTH", "render", "terminal_text"]
 
-WIDTH = 100  # columns that the report is laid out for
-_MIN_WIDTH = 60  # narrower than this the columns of numbers no longer fit
+WIDTH = MAX_WIDTH  # columns that the report is laid out for
+_AHEAD = 0.5  # of the mean step: a shorter one in the picture is the host's, which runs ahead of the device
 _MAX_NOTES = 8
 _MAX_RANKS = 16
 _VERDICT_STYLES = {"cpu-bound": "bold red", "gaps": "bold yellow", "kernel-bound": "bold green", "no-gpu": "bold cyan"}
@@ -34,7 +33,7 @@ def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False) -> str:
     out = StringIO()
     console = Console(
         file=out,
-        width=max(width, _MIN_WIDTH),
+        width=max(width, MIN_WIDTH),
         force_terminal=colour,
         color_system="standard" if colour else None,
         no_color=not colour,
@@ -52,27 +51,15 @@ def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False) -> str:
 
 
 def terminal_text(d: Diagnosis) -> str:
-    """Return the report for standard output: as wide as the terminal, with colours only on one."""
-    terminal = sys.stdout.isatty()
-    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if terminal else WIDTH
-    colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return render(d, width=width, colour=colour).rstrip("\n")
+    """Return the report for standard output: in its width and its encoding, with colours only on a terminal."""
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return in_encoding(render(d, width=columns(), colour=colour), sys.stdout.encoding).rstrip("\n")
 
 
 def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     yield from _headline(d)
     yield Text(" · ".join(_context(d)), style="dim")
-    if d.picture is not None and d.partition is not None and d.picture.step_ns > 0:
-        yield _title("Queue", f"step {d.picture.step}, {duration(d.picture.step_ns)}")
-        yield text_picture.queue(d.picture, d.queue, d.idle_by_cause, width)
-    if d.partition is not None:
-        yield _title("Where the step goes")
-        yield text_picture.partition(d.partition, width)
-        if d.idle_by_cause:
-            yield _title("Idle by cause")
-            yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns, width)
-    else:
-        yield from _host(d, width)
+    yield from _device(d, width) if d.partition is not None else _host(d, width)
     if phases := shown_phases(d.phases):
         yield _title("Where the run's time goes", f"{plural(d.watched_steps, 'step')}, recorded or not")
         yield text_picture.phases(phases)
@@ -98,6 +85,20 @@ def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield from _notes(d)
 
 
+def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
+    """Yield the device's queue, and what its step and its idle time consist of."""
+    if d.picture is not None and d.picture.step_ns > 0:
+        ahead = ", as the host issued it" if d.picture.step_ns < _AHEAD * d.step_ns else ""
+        yield _title("Queue", f"step {d.picture.step}, {duration(d.picture.step_ns)}{ahead}")
+        yield text_picture.queue(d.picture, d.queue, d.idle_by_cause, width)
+    if d.partition is not None:
+        yield _title("Where the step goes")
+        yield text_picture.partition(d.partition, width)
+    if d.idle_by_cause:
+        yield _title("Idle by cause")
+        yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns, width)
+
+
 def _kernels(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     """Yield what a full device does; elsewhere its kernels are not what the step waits for."""
     if d.kernels and (d.verdict == "kernel-bound" or d.dominant is None):
@@ -109,7 +110,7 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     """Yield what takes the place of queue and partition where the trace has no device."""
     if d.picture is not None and d.picture.gaps and d.picture.step_ns > 0:
         shares = d.host_by_cause or cause_shares(d.picture)
-        over = f"{d.steps} steps; the row is step {d.picture.step}, {duration(d.picture.step_ns)}"
+        over = f"{plural(d.steps, 'step')}; the row is step {d.picture.step}, {duration(d.picture.step_ns)}"
         yield _title("Where the host's time goes", over)
         yield text_picture.host(d.picture, shares, width)
         yield text_picture.causes(shares, d.legends, d.step_ns, width)

@@ -19,6 +19,7 @@ __all__ = ["findings", "operators"]
 
 _MAX_FINDINGS = 5
 _MAX_CODE_LINES = 12
+_MAX_DIFF_LINES = 16  # with the neighbours of each changed line: two calls of several arguments
 _MAX_OPERATORS = 8
 _SAME_SHARE = 0.01  # of the step: what differs by less reads as the same
 _HIDDEN = "; without it other work takes as long"
@@ -110,11 +111,22 @@ def _fix(fix: Prescription, d: Diagnosis, width: int) -> Iterator[RenderableType
         yield Padding(Text(one_line(fix.safety), style="yellow"), (0, 0, 0, 4))
     if fix.needs:
         yield Padding(Text(f"needs {one_line(fix.needs)}", style="dim"), (0, 0, 0, 4))
-    lines = clean(fix.after).rstrip().splitlines()
-    for line in lines[:_MAX_CODE_LINES]:
+    if fix.edits:
+        yield Text.assemble(("    edit ", "dim"), (", ".join(one_line(place(edit)) for edit in fix.edits), "cyan"))
+    lines, most = _code(fix), _MAX_DIFF_LINES if fix.diff else _MAX_CODE_LINES
+    for line in lines[:most]:
         yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, width - 12))
-    if len(lines) > _MAX_CODE_LINES:
-        yield Text(f"    │ … {plural(len(lines) - _MAX_CODE_LINES, 'more line')}", style="dim")
+    if len(lines) > most:
+        yield Text(f"    │ … {plural(len(lines) - most, 'more line')}", style="dim")
+
+
+def _code(fix: Prescription) -> list[str]:
+    """Return the lines of the diff that change something, each with its neighbours; without a diff the code."""
+    if not fix.diff:
+        return clean(fix.after).rstrip().splitlines()
+    lines = [line for line in clean(fix.diff).splitlines() if not line.startswith(("---", "+++", "@@", "\\"))]
+    changed = [line.startswith(("+", "-")) for line in lines]
+    return [line for at, line in enumerate(lines) if any(changed[max(at - 1, 0) : at + 2])]
 
 
 def _folded(line: str, width: int) -> list[str]:

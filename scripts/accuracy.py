@@ -41,13 +41,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the simulated cases")
     parser.add_argument("--jobs", type=int, default=1, help="processes for the simulated cases")
     parser.add_argument("--table", type=Path, help="write the tables of the simulated cases into this page")
+    parser.add_argument("--floors", action="store_true", help="fail where simulated answers are worse than before")
     parser.add_argument("--verbose", action="store_true", help="a line for each simulated case too")
     options = parser.parse_args()
     if options.simulated:
         from simulation.command import run_simulated
 
         return run_simulated(
-            options.simulated, options.seed, jobs=options.jobs, table=options.table, verbose=options.verbose
+            options.simulated,
+            options.seed,
+            jobs=options.jobs,
+            table=options.table,
+            verbose=options.verbose,
+            floors=options.floors,
         )
     folders = [folder for folder in options.traces or FOLDERS if (folder / "labels.csv").is_file()]
     if not folders:
@@ -228,7 +234,7 @@ def markdown(scores: list[Score], left_out: LeftOut) -> str:
 
 
 def judged(row: dict[str, Any]) -> str:
-    """Say in a word what is right."""
+    """State in a word what is right."""
     if not row["graded"]:
         return "crashed" if row["crashed"] else "n/a"
     if not row["verdict_right"]:

@@ -176,7 +176,7 @@ class Recording:
             self.sample(time, place, running=running)
 
     def told(self, **fields: Any) -> None:
-        """Say what capture.json holds."""
+        """State what capture.json holds."""
         self.info = msgspec.convert(fields, CaptureInfo)
 
     def ran(
@@ -187,7 +187,7 @@ class Recording:
         sampled: Sequence[tuple[float, Sequence[tuple[str, int, str]]]] = (),
         **phases: Sequence[float],
     ) -> None:
-        """Say how long each step of the run took, ms, one after the other from 0; phases in ms a step.
+        """State how long each step of the run took, ms, one after the other from 0; phases in ms a step.
 
         ``state`` is 0 where nothing was recorded, 1 in a timing window; ``sampled`` are times in ms and the lines then.
         """
@@ -285,7 +285,7 @@ class Recording:
 
 VERB = re.compile(
     "(Allow|Call|Capture|Compile|Do|Freeze|Fuse|Keep|Leave|Let|Load|Mark|Move|Pin|Read|Reduce|Run|Send|Start|Stop|Take|Use"
-    "|Wait) "
+    "|Vectorise|Wait) "
 )
 
 

@@ -45,7 +45,7 @@ class _Stream(NamedTuple):
     leading: list[int]  # parallel to rows: the operator's first task
 
     def is_product(self, j: int) -> bool:
-        """Tell whether the operator ``rows[j]`` is a batched product."""
+        """Return whether the operator ``rows[j]`` is a batched product."""
         return self.inputs_of.text(int(self.inputs_of.name[self.leading[j]])) in _PRODUCT
 
     def shape(self, j: int, index: int) -> Shape:

@@ -30,7 +30,7 @@ class Chain(NamedTuple):
 def chains(t: Tables) -> list[Chain]:
     """Return the runs in time order.
 
-    Neither the optimizer's own kernels nor those within written-out attention count: other rules speak of them. A run
+    Neither the optimizer's own kernels nor those within written-out attention count: other rules name them. A run
     of one and the same operator does not count either: it may as well be a loop over tensors that do not depend on
     each other.
     """

@@ -15,6 +15,7 @@ from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
 from diagnose.model.intervals import Intervals, union
 from diagnose.tables import Tables
 from diagnose.tables.syncs import RETURN_NS
+from diagnose.text.numbers import duration, percent
 
 __all__ = ["Occurrences", "idle_finding", "occurrences"]
 
@@ -22,6 +23,7 @@ __all__ = ["Occurrences", "idle_finding", "occurrences"]
 MAX_LOOKED_UP = 200
 MAX_PLACES = 5
 NUM_EXAMPLES = 3
+_STRETCHES = "stretch of the training thread", "stretches of the training thread"
 
 
 class Occurrences(NamedTuple):
@@ -106,10 +108,10 @@ def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
     step_ns = t.steps.step_ns
     total = int(o.lost.sum())
     lost = total / t.steps.num
-    what = "idle regions" if t.device_id >= 0 else "stretches of the training thread"
+    one, several = ("idle gap", "idle gaps") if t.device_id >= 0 else _STRETCHES
     evidence = [
-        f"{len(o.gap)} {what} over {t.steps.num} step{'s' * (t.steps.num != 1)}, {total / 1e6:.2f} ms in all: "
-        f"{lost / 1e6:.2f} ms of each step ({lost / step_ns:.1%}).",
+        f"{len(o.gap)} {one if len(o.gap) == 1 else several} in {t.steps.num} step{'s' * (t.steps.num != 1)}: "
+        f"{duration(lost)} of each step ({percent(lost / step_ns)}).",
         *(idle.evidence(t, o) if idle.evidence else ()),
     ]
     return [

@@ -75,7 +75,7 @@ def _where(t: Tables, tasks: Rows) -> tuple[Where, ...]:
 
 
 def top_kernels(t: Tables, tasks: Rows, *, most: int = 3) -> list[str]:
-    """Say which kernels take the tasks' time, those of one name together."""
+    """State which kernels take the tasks' time, those of one name together."""
     ids = t.trace.events.name[t.tasks.row[tasks]]
     names, inverse = np.unique(ids, return_inverse=True)
     cost = np.bincount(inverse, (t.tasks.end - t.tasks.start)[tasks].astype(np.float64))

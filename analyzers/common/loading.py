@@ -44,6 +44,7 @@ def loading_facts(t: Tables) -> Facts:
         "batch_ns": int(np.median(lengths)) if len(lengths) else 0,
         "batches_per_step": len(rows) / max(1, t.steps.num),
         "has_device": t.device_id >= 0,
+        "num_threads": t.capture.info.flags.num_threads if t.capture.info else None,
         "recorded_here": t.capture.info is not None,  # more or less: captures are seldom analysed elsewhere
         "waits": enough and share is not None and share >= MIN_WAITING_SHARE,
         "waiting_share": share,
@@ -73,7 +74,7 @@ def _inside(t: Tables, fetch: int) -> list[str]:
 
 
 def loading_evidence(facts: Facts) -> list[str]:
-    """Say what one batch costs and how it is loaded."""
+    """State what one batch costs and how it is loaded."""
     how = "in the main process" if facts["single_process"] else "by worker processes"
     workers = facts.get("num_workers")
     said = f" (num_workers={workers})" if workers is not None else ""

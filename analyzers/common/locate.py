@@ -20,7 +20,7 @@ from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, distinct
 from diagnose.tables import Tables
-from diagnose.tables.names import STEP_MARK
+from diagnose.tables.names import KERNEL_LAUNCH, STEP_MARK
 
 __all__ = [
     "enclosing_operators",
@@ -66,7 +66,7 @@ _MAX_STACK = 12
 
 
 def is_user_file(file: str) -> bool:
-    """Tell whether a file is the user's own: neither torch, nor an installed package, nor the standard library."""
+    """Return whether a file is the user's own: neither torch, nor an installed package, nor the standard library."""
     if _LIBRARY.search(file):
         return False
     path = PurePosixPath(file)
@@ -123,7 +123,7 @@ def locate(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where
 
 def _where(work: list[str], frames: list[str]) -> Where:
     """Return the innermost frame of the user's own files; where there is none, the innermost of a library."""
-    op = work[0] if work else None
+    op = next((name for name in work if not KERNEL_LAUNCH.match(name)), None)  # the launch itself is no place
     library: re.Match[str] | None = None
     for depth, text in enumerate(frames):
         match = _FRAME.match(text)

@@ -74,7 +74,7 @@ def _memory(t: Tables) -> Memory | None:
         timeline=_timeline(blocks, inside, start),
         by_category=_by_category(t, blocks, held, int(blocks.allocated[peak])),
         by_place=_by_place(t, blocks, held),
-        retries=_retries(t),
+        retries=t.capture.info.memory.retries if t.capture.info else None,
     )
 
 
@@ -120,7 +120,7 @@ def _held_before(t: Tables, size: int, new_state: int) -> dict[str, int]:
 
     ``new_state`` is the part of the state that the recording saw being taken.
     """
-    parameters, state = _told(t, "param_bytes"), _told(t, "state_bytes")
+    parameters, state = _recorded_bytes(t, "param_bytes"), _recorded_bytes(t, "state_bytes")
     parameters = min(parameters, size)
     state = min(max(state - new_state, 0), size - parameters)
     if not parameters:
@@ -129,8 +129,8 @@ def _held_before(t: Tables, size: int, new_state: int) -> dict[str, int]:
     return {name: held for name, held in split.items() if held}
 
 
-def _told(t: Tables, name: Literal["param_bytes", "state_bytes"]) -> int:
-    """Return what a capture tells of all optimizers together, 0 where it tells nothing."""
+def _recorded_bytes(t: Tables, name: Literal["param_bytes", "state_bytes"]) -> int:
+    """Return what a capture holds of all optimizers together, 0 where it holds nothing."""
     if t.capture.info is None:
         return 0
     main = t.capture.info.optimizer
@@ -138,7 +138,7 @@ def _told(t: Tables, name: Literal["param_bytes", "state_bytes"]) -> int:
 
 
 def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
-    """Tell in which phase of a step each time lies; what is neither backward nor optimizer counts as forward."""
+    """Return in which phase of a step each time lies; what is neither backward nor optimizer counts as forward."""
     found = np.zeros(len(time), np.intp)
     known = np.flatnonzero(time != NEVER)
     for phase, during in ((_BACKWARD_PHASE, _backward(t)), (_OPTIMIZER_PHASE, updates(t))):
@@ -152,7 +152,7 @@ def _backward(t: Tables) -> Intervals:
 
 
 def _same_call(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-    """Tell which blocks the call of the optimizer that took them gave back itself."""
+    """Return which blocks the call of the optimizer that took them gave back itself."""
     during = updates(t)
     if not len(during.start):
         return np.zeros(len(held), bool)
@@ -162,7 +162,7 @@ def _same_call(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> np
 
 
 def _is_input(t: Tables, time: Ints, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
-    """Tell which blocks were taken inside a call that copies from the host to the device."""
+    """Return which blocks were taken inside a call that copies from the host to the device."""
     events = t.trace.events
     found = np.zeros(len(time), bool)
     copies = [n for n, name in enumerate(t.trace.names) if _TO_DEVICE.search(name[:40])]
@@ -190,7 +190,3 @@ def _by_place(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> tup
         bare = replace(where, stack=())
         cost[bare] = cost.get(bare, 0) + size
     return tuple(sorted(cost.items(), key=lambda item: -item[1]))[:MAX_PLACES]
-
-
-def _retries(t: Tables) -> int | None:
-    return t.capture.info.memory.retries if t.capture.info else None

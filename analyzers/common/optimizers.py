@@ -11,12 +11,13 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import covered
 from diagnose.model.records import as_facts
 from diagnose.tables import Tables
-from diagnose.tables.names import LAUNCH, OPTIMIZER_STEP
+from diagnose.tables.names import BACKWARD, LAUNCH, OPTIMIZER_STEP
 from diagnose.tables.optimizer_spans import updates
 
 __all__ = ["is_loop", "optimizer_facts"]
 
 MIN_LAUNCHES = 50  # a foreach optimizer makes about 10 to 30, a fused one 1 to 4 for each group of tensors
+MIN_INSIDE = 0.5  # of the backward passes' operators
 _MULTI_TENSOR = re.compile(r"multi_tensor|multi_tensor_apply|foreach|[Ff]used")
 _NAME = re.compile(r"Optimizer\.step#(?P<name>\w+)")
 
@@ -44,12 +45,22 @@ def _look(t: Tables) -> Facts:
         "launches": len(launches) / calls,
         "multi_tensor": multi / calls,
         "has_device": t.device_id >= 0,
+        "calls_model": _holds_backward(t),
     }
 
 
+def _holds_backward(t: Tables) -> bool:
+    """Return whether the optimizer's step calls a closure, as that of LBFGS does: most of its time is the model's."""
+    steps, rows = updates(t), t.calls(BACKWARD, Kind.OP)
+    start = t.trace.events.start[rows]
+    return bool(len(rows) and (covered(steps, start, start + 1) > 0).mean() > MIN_INSIDE)
+
+
 def is_loop(t: Tables) -> bool:
-    """Tell whether the optimizer's step launches kernels tensor by tensor."""
+    """Return whether the optimizer's step launches kernels tensor by tensor."""
     facts = optimizer_facts(t)
+    if facts["calls_model"]:
+        return False
     launches, multi = facts["launches"], facts["multi_tensor"]
     assert isinstance(launches, float), "a mean"
     assert isinstance(multi, float), "a mean"

@@ -16,6 +16,8 @@ from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
 _OPERATORS = {"convolution": ("convolution",), "product": ("mm", "addmm")}
@@ -39,6 +41,30 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
     )
 
 
+def _effect(t: Tables, finding: Finding) -> Effect:
+    import numpy as np
+
+    from diagnose.analyzers.recompute import second_forwards
+    from diagnose.model.intervals import EMPTY, union
+    from diagnose.replay.effects import effect_of_tasks
+
+    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
+    host = EMPTY
+    for again in second_forwards(t).values():
+        host = union(host, again)
+    return effect_of_tasks(
+        t,
+        finding,
+        finding.tasks,
+        (0 * length, length),
+        "At most the second forward goes whole, with its launches; at least nothing does, where no memory is left.",
+        host=host,
+        host_left=(1.0, 0.0),
+        pauses_left=(1.0, 0.0),
+        frees_host=True,
+    )
+
+
 CHANGE = Change(
     id="checkpoint-less",
     title="Run fewer blocks under checkpoint, or keep the results of heavy operators",
@@ -47,5 +73,6 @@ CHANGE = Change(
     edit=ByHand("how much memory is left for activations only the script's author knows"),
     advice=_advice,
     applies=to_training,
+    effect=_effect,
     remedy="diagnose.kernels.checkpointing",
 )

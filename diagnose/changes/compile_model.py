@@ -9,6 +9,7 @@ What to watch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_a_model_of_the_script
@@ -40,6 +41,13 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     )
 
 
+def _applies(program: Program, finding: Finding) -> str:
+    issuer = finding.facts.get("issuer")
+    if isinstance(issuer, Mapping) and not issuer.get("in_model"):
+        return "the operators are called by the script's own loop, outside the model"
+    return to_a_model_of_the_script(program, finding)
+
+
 CHANGE = Change(
     id="compile-model",
     title="Compile the model so that pointwise operators become one pass",
@@ -47,6 +55,6 @@ CHANGE = Change(
     patch=Patch(compiling.compile_model, compiles=True, group="compile"),
     edit=ByHand("where the model is made only the script's author knows"),
     advice=_advice,
-    applies=to_a_model_of_the_script,
+    applies=_applies,
     remedy="diagnose.kernels.compiling",
 )

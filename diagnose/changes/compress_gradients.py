@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # Of the bytes that 16 bits spare, what is gained: the cast of the gradients and back takes some of it.
 HALVED = (0.25, 0.5)
+MIN_BYTES = 1_000_000  # of gradients: half of them take 50 µs over a link of 10 GB/s, about one collective's latency
 _OF_16_BITS = frozenset({"bfloat16", "half", "c10::bfloat16", "c10::half", "byte", "char"})
 
 
@@ -32,6 +33,9 @@ def _applies(program: Program, finding: Finding) -> str:
     wide = program.exchanged - _OF_16_BITS
     if program.exchanged and not wide:
         return "what the ranks exchange has 16 bits or fewer already"
+    sent = finding.facts.get("gradient_bytes")
+    if isinstance(sent, int) and sent < MIN_BYTES:
+        return f"the gradients are {sent} bytes: sending them is latency, which fewer bits do not shorten"
     return to_data_parallel_training(program, finding)
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 def _applies(_program: Program, finding: Finding) -> str:
     if not finding.facts.get("operator"):
         return "the operators that compute there launch kernels or copy: they run on the device already"
+    if str(finding.facts["operator"]).startswith("Optimizer."):
+        return "the optimizer computes where its parameters are"
     return ""
 
 

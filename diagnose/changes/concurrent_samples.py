@@ -34,7 +34,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     return Advice(
         before=loader_call(facts, **_workers(facts)),
         after="from diagnose.kernels.concurrent_samples import ConcurrentSamples\n\n"
-        + loader_call({**facts, "dataset": _wrapped(facts, threads)}, **_workers(facts)),
+        + loader_call({**facts, "wrapped": f"ConcurrentSamples(dataset, threads={threads})"}, **_workers(facts)),
         least=HIDDEN * most,
         most=most,
         needs=f"storage that serves {threads} requests at a time",
@@ -44,10 +44,6 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
 
 def _applies(_program: Program, finding: Finding) -> str:
     return "an IterableDataset hands out its samples in turn" if is_iterable(finding.facts) else ""
-
-
-def _wrapped(facts: Facts, threads: int) -> str:
-    return f"ConcurrentSamples({facts.get('dataset') or 'dataset'}, threads={threads})"
 
 
 def _workers(facts: Facts) -> dict[str, object]:

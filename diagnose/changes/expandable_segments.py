@@ -5,12 +5,14 @@ What it does
     does not fit needs no new segment and no `cudaFree` before it.
 
 What to watch
-    `torch.cuda.empty_cache()` in the loop undoes it; take it out. What was mapped once stays, so that steady steps call
-    the driver for pages only where their memory still grows: for a fifth of the calls' time at most.
+    `torch.cuda.empty_cache()` in the loop undoes it; take it out. What was mapped once stays: calls that take from the
+    driver what was given back before go, and those beyond them stay at least, since memory still grows there. Their
+    share is that of the recorded calls.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import script_of
@@ -18,7 +20,11 @@ from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identi
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
     from diagnose.tables.program import Program
+
+_GIVES_BACK = re.compile(r"Free|Unmap|Release|Unregister")
 
 
 def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
@@ -27,7 +33,6 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
         before=f"python {script}            # and torch.cuda.empty_cache() in the loop: remove it",
         after=f"PYTORCH_ALLOC_CONF=expandable_segments:True python {script}\n"
         "# torch before 2.9: PYTORCH_CUDA_ALLOC_CONF",
-        least=0.8,
         needs="Linux and a driver with virtual memory management",
     )
 
@@ -42,6 +47,23 @@ def _applies(program: Program, _finding: Finding) -> str:
     return ""
 
 
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    import numpy as np
+
+    from diagnose.replay.effects import effect_of_share
+    from diagnose.tables.calls import allocations
+
+    if finding.rule != "allocator-stall":
+        return None
+    calls = t.in_window(allocations(t))
+    length = (t.trace.events.end - t.trace.events.start)[calls]
+    gives = np.array([_GIVES_BACK.search(t.name(call)) is not None for call in calls.tolist()], bool)
+    num_taken, num_given = int((~gives).sum()), int(gives.sum())
+    growing = max(num_taken - num_given, 0) / max(num_taken, 1)
+    least = 1 - growing * float(length[~gives].sum()) / max(float(length.sum()), 1.0)
+    return effect_of_share(t, finding, "allocation", (least, 1.0))
+
+
 CHANGE = Change(
     id="expandable-segments",
     title="Let the allocator grow its segments instead of freeing and taking them again",
@@ -53,5 +75,6 @@ CHANGE = Change(
     edit=ByHand("it is set in the environment that the script is started in"),
     advice=_advice,
     applies=_applies,
+    effect=_effect,
     remedy="diagnose.kernels.allocator",
 )

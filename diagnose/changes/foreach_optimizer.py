@@ -20,5 +20,6 @@ FOREACH = Implementation(
     fewer_passes=(0.0, 0.0),
     on_device=(0.5, 1.0),
     on_cpu=(0.0, 0.3),
+    serves_own=True,
 )
 CHANGE = change_to(FOREACH, optimizers.foreach_optimizer)

@@ -4,8 +4,10 @@ What it does
     Gives the DataLoader workers. With w of them a batch arrives every load/w, and the rest of the step runs meanwhile.
 
 What to watch
-    Loading that computes shares the cores with the step; loading that waits needs none. The saving lies between all of
-    the stall and what is left of it where load/w is longer than the rest of the step.
+    Loading that computes shares the cores with the step, which keeps one: workers are at most as many as the others.
+    Loading that waits needs none. The saving lies between all of the stall and what is left of it where load/w is
+    longer than the rest of the step, or where all cores together are. Workers are not prescribed where taking a batch
+    from one costs about what loading it does.
 """
 
 from __future__ import annotations
@@ -19,8 +21,11 @@ from diagnose.changes.common.loading import (
     HIDDEN,
     HIDDEN_WAITING,
     ITERABLE_NUMERICS,
+    MIN_GAIN,
     SHARED_OUT,
+    handover_ns,
     is_iterable,
+    left_of_stall,
     loader_call,
     number,
     with_batch_size,
@@ -38,27 +43,32 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     facts = with_batch_size(finding.facts, program)
     if not facts.get("single_process"):
         return None
-    load_ns = number(facts, "batch_ns") * max(1.0, number(facts, "batches_per_step"))
+    batches = max(1.0, number(facts, "batches_per_step"))
+    load_ns, handed_ns = number(facts, "batch_ns") * batches, handover_ns(facts) * batches
     rest_ns = max(step_ns - finding.lost_ns, 1.0)
     pin = {"pin_memory": True} if facts.get("has_device") else {}
     cpus = os.cpu_count() or 1
     waits = bool(facts.get("waits"))
-    limit = cpus if facts.get("recorded_here") and not waits else MAX_WORKERS
+    if not waits and (cpus < 2 or load_ns * (1 - MIN_GAIN) < handed_ns) and facts.get("recorded_here"):
+        return None  # no core to load on, or taking batches from workers costs about what loading them does
+    limit = cpus - 1 if facts.get("recorded_here") and not waits else MAX_WORKERS  # one stays with the training
     workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_WORKERS))
-    takes = "little CPU, since loading waits," if waits else f"{workers} CPU cores,"
-    hands = workers if waits else max(1, min(workers, cpus))
+    cores = f"{workers} CPU core{'s' if workers > 1 else ''} beside the training's,"
+    takes = "little CPU, since loading waits," if waits else cores
     if facts.get("library") == "transformers":
         return _of_a_pipeline(is_iterable(facts), workers)
-    shared_out = SHARED_OUT if is_iterable(facts) else ""
-    left_ns = max(load_ns / hands - rest_ns, 0.0)
+    shared_out = SHARED_OUT if is_iterable(facts) and not facts.get("shares_out") else ""
+    left_ns = max(load_ns / workers - rest_ns, 0.0) if waits else left_of_stall(facts, load_ns, rest_ns, workers, cpus)
     return Advice(
-        title=f"Load batches in {workers} worker processes, ahead of the step",
+        title=f"Load batches in {workers} worker process{'es' if workers > 1 else ''}, ahead of the step",
         before=loader_call(facts, num_workers=facts.get("num_workers", 0)),
-        after=loader_call(facts, num_workers=workers, persistent_workers=True, **pin) + shared_out,
+        after=loader_call(facts, num_workers=workers, persistent_workers=True, **pin),
+        beside=shared_out,
+        is_whole=not shared_out,
         numerics=ITERABLE_NUMERICS if shared_out else None,
         least=max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
         needs=f"{takes} and memory for {workers} copies of what the dataset holds",
-        arguments={"workers": workers},
+        arguments={"workers": workers, **pin},
     )
 
 
@@ -83,7 +93,12 @@ CHANGE = Change(
     title="Load batches in worker processes, ahead of the step",
     numerics=identical("where samples do not draw from the main process's random state"),
     patch=Patch(loading.load_in_workers),
-    edit=SetArguments(("DataLoader",), {"num_workers": 4, "persistent_workers": True}, {"num_workers": "workers"}),
+    edit=SetArguments(
+        ("DataLoader",),
+        {"num_workers": 4, "persistent_workers": True},
+        {"num_workers": "workers"},
+        optional=("pin_memory",),
+    ),
     advice=_advice,
     remedy="diagnose.kernels.loader_tuning",
 )

@@ -41,7 +41,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     num = facts.get("num_workers")
     pin = {"pin_memory": True} if facts.get("has_device") else {}
     needs = "free CPU cores; when there are none, make a sample cheaper (decode less, store it prepared)"
-    shared_out = SHARED_OUT if is_iterable(facts) else ""
+    shared_out = SHARED_OUT if is_iterable(facts) and not facts.get("shares_out") else ""
     numerics = ITERABLE_NUMERICS if shared_out else None
     kept = {"persistent_workers": True, "prefetch_factor": PREFETCH_FACTOR}
     if not isinstance(num, int) or num <= 0:
@@ -49,18 +49,28 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         after = loader_call(facts, num_workers="2 * loader.num_workers", **kept, **pin)
         rest_ns = max(step_ns - finding.lost_ns, 1.0)
         doubled = max(1 - max(step_ns / 2 - rest_ns, 0.0) / max(finding.lost_ns, 1.0), 0.0)
-        return Advice(before=before, after=after + shared_out, least=HIDDEN * doubled, needs=needs, numerics=numerics)
+        return Advice(
+            before=before,
+            after=after,
+            beside=shared_out,
+            is_whole=False,
+            least=HIDDEN * doubled,
+            needs=needs,
+            numerics=numerics,
+        )
     more = min(2 * num, MAX_WORKERS)
     least, most = _hidden(finding, num, more, step_ns)
     return Advice(
         title=f"Use {more} workers, keep them alive and let each prepare more batches",
         before=loader_call(facts, num_workers=num),
-        after=loader_call(facts, num_workers=more, **kept, **pin) + shared_out,
+        after=loader_call(facts, num_workers=more, **kept, **pin),
+        beside=shared_out,
+        is_whole=not shared_out,
         numerics=numerics,
         least=least,
         most=most,
         needs=needs,
-        arguments={"workers": more},
+        arguments={"workers": more, **pin},
     )
 
 
@@ -84,6 +94,7 @@ CHANGE = Change(
         ("DataLoader",),
         {"num_workers": 8, "persistent_workers": True, "prefetch_factor": PREFETCH_FACTOR},
         {"num_workers": "workers"},
+        optional=("pin_memory",),
     ),
     advice=_advice,
     remedy="diagnose.kernels.loader_tuning",

@@ -57,7 +57,7 @@ def examine_paths(paths: Sequence[str | Path], progress: Progress, *, draw: bool
 
 
 def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> None:
-    """Write the files, print the answer, and say where the files are.
+    """Write the files, print the answer, and name the files.
 
     Raises:
         OutputError: a file cannot be written; the answer has been printed all the same.

@@ -142,7 +142,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, t
     default="10m",
     show_default=True,
     metavar="TIME",
-    help="Start no run that would end after TIME: 90s, 10m or 1h.",
+    help="End all runs and recordings within TIME: 90s, 10m or 1h.",
 )
 @option(
     "--cwd-mode",
@@ -151,7 +151,8 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, t
     metavar="MODE",
     default="copy",
     show_default=True,
-    help="copy: run in a copy of the working folder; same: in the folder itself, whose files runs may overwrite.",
+    help="copy: run in a copy of the working folder, which sees what lies around it; same: in the folder itself, whose "
+    "files runs may overwrite.",
 )
 @option(
     "--launcher",

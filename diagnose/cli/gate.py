@@ -20,6 +20,7 @@ from diagnose.compare.sides import Side, join_sides, open_side
 from diagnose.errors import InputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
 from diagnose.progress import Progress
+from diagnose.text.plain_text import columns
 
 __all__ = ["CompareRequest", "GateRequest", "compare_and_answer", "gate_and_answer"]
 
@@ -64,7 +65,7 @@ def compare_and_answer(request: CompareRequest) -> None:
     files = plan_text(request, inputs=[*request.before, *request.after])
     before, after = (join_sides([open_side(path) for path in paths]) for paths in (request.before, request.after))
     comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
-    answer_text(lambda: as_text(comparison), lambda: as_json(comparison), request, files)
+    answer_text(lambda: as_text(comparison, columns()), lambda: as_json(comparison), request, files)
 
 
 def gate_and_answer(request: GateRequest) -> int:

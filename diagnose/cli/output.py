@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
 from diagnose.progress import Progress
+from diagnose.text.plain_text import in_encoding
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
@@ -63,14 +64,11 @@ def answer_text(
 
 
 def print_result(text: str) -> None:
-    """Print to standard output, whatever its encoding; where its reader has gone, end the process quietly."""
+    """Print to standard output in its encoding; where its reader has gone, end the process quietly."""
     try:
-        print(text, flush=True)
+        print(in_encoding(text, sys.stdout.encoding), flush=True)
     except BrokenPipeError:
         _leave_quietly()
-    except UnicodeEncodeError:  # a terminal or a file that is not UTF-8
-        encoding = sys.stdout.encoding or "ascii"
-        print(text.encode(encoding, "replace").decode(encoding), flush=True)
 
 
 def _leave_quietly() -> NoReturn:

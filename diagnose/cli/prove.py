@@ -1,4 +1,4 @@
-"""``diagnose prove``: say what will run, diagnose, run the trials, diagnose what is left, answer."""
+"""``diagnose prove``: announce what will run, diagnose, run the trials, diagnose what is left, answer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from diagnose.trials.candidates import check_ids
 from diagnose.trials.copy_plan import CopyPlan, plan_copy
 from diagnose.trials.ending import EndedBySignal, ended_by_signals
 from diagnose.trials.outcome import arguments_of, proven, with_proof
-from diagnose.trials.recorded_command import recorded_command
-from diagnose.trials.prove import NOTHING_TRIED, Proof
 from diagnose.trials.protection import can_restrict
+from diagnose.trials.prove import NOTHING_TRIED, Proof
+from diagnose.trials.recorded_command import recorded_command
 from diagnose.trials.recording import in_the_copy, record
 from diagnose.trials.run_folder import remove_leftovers, run_folder
 from diagnose.trials.runs import Command, Runner
@@ -111,9 +111,7 @@ def _check_patch(request: ProveRequest) -> None:
         check_file(Path(request.write_patch), force=request.force)
 
 
-def _proven(
-    request: ProveRequest, runner: Runner, capture: Path | None, budget: Budget
-) -> tuple[Diagnosis, Proof]:
+def _proven(request: ProveRequest, runner: Runner, capture: Path | None, budget: Budget) -> tuple[Diagnosis, Proof]:
     """Return the diagnosis with its trials, and what the runs showed."""
     with budget.recording() if capture is None else nullcontext():
         recorded = runner.folder / "capture" if capture is None else capture
@@ -134,7 +132,7 @@ def _proven(
 
 
 def command_of(request: ProveRequest) -> tuple[Command, Path | None]:
-    """Return what to run, and the capture that tells of it where one was named instead of a script.
+    """Return what to run, and the capture that describes it where one was named instead of a script.
 
     Raises:
         UsageError: there is no such script, or the capture does not know its command.
@@ -257,7 +255,7 @@ def _after(
 
 
 def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, best: Sequence[str]) -> None:
-    """Write what helped, and what no trial can apply, into a diff of the script; say what is left to its author."""
+    """Write what helped, and what no trial can apply, into a diff of the script; name what is left to its author."""
     from diagnose.changes import CHANGES, by_hand
     from diagnose.changes.common.change import ByHand
     from diagnose.trials.source_edits import write_patch

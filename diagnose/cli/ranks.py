@@ -1,4 +1,4 @@
-"""What the launcher's environment says about the ranks of a run, and waiting for their captures."""
+"""What the launcher's environment holds about the ranks of a run, and waiting for their captures."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _missing(folder: Path, count: int) -> list[int]:
 
 
 def _launched(pid: int) -> str:
-    """Return when a process started; its id where the system does not tell."""
+    """Return when a process started; its id where the system does not show it."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))

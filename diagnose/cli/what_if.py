@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import fill
 
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
+from diagnose.text.plain_text import columns
 
 __all__ = ["WhatIfOptions", "predict_and_answer"]
 
@@ -41,4 +43,13 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
     )
     files = plan_text(options, inputs=[path])
     result = run_what_if(path, request)
-    answer_text(result.text, result.to_json, options, files)
+    answer_text(lambda: _wrapped(result.text()), result.to_json, options, files)
+
+
+def _wrapped(text: str) -> str:
+    """Return the text in lines that fit standard output; what goes on in the next line is indented."""
+    lines = text.split("\n")
+    return "\n".join(
+        fill(line, columns(), subsequent_indent="    ", drop_whitespace=True) if line.strip() else line
+        for line in lines
+    )

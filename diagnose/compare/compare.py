@@ -43,7 +43,7 @@ class Comparison:
     evaluation: Evaluation
     differences: tuple[Difference, ...]  # in what step times depend on besides the code
     measured: Measure  # which steps were compared
-    steps_ns: tuple[float, float]  # of that measure: the median over the runs' median steps
+    steps_ns: tuple[float, float]  # of that measure: the median over the runs' mean steps
     ratio: float  # of steps_ns, after over before
     interval: tuple[float, float]  # 95 %, from the spread of the runs; of the steps where there are too few runs
     tolerance: float
@@ -55,12 +55,12 @@ class Comparison:
 
     @property
     def is_slower(self) -> bool:
-        """Tell whether the step is longer for certain."""
+        """Return whether the step is longer for certain."""
         return self.evaluation.outcome == "slower"
 
     @property
     def is_faster(self) -> bool:
-        """Tell whether the step is shorter for certain."""
+        """Return whether the step is shorter for certain."""
         return self.evaluation.outcome == "faster"
 
 
@@ -70,10 +70,10 @@ def compare(
     """Compare two sides; what is not alike is evaluated with ``allow_differences`` only."""
     a, b = before.diagnosis, after.diagnosis
     measure = measure_of(before, after)
-    medians = before.medians(measure), after.medians(measure)
+    each = before.run_steps(measure), after.run_steps(measure)
     unlike = differences(before.setups, after.setups)
-    evaluation = no_evaluation() if unlike and not allow_differences else evaluate(*medians, tolerance)
-    steps_ns = median(medians[0]), median(medians[1])
+    evaluation = no_evaluation() if unlike and not allow_differences else evaluate(*each, tolerance)
+    steps_ns = median(each[0]), median(each[1])
     min_ns = MIN_LISTED * max(a.step_ns, b.step_ns)
     return Comparison(
         before=before,

@@ -33,7 +33,7 @@ class Evaluation:
     remedy: str = ""  # what to record so that it can be decided
 
     def excludes_slower(self, tolerance: float) -> bool:
-        """Tell whether the step is no slower than the tolerance allows, with any larger slowdown excluded."""
+        """Return whether the step is no slower than the tolerance allows, with any larger slowdown excluded."""
         return (
             self.shift is not None and self.shift.ratio <= 1 + tolerance and self.shift.high <= _limit(tolerance)
         ) or self.outcome in ("same", "faster")
@@ -45,7 +45,7 @@ def no_evaluation() -> Evaluation:
 
 
 def evaluate(before: Sequence[float], after: Sequence[float], tolerance: float) -> Evaluation:
-    """Compare the median steps of independent runs; a difference within the tolerance is none.
+    """Compare the steps of independent runs, one number each; a difference within the tolerance is none.
 
     Slower or faster has to be shown twice: the whole interval lies beyond the tolerance, and equal runs would hardly
     come in such an order.

@@ -9,13 +9,13 @@ from textwrap import wrap
 from diagnose.compare.compare import Change, Comparison
 from diagnose.reports.format import duration, percent
 from diagnose.reports.kernel_names import shorten
-from diagnose.text.plain_text import one_line
+from diagnose.text.plain_text import MAX_WIDTH, middle, one_line
 
 __all__ = ["as_json", "as_text", "sentence", "step_times", "what_changed"]
 
 MAX_LINES = 8  # of each list
-WIDTH = 100
-NAME_WIDTH = 44  # letters of a kernel's name
+NAME_WIDTH = 44  # letters of a kernel's name, where there is room
+NUMBERS_WIDTH = 31  # of a line of a table: both times, the difference, and the spaces
 
 
 def sentence(c: Comparison) -> str:
@@ -36,7 +36,7 @@ def step_times(c: Comparison) -> str:
     before, after = map(duration, c.steps_ns)
     interval = f"{c.interval[0]:.3f} to {c.interval[1]:.3f}; " if c.evaluation.shift else ""
     return (
-        f"{before} before, {after} after; the median {c.measured} step is {c.ratio:.3f} × as long "
+        f"{before} before, {after} after; the mean {c.measured} step is {c.ratio:.3f} × as long "
         f"({interval}runs: {len(c.before.runs)} before, {len(c.after.runs)} after)."
     )
 
@@ -52,9 +52,9 @@ def what_changed(c: Comparison) -> list[str]:
     return [*changed, *verdicts]
 
 
-def as_text(c: Comparison) -> str:
-    """Return the comparison for a terminal of 100 columns."""
-    return "\n".join(_lines(c))
+def as_text(c: Comparison, width: int = MAX_WIDTH) -> str:
+    """Return the comparison in lines of ``width`` columns."""
+    return "\n".join(_lines(c, width))
 
 
 def as_json(c: Comparison, more: Mapping[str, object] | None = None) -> str:
@@ -92,44 +92,61 @@ def _side(c: Comparison, index: int) -> dict[str, object]:
     return {
         "name": side.name,
         "step_ms": _ms(c.steps_ns[index]),
-        "run_steps_ms": [_ms(ns) for ns in side.medians(c.measured)],
+        "run_steps_ms": [_ms(ns) for ns in side.run_steps(c.measured)],
         "recorded_step_ms": _ms(side.diagnosis.step_ns),
         "verdict": c.verdicts[index],
     }
 
 
-def _lines(c: Comparison) -> Iterator[str]:
-    yield from wrap(sentence(c), WIDTH)
+def _lines(c: Comparison, width: int) -> Iterator[str]:
+    yield from wrap(sentence(c), width)
     if c.evaluation.outcome != "not comparable":
         for difference in c.differences:
-            yield from wrap(difference.sentence(), WIDTH)
-    yield f"  before  {one_line(c.before.name)}: {c.verdicts[0]}"
-    yield f"  after   {one_line(c.after.name)}: {c.verdicts[1]}"
+            yield from wrap(difference.sentence(), width)
+    for label, side, verdict in (("before", c.before, c.verdicts[0]), ("after", c.after, c.verdicts[1])):
+        yield f"  {label:<7} {middle(one_line(side.name), width - 12 - len(verdict))}: {verdict}"
     title = "Idle by cause" if c.after.diagnosis.partition else "Where the host's time goes"
     tables = (("Where the step goes", c.parts), (title, c.causes), ("Findings", c.findings), ("Kernels", c.kernels))
     if any(changes for _, changes in tables):
         before, after = duration(c.before.diagnosis.step_ns), duration(c.after.diagnosis.step_ns)
-        middle = ", one run of each side" if max(len(c.before.runs), len(c.after.runs)) > 1 else ""
+        which = ", one run of each side" if max(len(c.before.runs), len(c.after.runs)) > 1 else ""
         yield ""
-        yield f"Below: the mean recorded step, {before} before and {after} after{middle}."
+        yield from wrap(
+            f"Below: the mean recorded step, {before} before and {after} after{which}.{_other_way(c)}", width
+        )
     for heading, changes in tables:
-        yield from _table(heading, changes)
+        yield from _table(heading, changes, width)
     if not (c.before.kernels and c.after.kernels) and c.after.diagnosis.partition:
         yield ""
-        yield "Kernels are compared where both sides are traces or captures, not reports."
+        yield from wrap("Kernels are compared where both sides are traces or captures, not reports.", width)
 
 
-def _table(heading: str, changes: Sequence[Change]) -> Iterator[str]:
+def _other_way(c: Comparison) -> str:
+    """Return a warning where the recorded step went the other way than the one that was evaluated."""
+    recorded = c.after.diagnosis.step_ns - c.before.diagnosis.step_ns
+    if c.evaluation.outcome not in ("slower", "faster") or (recorded > 0) is c.is_slower:
+        return ""
+    went = "longer" if recorded > 0 else "shorter"
+    return (
+        f" While it was recorded the step became {went}, so these parts do not show why it is {c.evaluation.outcome}."
+    )
+
+
+def _table(heading: str, changes: Sequence[Change], width: int) -> Iterator[str]:
     if not changes:
         return
     yield ""
     yield heading
+    name_width = min(NAME_WIDTH, width - NUMBERS_WIDTH)
     for change in changes[:MAX_LINES]:
-        name = shorten(one_line(change.name), NAME_WIDTH)
+        name = shorten(one_line(change.name), name_width)
         sign = "+" if change.by_ns > 0 else "−"
         times = f"{duration(change.before_ns):>8} {duration(change.after_ns):>8}"
-        line = f"  {name:<{NAME_WIDTH}} {times} {sign}{duration(abs(change.by_ns))}"
-        yield f"{line}  {change.note}".rstrip()
+        line = f"  {name:<{name_width}} {times} {sign}{duration(abs(change.by_ns))}"
+        fits = len(line) + 2 + len(change.note) <= width
+        yield f"{line}  {change.note}".rstrip() if fits else line
+        if not fits:
+            yield f"    {change.note}"
     if len(changes) > MAX_LINES:
         yield f"  and {len(changes) - MAX_LINES} more"
 

@@ -36,7 +36,7 @@ class GateResult:
 
     @property
     def passed(self) -> bool:
-        """Tell whether nothing stands against the step: it passed, or nothing could be decided."""
+        """Return whether nothing stands against the step: it passed, or nothing could be decided."""
         return EXIT_CODES[self.verdict] == 0
 
 

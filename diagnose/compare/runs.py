@@ -9,7 +9,7 @@ from diagnose.model.diagnosis import Diagnosis
 
 __all__ = ["RunTimes"]
 
-MIN_STEPS = 3  # whose median stands for a run
+MIN_STEPS = 3  # whose mean stands for a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class RunTimes:
 
     @property
     def has_unprofiled(self) -> bool:
-        """Tell whether enough steps were timed without the profiler."""
+        """Return whether enough steps were timed without the profiler."""
         return len(self.unprofiled) >= MIN_STEPS
 
     def steps(self, measure: str) -> tuple[float, ...]:

@@ -83,14 +83,12 @@ def _alike(name: str, setups: Sequence[Setup]) -> bool:
 
 
 def _same_script(one: str, other: str) -> bool:
-    """Tell whether two paths may name one script: checkouts lie in different folders, and one path may be relative."""
-    short, long = sorted((PurePosixPath(posixpath.normpath(path)) for path in (one, other)), key=_depth)
+    """Return whether two paths may name one script: checkouts lie in different folders, one path may be relative."""
+    short, long = sorted(
+        (PurePosixPath(posixpath.normpath(path)) for path in (one, other)), key=lambda path: len(path.parts)
+    )
     tail = [part for part in short.parts if part != ".."]
     return short.name == long.name if short.is_absolute() else list(long.parts[-len(tail) :]) == tail
-
-
-def _depth(path: PurePosixPath) -> int:
-    return len(path.parts)
 
 
 def _shown(value: object) -> str:

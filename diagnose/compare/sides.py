@@ -16,6 +16,7 @@ from diagnose.compare.runs import RunTimes
 from diagnose.compare.setup import Setup, setup_of
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.step_means import mean_step
 from diagnose.pipeline.rank import build_tables
 from diagnose.pipeline.run import examine
 from diagnose.reports.json_reading import from_json, is_report
@@ -48,9 +49,9 @@ class Side:
     setups: tuple[Setup, ...]  # of each capture or report
     kernels: Mapping[str, KernelUse] = field(default_factory=dict)  # by name; empty for a report
 
-    def medians(self, measure: Measure) -> list[float]:
-        """Return the median step of each run, ns."""
-        return [median(run.steps(measure)) for run in self.runs]
+    def run_steps(self, measure: Measure) -> list[float]:
+        """Return the mean step of each run over whole periods, ns."""
+        return [mean_step(run.steps(measure)) for run in self.runs]
 
 
 def open_side(path: str | Path) -> Side:
@@ -96,7 +97,7 @@ def join_sides(sides: Sequence[Side]) -> Side:
     if len(sides) == 1:
         return sides[0]
     measure = measure_of(*sides)
-    middle = sorted(sides, key=lambda side: median(side.medians(measure)))[(len(sides) - 1) // 2]
+    middle = sorted(sides, key=lambda side: median(side.run_steps(measure)))[(len(sides) - 1) // 2]
     more = f" and {len(sides) - MAX_NAMES} more" if len(sides) > MAX_NAMES else ""
     return Side(
         name=", ".join(side.name for side in sides[:MAX_NAMES]) + more,

@@ -5,9 +5,8 @@ Times are nanoseconds (reports show milliseconds); shares are fractions of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from html import escape
 from os import PathLike
 from pathlib import Path
 from statistics import median
@@ -109,6 +108,11 @@ class Finding:
         """Return what it costs, as a share of the recorded steps or of the run that it was found in."""
         return self.lost_ns / step_ns if self.share is None else self.share
 
+    @property
+    def gain_ns(self) -> float:
+        """Return what removing the cause saves a step, as far as that was replayed, else what it costs."""
+        return self.lost_ns if self.relief_ns is None else self.relief_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Prescription:
@@ -127,6 +131,8 @@ class Prescription:
     basis: Literal["replay", "bound"] = "bound"  # saves_ns is replayed, or bounded by what the finding lost
     assumes: str = ""  # what the two ends of saves_ns rest on, one sentence
     arguments: Facts = field(default_factory=dict)  # what `diagnose prove` applies it with, such as {"workers": 4}
+    edits: tuple[Where, ...] = ()  # the lines of the script to edit, where the capture holds them
+    diff: str = ""  # the edit as a unified diff of the script, as git applies it
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +278,7 @@ class Diagnosis:
     not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
-    _pages: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)  # that it was written to
+    pages: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)  # that it was written to
 
     @property
     def steps(self) -> int:
@@ -297,7 +303,7 @@ class Diagnosis:
         if path is None:
             return text
         write_file(path, text, force=force)
-        self._pages.append(Path(path))
+        self.pages.append(Path(path))
         return Path(path)
 
     def to_json(self) -> str:
@@ -309,27 +315,15 @@ class Diagnosis:
         print(_renderers().text(self))
 
     def _repr_html_(self) -> str:
-        """Return the report for a notebook, without its charts, in a frame, so that neither page styles the other.
-
-        A notebook keeps what it shows; the whole page has some megabytes of charts.
-        """
-        frame = '<iframe srcdoc="{}" style="width: 100%; height: 800px; border: 0"></iframe>'
-        return frame.format(escape(_renderers().inline(self))) + _link_to(self._pages)
-
-
-def _link_to(pages: Sequence[Path]) -> str:
-    """Return the line below a report without charts: where they are, or how to get them."""
-    if not pages:
-        return "<p>With its charts: <code>diagnosis.to_html(\"report.html\")</code> writes the whole report.</p>"
-    name = escape(pages[-1].as_posix())
-    return f'<p>With its charts: <a href="{name}" target="_blank">{name}</a></p>'
+        """Return the report for a notebook: without its charts, in a frame."""
+        return _renderers().notebook(self)
 
 
 class Renderers(NamedTuple):
     """The functions that turn a diagnosis into text; diagnose.api binds them, as this type imports no report."""
 
     html: Callable[[Diagnosis], str]
-    inline: Callable[[Diagnosis], str]  # the same without charts
+    notebook: Callable[[Diagnosis], str]
     json: Callable[[Diagnosis], str]
     text: Callable[[Diagnosis], str]
 

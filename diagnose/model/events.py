@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints
 
-__all__ = ["Device", "Events", "Ints", "Kind", "Note", "Thread", "Trace", "step_number"]
+__all__ = ["Device", "Events", "Kind", "Note", "Thread", "Trace", "step_number"]
 
 _STEP_MARK = "ProfilerStep#"
 _MAX_STEP_DIGITS = 18  # such a number fits into int64

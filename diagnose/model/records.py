@@ -16,6 +16,7 @@ __all__ = [
     "MAX_INT",
     "AllocatorRecord",
     "AutocastRecord",
+    "CallRecord",
     "Count",
     "DdpRecord",
     "FileName",
@@ -132,6 +133,21 @@ class AllocatorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     largest_free_piece_bytes: Count | None = None
 
 
+class CallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The call in the script that made an object, with the lines around it; columns count characters."""
+
+    name: str  # what it makes
+    file: str
+    first: Count  # number of the first of the lines
+    lines: tuple[str, ...]
+    begin: tuple[Count, Count]  # line and column
+    end: tuple[Count, Count]
+    ends_file: bool = False
+    parameters: tuple[str, ...] = ()  # of the constructor
+    takes_any: bool = False
+    spread: tuple[str, ...] | None = None  # keys that a ** passes; None where they are not known
+
+
 class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The arguments of the DataLoader that delivered most, and what its workers did."""
 
@@ -145,12 +161,16 @@ class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     in_order: bool | None = None
     start_method: str | None = None
     dataset: str | None = None
+    batch_bytes: Count | None = None  # of the first batch's tensors
+    batch_tensors: Count | None = None
+    shares_out: bool | None = None  # a method of it asks for get_worker_info
     sampler: str | None = None
     collate_fn: str | None = None
     num_batches: Count | None = None
     batches_seen: Count | None = None
     num_loaders: Count | None = None
     workers_busy: Share | None = None  # share of the workers' lives on a CPU
+    made: CallRecord | None = None
 
 
 class OptimizerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"name": "class"}):
@@ -172,6 +192,7 @@ class OptimizerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     dtypes: tuple[str, ...] = ()
     others: tuple[OptimizerRecord, ...] = ()
     num_optimizers: Count | None = None
+    made: CallRecord | None = None
 
 
 class DdpRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -182,6 +203,7 @@ class DdpRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gradient_as_bucket_view: bool | None = None
     static_graph: bool | None = None
     bucket_cap_mb: Amount | None = None
+    made: CallRecord | None = None
 
 
 class AutocastRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from diagnose.model.arrays import Floats
-
 from diagnose.model.step_means import whole_periods
 
 __all__ = ["RunShift", "SpeedUp", "middle_step", "noise_of", "run_shift", "runs_needed", "speed_up"]

@@ -1,8 +1,8 @@
 """What a step of a run costs on average, where some steps recur that take longer: logging, validation, a checkpoint.
 
 A median has no part of a cost that falls on every tenth step. A mean has, if it is taken over whole periods: over 25
-steps it has two or three of those costs. Single long steps that recur at no distance are the machine's and are cut down to the next
-longest, so that a few stalls do not decide about a run.
+steps it has two or three of those costs. Single long steps that recur at no distance are the machine's and are cut down
+to the next longest, so that a few stalls do not decide about a run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from diagnose.model.arrays import Floats, Rows
 
 __all__ = ["mean_step", "period_of", "whole_periods"]
 
+MIN_STEPS = 4  # two periods of two
 MIN_EXPLAINED = 0.5  # of the variance, by the same steps of the other periods; noise explains none
 NEAR_BEST = 0.9  # multiples of a period explain as much: the shortest that comes near is taken
 ALIKE = 0.5  # of a long step's excess: one with as much is of its kind
@@ -36,8 +37,11 @@ def period_of(steps: Sequence[float]) -> int:
     """
     x = _without_stalls(np.asarray(steps, np.float64))
     num = len(x)
+    if num < MIN_STEPS or not 0 < x.max() < np.inf:
+        return 1
+    x = x / x.max()
     alone = _error(x, np.zeros(num, np.intp))
-    if num < 4 or alone <= 0:
+    if alone <= 0:
         return 1
     explained = np.array([1 - _error(x, np.arange(num) % period) / alone for period in range(2, num // 2 + 1)])
     least = max(MIN_EXPLAINED, NEAR_BEST * explained.max(initial=0.0))
@@ -57,8 +61,9 @@ def whole_periods(runs: Sequence[Sequence[float]]) -> list[Floats]:
 
 def _rows(steps: Floats, period: int) -> Floats:
     if period == 1 or 2 * period > len(steps):
-        longest = np.partition(steps, -1 - int(STALLED_SHARE * len(steps)))[-1 - int(STALLED_SHARE * len(steps))]
-        return np.minimum(steps, longest).reshape(-1, 1)
+        at = -1 - int(STALLED_SHARE * len(steps))
+        each: Floats = np.minimum(steps, np.partition(steps, at)[at]).reshape(-1, 1)
+        return each
     return steps[len(steps) % period :].reshape(-1, period)
 
 
@@ -71,7 +76,7 @@ def _error(x: Floats, place: Rows) -> float:
 
 def _without_stalls(steps: Floats) -> Floats:
     """Cut long steps that no other resembles down to the next longest one."""
-    if len(steps) < 4:
+    if len(steps) < MIN_STEPS:
         return steps
     steps = steps.copy()
     for _ in range(max(1, len(steps) // STEPS_PER_STALL)):

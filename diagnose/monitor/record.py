@@ -74,7 +74,8 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def to_json(records: Sequence[Record], interval_s: float) -> str:
-    """Return the JSON of a whole watch."""
-    data = {"schema_version": 1, "interval_s": interval_s, "metrics": METRICS, "gpus": [r.to_dict() for r in records]}
+def to_json(records: Sequence[Record], interval_s: float, note: str = "") -> str:
+    """Return the JSON of a whole watch; ``note`` is why it has no GPU."""
+    gpus = [record.to_dict() for record in records]
+    data = {"schema_version": 1, "interval_s": interval_s, "metrics": METRICS, "gpus": gpus, "note": note}
     return json.dumps(data, indent=1, allow_nan=False)

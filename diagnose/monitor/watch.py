@@ -64,7 +64,7 @@ def watch(request: MonitorRequest, nvml: Any = None) -> int:
         nvml.nvmlInit()
     except Exception as error:  # NVML errors derive from Exception; no driver is an answer, not a fault
         reason = one_line(str(error))
-        print(f"diagnose: no NVIDIA driver answers here ({reason}), so there is nothing to watch.", file=sys.stderr)
+        _answer_nothing(request, f"no NVIDIA driver answers here ({reason}), so there is nothing to watch.")
         return 0
     try:
         return _watch(request, nvml)
@@ -94,7 +94,7 @@ def _driver() -> Any:  # pynvml is untyped
 def _watch(request: MonitorRequest, nvml: Any) -> int:
     records = [Record(board) for board in connect(nvml, request.gpus)]
     if not records:
-        print("diagnose: the driver has no GPU, so there is nothing to watch.", file=sys.stderr)
+        _answer_nothing(request, "the driver has no GPU, so there is nothing to watch.")
         return 0
     from rich.console import Console
 
@@ -110,6 +110,26 @@ def _watch(request: MonitorRequest, nvml: Any) -> int:
     if failure is not None:
         raise failure
     return 0
+
+
+def _answer_nothing(request: MonitorRequest, why: str) -> None:
+    """State that there is no GPU, and leave every file that was asked for: valid, and without a reading.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    print(f"diagnose: {why}", file=sys.stderr)
+    data = to_json([], request.interval, why)
+    if request.csv_file:
+        with _rows(request):
+            pass
+    if request.json_file == "-":
+        print(data)
+    elif request.json_file:
+        write_file(request.json_file, data + "\n", force=request.force)
+    if request.output:
+        is_json = Path(request.output).suffix.lower() == ".json"
+        write_file(request.output, f"{data if is_json else why}\n", force=request.force)
 
 
 def _loop(request: MonitorRequest, records: list[Record], show: Show, rows: WriteRow | None) -> None:

@@ -19,6 +19,7 @@ MAX_LINE = 100  # columns of a terminal that the report is laid out for
 MAX_FILE = 26  # characters of a file's name in a line of the summary
 _SHORT = {
     "the largest avoidable cost": "Largest avoidable cost",
+    "the largest hidden cost": "Largest hidden cost",
     "the largest cost": "Largest cost",
     "the largest saving": "Largest saving",
     "the largest cause of idle time": "Largest idle cause",
@@ -36,6 +37,7 @@ class Answer(NamedTuple):
     idle_by_cause: Mapping[str, float] = {}
     findings: Sequence[Finding] = ()
     prescriptions: Sequence[Prescription] = ()
+    is_incomplete: bool = False  # the recording: what a step without a cause takes is not stated
 
 
 def headline(answer: Answer, largest: Finding | None) -> str:
@@ -107,6 +109,8 @@ def _rank(answer: Answer, largest: Finding) -> str:
     rivals = [f for f in answer.findings if f.rule != largest.rule]
     share = largest.share_of(answer.step_ns)
     if all(f.share_of(answer.step_ns) <= share for f in rivals):
+        if _is_hidden(answer, largest):
+            return "the largest hidden cost"
         return "the largest avoidable cost" if _has_more_necessary_work(answer, largest) else "the largest cost"
     if largest.relief_ns is not None and all((f.relief_ns or 0.0) <= largest.relief_ns for f in rivals):
         return "the largest saving"
@@ -114,6 +118,13 @@ def _rank(answer: Answer, largest: Finding) -> str:
     if idle and idle == max(answer.idle_by_cause.values()):
         return "the largest cause of idle time"
     return "the main cause"
+
+
+def _is_hidden(answer: Answer, finding: Finding) -> bool:
+    """Return whether a step without the cause is hardly shorter."""
+    rule = META[finding.rule]
+    is_short = finding.relief_ns is not None and finding.relief_ns < THRESHOLDS.naming_share * answer.step_ns
+    return is_short and rule.explains and rule.kind != "trust"
 
 
 def _has_more_necessary_work(answer: Answer, largest: Finding) -> bool:
@@ -136,10 +147,17 @@ def _avoidable(answer: Answer, largest: Finding) -> str:
         return "of this recording, not of the program"
     if not rule.explains:
         return "of unknown cause"
+    if answer.is_incomplete:
+        return "in an incomplete recording"
+    if _is_hidden(answer, largest):
+        return "other work takes as long"
     if largest.relief_ns is not None:
-        if largest.relief_ns < THRESHOLDS.naming_share * answer.step_ns:
-            return "other work takes as long"
         return f"without it {duration(answer.step_ns - largest.relief_ns)}"
+    return _known_change(answer, largest)
+
+
+def _known_change(answer: Answer, largest: Finding) -> str:
+    """Return whether one of the changes helps."""
     saved = [p.saves_ns[1] for p in answer.prescriptions if p.rule == largest.rule and p.predicted_step_ns is not None]
     if not saved:
         return "no change is known"

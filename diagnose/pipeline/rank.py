@@ -1,4 +1,4 @@
-"""One rank: every rule speaks once, what they found is ordered, and what the file cannot tell is said."""
+"""Run all rules on one rank, rank their findings, and state what the file does not show."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _Part = TypeVar("_Part")
 def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
     """Return the tables of a trace, with the idle rules that fit it: the device's, or the host's own.
 
-    A rule whose claim fails claims nothing, and is said in ``notes``.
+    A rule whose claim fails claims nothing, and is named in ``notes``.
     """
     notes = [] if notes is None else notes
     has_device = Tables(capture, trace).device_id >= 0
@@ -88,7 +88,7 @@ class RankFindings(NamedTuple):
 
 
 def find_in_rank(capture: Capture) -> RankFindings:
-    """Let every rule speak on one rank's timing trace; names and lines come from its attribution trace, if any."""
+    """Run all rules on one rank's timing trace; names and lines come from its attribution trace, if any."""
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
     with noting("trust", notes):
@@ -129,25 +129,29 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     with noting("replay", notes):
         replayed = replay_savings(t, found, prescribed)
         notes += [Note(replayed.why_not)] if replayed.why_not else []
-        steps_after, path = waterfall(t, found, replayed), path_of(t, replayed, draw=draw)
+        path = path_of(t, replayed, draw=draw)
     found = [
         replace(f, path_share=replayed.on_path.get(f.rule), relief_ns=_relief(t, f, replayed, alone=alone))
         for f in found
     ]
     least_ns = THRESHOLDS.naming_share * step_ns
     found = [f for f in found if not _drains(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
+    with noting("replay", notes):
+        steps_after = waterfall(t, found, replayed)  # of what is listed
     named = {f.rule for f in found}
     prescribed = tuple(p for p in replayed.prescriptions if p.rule in named)
     largest = dominant(answer, found, step_ns, t.steps.num)
-    found.sort(key=lambda f: (f is not largest, -_gain(f)))
-    prescriptions = _worth_showing(found, prescribed, steps_after, step_ns)
+    again = False
     with noting("trust", notes):
         again = is_incomplete(t)
+    found.sort(key=lambda f: (f is not largest, -f.gain_ns))
+    prescriptions = _worth_showing(found, prescribed, steps_after, step_ns)
+    with noting("trust", notes):
         prescriptions = recording_first(prescriptions, found, step_ns, program_of(t), is_incomplete=again)
         if again:
             prescriptions, steps_after = without_savings(prescriptions), None
     partition = t.partition if queue else None
-    told = Answer(answer, queue, step_ns, partition, idle, found, prescriptions)
+    told = Answer(answer, queue, step_ns, partition, idle, found, prescriptions, is_incomplete=again)
 
     missing = missing_records(t)
 
@@ -204,11 +208,6 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
         return None
     changes = [p.saves_ns[1] for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
     return max([relief, *changes])
-
-
-def _gain(finding: Finding) -> float:
-    """Return what removing a finding's cause saves, as far as it was replayed, else what it loses."""
-    return finding.lost_ns if finding.relief_ns is None else finding.relief_ns
 
 
 def _kernels(t: Tables) -> tuple[KernelTime, ...]:

@@ -1,4 +1,4 @@
-"""From captures to the diagnosis: examine each rank, let every rule speak, order what they found."""
+"""From captures to the diagnosis: run all rules on each rank, compare the ranks, rank the findings."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSumma
 from diagnose.model.events import Note
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.rank import analyze_rank, build_tables, noting
+from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.skew import Skew, skew_of
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["analyze_paths", "examine"]
+__all__ = ["analyze_paths", "examine", "shown_rank"]
 
 MIN_CAUSE_SHARE = (
     0.5  # of the waiting for a late rank; what costs that rank less leaves most of its lateness unexplained
@@ -52,16 +53,9 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     each = [analyze_rank(capture, draw=draw, alone=len(captures) == 1) for capture in captures]
     if len(each) == 1:
         return each[0]
-    slowest = max(range(len(each)), key=lambda i: each[i].step_ns)
     tables = [build_tables(capture, capture.trace) for capture in captures]
     notes: list[Note] = []
-    skew: Skew | None = None
-    with noting("ranks", notes):
-        skew = skew_of(tables)
-    found: list[Finding] = []
-    for rule in RANK_RULES:
-        with noting(rule.META.id, notes):
-            found += rule.find_in_all(tables, skew) if skew else []
+    skew, found, shown = _across(tables, notes)
     late = skew.late if skew and found else None
     if found and skew:
         costly = _costly(skew, each)
@@ -71,7 +65,6 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
         RankSummary(c.trace.rank, d.verdict, d.dominant, d.step_ns, d.partition, d.idle_by_cause, wait)
         for c, d, wait in zip(captures, each, waits, strict=True)
     )
-    shown = slowest if late is None else late
     program = UNKNOWN
     with noting("program", notes):
         program = program_of(tables[shown])
@@ -82,6 +75,27 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
         checked=(*answer.checked, *(rule.META.id for rule in RANK_RULES)),
         trust=(*answer.trust, *(note for note in notes if note not in answer.trust)),
     )
+
+
+def shown_rank(captures: Sequence[Capture]) -> int:
+    """Return the index of the capture whose rank the answer of `examine` is about."""
+    if len(captures) == 1:
+        return 0
+    return _across([build_tables(capture, capture.trace) for capture in captures], [])[2]
+
+
+def _across(tables: Sequence[Tables], notes: list[Note]) -> tuple[Skew | None, list[Finding], int]:
+    """Return how the ranks differ, what rules found in all of them together, and the index of the one to show."""
+    skew: Skew | None = None
+    with noting("ranks", notes):
+        skew = skew_of(tables)
+    found: list[Finding] = []
+    for rule in RANK_RULES:
+        with noting(rule.META.id, notes):
+            found += rule.find_in_all(tables, skew) if skew else []
+    late = skew.late if skew and found else None
+    slowest = max(range(len(tables)), key=lambda i: tables[i].steps.step_ns)
+    return skew, found, slowest if late is None else late
 
 
 def _costly(skew: Skew, each: Sequence[Diagnosis]) -> Skew:
@@ -111,7 +125,7 @@ def _with(
     own = next((f for f in answer.findings if f.rule == answer.dominant), None)
     most = max(found, key=lambda f: f.lost_ns)
     first = own if own and own.lost_ns >= MIN_CAUSE_SHARE * most.lost_ns else most
-    ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.lost_ns))
+    ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.gain_ns))
     prescribed: list[Prescription] = []
     for rule in RANK_RULES if not (is_one and first is own) else ():
         with noting(rule.META.id, notes):

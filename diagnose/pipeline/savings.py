@@ -9,7 +9,6 @@ from diagnose.analyzers import META
 from diagnose.changes.common.prescribe import effect_of
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
-from diagnose.model.intervals import Intervals, union
 from diagnose.replay.effects import Effect
 from diagnose.replay.path import critical_path, on_path, path_report, shares
 from diagnose.replay.predict import (
@@ -22,7 +21,6 @@ from diagnose.replay.predict import (
 )
 from diagnose.replay.remove_cause import remove_cause
 from diagnose.replay.simulate import period_ns, simulate
-from diagnose.replay.transforms import scale_host
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host_work import is_paced_by_workers
@@ -105,17 +103,9 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
         transform = remove_cause(t, finding, META[finding.rule].cause, 1.0)
         if transform is not None:
             graph = transform(base.graph)
-            if META[finding.rule].cause == "copy":
-                graph = scale_host(graph, _copy_calls(t), 0.0)
             share = 1 - period_ns(graph, simulate(graph), base.owner) / base.period_ns
             relief[finding.rule] = max(share, 0.0) * t.steps.step_ns
     return relief
-
-
-def _copy_calls(t: Tables) -> Intervals:
-    """Return the calls that copy: from pageable memory they take as long as the copy."""
-    calls = t.tasks.launch[t.tasks.is_copy & (t.tasks.launch >= 0)]
-    return union((t.trace.events.start[calls], t.trace.events.end[calls]))
 
 
 def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterfall | None:

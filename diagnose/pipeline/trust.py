@@ -1,4 +1,4 @@
-"""What a recording cannot tell, and why: one sentence each."""
+"""Limitations of a recording: what it does not show, and why, one sentence each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a m
 
 
 def is_scanty(t: Tables) -> bool:
-    """Tell whether the recording holds too little device work for any claim of its own."""
+    """Return whether the recording holds too little device work for any claim of its own."""
     return t.device_id >= 0 and len(t.tasks.start) < MIN_TASKS
 
 
@@ -52,7 +52,7 @@ def missing_records(t: Tables) -> frozenset[Records]:
 
 
 def trust_notes(t: Tables) -> Iterator[Note]:
-    """Say what the reader noticed, then what the tables show to be missing."""
+    """State what the reader noticed, then what the tables show to be missing."""
     yield from t.trace.trust
     yield from t.steps.notes
     info = t.capture.info
@@ -67,12 +67,16 @@ def trust_notes(t: Tables) -> Iterator[Note]:
         )
     if t.device_id < 0:
         yield from _without_device(t)
-        return
+    else:
+        yield from _of_device(t)
+
+
+def _of_device(t: Tables) -> Iterator[Note]:
     tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     others = sorted(set(distinct(t.trace.events.device[tasks]).tolist()) - {t.device_id})
     if others:
         listed = ", ".join(map(str, others))
-        yield Note(f"Device {listed} ran tasks too; what is said here is of device {t.device_id}, the busiest.")
+        yield Note(f"Device {listed} ran tasks too; this diagnosis is of device {t.device_id}, the busiest.")
     if is_scanty(t):
         yield Note(
             f"The recording holds only {len(t.tasks.start)} device tasks: too few to say anything of steady steps. "

@@ -57,7 +57,8 @@ def dominant(
 ) -> Finding | None:
     """Return the finding that answers: what the whole run shows, where that costs most, else one of the step."""
     of_step = _of_step(found, [f for f in findings if f.share is None], step_ns, num_steps, at)
-    of_run = max((f for f in findings if f.share is not None), key=lambda f: f.share_of(step_ns), default=None)
+    of_all = [f for f in findings if f.share is not None and f.confidence != "low"]  # low: it came once
+    of_run = max(of_all, key=lambda f: f.share_of(step_ns), default=None)
     if of_run is None or of_run.share_of(step_ns) < at.known_share:
         return of_step
     if of_step is None:
@@ -89,7 +90,7 @@ def _of_step(
     if any(_size_ns(f) >= at.known_share * step_ns for f in known):
         answers = known
     answer = next(iter(answers), None) if found == "kernel-bound" else _costliest(answers, at)
-    if answer is None or not META[answer.rule].inflated:
+    if answer is None or not META[answer.rule].inflated or len(answer.tasks):
         return answer
     near = [
         f
@@ -107,12 +108,12 @@ def _in_scope(found: Verdict, finding: Finding) -> bool:
 
 
 def _costliest(findings: Sequence[Finding], at: Thresholds) -> Finding | None:
-    """Return the first finding, or one that costs more by a replay of all: clearly more, where recording inflates it."""
+    """Return the first finding, or one that costs more by a replay of all: much more, where recording inflates it."""
     if not findings or any(f.relief_ns is None for f in findings):
         return next(iter(findings), None)
     most = max(findings, key=_cost_ns)
-    least = _cost_ns(findings[0]) * (at.clear_factor if META[most.rule].inflated else 1.0)
-    return most if _cost_ns(most) >= least else findings[0]
+    factor = at.clear_factor if META[most.rule].inflated else at.distinct_factor
+    return most if _cost_ns(most) >= factor * _cost_ns(findings[0]) else findings[0]
 
 
 def _cost_ns(finding: Finding) -> float:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from diagnose.analyzers import META
+from diagnose.analyzers import META, WORK
 from diagnose.changes.common.buckets import with_buckets
-from diagnose.errors import InputError, UsageError
+from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding
+from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
+from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.rank import build_tables, find_in_rank
+from diagnose.pipeline.run import examine, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in
 from diagnose.pipeline.what_if_changes import with_workers, without_syncs_at
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Transform
 from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged
 from diagnose.replay.remove_cause import remove_cause
-from diagnose.replay.transforms import scale_kernels
+from diagnose.replay.transforms import scale_host, scale_kernels
 from diagnose.tables import Tables
 from diagnose.text.plain_text import one_line
 from diagnose.trace_reader import open_captures
@@ -32,6 +35,7 @@ __all__ = ["WhatIfRequest", "WhatIfResult", "parse_place", "parse_scale", "run_w
 
 
 NEW_LINE = "\n"
+MAX_NAMED = 5  # operators, in a refusal
 MAX_FACTOR = 1000.0  # no other device is slower by more
 
 
@@ -49,7 +53,7 @@ class WhatIfRequest:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfResult:
-    """What the replay says; times in ns."""
+    """The result of the replay; times in ns."""
 
     forecasts: tuple[Forecast, ...]  # the first is the step as measured
     error: float
@@ -93,7 +97,7 @@ class WhatIfResult:
         )
 
     def _lines(self) -> Iterator[str]:
-        yield f"step now   {self.baseline_ns / 1e6:.2f} ms"
+        yield f"step {self.forecasts[0].title}   {self.baseline_ns / 1e6:.2f} ms"
         for i, f in enumerate(self.forecasts[1:]):
             span = f"  ({_ms(f.low_ns):.2f} to {_ms(f.high_ns):.2f} ms)" if f.high_ns > f.low_ns * 1.001 else ""
             yield f"  {'and' if i else 'with'} {one_line(f.title)}: {f.step_ns / 1e6:.2f} ms{span}"
@@ -138,21 +142,18 @@ def parse_place(text: str) -> tuple[str, int]:
 
 
 def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
-    """Replay one rank's steady steps with the changes, one after the other.
+    """Replay the steady steps with the changes, one after the other; of several ranks that which the report shows.
 
     Raises:
-        InputError: the trace cannot be read, or holds several ranks.
+        InputError: the trace cannot be read.
         UsageError: a name is unknown, or what it names takes no time here or cannot be replayed.
     """
     captures = open_captures([path])
-    if len(captures) > 1:
-        raise InputError(f"{path} holds {len(captures)} ranks; name the trace file of one.")
-    t = _tables(captures[0], request)
-    if t.device_id < 0 and (request.scale or request.no_sync):
-        raise InputError(f"{path} holds no device work to replay; trace on a machine with a GPU.")
+    capture = captures[shown_rank(captures)]
+    t = _tables(capture, request)
     state = unchanged(t)
-    forecasts = [Forecast((), "now", state.step_ns, state.low_ns, state.high_ns)]
-    for step in _steps(t, captures[0], request):
+    forecasts = [Forecast((), _now(capture, len(captures)), state.step_ns, state.low_ns, state.high_ns)]
+    for step in _steps(t, captures, capture, request):
         state = step.after(state)
         forecasts.append(Forecast((), step.title, state.step_ns, state.low_ns, state.high_ns))
     path_then = sorted(((k, v) for k, v in path_shares(t, state).items() if v > 0), key=lambda item: -item[1])
@@ -165,43 +166,36 @@ def _tables(capture: Capture, request: WhatIfRequest) -> Tables:
     return build_tables(capture, named)
 
 
-def _steps(t: Tables, capture: Capture, request: WhatIfRequest) -> Iterator[_Step]:
+def _now(capture: Capture, num_ranks: int) -> str:
+    return "now" if num_ranks == 1 else f"now, rank {capture.trace.rank} of {num_ranks}"
+
+
+def _steps(t: Tables, captures: Sequence[Capture], capture: Capture, request: WhatIfRequest) -> Iterator[_Step]:
     if request.apply:
-        yield from _applied(t, capture, request.apply)
+        yield from _applied(t, captures, capture, request.apply)
     for rule in request.without:
         yield _whole(t, f"no {rule}", _without(t, rule))
     for file, line in request.no_sync:
-        change = without_syncs_at(t, file, line)
-        if change is None:
-            raise UsageError(f"No wait for the device was recorded at {file}:{line} in the steady steps.")
-        yield _whole(t, f"no wait for the device at {file}:{line}", change)
+        yield _whole(t, f"no wait for the device at {file}:{line}", _without_sync(t, capture, file, line))
     if request.workers is not None:
-        change = with_workers(t, request.workers)
-        if change is None:
-            raise UsageError("The steady steps do not wait for a DataLoader, so workers change nothing.")
-        yield _whole(t, f"{request.workers} loader workers", change)
+        yield _whole(t, f"{request.workers} loader workers", _workers(t, request.workers))
     if request.bucket_mb is not None:
-        change = with_buckets(t, request.bucket_mb)
-        if change is None:
-            raise UsageError(
-                "Buckets of another size cannot be replayed: the trace holds no reductions with recorded sizes, or "
-                "they take far longer than their bytes explain, waiting for other ranks."
-            )
-        yield _whole(t, f"gradient buckets of {request.bucket_mb:g} MB", change)
+        yield _whole(t, f"gradient buckets of {request.bucket_mb:g} MB", _buckets(t, request.bucket_mb))
     for pattern, factor in request.scale:
-        yield _whole(t, f"kernels ~ {pattern} in {factor:g} of their time", _scaled(t, pattern, factor))
+        what = "kernels" if t.device_id >= 0 else "operators"
+        yield _whole(t, f"{what} ~ {pattern} in {factor:g} of their time", _scaled(t, pattern, factor))
 
 
-def _applied(t: Tables, capture: Capture, ids: tuple[str, ...]) -> Iterator[_Step]:
+def _applied(t: Tables, captures: Sequence[Capture], capture: Capture, ids: tuple[str, ...]) -> Iterator[_Step]:
     """Yield the change of each prescription, as the report's card has it."""
     # Found in the very window that is replayed: tasks of one window mean nothing in the other.
     found = find_in_rank(capture if t.trace is capture.trace else replace(capture, trace=t.trace, attribution=None))
-    known = {p.id: p for p in found.prescribed}
+    shared = examine(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
+    known = {p.id: p for p in (*shared, *found.prescribed)}
     findings = {f.rule: f for f in found.findings}
     for name in ids:
         if name not in known:
-            listed = ", ".join(sorted(known)) or "none"
-            raise UsageError(f"This trace has no prescription {name}; there are: {listed}.")
+            raise UsageError(f"This trace has no prescription {name}; there are: {_listed(known)}.")
         p = known[name]
         if p.predicted_step_ns is None:
             raise UsageError(f"{name} changes the recording, not the step: there is nothing to predict.")
@@ -214,23 +208,97 @@ def _whole(t: Tables, title: str, change: Transform) -> _Step:
     return _Step(title, partial(predict, t, effect=Effect(change, change)))
 
 
-def _without(t: Tables, rule: str) -> Transform:
-    known = {name for name, _ in t.claims}
-    if rule not in known:
-        raise UsageError(f"{rule} is no rule of idle time; there are {', '.join(sorted(known))}.")
-    if not len(t.causes.of(rule)):
-        raise UsageError(f"{rule} takes no time in this trace, so it cannot be taken away.")
-    change = remove_cause(t, Finding(rule, "", 0.0), META[rule].cause, 1.0) if rule in META else None
+def _without_sync(t: Tables, capture: Capture, file: str, line: int) -> Transform:
+    if t.device_id < 0:
+        raise UsageError(
+            f"These steps use no device, so nothing at {file}:{line} waits for one. What takes the host's time can "
+            f"be taken away with --without: {_listed(_removable(build_tables(capture, capture.trace)))}."
+        )
+    change = without_syncs_at(t, file, line)
     if change is None:
-        raise UsageError(f"The replay cannot take {rule} away: its cause is not work or waiting of the host.")
+        raise UsageError(f"No wait for the device was recorded at {file}:{line} in the steady steps.")
     return change
 
 
+def _workers(t: Tables, num: int) -> Transform:
+    change = with_workers(t, num)
+    if change is None:
+        raise UsageError(
+            "The steady steps do not wait for a DataLoader, so workers change nothing. What they wait for can be "
+            f"taken away with --without: {_listed(_removable(t))}."
+        )
+    return change
+
+
+def _buckets(t: Tables, size_mb: float) -> Transform:
+    change = with_buckets(t, size_mb)
+    if change is None:
+        raise UsageError(
+            "Buckets of another size cannot be replayed: the trace holds no reductions with recorded sizes, or "
+            "they take far longer than their bytes explain, waiting for other ranks. What takes time here can be "
+            f"taken away with --without: {_listed(_removable(t))}."
+        )
+    return change
+
+
+def _without(t: Tables, rule: str) -> Transform:
+    known = {name for name, _ in t.claims}
+    if rule == WORK and rule in known:
+        raise UsageError(
+            "Operators are the work of the step itself and cannot be taken away; --scale 'addmm=0.5' changes the time "
+            f"of those that a pattern finds. Without them there are: {_listed(_removable(t))}."
+        )
+    if rule not in known:
+        raise UsageError(
+            f"{rule} is no rule of idle time; there are {_listed(known)}. In this trace these take time: "
+            f"{_listed(_removable(t))}."
+        )
+    if not len(t.causes.of(rule)):
+        raise UsageError(
+            f"{rule} takes no time in this trace, so it cannot be taken away; there are: {_listed(_removable(t))}."
+        )
+    change = _removed(t, rule)
+    if change is None:
+        raise UsageError(
+            f"The replay cannot take {rule} away: its cause is not work or waiting of the host. It can take away: "
+            f"{_listed(_removable(t))}."
+        )
+    return change
+
+
+def _removed(t: Tables, rule: str) -> Transform | None:
+    return remove_cause(t, Finding(rule, "", 0.0), META[rule].cause, 1.0) if rule in META else None
+
+
+def _removable(t: Tables) -> list[str]:
+    """Return the rules that take time in this trace and that a replay can take away."""
+    return [name for name, _ in t.claims if len(t.causes.of(name)) and _removed(t, name) is not None]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
 def _scaled(t: Tables, pattern: str, factor: float) -> Transform:
+    if t.device_id < 0:
+        return _scaled_operators(t, pattern, factor)
     tasks = replay_base(t).t.tasks.row
     if not any(re.search(pattern, t.name(int(row))) for row in tasks):
         raise UsageError(f"No kernel in the replayed steps has a name that '{pattern}' finds.")
     return partial(scale_kernels, trace=t.trace, pattern=pattern, factor=factor)
+
+
+def _scaled_operators(t: Tables, pattern: str, factor: float) -> Transform:
+    """Return the change of the operators on the host, with what they call."""
+    part = replay_base(t).t
+    rows = part.in_window(part.calls(re.compile(pattern), Kind.OP))
+    if not len(rows):
+        top = [operator.name for operator in host_operators(part)][:MAX_NAMED]
+        raise UsageError(
+            f"No operator in the replayed steps has a name that '{pattern}' finds; the costliest are: "
+            f"{', '.join(top) or 'none'}."
+        )
+    return partial(scale_host, stretches=part.covering(rows), factor=factor)
 
 
 def _ms(ns: float) -> float:

@@ -54,6 +54,6 @@ def without_syncs_at(t: Tables, file: str, line: int) -> Transform | None:
 
 
 def _same(recorded: str, asked: str) -> bool:
-    """Tell whether a path ends with what was asked for, part by part."""
+    """Return whether a path ends with what was asked for, part by part."""
     parts = asked.replace("\\", "/").removeprefix("./").split("/")
     return recorded.replace("\\", "/").split("/")[-len(parts) :] == parts

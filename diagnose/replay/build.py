@@ -7,19 +7,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.intervals import distinct
 from diagnose.replay.graph import Edge, Graph, usual_delay
 from diagnose.replay.host_events import AWAITED, MARK, Points, find_points, handoffs
 from diagnose.replay.waits import LATE_NS, MARGIN_NS, awaited, inferred_events, recorded_events, room_given
 from diagnose.tables import Tables
-from diagnose.tables.launch_latency import MIN_LATENCY_NS
 from diagnose.tables.device import Tasks
+from diagnose.tables.launch_latency import MIN_LATENCY_NS
 
 __all__ = ["build", "graph_of"]
 
-Index = npt.NDArray[np.intp]
-Columns = tuple[Index, Index, npt.NDArray[np.int8]]
+Columns = tuple[Rows, Rows, npt.NDArray[np.int8]]
 
 
 def graph_of(t: Tables) -> Graph:
@@ -30,7 +29,7 @@ def graph_of(t: Tables) -> Graph:
 class _Nodes(NamedTuple):
     """Root, then points, then tasks, before they are put in order."""
 
-    row: Index
+    row: Rows
     is_task: npt.NDArray[np.bool_]
     lane: Ints
     start: Ints
@@ -89,7 +88,7 @@ def _nodes(t: Tables, points: Points) -> _Nodes:
     )
 
 
-def _segment_starts(nodes: _Nodes, src: Index, dst: Index, kind: npt.NDArray[np.int8], points: Points) -> Ints:
+def _segment_starts(nodes: _Nodes, src: Rows, dst: Rows, kind: npt.NDArray[np.int8], points: Points) -> Ints:
     """Return the starts with those of host segments at the latest point that they follow; a wait has no length."""
     latest = np.full(len(nodes.row), nodes.start[0])
     host = (kind == Edge.THREAD) | (kind == Edge.HANDOFF)
@@ -137,7 +136,7 @@ def _edges(t: Tables, points: Points) -> Columns:
     )
 
 
-def _before_on_stream(tasks: Tasks) -> Index:
+def _before_on_stream(tasks: Tasks) -> Rows:
     """Return, for each task, the one that its stream did before it, -1 for the first.
 
     Nodes of one graph may overlap on a stream; each follows the last one to end before it then.
@@ -149,7 +148,7 @@ def _before_on_stream(tasks: Tasks) -> Index:
     return ahead
 
 
-def _previous(lane: Ints) -> Index:
+def _previous(lane: Ints) -> Rows:
     """Return, for each row, the row before it in the same lane, -1 for the first."""
     found = np.full(len(lane), -1, np.intp)
     order = np.argsort(lane, kind="stable")
@@ -158,7 +157,7 @@ def _previous(lane: Ints) -> Index:
     return found
 
 
-def _launches(points: Points, launch: npt.NDArray[np.int32]) -> tuple[Index, Index]:
+def _launches(points: Points, launch: npt.NDArray[np.int32]) -> tuple[Rows, Rows]:
     """Return (task, point) for each task whose launch lies in the window; one launch may have many tasks."""
     called = np.flatnonzero((points.sort != AWAITED) & (points.row >= 0))
     order = called[np.argsort(points.row[called], kind="stable")]
@@ -169,7 +168,7 @@ def _launches(points: Points, launch: npt.NDArray[np.int32]) -> tuple[Index, Ind
     return np.flatnonzero(inside), order[at[inside]]
 
 
-def _with_roots(src: Index, dst: Index, kind: npt.NDArray[np.int8], num: int) -> Columns:
+def _with_roots(src: Rows, dst: Rows, kind: npt.NDArray[np.int8], num: int) -> Columns:
     """Give every node without a dependency one on the begin of the window."""
     alone = np.ones(num, bool)
     alone[dst] = False
@@ -183,7 +182,7 @@ def _with_roots(src: Index, dst: Index, kind: npt.NDArray[np.int8], num: int) ->
 
 
 def _delays(
-    dst: Index, kind: npt.NDArray[np.int8], slack: npt.NDArray[np.float64], launch_latency: int
+    dst: Rows, kind: npt.NDArray[np.int8], slack: npt.NDArray[np.float64], launch_latency: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Return the delay of each edge and whether it binds.
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Mask, Rows
 from diagnose.model.intervals import Intervals
 from diagnose.replay.graph import Edge, Graph
 from diagnose.replay.transforms import scale_host
 from diagnose.tables import Tables
 
 __all__ = ["CopiesAhead"]
-
-Index = npt.NDArray[np.intp]
-Mask = npt.NDArray[np.bool_]
 
 COPY_LANE = -2  # no stream of a trace has it
 CALL_NS = 10_000  # what queuing a copy from pinned memory takes on the host
@@ -30,7 +28,7 @@ class CopiesAhead:
     """
 
     t: Tables
-    tasks: Index  # rows of Tasks
+    tasks: Rows  # rows of Tasks
     duration_ns: npt.NDArray[np.float64]  # of each copy then
 
     def __call__(self, graph: Graph) -> Graph:
@@ -45,7 +43,7 @@ class CopiesAhead:
         duration[copies], lane[copies] = took, COPY_LANE
         return _served(replace(graph, duration=duration, lane=lane), copies, is_copy, self._steps(graph, copies))
 
-    def _nodes(self, graph: Graph) -> tuple[Index, npt.NDArray[np.float64]]:
+    def _nodes(self, graph: Graph) -> tuple[Rows, npt.NDArray[np.float64]]:
         """Return the copies' nodes in their order, and what each takes."""
         rows = self.t.tasks.row[self.tasks]
         order = np.argsort(rows, kind="stable")
@@ -61,33 +59,22 @@ class CopiesAhead:
         own = np.isin(graph.row[graph.dst], calls) & ~graph.is_task[graph.dst]
         kept = ~(own & (graph.kind == Edge.WAIT))
         delay = np.where(own & (graph.kind == Edge.CALL), np.minimum(graph.delay, CALL_NS), graph.delay)
-        graph = replace(_chosen(graph, kept), delay=delay[kept])
+        graph = replace(graph.with_edges(kept), delay=delay[kept])
         start, end = np.minimum(events.start[calls] + CALL_NS, events.end[calls]), events.end[calls]
         order = np.argsort(start, kind="stable")
         start, end = start[order], np.maximum.accumulate(end[order]) if len(order) else end
         apart = np.maximum(start[1:], end[:-1]) if len(order) else start
         return scale_host(graph, Intervals(np.concatenate([start[:1], apart]), end), 0.0)
 
-    def _steps(self, graph: Graph, copies: Index) -> Index:
+    def _steps(self, graph: Graph, copies: Rows) -> Rows:
         """Return the step in which each copy was queued."""
         began = self.t.trace.events.cause[graph.row[copies]]
         queued = np.where(began >= 0, self.t.trace.events.start[np.maximum(began, 0)], graph.start[copies])
         return np.searchsorted(self.t.steps.end, queued, side="left").astype(np.intp)
 
 
-def _chosen(graph: Graph, kept: Mask) -> Graph:
-    return replace(
-        graph,
-        src=graph.src[kept],
-        dst=graph.dst[kept],
-        kind=graph.kind[kept],
-        delay=graph.delay[kept],
-        binding=graph.binding[kept],
-    )
-
-
-def _with_edges(
-    graph: Graph, src: Index, dst: Index, kind: Edge, delay: npt.NDArray[np.float64] | None = None
+def _adding_edges(
+    graph: Graph, src: Rows, dst: Rows, kind: Edge, delay: npt.NDArray[np.float64] | None = None
 ) -> Graph:
     none = np.zeros(len(src))
     return replace(
@@ -129,10 +116,10 @@ def _without_copies(graph: Graph, is_copy: Mask) -> Graph:
         source, copy = graph.src[edge], graph.dst[edge]
         late[copy] = graph.delay[edge] + (late[source] if is_copy[source] else 0.0)
     delay = np.concatenate([graph.delay[bypass] + late[graph.src[bypass]], np.zeros(len(awaited))])
-    return _with_edges(_chosen(graph, kept), src, dst, Edge.STREAM, delay)
+    return _adding_edges(graph.with_edges(kept), src, dst, Edge.STREAM, delay)
 
 
-def _served(graph: Graph, copies: Index, is_copy: Mask, step: Index) -> Graph:
+def _served(graph: Graph, copies: Rows, is_copy: Mask, step: Rows) -> Graph:
     """Return the graph in which what used a copy waits for the one of the step before, and copies run in order."""
     place = np.full(len(graph), -1, np.intp)
     place[copies] = np.arange(len(copies))
@@ -145,4 +132,4 @@ def _served(graph: Graph, copies: Index, is_copy: Mask, step: Index) -> Graph:
     src[use] = copies[np.maximum(serving, 0)]
     kept = np.ones(len(src), bool)
     kept[use[serving < 0]] = False
-    return _with_edges(_chosen(replace(graph, src=src), kept), copies[:-1], copies[1:], Edge.STREAM)
+    return _adding_edges(replace(graph, src=src).with_edges(kept), copies[:-1], copies[1:], Edge.STREAM)

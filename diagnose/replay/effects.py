@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
 from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.replay.base import replay_base
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.remove_cause import remove_cause
-from diagnose.replay.transforms import scale_host, shorten_tasks
+from diagnose.replay.transforms import scale_host, scale_pauses, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.host_work import waits_for_workers
 
-__all__ = ["Effect", "Floats", "effect_of_share", "effect_of_tasks", "limit_of"]
-
-Floats: TypeAlias = npt.NDArray[np.float64]
+__all__ = ["Effect", "effect_of_share", "effect_of_tasks", "limit_of"]
 
 
 class Effect(NamedTuple):
@@ -67,28 +66,31 @@ def effect_of_tasks(  # noqa: PLR0913  # each says something else
     *,
     host: Intervals | None = None,
     host_left: tuple[float, float] = (1.0, 1.0),
+    pauses_left: tuple[float, float] = (1.0, 1.0),
     frees_host: bool = False,
 ) -> Effect:
     """Return the effect of tasks that take so much less, ns each, at least and at most.
 
     ``host_left`` is what stays, at least and at most saved, of the host's work in ``host``; None stands for the time
-    that the finding names. ``frees_host`` is that of ``limit_of``.
+    that the finding names. ``pauses_left`` is the same of the pauses before the tasks on their streams: a kernel that
+    is no longer launched leaves none. ``frees_host`` is that of ``limit_of``.
     """
     order = np.argsort(t.tasks.row[tasks], kind="stable")
     rows = t.tasks.row[tasks][order]
     of = t.causes.of(finding.rule)
     pieces = Intervals(t.causes.start[of], t.causes.end[of]) if host is None else host
 
-    def transform(less: Floats, factor: float) -> Transform:
-        def both(graph: Graph) -> Graph:
-            shorter = shorten_tasks(graph, rows, less[order]) if len(rows) else graph
-            return scale_host(shorter, pieces, factor) if factor < 1 and len(pieces.start) else shorter
+    def transform(less: Floats, host_factor: float, pause_factor: float) -> Transform:
+        def all_three(graph: Graph) -> Graph:
+            if len(rows):
+                graph = scale_pauses(shorten_tasks(graph, rows, less[order]), rows, pause_factor)
+            return scale_host(graph, pieces, host_factor) if host_factor < 1 and len(pieces.start) else graph
 
-        return both
+        return all_three
 
     return Effect(
-        transform(spared[0], host_left[0]),
-        transform(spared[1], host_left[1]),
+        transform(spared[0], host_left[0], pauses_left[0]),
+        transform(spared[1], host_left[1], pauses_left[1]),
         limit_of(t, finding, frees_host=frees_host),
         assumption,
     )

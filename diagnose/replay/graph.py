@@ -8,18 +8,16 @@ blocking call's end is never stored: it follows from what the call waits for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints
+from diagnose.model.arrays import Ints, Mask, Rows
 
 __all__ = ["Edge", "Graph", "Times", "Transform", "usual_delay"]
-
-Index = npt.NDArray[np.intp]
 
 MIDDLE = (0.1, 0.9)  # of the delays of a kind: those between count as usual
 
@@ -43,24 +41,35 @@ class Edge(IntEnum):
 class Graph:
     """Nodes in an order in which every edge points forward; node 0 is the begin of the window. Times in ns."""
 
-    row: Index  # row of Trace.events: the task, or the call at the point that ends a segment; -1 for marks
+    row: Rows  # row of Trace.events: the task, or the call at the point that ends a segment; -1 for marks
     is_task: npt.NDArray[np.bool_]
     api: npt.NDArray[np.int32]  # of a point at a call: the row of Trace.names; -1 else
     lane: Ints  # stream of a task, thread of a segment
     start: Ints  # measured
     end: Ints  # measured
     duration: npt.NDArray[np.float64]
-    src: Index
-    dst: Index
+    src: Rows
+    dst: Rows
     kind: npt.NDArray[np.int8]  # an Edge
     delay: npt.NDArray[np.float64]  # what passes on an edge beyond its order, measured: launch latency and the like
-    marks: Index  # the node at which each step ends on the host, in time order
+    marks: Rows  # the node at which each step ends on the host, in time order
     binding: npt.NDArray[np.bool_]  # the edge that the measured start followed, one a node
     dropped: int = 0  # dependencies that contradict the measured times, as skewed clocks make them
 
     def __len__(self) -> int:
         """Return the number of nodes."""
         return len(self.row)
+
+    def with_edges(self, kept: Mask) -> Graph:
+        """Return the graph with these of its edges only."""
+        return replace(
+            self,
+            src=self.src[kept],
+            dst=self.dst[kept],
+            kind=self.kind[kept],
+            delay=self.delay[kept],
+            binding=self.binding[kept],
+        )
 
 
 Transform: TypeAlias = Callable[[Graph], Graph]

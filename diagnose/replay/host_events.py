@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind
+from diagnose.model.arrays import Ints, Rows
+from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
@@ -15,7 +16,6 @@ from diagnose.tables.syncs import blocking_calls
 
 __all__ = ["AWAITED", "CALLED", "MARK", "Points", "find_points", "handoffs"]
 
-Index = npt.NDArray[np.intp]
 
 CALLED, AWAITED, MARK = 0, 1, 2
 
@@ -25,7 +25,7 @@ class Points(NamedTuple):
 
     time: Ints
     thread: Ints
-    row: Index  # the call; -1 for a mark
+    row: Rows  # the call; -1 for a mark
     sort: npt.NDArray[np.int8]  # CALLED: begin of a launch or a blocking call; AWAITED: end of a blocking call; MARK
 
 
@@ -47,7 +47,7 @@ def find_points(t: Tables) -> Points:
     return Points(time[order], thread[order].astype(np.int64), row[order], sort[order])
 
 
-def handoffs(t: Tables, points: Points) -> Index:
+def handoffs(t: Tables, points: Points) -> Rows:
     """Return, for each point, the point of another thread that it follows, -1 for none.
 
     A thread follows another one where it was in no operator and no call when the other one reached its last point

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import Intervals, covered, union
+from diagnose.model.intervals import Intervals, covered, distinct, union
 from diagnose.model.rules import HOST_WORK, Cause
 from diagnose.replay.graph import Graph, Transform
-from diagnose.replay.transforms import drop_waits, scale_host, shorten_pauses, shorten_tasks
+from diagnose.replay.transforms import drop_waits, scale_host, shorten_calls, shorten_pauses, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.host_work import host_work
 from diagnose.tables.syncs import RETURN_NS, blocking_calls
 
 __all__ = ["remove_cause", "syncs_before"]
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> Transform | None:
@@ -63,17 +62,33 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
 
 
 def _of_exposed(t: Tables, cause: Cause, pieces: Intervals, fraction: float) -> Transform:
+    """Return the change of exposed collectives or copies; the call that stages a copy gets shorter with it."""
     communicates = cause == "collective"
     mine = t.tasks.is_collective if communicates else t.tasks.is_copy
     exposed = t.occupancy.exposed_communication if communicates else t.occupancy.exposed_copy
     alone = covered(exposed, t.tasks.start[mine], t.tasks.end[mine])
     rows, less = _sorted(t.tasks.row[mine], fraction * alone)
+    if communicates:
+        return partial(shorten_tasks, rows=rows, less=less)
+    calls, share = _calls_of(t, np.flatnonzero(mine), alone / np.maximum(t.tasks.end - t.tasks.start, 1)[mine])
+    start, end = t.trace.events.start[calls], t.trace.events.end[calls]
+    stretches = union(pieces, union((start, start + (share * (end - start)).astype(np.int64))))
 
     def transform(graph: Graph) -> Graph:
         shorter = shorten_tasks(graph, rows, less) if len(rows) else graph
-        return scale_host(shorter, pieces, 1 - fraction) if len(pieces.start) and not communicates else shorter
+        shorter = shorten_calls(shorter, calls, fraction * share) if len(calls) else shorter
+        return scale_host(shorter, stretches, 1 - fraction) if len(stretches.start) else shorter
 
     return transform
+
+
+def _calls_of(t: Tables, tasks: npt.NDArray[np.intp], share: Floats) -> tuple[npt.NDArray[np.intp], Floats]:
+    """Return the calls that queued the tasks, sorted, and the largest share of a task of each."""
+    launch = t.tasks.launch[tasks]
+    calls = distinct(launch[launch >= 0]).astype(np.intp)
+    largest = np.zeros(len(calls))
+    np.maximum.at(largest, np.searchsorted(calls, launch[launch >= 0]), share[launch >= 0])
+    return calls, largest
 
 
 def _of_kernels(t: Tables, finding: Finding, fraction: float) -> Transform | None:

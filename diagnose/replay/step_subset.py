@@ -7,8 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.tables import Rows, Tables
+from diagnose.tables import Tables
 from diagnose.tables.device import Tasks
 from diagnose.tables.host import Layers
 from diagnose.tables.names import Pattern

@@ -8,17 +8,23 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, covered, distinct
 from diagnose.replay.graph import Edge, Graph, usual_delay
 
-Index = npt.NDArray[np.intp]
-Floats = npt.NDArray[np.float64]
-
 MIN_KNOWN = 5  # delays of an API, for a usual one
 MAX_LEFT_OUT = 50  # of more delays one is a fiftieth of the mean at most
 
-__all__ = ["drop_waits", "scale_host", "scale_kernels", "shorten_pauses", "shorten_tasks", "typical_delays"]
+__all__ = [
+    "drop_waits",
+    "scale_host",
+    "scale_kernels",
+    "shorten_calls",
+    "shorten_pauses",
+    "shorten_tasks",
+    "typical_delays",
+]
 
 
 def scale_kernels(graph: Graph, trace: Trace, pattern: str, factor: float) -> Graph:
@@ -35,15 +41,7 @@ def scale_kernels(graph: Graph, trace: Trace, pattern: str, factor: float) -> Gr
 def drop_waits(graph: Graph, calls: npt.NDArray[np.intp]) -> Graph:
     """Let the given blocking calls return without waiting for the device; they cost what such a call costs."""
     gone = (graph.kind == Edge.WAIT) & np.isin(graph.row[graph.dst], calls)
-    kept = ~gone
-    return replace(
-        graph,
-        src=graph.src[kept],
-        dst=graph.dst[kept],
-        kind=graph.kind[kept],
-        delay=graph.delay[kept],
-        binding=graph.binding[kept],
-    )
+    return graph.with_edges(~gone)
 
 
 def scale_host(graph: Graph, stretches: Intervals, factor: float) -> Graph:
@@ -79,7 +77,7 @@ def typical_delays(graph: Graph, held_out_from: int | None = None) -> Graph:
     return replace(graph, delay=delay)
 
 
-def _replace_delays(graph: Graph, delay: Floats, edges: Index, known: Index, kind: Edge) -> None:
+def _replace_delays(graph: Graph, delay: Floats, edges: Rows, known: Rows, kind: Edge) -> None:
     """Give each edge the usual delay of the known ones without itself; of many one makes no difference."""
     seen = graph.delay[known]
     floor = -np.inf if kind == Edge.ROOM else 0.0  # what gets room starts before the kernel that gave it ends
@@ -98,6 +96,20 @@ def shorten_tasks(graph: Graph, rows: npt.NDArray[np.intp], less: npt.NDArray[np
     duration = graph.duration.copy()
     duration[tasks[hit]] = np.maximum(duration[tasks[hit]] - less[at[hit]], 0.0)
     return replace(graph, duration=duration)
+
+
+def scale_pauses(graph: Graph, rows: Rows, factor: float) -> Graph:
+    """Make the pauses on a stream before the tasks of the given rows of the trace take ``factor`` of their time."""
+    before = graph.is_task[graph.dst] & (graph.kind == Edge.STREAM)
+    hit = before & np.isin(graph.row[graph.dst], rows)
+    return replace(graph, delay=np.where(hit, graph.delay * factor, graph.delay))
+
+
+def shorten_calls(graph: Graph, calls: Rows, share: Floats) -> Graph:
+    """Take a share of what each of the blocking calls (rows of the trace, sorted) costs beside what it waits for."""
+    at = np.minimum(np.searchsorted(calls, graph.row[graph.dst]), len(calls) - 1)
+    hit = (graph.kind == Edge.CALL) & (calls[at] == graph.row[graph.dst])
+    return replace(graph, delay=np.where(hit, graph.delay * (1 - share[at]), graph.delay))
 
 
 def shorten_pauses(graph: Graph, pauses: Intervals, fraction: float) -> Graph:

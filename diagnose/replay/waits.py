@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.model.events import Ints, Kind
+from diagnose.model.arrays import Ints, Rows
+from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
 from diagnose.replay.host_events import AWAITED, Points
 from diagnose.tables import Tables
@@ -20,7 +20,6 @@ from diagnose.tables.names import rows_of
 
 __all__ = ["LATE_NS", "MARGIN_NS", "awaited", "inferred_events", "recorded_events", "room_given"]
 
-Index = npt.NDArray[np.intp]
 Pairs = tuple[list[int], list[int]]
 
 MARGIN_NS = 2_000  # the clocks of host and device agree to about a microsecond
@@ -42,7 +41,7 @@ class _Lanes:
         tasks = t.tasks
         begun = np.where(tasks.launch >= 0, t.trace.events.start[tasks.launch], tasks.start)
         self.end = tasks.end
-        self.task: dict[int, Index] = {}
+        self.task: dict[int, Rows] = {}
         self.begun: dict[int, Ints] = {}
         for stream in distinct(tasks.stream).tolist():
             mine = np.flatnonzero(tasks.stream == stream)
@@ -118,7 +117,7 @@ def recorded_events(t: Tables) -> Pairs:
     return sources, targets
 
 
-def inferred_events(t: Tables, late: Index, allowed: Ints) -> tuple[Index, Index]:
+def inferred_events(t: Tables, late: Rows, allowed: Ints) -> tuple[Rows, Rows]:
     """Return (task, task) where a late task began right when one of another stream ended.
 
     ``allowed`` is when its own stream and its launch would have let each task begin.
@@ -138,7 +137,7 @@ def inferred_events(t: Tables, late: Index, allowed: Ints) -> tuple[Index, Index
     return np.array(sources, np.intp), np.array(targets, np.intp)
 
 
-def room_given(t: Tables, late: Index) -> tuple[Index, Index]:
+def room_given(t: Tables, late: Rows) -> tuple[Rows, Rows]:
     """Return (kernel, task) where a late task began in the last wave of a kernel that filled the device."""
     tasks = t.tasks
     grid = t.trace.events.grid[tasks.row]

@@ -22,7 +22,7 @@ from diagnose.tables.launch_latency import launch_latency
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.steps import Steps, find_steps
 
-__all__ = ["Claim", "Mask", "Rows", "Tables", "shared_table"]
+__all__ = ["Claim", "Tables", "shared_table"]
 
 Claim: TypeAlias = "Callable[[Tables, Intervals], Intervals]"
 

@@ -11,15 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
 from diagnose.tables import Tables, shared_table
 
 __all__ = ["LIGHT", "PHASES", "Stall", "Variation", "lines_in", "phase_shares", "phase_steps", "stalls", "variation"]
-
-Floats = npt.NDArray[np.float64]
 
 PHASES = ("training", "loading", "evaluation", "rollout", "inference", "checkpoint", "other")
 """What a step's time goes into; the first is what is left, and is inference where nothing is trained."""
@@ -195,7 +192,8 @@ def _by_size(rows: Rows, ratio: Floats, usable: Mask) -> list[Rows]:
 
 def _period(rows: Rows, usable: Mask) -> int:
     """Return the distance at which steps recur, 0 where they do not: nearly all distances are multiples of it, and
-    nearly all steps where one is expected are among them."""
+    nearly all steps where one is expected are among them.
+    """
     distances = np.diff(rows)
     for period in sorted(set(distances.tolist())):
         if period < 2 or (distances % period == 0).mean() < MIN_REGULAR:

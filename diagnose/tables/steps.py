@@ -2,9 +2,9 @@
 
 With step marks a step runs from its `ProfilerStep#n` mark to the next one, and the window reaches to the end of
 the last step or of the last device task that it launched, whichever is later: the device runs behind the host, and
-what it still has to do belongs to the step. By the same token it begins, where the device was behind the host from the
-start, when the device was done with what came before. Without marks the window runs from the first launch or device task to
-the end of the last one, and counts as one step.
+what it still has to do belongs to the step. By the same token it begins, where the device was behind the host from
+the start, when the device was done with what came before. Without marks the window runs from the first launch or device
+task to the end of the last one, and counts as one step.
 """
 
 from __future__ import annotations
@@ -144,21 +144,18 @@ def _after_earlier_work(trace: Trace, tasks: Rows, mine: Rows, start: int) -> in
     their end it does too, and that part of the window would count twice.
     """
     events = trace.events
-    linked = mine[events.cause[mine] >= 0]
-    num = int(events.stream[tasks].max(initial=0)) + 1
-    first = np.full(num, -1, np.int64)  # of each stream: when the first task of the steps began
-    in_turn = linked[np.argsort(-events.start[linked], kind="stable")]
-    first[events.stream[in_turn]] = events.start[in_turn]
-    launched = events.cause[tasks]
-    is_earlier = np.where(
-        launched >= 0, events.start[launched] < start, events.start[tasks] < first[events.stream[tasks]]
-    )
-    earlier, own = tasks[is_earlier], tasks[~is_earlier]
-    done = np.full(num, start, np.int64)
-    np.maximum.at(done, events.stream[earlier], events.end[earlier])
-    if not (events.start[events.cause[linked]] < done[events.stream[linked]]).any():
+    linked = events.cause[tasks] >= 0
+    launched = np.where(linked, events.start[events.cause[tasks]], 0)
+    streams, stream = np.unique(events.stream[tasks], return_inverse=True)
+    own = np.isin(tasks, mine) & linked
+    first = np.full(len(streams), -1, np.int64)  # of each stream: when the first task of the steps began
+    first[stream[own][::-1]] = events.start[tasks[own]][::-1]
+    earlier = np.where(linked, launched < start, events.start[tasks] < first[stream])
+    done = np.full(len(streams), start, np.int64)
+    np.maximum.at(done, stream[earlier], events.end[tasks[earlier]])
+    if not (launched[own] < done[stream[own]]).any():
         return start
-    return max(start, min(int(done.max()), int(events.start[own].min())))
+    return max(start, min(int(done.max()), int(events.start[tasks[~earlier]].min())))
 
 
 def _after_cropped_work(trace: Trace, tasks: Rows, window: tuple[int, int]) -> int | None:

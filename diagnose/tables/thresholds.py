@@ -30,9 +30,10 @@ class Thresholds:
     naming_share: float = 0.01
     answering_share: float = 0.02
     known_share: float = 0.1
-    # Of what a step without the largest cause saves: what one without another cause must save to answer in its place.
-    # Two replays of one step differ by their errors, of a few percent of the step; pairs where the answer was the
-    # smaller cause lie at 1.6 and more.
+    # Of what a step without the largest cause saves: what one without another cause must save to answer in its place,
+    # and what it must save where recording makes that cause longer. Replays miss by a few percent. Where recording made
+    # a cause longer than it is, it lay at 1.4 at most; where it was the answer, at 1.6 and more.
+    distinct_factor: float = 1.1
     clear_factor: float = 1.5
     # Of the largest cause: another one of at least this size answers where recording makes the largest longer, if it
     # recurs in this share of the steps. Pairs of that kind lie at 0.85 to 0.92 where the smaller one was the cause, and

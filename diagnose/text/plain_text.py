@@ -7,13 +7,18 @@ becomes visible.
 
 from __future__ import annotations
 
+import shutil
 import unicodedata
 
-__all__ = ["MAX_LINE", "clean", "middle", "one_line"]
+__all__ = ["MAX_LINE", "MAX_WIDTH", "MIN_WIDTH", "clean", "columns", "in_encoding", "middle", "one_line"]
+
+MIN_WIDTH, MAX_WIDTH = 60, 100  # columns: narrower, columns of numbers no longer fit; wider is harder to read
 
 MAX_LINE = 1000  # characters of a line; lines of source and kernels' full names are shorter, and no reader reads more
 # Control characters (C0, C1, DEL), formats (direction marks, joiners, zero-width, byte order mark), halves of surrogate
 # pairs, and the separators of lines and paragraphs. Python calls none of them printable.
+# One character for one, so that columns stay where they are.
+_DRAWN = dict(zip("█▓▒░·▁▂▃▄▅▆▇▏▎▍▌▋▊▉×−–—…µ→│≥≤’‘“”\u00a0", "#=-.,_.:-=+*--=====x---~u>|><''\"\" ", strict=True))
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
@@ -33,6 +38,29 @@ def one_line(text: str) -> str:
     if len(text) <= MAX_LINE and text.isprintable():
         return text
     return middle(" ".join(filter(None, map(str.strip, clean(text).split("\n")))), MAX_LINE)
+
+
+def columns() -> int:
+    """Return how wide text for standard output is: as COLUMNS or the terminal has it, from 60 to 100 columns."""
+    return min(max(shutil.get_terminal_size((MAX_WIDTH, 0)).columns, MIN_WIDTH), MAX_WIDTH)
+
+
+def in_encoding(text: str, encoding: str | None) -> str:
+    """Return the text with what the encoding does not have drawn in ASCII: bars, blocks, signs."""
+    encoding = encoding or "ascii"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(char if _has(encoding, char) else _DRAWN.get(char, "?") for char in text)
+    return text
+
+
+def _has(encoding: str, char: str) -> bool:
+    try:
+        char.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def middle(text: str, limit: int) -> str:

@@ -119,7 +119,7 @@ class _Text:
         while True:
             try:
                 value, length = _SCANNER.raw_decode(self.text[at : at + width])
-            except json.JSONDecodeError as error:  # noqa: PERF203  # a longer piece may succeed
+            except json.JSONDecodeError as error:  # a longer piece may succeed
                 self._effort -= error.pos
                 if at + width >= len(self.text) or not _runs_out(error):
                     raise _UnreadableError(at + error.pos, runs_out=_runs_out(error)) from None

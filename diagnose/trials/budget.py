@@ -56,7 +56,7 @@ class Budget:
         return self.left - kept_s
 
     def records(self, best: Sequence[str], notes: list[str]) -> bool:
-        """Say whether the best changes are recorded at the end; where only time forbids it, a note says so."""
+        """Return whether the best changes are recorded at the end; where only time forbids it, a note states so."""
         has_time = self.left > 0 and self.left >= self._recording_s
         if best and not has_time:
             notes.append(_NO_TIME_AFTER)

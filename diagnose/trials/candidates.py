@@ -29,7 +29,7 @@ class Candidate:
 def candidates(diagnosis: Diagnosis, asked: Sequence[str]) -> tuple[Candidate, ...]:
     """Return what to run: the ids asked for, or without any every prescription that can be applied from outside.
 
-    What is predicted to save most comes first, so that a short budget is spent on it; then what nothing was predicted of.
+    What is predicted to save most comes first, so that a short budget is spent on it; then the rest.
     """
     prescribed = {p.id: p for p in diagnosis.prescriptions}
     has_gpu = diagnosis.queue is not None

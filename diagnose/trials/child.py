@@ -23,8 +23,8 @@ from diagnose.capture.steps.listener import Listener
 from diagnose.changes import patch_of
 from diagnose.changes.common.patching import CannotApply, Log, Undo
 from diagnose.errors import DiagnoseError
-from diagnose.trials.sentences import told
-from diagnose.trials.spec import MIN_MEDIAN_STEPS, Order, Run
+from diagnose.trials.sentences import error_text
+from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialRequest, TrialResult
 from diagnose.trials.timing import StepTimer
 from diagnose.trials.watching import Numbers, PeakMemory, seed_everything
 
@@ -33,7 +33,7 @@ __all__ = ["main"]
 
 def main() -> NoReturn:
     """Carry the order out, write the result, and leave without waiting for the script's threads."""
-    order = Order.read(Path(sys.argv[1]))
+    order = TrialRequest.read(Path(sys.argv[1]))
     module = sys.argv[2] == "-m"
     script = sys.argv[3:] if module else sys.argv[2:]
     seed_everything(order.seed, when_imported)
@@ -42,7 +42,7 @@ def main() -> NoReturn:
     try:
         run = _trace(order, script, module=module) if order.capture else _measure(order, script, module=module)
     except DiagnoseError as error:
-        run = Run(failure=str(error), exit_code=error.exit_code)
+        run = TrialResult(failure=str(error), exit_code=error.exit_code)
     finally:
         for one in reversed(undo):
             one()
@@ -53,7 +53,7 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def _patch(order: Order, log: Log) -> list[Undo]:
+def _patch(order: TrialRequest, log: Log) -> list[Undo]:
     """Install the patches once torch is imported; return what undoes them."""
     undo: list[Undo] = []
 
@@ -72,15 +72,15 @@ def _patch(order: Order, log: Log) -> list[Undo]:
     return undo
 
 
-def _trace(order: Order, script: Sequence[str], *, module: bool) -> Run:
+def _trace(order: TrialRequest, script: Sequence[str], *, module: bool) -> TrialResult:
     options = CaptureOptions(output=Path(order.capture), steps=order.capture_steps, force=True, quiet=True)
     if order.capture_s is not None:
         options = replace(options, max_seconds=min(options.max_seconds, order.capture_s))
     result = trace_script(script, options, module=module)
-    return Run(ended=result.info.ended, exit_code=result.exit_code)
+    return TrialResult(ended=result.info.ended, exit_code=result.exit_code)
 
 
-def _measure(order: Order, script: Sequence[str], *, module: bool) -> Run:
+def _measure(order: TrialRequest, script: Sequence[str], *, module: bool) -> TrialResult:
     check_script(script, module=module)
     silence_kineto()
     numbers, memory = Numbers(), PeakMemory()
@@ -109,10 +109,12 @@ def _measure(order: Order, script: Sequence[str], *, module: bool) -> Run:
     return run
 
 
-def _result(order: Order, outcome: Outcome, timer: StepTimer, numbers: Numbers, memory: PeakMemory) -> Run:
+def _result(
+    order: TrialRequest, outcome: Outcome, timer: StepTimer, numbers: Numbers, memory: PeakMemory
+) -> TrialResult:
     step_ns = timer.step_ns()
     failure = _why_nothing(order, outcome, timer, len(step_ns))
-    return Run(
+    return TrialResult(
         step_ns=() if failure else step_ns,
         losses=numbers.losses,
         grad_norms=numbers.grad_norms,
@@ -127,19 +129,19 @@ def _result(order: Order, outcome: Outcome, timer: StepTimer, numbers: Numbers, 
     )
 
 
-def _why_nothing(order: Order, outcome: Outcome, timer: StepTimer, timed: int) -> str:
+def _why_nothing(order: TrialRequest, outcome: Outcome, timer: StepTimer, timed: int) -> str:
     """Return why there is nothing to compare, "" where there is; a change under which the script raises has failed."""
     error = outcome.error
     if isinstance(error, CannotApply):
         return str(error)
     if outcome.ended == "raised" and error is not None and (order.ids or timed < MIN_MEDIAN_STEPS):
-        return f"The script raised {told(error)}."
+        return f"The script raised {error_text(error)}."
     if timed >= MIN_MEDIAN_STEPS:
         return ""
     return f"The script ended after {timer.num_steps} steps that could be timed; it must run for more to be measured."
 
 
-def _write(order: Order, run: Run) -> None:
+def _write(order: TrialRequest, run: TrialResult) -> None:
     rank, size = rank_and_size()
     path = Path(order.result if size == 1 or rank == 0 else f"{order.result}.rank{rank}")
     partial = path.with_name(path.name + ".partial")

@@ -58,7 +58,7 @@ class CopyPlan:
 
     @property
     def is_large(self) -> bool:
-        """Tell whether copying takes long enough to be announced."""
+        """Return whether copying takes long enough to be announced."""
         return self.num_bytes > ANNOUNCED_BYTES or self.num_files > ANNOUNCED_FILES
 
     @property
@@ -70,7 +70,7 @@ class CopyPlan:
 
 
 def is_environment(path: Path) -> bool:
-    """Tell whether the folder holds installed packages: a virtual environment of Python or node."""
+    """Return whether the folder holds installed packages: a virtual environment of Python or node."""
     return path.name in ENVIRONMENTS or any((path / mark).exists() for mark in ENVIRONMENT_MARKS)
 
 

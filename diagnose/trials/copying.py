@@ -45,7 +45,7 @@ def clone_data(reading: int, writing: int) -> bool:
 
 
 def shares_blocks(source: str, folder: Path) -> bool:
-    """Tell whether copies of ``source`` in ``folder`` take no space until they are written."""
+    """Return whether copies of ``source`` in ``folder`` take no space until they are written."""
     probe = folder / ".reflink-probe"
     try:
         with _opened(source) as reading:

@@ -21,8 +21,8 @@ from diagnose.capture.steps.hooks import shut_workers
 from diagnose.changes import patch_of
 from diagnose.changes.common.patching import Log, replace_attribute
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
-from diagnose.trials.sentences import told
-from diagnose.trials.spec import MIN_MEDIAN_STEPS, Run
+from diagnose.trials.sentences import error_text
+from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialResult
 from diagnose.trials.timing import StepTimer
 from diagnose.trials.watching import DevicePeak, Numbers, Returned
 
@@ -46,7 +46,7 @@ class InProcess:
     error: BaseException | None = None
     first_losses: set[float] = field(default_factory=set)  # of the unchanged runs: one, if they start alike
 
-    def time(self, ids: Sequence[str], *, timeout_s: float) -> Run:
+    def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
         """Make the step function with patches and return what was measured; a failure is a result too."""
         began, log = time.monotonic(), Log()
         self.error = None
@@ -54,7 +54,7 @@ class InProcess:
             with self.patched(ids, log):
                 run = self._measured(began + timeout_s)
         except DiagnoseError as error:
-            run = Run(failure=str(error))
+            run = TrialResult(failure=str(error))
             self.error = error.__cause__
         if not ids and run.losses:
             self.first_losses.add(run.losses[0])
@@ -88,7 +88,7 @@ class InProcess:
         except DiagnoseError:
             raise
         except Exception as error:
-            raise CaptureError(f"The factory raised {told(error)}.") from error
+            raise CaptureError(f"The factory raised {error_text(error)}.") from error
         if not callable(step):
             raise CaptureError(
                 f"The factory returned {type(step).__name__}, which cannot be called; "
@@ -96,7 +96,7 @@ class InProcess:
             )
         return functools.partial(_guarded, step)
 
-    def _measured(self, deadline: float) -> Run:
+    def _measured(self, deadline: float) -> TrialResult:
         silence_kineto()
         numbers, memory, returned = Numbers(), DevicePeak(), Returned()
         timer = StepTimer(self.warm_up, self.timed, alone=True, timing_begins=memory.start)
@@ -108,7 +108,7 @@ class InProcess:
         step_ns = timer.step_ns()
         if len(step_ns) < MIN_MEDIAN_STEPS:
             raise CaptureError(_why_nothing(timer.num_steps, ended=finished))
-        return Run(
+        return TrialResult(
             step_ns=step_ns,
             losses=returned.losses or numbers.losses,
             grad_norms=numbers.grad_norms,
@@ -130,7 +130,7 @@ def _steps(step: StepFn, timer: StepTimer, returned: Returned, deadline: float) 
         except _ExhaustedError:
             return True
         timer.boundary()
-        returned.hear(value)
+        returned.take(value)
     return False
 
 
@@ -156,7 +156,7 @@ def _guarded(step: StepFn) -> object:
     except StopIteration as error:
         raise _ExhaustedError("The step function raised StopIteration: let it begin its data again.") from error
     except Exception as error:
-        raise CaptureError(f"The step function raised {told(error)}.") from error
+        raise CaptureError(f"The step function raised {error_text(error)}.") from error
 
 
 def _install(name: str, log: Log, arguments: Mapping[str, Any]) -> Callable[[], None]:
@@ -168,7 +168,7 @@ def _install(name: str, log: Log, arguments: Mapping[str, Any]) -> Callable[[], 
     except DiagnoseError:
         raise
     except Exception as error:
-        raise CaptureError(f"{name} could not be applied: {told(error)}.") from error
+        raise CaptureError(f"{name} could not be applied: {error_text(error)}.") from error
 
 
 def _clean_up() -> None:

@@ -76,7 +76,7 @@ class _Autocast(cst.CSTTransformer):
         )
 
     def _calls_model(self, node: cst.CSTNode) -> bool:
-        """Say whether the node calls the model, or hands it to a function that may."""
+        """Return whether the node calls the model, or hands it to a function that may."""
         for call in _calls(node):
             method = isinstance(call.func, cst.Attribute) and self._is_model(call.func.value)
             if self._is_model(call.func) or (not method and any(self._is_model(arg.value) for arg in call.args)):
@@ -206,5 +206,5 @@ class _Threads(cst.CSTTransformer):
 
 
 def imports_torch(tree: cst.Module) -> bool:
-    """Say whether the script calls torch by its own name."""
+    """Return whether the script calls torch by its own name."""
     return "import torch\n" in tree.code or "import torch," in tree.code

@@ -1,8 +1,8 @@
 """Lets a run write to its own folders only, by Landlock of Linux: the user's files can be read and nothing more.
 
 What a run may write to: the copy of the working folder and the folder of its results, temporary folders, devices, and
-the caches of tools (hidden folders of the home, and those that the environment names). Landlock takes back no right on a
-folder below one that has it, so a folder that may be written and holds the project is given entry by entry.
+the caches of tools (hidden folders of the home, and those that the environment names). Landlock takes back no right on
+a folder below one that has it, so a folder that may be written and holds the project is given entry by entry.
 
 It imports the standard library only, since the guard of every run does the restricting.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import struct
 import sys
 import tempfile
@@ -20,12 +21,27 @@ from pathlib import Path
 __all__ = ["can_restrict", "restrict", "writable_places"]
 
 MIN_ABI = 2  # of Linux 5.19; the first one forbids to move a file from one folder to another
-SHARED = ("/tmp", "/var/tmp", "/dev", "/proc", "/run")  # noqa: S108  # places, no names of files
+SHARED = ("/tmp", "/var/tmp", "/dev", "/proc", "/run")
 CACHES = (
-    "CUDA_CACHE_PATH CUDA_MPS_LOG_DIRECTORY CUDA_MPS_PIPE_DIRECTORY HF_DATASETS_CACHE HF_HOME HF_HUB_CACHE MPLCONFIGDIR "
-    "NUMBA_CACHE_DIR TORCH_EXTENSIONS_DIR TORCH_HOME TORCHINDUCTOR_CACHE_DIR TRANSFORMERS_CACHE TRITON_CACHE_DIR "
-    "XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_RUNTIME_DIR XDG_STATE_HOME"
-).split()
+    "CUDA_CACHE_PATH",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "HF_DATASETS_CACHE",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "MPLCONFIGDIR",
+    "NUMBA_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR",
+    "TORCH_HOME",
+    "TRANSFORMERS_CACHE",
+    "TRITON_CACHE_DIR",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_RUNTIME_DIR",
+    "XDG_STATE_HOME",
+)  # variables of the environment that name folders
 
 # of linux/landlock.h; the numbers of the calls are the same on every architecture that torch runs on
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
@@ -37,7 +53,7 @@ ABI_WITH_TRUNCATE = 3
 
 
 def can_restrict() -> bool:
-    """Tell whether this system can restrict a run."""
+    """Return whether this system can restrict a run."""
     return _abi() >= MIN_ABI
 
 
@@ -46,11 +62,11 @@ def writable_places(cwd: Path, own: Iterable[Path]) -> list[str]:
 
     ``own`` are the folders of the run itself, which may lie anywhere.
     """
-    here = os.path.realpath(cwd)
-    named = [*SHARED, tempfile.gettempdir(), *_caches()]
-    roots = dict.fromkeys(os.path.realpath(path) for path in named if os.path.exists(path))
+    here = cwd.resolve()
+    named = [Path(path) for path in (*SHARED, tempfile.gettempdir(), *_caches())]
+    roots = dict.fromkeys(path.resolve() for path in named if path.exists())
     places = [place for root in roots for place in _outside(root, here)]
-    return [*dict.fromkeys([*(os.path.realpath(path) for path in own), *places])]
+    return [*dict.fromkeys(str(place) for place in (*(path.resolve() for path in own), *places))]
 
 
 def restrict(places: Sequence[str]) -> None:
@@ -97,34 +113,28 @@ def _checked(result: int, errno: object) -> int:
 def _opened(place: str) -> Iterator[tuple[int, bool]]:
     descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
     try:
-        yield descriptor, os.path.isdir(place)
+        yield descriptor, stat.S_ISDIR(os.fstat(descriptor).st_mode)
     finally:
         os.close(descriptor)
 
 
 def _caches() -> list[str]:
-    home = os.path.expanduser("~")
     found = [os.environ[name] for name in CACHES if os.environ.get(name)]
-    with contextlib.suppress(OSError), os.scandir(home) as entries:
+    with contextlib.suppress(OSError, RuntimeError), os.scandir(Path.home()) as entries:
         found += [entry.path for entry in entries if entry.name.startswith(".") and entry.is_dir()]
     return found
 
 
-def _outside(root: str, here: str) -> list[str]:
+def _outside(root: Path, here: Path) -> list[Path]:
     """Return the root, or of one that holds the working folder what does not lie beside that."""
-    if _is_within(root, here):
+    if root.is_relative_to(here):
         return []
-    if not _is_within(here, root):
+    if not here.is_relative_to(root):
         return [root]
-    beside = os.path.dirname(here)
     found = []
-    while root != beside:
-        below = os.path.join(root, os.path.relpath(beside, root).split(os.sep)[0])
+    while root != here.parent:
+        below = root / here.relative_to(root).parts[0]
         with contextlib.suppress(OSError), os.scandir(root) as entries:
-            found += [entry.path for entry in entries if entry.path != below and not entry.is_symlink()]
+            found += [Path(entry.path) for entry in entries if entry.path != str(below) and not entry.is_symlink()]
         root = below
     return found
-
-
-def _is_within(inner: str, outer: str) -> bool:
-    return inner == outer or inner.startswith(outer.rstrip("/") + "/")

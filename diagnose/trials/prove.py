@@ -13,7 +13,7 @@ from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.model.diagnosis import Trial
 from diagnose.model.step_means import mean_step, period_of
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.spec import Run
+from diagnose.trials.spec import TrialResult
 from diagnose.trials.trials import (
     Measured,
     evaluate,
@@ -57,7 +57,7 @@ class Runs(Protocol):
     warm_up: int
     timed: int
 
-    def time(self, ids: Sequence[str], *, timeout_s: float) -> Run:
+    def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
         """Run the script with patches; a failure is a result too."""
 
 
@@ -83,10 +83,10 @@ def prove(
 
     Order of the runs: unchanged, unchanged (its noise), then for each candidate changed, changed, unchanged; so every
     candidate stands between two baselines, and a drift of the machine falls on both. Unchanged runs take a third of the
-    budget at most while a change waits for its trial: those before have to do. What was faster or slower is run once more in the same way, and
-    is so only if it is again. What is inconclusive since runs were uneven is run again, the least certain first, while
-    the budget lasts. ``known_step_ns`` are steps that a recording timed without a profiler; without them one more
-    unchanged run shows how long steps take.
+    budget at most while a change waits for its trial: those before have to do then. What was faster or slower is run
+    once more in the same way, and is so only if it is again. What is inconclusive since runs were uneven is run again,
+    the least certain first, while the budget lasts. ``known_step_ns`` are steps that a recording timed without a
+    profiler; without them one more unchanged run shows how long steps take.
 
     Raises:
         CaptureError: what is unchanged could not be measured.
@@ -99,7 +99,7 @@ class _Proving:
         self._runs, self._say = runs, say
         self._began, self._budget_s = time.monotonic(), budget_s
         self._proof = Proof()
-        self._baselines: list[Run] = []
+        self._baselines: list[TrialResult] = []
         self._blocks: dict[str, list[Measured]] = {}  # of every candidate that was run by itself
         self._longest_s = 0.0
         self._baseline_s = 0.0
@@ -163,7 +163,7 @@ class _Proving:
         if not self._baselines:
             raise CaptureError(f"The run without changes could not be measured. {self._why_not}")
 
-    def _baseline(self) -> list[Run]:
+    def _baseline(self) -> list[TrialResult]:
         """Run it unchanged and return the run if it was measured.
 
         While a change waits for its trial, unchanged runs take no more than their share of the budget.
@@ -266,7 +266,7 @@ class _Proving:
             self._proof.trials.append(part)
             self._say(_sentence(part))
 
-    def _run(self, ids: Sequence[str], what: str) -> Run:
+    def _run(self, ids: Sequence[str], what: str) -> TrialResult:
         left = self._budget_s - (time.monotonic() - self._began)
         self._say(f"running it {what} ({max(left, 0):.0f} s of the budget left)")
         share = 1.0 if not self._longest_s else COMPILING_SHARE if any_compiles(ids) else 0.0

@@ -1,4 +1,4 @@
-"""Traces the script in a process of its own, before the trials and after them; where that fails, says why."""
+"""Traces the script in a process of its own, before the trials and after them; where that fails, states why."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import stat
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,8 @@ from diagnose.trials.original_names import name_originals
 from diagnose.trials.originals import Originals
 from diagnose.trials.protection import can_restrict, writable_places
 from diagnose.trials.run_folder import VARIABLE
-from diagnose.trials.spec import Order, Run
+from diagnose.trials.run_results import last_line, read_result, shorten
+from diagnose.trials.spec import TrialRequest, TrialResult
 from diagnose.trials.surroundings import below, plan_surroundings
 from diagnose.trials.working_copy import WorkingCopy
 
@@ -40,9 +40,6 @@ PROTECTED = {"PYTHONDONTWRITEBYTECODE": "1", "GIT_OPTIONAL_LOCKS": "0"}
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 COPY = "cwd"  # below the run's own folder: stands for the root of the file system
 GRACE_S = 5.0  # between asking a process to end and ending it
-LAST_BYTES = 20_000  # of the output that are looked through for its last line
-LOG_MB = 1.0  # of a run's output that is kept: its end
-MAX_RESULT_BYTES = 64 << 20  # of what a run measured: some thousand steps are below a megabyte
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ class Runner:
     _originals: Originals | None = None
     _writable: list[str] | None = None  # None: a run may write wherever the user may
 
-    def time(self, ids: Sequence[str], *, timeout_s: float) -> Run:
+    def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
         """Run the script with patches and return what was measured; a failure is a result too.
 
         Raises:
@@ -97,7 +94,9 @@ class Runner:
         """
         return self._run(self._order(ids), timeout_s)
 
-    def trace(self, ids: Sequence[str], capture: Path, *, timeout_s: float, recording_s: float | None = None) -> Run:
+    def trace(
+        self, ids: Sequence[str], capture: Path, *, timeout_s: float, recording_s: float | None = None
+    ) -> TrialResult:
         """Trace the script with patches into a folder, for some seconds from its first step on; raises as `time`."""
         run = self._run(replace(self._order(ids), capture=str(capture), capture_s=recording_s), timeout_s)
         if self.cwd_mode == "copy":
@@ -118,13 +117,13 @@ class Runner:
         """Return what stands for the root of the file system: an original below it is copied or linked."""
         return self._private / COPY
 
-    def _order(self, ids: Sequence[str]) -> Order:
+    def _order(self, ids: Sequence[str]) -> TrialRequest:
         mine = {name: self.arguments[name] for name in ids if name in self.arguments}
-        return Order(
+        return TrialRequest(
             result="", ids=tuple(ids), arguments=mine, warm_up=self.warm_up, timed=self.timed, step_on=self.step_on
         )
 
-    def _run(self, order: Order, timeout_s: float) -> Run:
+    def _run(self, order: TrialRequest, timeout_s: float) -> TrialResult:
         if self.changed:
             raise OriginalsChangedError(self.changed)
         self.num_runs += 1
@@ -138,12 +137,12 @@ class Runner:
         self.last_log = folder / "output.log"
         with self.last_log.open("wb") as log:
             code, last = self._wait(folder, cwd, log, self._settings(order.ids), timeout_s)
-        _shorten(self.last_log)
+        shorten(self.last_log)
         if self.cwd_mode == "copy":
             name_originals(folder, self._root)
         self._verify()
         last = last.replace(str(self._root), "")
-        return replace(_read(folder, order, code, timeout_s, last), wall_s=time.monotonic() - began)
+        return replace(read_result(folder, order, code, timeout_s, last), wall_s=time.monotonic() - began)
 
     def _working_folder(self) -> Path:
         if self.cwd_mode == "same":
@@ -194,7 +193,7 @@ class Runner:
     def _saved(self, changed: Iterable[str]) -> Path | None:
         try:
             return self._copy.saved(changed) if self._copy is not None else None
-        except OSError:  # no room: what has happened is told all the same
+        except OSError:  # no room: what has happened is reported all the same
             return None
 
     def _settings(self, ids: Sequence[str]) -> dict[str, str]:
@@ -227,7 +226,7 @@ class Runner:
                 code: int | None = process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 code = None
-            last = _last(folder / "output.log")  # before anything is printed about being ended
+            last = last_line(folder / "output.log")  # before anything is printed about being ended
             if code is None:
                 process.terminate()
                 process.wait(2 * GRACE_S + 5.0)
@@ -327,47 +326,6 @@ def _absolute(command: Command) -> list[str]:
 def _in_copy(word: str, cwd: Path, copy: Path) -> str:
     """Return a word of the command with a path of the working folder turned into that of its copy."""
     option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    if not os.path.isabs(value):
-        return word
-    inside = os.path.relpath(value, cwd)
-    return word if inside.split(os.sep)[0] == ".." else f"{option}{equals}{copy / inside}"
-
-
-def _shorten(log: Path) -> None:
-    """Keep the end of a long log."""
-    keep = int(LOG_MB * 1e6)
-    if log.stat().st_size <= keep:
-        return
-    with log.open("rb") as file:
-        file.seek(-keep, os.SEEK_END)
-        tail = file.read()
-    log.write_bytes(b"[the beginning was cut off]\n" + tail)
-
-
-def _read(folder: Path, order: Order, code: int | None, timeout_s: float, last: str) -> Run:
-    """Return what the run left; what cannot be read, whatever the script did to it, is a failed run."""
-    if code is None:
-        return Run(ids=order.ids, failure=f"It had not ended after {timeout_s:.0f} s and was killed{last}.")
-    try:
-        return replace(Run.from_json(_text_of(folder / "result.json")), ids=order.ids)
-    except FileNotFoundError:
-        why = f"It ended with exit code {code} before anything was measured{last}."
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        why = f"It ended with exit code {code} and left a result that cannot be used: {clean(str(error))[:160]}{last}."
-    return Run(ids=order.ids, exit_code=code, failure=why)
-
-
-def _text_of(path: Path) -> str:
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError("it is no regular file")
-    if found.st_size > MAX_RESULT_BYTES:
-        raise ValueError(f"it has {found.st_size / 1e6:.0f} MB")
-    return path.read_text(encoding="utf-8")
-
-
-def _last(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LAST_BYTES))
-        lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    return f" (its last line: {clean(lines[-1])[:160]})" if lines else ""
+    path = Path(os.path.normpath(value))
+    is_inside = path.is_absolute() and path.is_relative_to(cwd)
+    return f"{option}{equals}{copy / path.relative_to(cwd)}" if is_inside else word

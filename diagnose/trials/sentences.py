@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["told"]
+__all__ = ["error_text"]
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the exception's name and the first line of its message, without a full stop."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

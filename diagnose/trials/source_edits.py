@@ -116,7 +116,7 @@ def _with_statement(tree: libcst.Module, code: str) -> tuple[libcst.Module, str]
 
 
 def _after_imports(tree: libcst.Module, code: str, **changes: object) -> libcst.Module:
-    """Put a statement after the last import at the top, or where there is none after what the module says of itself."""
+    """Put a statement after the last import at the top, or where there is none after the docstring."""
     import libcst
 
     places = [i for i, line in enumerate(tree.body) if _imports(line)]
@@ -137,7 +137,7 @@ def _imports(line: Any) -> bool:  # a node of a statement list
 def _with_arguments(tree: libcst.Module, edit: SetArguments, asked: Mapping[str, object]) -> tuple[libcst.Module, str]:
     import libcst
 
-    values = {name: asked.get(edit.takes.get(name, ""), value) for name, value in edit.given.items()}
+    values = edit.values(asked)
 
     class Editor(libcst.CSTTransformer):
         count = 0

@@ -1,4 +1,4 @@
-"""What a trial's process is told, and what it tells back."""
+"""What a trial's process is given, and what it returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from diagnose.text.plain_text import clean
 
-__all__ = ["MIN_MEDIAN_STEPS", "Order", "Run"]
+__all__ = ["MIN_MEDIAN_STEPS", "TrialRequest", "TrialResult"]
 
 MIN_MEDIAN_STEPS = 5  # steps of a run that ends early: fewer make no median
 MAX_TEXT = 2_000  # characters of a sentence: it quotes the script's own exception
@@ -19,7 +19,7 @@ MAX_WHOLE = 1 << 62  # bytes, steps, exit codes
 
 
 @dataclass(frozen=True)
-class Order:
+class TrialRequest:
     """What one process is to do with the script."""
 
     result: str  # file to write
@@ -38,15 +38,15 @@ class Order:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
-    def read(cls, path: Path) -> Order:
+    def read(cls, path: Path) -> TrialRequest:
         """Read what ``write`` wrote."""
         values = json.loads(path.read_text(encoding="utf-8"))
         return cls(**{**values, "ids": tuple(values["ids"])})
 
 
 @dataclass(frozen=True)
-class Run:
-    """What one process measured; ``failure`` says in a sentence why there is nothing, "" where there is."""
+class TrialResult:
+    """What one process measured; ``failure`` states why there is nothing, "" where there is."""
 
     ids: tuple[str, ...] = ()
     step_ns: tuple[float, ...] = ()  # of the timed steps
@@ -69,7 +69,7 @@ class Run:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Run:
+    def from_json(cls, text: str) -> TrialResult:
         """Read what ``to_json`` wrote; a trial's process belongs to the script, so nothing in it is taken on trust.
 
         Raises:

@@ -24,7 +24,7 @@ BEGINS_DIFFERENTLY = (
 )
 
 
-def prove(  # noqa: PLR0913  # each is an option of its own
+def prove(
     step_fn_factory: Callable[[], Callable[[], object]],
     *,
     apply: str | Sequence[str] = (),

@@ -51,4 +51,4 @@ def _add_names(plan: CopyPlan, name: str, folder: Path, hidden: set[str]) -> Non
         plan.unreadable.append(str(folder))
         return
     for child in children:
-        plan.entries[os.path.join(name, child.name)] = Entry("link", child.path)
+        plan.entries[f"{name}/{child.name}"] = Entry("link", child.path)

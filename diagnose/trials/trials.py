@@ -14,7 +14,7 @@ from diagnose.model.diagnosis import Trial
 from diagnose.model.statistics import middle_step, noise_of, speed_up
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.numerics import compare_losses, norms_apart
-from diagnose.trials.spec import Run
+from diagnose.trials.spec import TrialResult
 
 __all__ = [
     "Measured",
@@ -38,13 +38,13 @@ class Measured(NamedTuple):
     """The runs of one change."""
 
     ids: Sequence[str]
-    baselines: Sequence[Run]  # those beside the variants, which share the machine's mood
-    variants: Sequence[Run]
-    all_baselines: Sequence[Run]
+    baselines: Sequence[TrialResult]  # those beside the variants, which share the machine's mood
+    variants: Sequence[TrialResult]
+    all_baselines: Sequence[TrialResult]
     kind: Literal["single", "combination", "without"] = "single"
 
 
-def joined(blocks: Sequence[Measured], all_baselines: Sequence[Run]) -> Measured:
+def joined(blocks: Sequence[Measured], all_baselines: Sequence[TrialResult]) -> Measured:
     """Return the runs of one change, measured several times, as if they were measured at once."""
     beside = {id(run): run for block in blocks for run in block.baselines}  # two blocks may share the run between them
     variants = [run for block in blocks for run in block.variants]
@@ -102,24 +102,24 @@ def refused(candidate: Candidate) -> Trial:
     )
 
 
-def nothing_done(run: Run) -> str:
+def nothing_done(run: TrialResult) -> str:
     """Return why a change that was run cannot have done anything: it is the script without it."""
     return " ".join(["It found nothing to change.", *_left_alone(run)])
 
 
 def is_gain(trial: Trial) -> bool:
-    """Tell whether the change made the step shorter for certain, and left the numbers as it promised."""
+    """Return whether the change made the step shorter for certain, and left the numbers as it promised."""
     return not trial.failure and trial.interval[0] > 1.0 and trial.numerics != "drifted"
 
 
 def is_certain(trial: Trial) -> bool:
-    """Tell whether the change made the step shorter or longer for certain."""
+    """Return whether the change made the step shorter or longer for certain."""
     low, high = trial.interval
     return not trial.failure and not low <= 1.0 <= high
 
 
 def is_inconclusive(trial: Trial) -> bool:
-    """Tell whether the runs were too uneven to say if the change helps or does nothing."""
+    """Return whether the runs were too uneven to say if the change helps or does nothing."""
     low, high = trial.interval
     return not trial.failure and not is_certain(trial) and high > INCONCLUSIVE * low
 
@@ -135,23 +135,23 @@ def loosest(ids: Sequence[str]) -> Promise:
     return max(promises, key=_ORDER.index, default="identical")
 
 
-def _left_alone(run: Run) -> list[str]:
+def _left_alone(run: TrialResult) -> list[str]:
     return [f"Left alone: {'; '.join(run.refused)}."] if run.refused else []
 
 
-def _peaks(baselines: Sequence[Run], variants: Sequence[Run]) -> tuple[int, int] | None:
+def _peaks(baselines: Sequence[TrialResult], variants: Sequence[TrialResult]) -> tuple[int, int] | None:
     before = [run.peak_bytes for run in baselines if run.peak_bytes is not None]
     after = [run.peak_bytes for run in variants if run.peak_bytes is not None]
     return (int(median(before)), int(median(after))) if before and after else None
 
 
-def _skipped(baseline: Run, variant: Run) -> tuple[int, int] | None:
+def _skipped(baseline: TrialResult, variant: TrialResult) -> tuple[int, int] | None:
     if baseline.skipped_steps is None and variant.skipped_steps is None:
         return None
     return baseline.skipped_steps or 0, variant.skipped_steps or 0
 
 
-def _note(runs: Sequence[Run], parity: str, norms: float | None) -> str:
+def _note(runs: Sequence[TrialResult], parity: str, norms: float | None) -> str:
     first = runs[0]
     parts = [f"Applied: {'; '.join(first.applied)}.", *_left_alone(first)]
     if first.skipped_steps is not None:

@@ -36,11 +36,11 @@ class Numbers:
         original = torch.autograd.backward
 
         @functools.wraps(original)
-        def heard(tensors: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
-            self._hear(tensors)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
+            self._on_backward(tensors)
             original(tensors, *args, **kwargs)
 
-        torch.autograd.backward = heard
+        torch.autograd.backward = backward
         self._undo.append(lambda: setattr(torch.autograd, "backward", original))
         handle = register_optimizer_step_pre_hook(self._before_step)
         self._undo.append(handle.remove)
@@ -83,7 +83,7 @@ class Numbers:
 
         return replace_attribute(GradScaler, "step", step)
 
-    def _hear(self, tensors: Any) -> None:  # a tensor or several
+    def _on_backward(self, tensors: Any) -> None:  # a tensor or several
         import torch
 
         first = tensors[0] if isinstance(tensors, list | tuple) and tensors else tensors
@@ -108,7 +108,7 @@ class Returned:
         self._values: list[Any] = []
         self._is_loss = True
 
-    def hear(self, value: object) -> None:
+    def take(self, value: object) -> None:
         """Take down what a step returned; once it is no number, nothing it returns is taken for a loss."""
         import torch
 
@@ -128,21 +128,21 @@ class Returned:
 
 
 class DevicePeak:
-    """The peak of the device's allocator over what was there at first; the process's own memory tells nothing here."""
+    """The peak of the device's allocator over what was there at first; the process's own memory shows nothing here."""
 
     def __init__(self) -> None:
         self._before = self._cuda().memory_allocated() if self._is_used() else 0
-        self._heard = False
+        self._counts = False
 
     def start(self) -> None:
         """Forget the peak so far."""
-        self._heard = self._is_used()
-        if self._heard:
+        self._counts = self._is_used()
+        if self._counts:
             self._cuda().reset_peak_memory_stats()
 
     def read(self) -> int | None:
         """Return the peak in bytes, None without a device."""
-        return int(self._cuda().max_memory_allocated()) - self._before if self._heard else None
+        return int(self._cuda().max_memory_allocated()) - self._before if self._counts else None
 
     @classmethod
     def _is_used(cls) -> bool:
@@ -168,7 +168,7 @@ class PeakMemory:
             return
 
     def read(self) -> int | None:
-        """Return the peak in bytes, None where the system does not tell."""
+        """Return the peak in bytes, None where the system does not show it."""
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
             return int(torch.cuda.max_memory_allocated())

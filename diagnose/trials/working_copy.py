@@ -30,7 +30,7 @@ class WorkingCopy:
         self._stamps: dict[str, tuple[int, ...]] = {}
 
     def restore(self) -> None:
-        """Make the folder what the plan says: everything the first time, later only what a run has changed.
+        """Make the folder as planned: everything the first time, later only what a run has changed.
 
         A file counts as unchanged by its inode, size, mode and the times of its last change; the time of the last
         change of its inode cannot be set by a program.

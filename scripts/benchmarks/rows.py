@@ -68,5 +68,5 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def missed(rows: Sequence[Row]) -> bool:
-    """Say whether a bar was missed."""
+    """Return whether a bar was missed."""
     return any(row.holds is False for row in rows)

@@ -44,7 +44,7 @@ class Summary:
 
     @property
     def failed(self) -> bool:
-        """Tell whether anything is wrong."""
+        """Return whether anything is wrong."""
         return bool(self.defects)
 
     def lines(self) -> Iterator[str]:

@@ -118,7 +118,7 @@ def _outcome(piece: Piece, work: Path) -> Path:
 
 
 def is_done(piece: Piece, work: Path) -> bool:
-    """Tell whether an earlier call ran the piece to its end."""
+    """Return whether an earlier call ran the piece to its end."""
     path = _outcome(piece, work)
     return path.exists() and json.loads(path.read_text("utf-8"))["code"] in (0, 1)
 

@@ -19,7 +19,7 @@ def test_the_gap_after_a_wait_is_the_waits(late):
     assert (finding.lost_ns, finding.count, finding.total_ns, finding.median_ns) == (400_000, 1, 400_000, 400_000)
     assert finding.confidence == "high"
     assert finding.evidence == (
-        "1 idle regions over 1 step, 0.40 ms in all: 0.40 ms of each step (40.0%).",
+        "1 idle gap in 1 step: 400 µs of each step (40.0 %).",
         "1.0 blocking calls a step; the idle begins as these return: cudaStreamSynchronize (1×).",
     )
     example = finding.examples[0]

@@ -66,7 +66,8 @@ def test_pageable_copies_of_batches(recorded):
 
 def test_python_between_operators_has_its_line(recorded):
     found = finding(recorded, "tl_timesformer_h100", "python-stall")
-    assert (found.where[0].file, found.where[0].line) == ("transformers/image_transforms.py", 390)
+    assert (found.where[0].file or "").endswith("adapters/pipeline/model.py")
+    assert found.where[0].library == "transformers/image_transforms.py:390 in normalize"
 
 
 def test_one_allocation_is_as_long_as_its_call(recorded):

@@ -12,7 +12,7 @@ def test_pauses_between_queued_kernels_add_up(recording):
     assert r.booked() == {"kernel-latency": 198_000, "python-stall": 2_000}
     finding = r.find("kernel-latency")
     assert (finding.lost_ns, finding.count, finding.median_ns) == (198_000, 99, 2_000)
-    assert finding.evidence[0] == "99 idle regions over 1 step, 0.20 ms in all: 0.20 ms of each step (19.8%)."
+    assert finding.evidence[0] == "99 idle gaps in 1 step: 198 µs of each step (19.8 %)."
     assert len(finding.examples) == 3
 
 

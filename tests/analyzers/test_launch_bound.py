@@ -106,3 +106,61 @@ def test_launches_without_a_device_show_that_it_was_only_not_recorded(recording)
     r = tiny(recording, took=10)
     r.runtime("cudaLaunchKernel", 2, 8)
     assert r.booked() == {"operators": 1_000_000}
+
+
+def loop(recording, *, took=40.0, num=120, frame="many.py(17): update", around=(), read=True):
+    """Return a step without a device in which one function calls operators that take longer than a tiny one."""
+    r = recording(devices=())
+    r.step(1, 0, 100.0 * num)
+    for name in (*around, frame):
+        r.frame(name, 0, 50.0 * num)
+    for i in range(num):
+        r.op("aten::item" if read and i % 2 else "aten::sum", i * 50.0, i * 50.0 + took)
+    r.op("aten::mm", 50.0 * num, 100.0 * num)
+    return r
+
+
+def test_a_loop_of_the_scripts_own_is_named_with_its_count(recording):
+    r = loop(recording)
+    assert r.booked() == {"launch-bound": 5_990_000, "operators": 6_010_000}
+    finding = r.find("launch-bound")
+    assert (finding.where[0].file, finding.where[0].line, finding.where[0].function) == ("many.py", 17, "update")
+    assert finding.evidence[2] == (
+        "update (many.py:17) calls 120 of the operators of a step itself (99%), most of them aten::sum, aten::item; "
+        "60 of them read one number each."
+    )
+    (p,) = r.prescribe("launch-bound")  # compiling the model would not reach the loop
+    assert p.id == "vectorise-loop"
+    assert p.title == "Vectorise the loop at many.py:17 (120 operators a step): read 60 numbers in one transfer"
+    assert "tolist()" in p.after
+
+
+def test_operators_that_work_are_no_loop_of_calls(recording):
+    assert "launch-bound" not in loop(recording, took=210.0, num=120).booked()
+
+
+def test_a_model_of_many_layers_is_compiled(recording):
+    module = ("torch/nn/modules/module.py(1500): _call_impl",)
+    assert "launch-bound" not in loop(recording, around=module, read=False).booked()
+    many = loop(recording, around=module, num=240, read=False)
+    assert [p.id for p in many.prescribe("launch-bound")] == ["vectorise-loop", "compile-model"]
+
+
+def test_operators_of_a_layer_are_no_call_of_the_function_above_it(recording):
+    r = recording(devices=())
+    r.step(1, 0, 12_000)
+    for name in ("train.py(3): main", "nn.Module: Linear_0", "torch/nn/functional.py(5): linear"):
+        r.frame(name, 0, 12_000)
+    for i in range(120):
+        r.op("aten::linear", i * 100.0, i * 100.0 + 95)
+    assert "launch-bound" not in r.booked()
+
+
+def test_a_backward_pass_is_no_loop_of_the_function_that_starts_it(recording):
+    r = recording(devices=())
+    r.step(1, 0, 12_000)
+    r.frame("train.py(3): main", 0, 12_000)
+    r.frame("torch/autograd/__init__.py(243): backward", 0, 11_900)
+    for i in range(119):
+        r.op("autograd::engine::evaluate_function: MulBackward0" if i % 2 else "aten::mul", i * 100.0, i * 100.0 + 95)
+    assert "launch-bound" not in r.booked()

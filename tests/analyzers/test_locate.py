@@ -170,3 +170,10 @@ def test_the_call_stack_of_a_steps_mark_is_no_place(recording):
     r.step(1, 0, 1000).values["detail"] = r._name("torch/profiler/profiler.py(313): step;train.py(54): main")
     r.kernel("gemm", 0, 1000, launched=(-20, -15))
     assert locate_one(r.tables(), 0, 150_000).file is None
+
+
+def test_the_launch_itself_is_no_place(r):
+    r.runtime("hipExtModuleLaunchKernel", 100, 200)
+    assert locate_one(r.tables(), 0, 150_000).op is None
+    r.op("aten::mm", 90, 210)
+    assert locate_one(r.tables(), 0, 150_000).op == "aten::mm"

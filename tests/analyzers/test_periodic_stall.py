@@ -34,7 +34,7 @@ def test_its_period_and_what_it_costs_a_step(ran):
 def test_it_is_the_answer_where_it_costs_most(ran):
     d = ran(one_in_16()).diagnosis()
     assert d.dominant == "periodic-stall"
-    assert d.headline.endswith("1 step in 16 takes 40 times as long (71% of the run).")
+    assert d.headline.endswith("1 step in 16 takes 40 times as long (71.2 % of the run).")
 
 
 def test_its_line_is_named(ran):
@@ -49,11 +49,11 @@ def test_its_line_is_named(ran):
 
 def test_what_came_once_may_not_come_again(ran):
     took = [400.0 if i == 50 else 10.0 for i in range(100)]
-    finding = ran(took, evaluation=[390.0 * (t > 10) for t in took], backwards=[1] * 100).find("periodic-stall")
-    assert (finding.title, finding.confidence) == (
-        "1 of 98 steps takes 40 times as long: it evaluates the model",
-        "low",
-    )
+    r = ran(took, evaluation=[390.0 * (t > 10) for t in took], backwards=[1] * 100)
+    assert r.diagnosis().dominant is None
+    finding = r.find("periodic-stall")
+    title = "1 of 98 steps takes 40 times as long: it evaluates the model"
+    assert (finding.title, finding.confidence) == (title, "low")
 
 
 def test_without_times_of_the_run_nothing_is_found(late):

@@ -9,7 +9,7 @@ def test_what_the_profiler_covers_is_booked_and_no_more(late):
     finding = late.find("profiler-overhead")
     assert finding.lost_ns == 200_000
     assert (finding.count, finding.total_ns, finding.median_ns) == (1, 200_000, 200_000)
-    assert finding.evidence[0] == "1 idle regions over 1 step, 0.20 ms in all: 0.20 ms of each step (20.0%)."
+    assert finding.evidence[0] == "1 idle gap in 1 step: 200 µs of each step (20.0 %)."
     example = finding.examples[0]
     assert (example.step, example.start_ns, example.lost_ns) == (1, 350_000, 200_000)
     assert (example.before, example.after) == ("gemm", "relu")

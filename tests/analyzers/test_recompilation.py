@@ -61,7 +61,7 @@ def test_dynamic_shapes_are_prescribed(recording):
     assert p.id == "stop-recompiling"
     assert p.title == "Mark the changing dimension dynamic so that one graph serves all sizes"
     assert "mark_dynamic" in p.after
-    assert p.saves_ns == (pytest.approx(270_000), 300_000)
+    assert p.saves_ns == (pytest.approx(160_000), 300_000), "kernels for all sizes may add a fifth of the other 700 µs"
 
 
 def test_without_a_device_the_compilation_itself_is_the_loss(recording):

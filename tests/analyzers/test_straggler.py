@@ -60,9 +60,9 @@ def test_ranks_that_take_turns(recording):
             late = 700 if step == number else 200
             begin = 1000 * step
             r.step(step + 1, begin, begin + 1000)
-            r.kernel("gemm", begin, begin + late, launched=(begin - 20, begin - 15))
-            r.kernel(NCCL, begin + late, begin + 900, launched=(begin - 10, begin - 5), stream=9)
-            r.kernel("adam", begin + 900, begin + 1000, launched=(begin - 4, begin - 2))
+            r.kernel("gemm", begin + 20, begin + late, launched=(begin + 5, begin + 8))
+            r.kernel(NCCL, begin + late, begin + 900, launched=(begin + 9, begin + 12), stream=9)
+            r.kernel("adam", begin + 900, begin + 1000, launched=(begin + 13, begin + 16))
         captures.append(Capture(replace(r.trace, rank=number, world_size=3)))
     finding = straggler(examine(captures))
     assert finding.title == "Ranks take turns in coming late"
@@ -100,3 +100,33 @@ def test_what_the_late_rank_does_is_the_cause_where_it_explains_half_of_the_wait
     found = examine(captures)
     assert found.dominant == found.findings[0].rule == dominant
     assert ("comes late" in found.headline) == (dominant == "straggler")
+
+
+def host_bound(recording, number, behind, *, full=False):
+    """Return a rank whose host takes all of each step of 1000 µs; its part of each collective begins at 300."""
+    r = recording()
+    for step in range(4):
+        begin = 1000 * step
+        r.step(step + 1, begin, begin + 1000)
+        r.op("aten::mm", begin, begin + 990)
+        r.kernel("gemm", begin + 20, begin + (300 if not full else 290), launched=(begin + 5, begin + 10))
+        r.kernel(NCCL, begin + 300 + behind, begin + 600, launched=(begin + 30, begin + 35), stream=9)
+        r.kernel("adam", begin + 980, begin + 1000, launched=(begin + 970, begin + 975))
+    return Capture(replace(r.trace, rank=number, world_size=2))
+
+
+def test_a_wait_that_takes_the_place_of_idle_is_none(recording):
+    found = examine([host_bound(recording, 0, 0), host_bound(recording, 1, 280)])
+    assert straggler(found) is None
+    assert [r.waits_ns for r in found.ranks] == [280_000, 0]
+
+
+def test_the_late_ranks_own_changes_are_the_remedy_of_a_cause_that_explains_the_waiting(recording):
+    captures = []
+    for number, comes in enumerate((300, 900, 300)):
+        r = recording(devices=())
+        r.step(1, 0, 1000)
+        r.op("aten::mm", 0, comes - 350)
+        r.annotation("gloo:all_reduce", comes, 1000, thread="gloo")
+        captures.append(Capture(replace(r.trace, rank=number, world_size=3)))
+    assert "even-out-ranks" not in {p.id for p in examine(captures).prescriptions}

@@ -109,3 +109,62 @@ def test_what_a_closure_computes_within_the_step_is_not_the_optimizers(recording
     for i in range(60):
         r.op("aten::addcmul_", 9000 + 10 * i, 9010 + 10 * i)
     assert r.booked()["unfused-optimizer"] == 2_000_000  # from the last gradient to the end of the step
+
+
+def queued(recording, *, name="AdamW", kernel="multi_tensor_apply_kernel", part=700):
+    """Return a step in which 8 kernels of the optimizer, queued behind a product, take the last ``part`` of 1000 µs."""
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 8, 1000 - part, launched=(0, 5))
+    r.annotation(f"Optimizer.step#{name}.step", 10, 100)
+    for i in range(8):
+        start = 1000 - part + part / 8 * i
+        r.kernel(kernel, start, start + part / 8, launched=(10 + 10 * i, 15 + 10 * i))
+    return r
+
+
+def test_separate_passes_on_a_full_device_cost_two_thirds_of_their_time(recording):
+    answer = queued(recording, part=600).diagnosis()
+    (finding,) = answer.findings
+    assert (answer.verdict, answer.dominant) == ("kernel-bound", "unfused-optimizer")
+    assert finding.title == "AdamW passes over its tensors again and again"
+    assert finding.lost_ns == pytest.approx(400_000)
+    assert "fused-optimizer" in {p.id for p in answer.prescriptions}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": "multi_tensor_apply_kernel<FusedAdamMathFunctor>"},
+        {"name": "SGD"},  # how many tensors it passes over depends on its arguments
+        {"part": 40},  # less than 5 % of the busy time
+    ],
+)
+def test_when_passes_are_no_waste(recording, options):
+    assert queued(recording, **options).find("unfused-optimizer") is None
+
+
+def test_parameter_groups_are_kept(recording):
+    r = looping(recording)
+    r.told(optimizer={"class": "AdamW", "module": "torch.optim.adamw", "num_groups": 2})
+    (p,) = r.prescribe("unfused-optimizer")
+    assert p.after == "optimizer = torch.optim.AdamW(param_groups, lr=lr, fused=True)"
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("MyAdam", "__main__"), ("AdamW", "project.optim"), ("SparseAdam", "torch.optim.sparse_adam")]
+)
+def test_a_class_of_the_authors_own_takes_no_argument_of_torchs(recording, name, module):
+    r = looping(recording, name=f"Optimizer.step#{name}.step")
+    r.told(optimizer={"class": name, "module": module})
+    found = r.prescribe("unfused-optimizer")
+    assert [p.title for p in found] == [f"Let {name} update all tensors of a group with each call"] * (
+        not module.startswith("torch")
+    )
+    assert not any("torch.optim." in p.after for p in found)
+
+
+def test_a_step_that_calls_the_model_again_is_no_loop_over_parameters(recording):
+    r = looping(recording, name="Optimizer.step#LBFGS.step")
+    r.op("autograd::engine::evaluate_function: MulBackward0", 600, 602)
+    assert "unfused-optimizer" not in r.booked()

@@ -13,6 +13,7 @@ from diagnose.capture.record.frame_count import MAX_FUNCTIONS_PER_STEP, FrameCou
 from diagnose.capture.record.interrupt import StepInterrupt
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.plan import Plan
+from diagnose.capture.record.recording import Recorder
 from diagnose.capture.record.session import Session
 from diagnose.capture.record.trace_size import ScriptHeap, TraceSize
 
@@ -34,7 +35,7 @@ def test_a_step_of_many_functions_is_recorded_without_them(bounded):
     assert uncompressed(run) < 200_000
     assert len(run.info.attribution_ms) == 1
     assert run.info.flags.attribution["with_stack"] is False
-    assert any("more than 60,000 Python functions" in note for note in run.info.notes)
+    assert any("more than 50,000 Python functions" in note for note in run.info.notes)
 
 
 def test_a_step_of_many_operators_is_cut_at_the_size(bounded):
@@ -47,6 +48,14 @@ def test_a_step_without_an_end_is_stopped(bounded):
     result = bounded["endless"].result
     assert (result["kind"], result["exit_code"]) == ("CaptureError", 5)
     assert "--max-seconds 1 inside step" in result["failure"]
+
+
+def hooks_of(folder):
+    nothing = lambda *_: 0
+    return PlanHooks(
+        folder=folder, prefix="rank0", num_ranks=1, say=nothing, other_active=lambda: False, undecided=lambda: False,
+        compiled=nothing, look=nothing, settled=nothing, sampling=nothing, wrote=nothing, stepped=nothing,
+    )  # fmt: skip
 
 
 def uncompressed(run):
@@ -128,6 +137,23 @@ def test_a_bound_that_is_acted_upon_is_not_acted_upon_again(tmp_path):
         session.folder.discard()
 
 
+def test_what_stopping_a_profiler_takes_of_the_heap_is_not_to_be_written(heap, tmp_path):
+    recorder, size = (
+        Recorder(hooks_of(tmp_path), Measurements(write_s_per_mb=0.2)),
+        TraceSize("attribution", mb_per_s=1e3),
+    )
+
+    class Window:
+        def stop(self):
+            heap["mb"] += 1_000  # objects of Python, one an event
+
+    recorder._window, recorder._size = Window(), size
+    heap.update(mb=110.0, s=60.0)
+    assert recorder.write_s == pytest.approx(0.2 * 115)
+    recorder.cut("--max-mb 100")
+    assert recorder.write_s == pytest.approx(0.2 * 115)  # not 2323 s, which would be over any bound
+
+
 def test_functions_are_counted_up_to_what_a_step_may_call():
     counting = FrameCount()
     counting.start()
@@ -191,19 +217,13 @@ def test_long_steps_go_to_the_windows_not_to_the_wait(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("diagnose.capture.record.plan.time.monotonic", lambda: now[0])
     monkeypatch.setattr("diagnose.capture.record.plan.time.perf_counter_ns", lambda: int(now[0] * 1e9))
-    nothing = lambda *_: 0
-    hooks = PlanHooks(
-        folder=tmp_path, prefix="rank0", num_ranks=1, say=nothing, other_active=lambda: False,
-        undecided=lambda: False, compiled=nothing, look=nothing, settled=nothing, sampling=nothing, wrote=nothing,
-        stepped=nothing,
-    )  # fmt: skip
     windows = []
 
     def record(kind, *_args, warm_up):
         windows.append((kind, now[0], warm_up))
         yield
 
-    plan = Plan(CaptureOptions(output=tmp_path, max_seconds=30), hooks, Measurements())
+    plan = Plan(CaptureOptions(output=tmp_path, max_seconds=30), hooks_of(tmp_path), Measurements())
     monkeypatch.setattr(plan._recorder, "record", record)
     for _ in range(4):
         now[0] += 7

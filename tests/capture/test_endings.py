@@ -124,6 +124,7 @@ def test_a_disk_that_fills_up_keeps_the_light_window(capturing):
         "rank0.light.pt.trace.json.gz",
         "rank0.lines.json.gz",
         "rank0.samples.json.gz",
+        "rank0.steps.json.gz",
     ]
     assert list(run.folder.parent.glob("capture*")) == [run.folder]
     assert run.info.attribution_file == ""

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from diagnose.model.records import AutocastRecord
+from diagnose.trace_reader.documents import read_steps
 
 
 def optimizer_steps_in(mark, events):
@@ -124,6 +125,33 @@ def test_short_steps_get_a_longer_window(captured):
     assert len(run.info.light_ms) > 10 or max(run.info.unprofiled_ms) >= 50  # half a second, and at least ten steps
     assert run.info.sampler.num_samples > 0
     assert run.info.sampler.cost_share > 0  # the bar is tested in test_sampler, over more than a few samples
+
+
+def test_phases_are_told_apart(captured):
+    run = read_steps(captured["phases"].folder / "rank0.steps.json.gz")
+    assert run.num >= 20
+    assert (run.phase("backwards") == 1).all()
+    assert (run.phase("rollout") > 0).all()
+    assert (run.phase("work") == 6).all()
+    for phase in ("evaluation", "checkpoint"):
+        (rows,) = (run.phase(phase) > 0).nonzero()
+        assert set((rows[1:] - rows[:-1]).tolist()) == {7}
+    parts = sum(run.phase(name) for name in ("evaluation", "rollout", "checkpoint", "loading", "inference", "other"))
+    assert (parts <= run.took_ns).all()
+
+
+def test_a_frozen_teacher_is_no_evaluation(captured):
+    run = read_steps(captured["teacher"].folder / "rank0.steps.json.gz")
+    assert (run.phase("evaluation")[1:] == 0).all()
+    assert (run.phase("inference") > 0).all()
+
+
+def test_every_step_is_timed_whatever_is_recorded_of_it(captured):
+    run = read_steps(captured["train"].folder / "rank0.steps.json.gz")
+    assert [int((run.state == state).sum()) for state in (1, 2)] == [6, 3]
+    light = [round(float(ms), 4) for ms in captured["train"].info.light_ms]
+    assert [round(ns / 1e6, 4) for ns in run.took_ns[run.state == 1].tolist()] == light
+    assert (run.began_ns[1:] >= (run.began_ns + run.took_ns)[:-1] - 1_000_000).all()
 
 
 def test_a_short_script_gives_what_it_has(captured):

@@ -1,5 +1,6 @@
 """What prescriptions tell users to paste runs as pasted, on tiny stand-ins for what their script has."""
 
+import concurrent.futures
 import itertools
 import subprocess
 from dataclasses import replace
@@ -43,8 +44,17 @@ FACTS = {
     "layout-copy": ({"is_conversion": True}, {"is_conversion": False}),
     "slow-kernel": ({"attention": True}, {"attention": False}),
     "misaligned-matmul": ({"size": 50257},),
-    "unfused-optimizer": ({"name": "AdamW"}, {"name": "RMSprop"}),
+    "unfused-optimizer": (
+        {"name": "AdamW"}, {"name": "RMSprop"}, {"name": "MyAdam", "class": "MyAdam", "module": "__main__"},
+    ),
+    "python-stall": ({}, {"waiting_share": 0.1}),
 }  # fmt: skip
+ISSUER = {"file": "train.py", "line": 3, "num": 640.0, "share": 0.9, "in_model": False}
+FACTS["launch-bound"] = (
+    *FACTS.get("launch-bound", ({"has_device": True}, {"has_device": False})),
+    {"has_device": False, "issuer": ISSUER | {"reads": 160.0}},
+    {"has_device": False, "issuer": ISSUER | {"reads": 0.0}},
+)
 SHELL = ("diagnose ", "python -m sglang", "nvidia-smi", "sudo ", "env ", "rocm-smi", "PYTORCH_", "CUDA_")
 
 
@@ -108,10 +118,12 @@ def script(monkeypatch):
     monkeypatch.setattr(nn.Module, "cuda", lambda self: self)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(wait_stream=lambda _side: None))
     monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda q, _k, v, **_options: q @ q.mT @ v)
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", concurrent.futures.ThreadPoolExecutor)
     precision = torch.get_float32_matmul_precision()
     dataset = TensorDataset(torch.randn(4, 4), torch.randn(4, 4))
     model, optimizer_of = Model(), lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
-    x = torch.randn(2, 4)
+    x, weight = torch.randn(2, 4), torch.ones(1)
+    weight.grad = torch.ones(1)
     names = {
         "torch": torch, "nn": nn, "F": functional, "dist": dist, "gc": SimpleNamespace(disable=int, collect=int),
         "DataLoader": loader, "Dataset": Dataset, "DistributedSampler": DistributedSampler,
@@ -126,7 +138,9 @@ def script(monkeypatch):
         "table": torch.randn(3, 2), "inputs": [torch.randn(2, 3)] * 2, "weights": [torch.randn(3, 2)] * 2,
         "score": torch.ones(()), "output": torch.ones(2), "value": torch.ones(()), "hook": lambda *_: None,
         "run_step": len, "preprocess": len, "next_inputs": [], "mask": torch.tensor([[True] * 4, [False] * 4]),
-        "itertools": itertools,
+        "itertools": itertools, "values": [torch.ones(())], "target": torch.tensor([1, 0]), "num_classes": 2,
+        "pred": torch.tensor([1, 1]), "labels": torch.tensor([0, 1]), "beta1": 0.9,
+        "group": {"params": [weight], "lr": 0.1}, "self": SimpleNamespace(state={weight: {"exp_avg": torch.ones(1)}}),
         "pipe": lambda inputs, num_workers: (inputs, num_workers), "LLM": dict, "name": "some/model",
         "AutoModel": SimpleNamespace(from_pretrained=lambda _name, **_options: model),
         "out": torch.empty(2), "mine": torch.ones(2), "bottom": len,

@@ -383,3 +383,17 @@ def test_a_recording_that_lacks_work_states_no_saving(recording):
         answer.prescriptions
     )
     assert answer.waterfall is None
+
+
+def test_what_fused_adagrad_needs_is_stated():
+    (p,) = advised("unfused-optimizer", TRAINING, facts={"name": "Adagrad", "has_device": True})
+    assert "dense gradients" in p.needs
+    (p,) = advised("unfused-optimizer", TRAINING, facts={"name": "AdamW", "has_device": True})
+    assert "dense gradients" not in p.needs
+
+
+@pytest.mark.parametrize("op", ["aten::to", "aten::is_nonzero"])
+def test_a_wait_in_a_library_is_not_the_scripts(op):
+    inside = Where("serve.py", 3, "main", op, library="transformers/pipelines/base.py:1173 in _ensure_tensor_on_device")
+    assert ids("host-sync", INFERENCE, where=(inside,)) == []
+    assert len(ids("host-sync", INFERENCE, where=(replace(inside, library=None),))) == 1

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from diagnose.changes.common.precision import REACHED
 from diagnose.changes.common.prescribe import effect_of
 from diagnose.changes.compress_gradients import HALVED
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Device
-from diagnose.replay import simulate
+from diagnose.replay import Edge, simulate
 from diagnose.replay.build import build
 
 A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
@@ -25,19 +24,52 @@ def length(t, change=None):
     return simulate(change(graph) if change else graph).window_ns
 
 
-def test_float32_products_take_what_the_next_precision_leaves_them(recording):
+@pytest.mark.parametrize(("took_us", "reached"), [(4000, (0.4, 1.0)), (8000, (0.4, 0.7)), (20_000, (0.2, 0.7))])
+def test_float32_products_take_what_the_next_precision_leaves_them(recording, took_us, reached):
     # 2 · 2000 · 1950 · 10000 operations: 4 ms at 19.5 TFLOP/s, 0.5 ms at TF32's 156, 0.25 ms at bfloat16's 312
     r = recording(devices=[A100])
     r.step(1, 0, 10)  # the host is done long before the device
     r.op("aten::mm", 0, 3, shapes="[[2000, 1950], [1950, 10000]]", types='["float", "float"]')
-    r.kernel("ampere_sgemm_128x64_nn", 0, 4000, launched=(1, 2))
+    r.kernel("ampere_sgemm_128x64_nn", 0, took_us, launched=(1, 2))
     t = r.tables()
-    finding = Finding("full-precision-matmul", "", 3_900_000, tasks=np.zeros(1, np.intp))
+    half_ns = took_us * 500
+    finding = Finding("full-precision-matmul", "", half_ns, tasks=np.zeros(1, np.intp), total_ns=2 * half_ns)
     for identity, best in (("allow-tf32", 500_000), ("autocast", 250_000)):
         effect = effect_in(t, finding, identity, (0.4, 1.0))
-        assert length(t, effect.least) == pytest.approx(best / REACHED[0], rel=0.02)
-        assert length(t, effect.most) == pytest.approx(best / REACHED[1], rel=0.02)
+        assert length(t, effect.least) == pytest.approx(best / reached[0], rel=0.02)
+        assert length(t, effect.most) == pytest.approx(best / reached[1], rel=0.02)
+        assert effect.limit_ns == 2 * half_ns, "of half the time only the rule speaks that knows no shapes"
         assert effect.assumption.startswith("100% of the float32 products")
+
+
+@pytest.mark.parametrize(("identity", "launches"), [("fused-optimizer", (8, 2)), ("foreach-optimizer", (40, 12))])
+def test_updates_that_are_merged_leave_the_pauses_between_them_out(recording, identity, launches):
+    r = recording(devices=[A100])
+    r.step(1, 0, 310)
+    r.annotation("Optimizer.step#Adam.step", 0, 110)
+    for i in range(100):
+        r.kernel("vectorized_elementwise_kernel", 3 * i + 5, 3 * i + 6, launched=(i, i + 1))
+    t = r.tables()
+    graph = build(t)
+    effect = effect_in(t, Finding("unfused-optimizer", "", 100_000, facts={"launches": 100}), identity, (0.5, 1.0))
+    pauses = [change(graph).delay[graph.kind == Edge.STREAM].sum() for change in (effect.least, effect.most)]
+    assert graph.delay[graph.kind == Edge.STREAM].sum() == 99 * 2_000
+    assert pauses == pytest.approx([share / 100 * 99 * 2_000 for share in launches])
+
+
+def test_without_the_second_forward_its_launches_go_too(recording):
+    # The host needs 380 for the backward, of which the second forward takes 200; the device waits for it.
+    r = recording(devices=[A100])
+    r.step(1, 0, 400)
+    r.op("autograd::engine::evaluate_function: MmBackward0", 10, 390)
+    r.op("aten::linear", 20, 220)
+    r.kernel("gemm", 210, 240, launched=(200, 205))
+    r.kernel("gemm", 390, 400, launched=(380, 385))
+    t = r.tables()
+    finding = Finding("recompute", "", 30_000, tasks=np.zeros(1, np.intp))
+    effect = effect_in(t, finding, "checkpoint-less", (0.0, 1.0))
+    assert length(t, effect.least) == length(t)
+    assert length(t) - length(t, effect.most) == pytest.approx(200_000)
 
 
 def test_without_shapes_a_share_of_the_cause_goes(recording):
@@ -143,3 +175,21 @@ def test_an_update_without_known_launches_goes_by_its_share(recording):
     r.kernel("add", 6, 10, launched=(0, 5))
     effect = effect_in(r.tables(), Finding("unfused-optimizer", "", 500_000), "fused-optimizer", (0.5, 1.0))
     assert "50%" in effect.assumption
+
+
+@pytest.mark.parametrize(("frees", "share"), [(2, 1.0), (1, 1 - 0.5 * 120 / 140), (0, 0.0)])
+def test_memory_that_still_grows_is_taken_all_the_same(recording, frees, share):
+    # Two calls of 60 take memory, and as many of 20 give it back, or fewer: what exceeds them stays at least.
+    r = recording()
+    r.step(1, 0, 400)
+    r.kernel("a", 10, 20, launched=(1, 2))
+    for i in range(2):
+        r.runtime("cudaMalloc", 100 + 80 * i, 160 + 80 * i)
+    for i in range(frees):
+        r.runtime("cudaFree", 160 + 80 * i, 180 + 80 * i)
+    r.kernel("b", 280, 400, launched=(270, 275))
+    t = r.tables()
+    taken_ns = 120_000 + 20_000 * frees
+    effect = effect_in(t, Finding("allocator-stall", "", taken_ns), "expandable-segments", (0.0, 1.0))
+    saved = [length(t) - length(t, change) for change in (effect.least, effect.most)]
+    assert saved == pytest.approx([share * taken_ns, taken_ns])

@@ -85,8 +85,8 @@ def test_a_terminal_without_the_characters_gets_replacements(monkeypatch, tmp_pa
     path = tmp_path / "out.txt"
     with path.open("w", encoding="ascii") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
-        print_result("1 \u00b5s")
-    assert path.read_text() == "1 ?s\n"
+        print_result("1 \u00b5s \u00d7 \u2588\u2588\u2593\u2592\u2591\u00b7 \u2581\u2584\u2587 \u6f22")
+    assert path.read_text() == "1 us x ##=-., _-* ?\n"
 
 
 @pytest.fixture

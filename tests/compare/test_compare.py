@@ -29,7 +29,7 @@ def test_a_step_that_grew_is_slower_and_its_causes_are_named(side):
 def test_a_difference_within_the_spread_of_the_runs_is_undecided(side):
     c = compare(side(20, runs_ms=(18, 20, 22)), side(22, runs_ms=(21, 22, 23)))
     assert (c.is_slower, c.is_faster, c.evaluation.outcome) == (False, False, "undecided")
-    assert sentence(c).startswith("Undecided: 20.0 ms before, 22.0 ms after; the median recorded step is 1.100 ×")
+    assert sentence(c).startswith("Undecided: 20.0 ms before, 22.0 ms after; the mean recorded step is 1.100 ×")
 
 
 def test_unprofiled_steps_are_compared_where_every_run_has_them(reports, capsys):
@@ -48,7 +48,7 @@ def test_the_steps_that_are_printed_are_those_that_were_evaluated(reports, capsy
     after = reports("b", 54.5, 54.6, 54.4, unprofiled_ms=(40, 40, 40))
     assert run(["compare", "--before", before[0], "--before", before[1], "--before", before[2], *after]) == 0
     first, _, rest = " ".join(capsys.readouterr().out.split()).partition(".json: ")
-    assert first.startswith("The step is faster: 48.0 ms before, 40.0 ms after; the median unprofiled step is 0.833 ×")
+    assert first.startswith("The step is faster: 48.0 ms before, 40.0 ms after; the mean unprofiled step is 0.833 ×")
     assert "51.0" not in first
     assert "Below: the mean recorded step, 51.0 ms before and 54.6 ms after" in rest
 
@@ -199,3 +199,33 @@ def test_one_report_a_side_is_undecided(reports, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.startswith("Undecided: 20.0 ms before, 26.0 ms after")
     assert "Record at least 2 runs of the baseline, better 3 of each side; " in shown
+
+
+def test_a_narrow_terminal_gets_narrow_lines(side):
+    name = "void at::native::a_kernel_with_a_long_name_that_goes_on_and_on_and_on"
+    kernels = [{name: KernelUse(calls, ms * MS)} for calls, ms in ((10, 5), (20, 9))]
+    c = compare(side(20, {"data-stall": 4}, kernels=kernels[0]), side(26, {"gc-pause": 9}, kernels=kernels[1]))
+    text = as_text(c, 60)
+    assert max(map(len, text.splitlines())) <= 60
+    assert "10 to 20 calls a step" in text
+
+
+def test_parts_that_went_the_other_way_are_not_said_to_be_the_reason(reports, capsys):
+    before = reports("a", 50.9, 51.0, 50.8, unprofiled_ms=(48, 48, 48))
+    after = reports("b", 54.5, 54.6, 54.4, unprofiled_ms=(40, 40, 40))
+    assert run(["compare", "--before", before[0], "--before", before[1], "--before", before[2], *after]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "While it was recorded the step became longer, so these parts do not show why it is faster." in shown
+
+
+def test_a_cost_that_falls_on_every_tenth_step_makes_a_step_slower(reports, capsys):
+    costs = [(100.0,) * 9 + (100.0 + cost,) for cost in (0, 190)]
+    paths = [
+        path
+        for name, steps in zip("ab", costs, strict=True)
+        for path in reports(name, 110, 110.1, 110.2, unprofiled_ms=steps * 3)
+    ]
+    named = [word for path in paths[:3] for word in ("--before", path)]
+    assert run(["compare", "--json", *named, *paths[3:]]) == 0
+    c = json.loads(capsys.readouterr().out)
+    assert (c["outcome"], c["ratio"]) == ("slower", pytest.approx(1.19))

@@ -186,6 +186,21 @@ def test_without_a_driver_one_line_and_no_failure(capsys):
     )
 
 
+def test_without_a_driver_every_file_is_valid_and_empty(tmp_path, capsys):
+    class Absent:
+        def nvmlInit(self):
+            raise NotSupportedError("Driver Not Loaded")
+
+    files = {name: str(tmp_path / name) for name in ("r.csv", "r.json")}
+    assert watch(request(csv_file=files["r.csv"], output=files["r.json"], json_file="-"), Absent()) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["gpus"], "Driver Not Loaded" in shown["note"]) == ([], True)
+    assert json.loads((tmp_path / "r.json").read_text()) == shown
+    assert (tmp_path / "r.csv").read_text().startswith("time_utc,")
+    assert watch(request(output=str(tmp_path / "r.txt")), Absent()) == 0
+    assert "nothing to watch" in (tmp_path / "r.txt").read_text()
+
+
 def test_a_driver_without_a_gpu(capsys):
     class Empty(FakeDriver):
         def nvmlDeviceGetCount(self):

@@ -57,6 +57,7 @@ def found(rule, lost, relief=None):
          "the largest cause of idle time"),
         (found("host-sync", 1e5, 3e5), [found("full-precision-matmul", 4e5, 0.0)], {}, "the largest saving"),
         (found("host-sync", 2e5), [], {"partition": Partition(0.6, 0, 0, 0.4)}, "the largest avoidable cost"),
+        (found("host-sync", 2e5, 0.0), [], {"partition": Partition(0.6, 0, 0, 0.4)}, "the largest hidden cost"),
         (found("warm-up", 2e5), [], {"partition": Partition(0.6, 0, 0, 0.4)}, "the largest cost"),
         (found("slow-kernel", 4e5), [], {"partition": Partition(0.6, 0, 0, 0.4)}, "the largest cost"),
     ],
@@ -117,3 +118,9 @@ def test_without_waste_the_second_line_names_the_largest_finding(findings, words
 def test_a_change_that_gains_nothing_makes_no_cost_avoidable():
     told = summary(answer(prescriptions=[change((0.0, 0.0))]), SYNC)
     assert told[1] == "Largest cost: host-sync 400 µs (40.0 %), no change helps on its own, train.py:12"
+
+
+def test_of_an_incomplete_recording_nothing_is_said_to_be_avoidable():
+    cost = found("host-sync", 4e5, 3e5)
+    told = summary(answer(findings=(cost,), is_incomplete=True), cost)
+    assert told[1] == "Largest cost: host-sync 400 µs (40.0 %), in an incomplete recording"

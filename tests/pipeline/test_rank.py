@@ -5,6 +5,7 @@ import pytest
 from diagnose import analyzers
 from diagnose.analyzers import host_sync
 from diagnose.errors import InputError
+from diagnose.pipeline.rank import analyze_rank
 from diagnose.pipeline.run import examine
 
 
@@ -280,3 +281,55 @@ def test_launches_without_any_device_task_are_no_cpu_training(recording):
         "The file has 1 launches but no device task although the file lists NVIDIA A100: "
         "the profiler did not record the device. Profile with ProfilerActivity.CUDA."
     )
+
+
+def test_a_wait_that_takes_the_lead_is_named_though_idle_comes_later(recording):
+    # Each step of 1000 µs launches 10 kernels in 700 µs and waits for the last of 290. The device idles for 8 µs after
+    # the wait, and for 10 before each kernel of 60, since the host has no lead.
+    r = recording()
+    for i in range(5):
+        at = 1000 * i
+        r.step(i + 1, at, at + 1000)
+        r.op("aten::linear", at, at + 704)
+        for k in range(10):
+            begun = at + 70 * k
+            r.kernel("gemm", begun + 8, begun + 68 if k < 9 else at + 999, launched=(begun + 1, begun + 5))
+        r.runtime("cudaStreamSynchronize", at + 705, at + 1000)
+    answer = r.diagnosis()
+    finding = next(f for f in answer.findings if f.rule == "host-sync")
+    assert finding.lost_ns < 10_000
+    assert finding.relief_ns > 90_000
+    assert answer.dominant == "host-sync"
+
+
+def loading(recording):
+    """Return steps of 1000 µs that wait 500 for a worker, and launch a kernel late."""
+    r = recording()
+    for i in range(4):
+        at = 1000 * i
+        r.step(i + 1, at, at + 1000)
+        r.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, at + 500)
+        r.op("aten::linear", at + 510, at + 990)
+        r.kernel("gemm", at + 803, at + 1000, launched=(at + 795, at + 800))
+    return r
+
+
+def test_where_workers_pace_the_step_nothing_else_makes_it_shorter(recording):
+    answer = loading(recording).diagnosis()
+    relief = {f.rule: f.relief_ns for f in answer.findings}
+    assert answer.dominant == "data-stall"
+    assert relief["launch-bound"] == 0
+    assert relief["data-stall"] > 400_000
+    assert {p.saves_ns for p in answer.prescriptions if p.rule == "launch-bound"} <= {(0.0, 0.0)}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_a_step_without_collectives_takes_one_rank_alone_does_not_show(recording, alone):
+    r = recording()
+    for i in range(4):
+        at = 1000 * i
+        r.step(i + 1, at, at + 1000)
+        r.kernel("gemm", at, at + 400, launched=(at - 20, at - 15))
+        r.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 400, at + 990, launched=(at - 10, at - 5), stream=9)
+    (finding,) = (f for f in analyze_rank(r.capture(), alone=alone).findings if f.rule == "exposed-communication")
+    assert (finding.relief_ns is None) == alone

@@ -85,7 +85,7 @@ def sentences(d):
         cost = percent(first.share_of(d.step_ns))
         assert f"({cost} of the step)." in d.headline
         assert f" {first.rule} {duration(first.lost_ns)} ({cost})" in d.summary[1]
-        if "argest cost" in d.headline or "argest avoidable cost" in d.headline:
+        if re.search(r"; the largest (avoidable |hidden )?cost: ", d.headline):
             assert first.lost_ns == max(finding.lost_ns for finding in d.findings)
         if d.prescriptions:
             assert d.summary[2].startswith(f"First change: {d.prescriptions[0].title[:20]}")

@@ -86,12 +86,12 @@ def relieved(rule, share, relief):
     ("findings", "expected"),
     [
         ([relieved("exposed-communication", 0.4, 0.0), relieved("python-stall", 0.15, 0.15)], "python-stall"),
-        ([relieved("exposed-communication", 0.4, 0.02), relieved("python-stall", 0.15, 0.15)], "exposed-communication"),
+        ([relieved("exposed-communication", 0.4, 0.1), relieved("python-stall", 0.15, 0.149)], "exposed-communication"),
         ([relieved("exposed-communication", 0.4, 0.0), relieved("python-stall", 0.15, 0.09)], "python-stall"),
-        ([relieved("launch-bound", 0.2, 0.1), relieved("recompilation", 0.1, 0.15)], "recompilation"),
-        ([relieved("launch-bound", 0.2, 0.1), relieved("recompilation", 0.1, 0.149)], "launch-bound"),
+        ([relieved("launch-bound", 0.2, 0.1), relieved("python-stall", 0.1, 0.15)], "python-stall"),
+        ([relieved("launch-bound", 0.2, 0.1), relieved("python-stall", 0.1, 0.149)], "launch-bound"),
         (
-            [relieved("launch-bound", 0.2, 0.1), relieved("recompilation", 0.1, 0.2), found("host-sync", 0.03)],
+            [relieved("launch-bound", 0.2, 0.1), relieved("python-stall", 0.1, 0.2), found("host-sync", 0.03)],
             "launch-bound",
         ),
         ([relieved("exposed-communication", 0.4, 0.0), found("python-stall", 0.15)], "python-stall"),

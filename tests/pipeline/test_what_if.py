@@ -1,12 +1,14 @@
 """What the step would take if: questions to the replay, through the function behind `diagnose what-if`."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from diagnose.errors import InputError, UsageError
+from diagnose.errors import UsageError
 from diagnose.model.events import Device
 from diagnose.pipeline import what_if
+from diagnose.pipeline.run import analyze_paths, examine
 from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, run_what_if
 
 A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
@@ -62,10 +64,12 @@ def test_what_cannot_be_asked(asked, changes, words):
         asked(**changes)
 
 
-def test_several_ranks_are_refused(late, monkeypatch):
-    monkeypatch.setattr(what_if, "open_captures", lambda _paths: [late.capture(), late.capture()])
-    with pytest.raises(InputError, match="2 ranks"):
-        run_what_if("folder", WhatIfRequest())
+def test_of_several_ranks_the_one_that_the_report_shows_is_replayed(late, monkeypatch):
+    captures = [late.capture(), late.capture()]
+    monkeypatch.setattr(what_if, "open_captures", lambda _paths: captures)
+    answer = run_what_if("folder", WhatIfRequest())
+    assert answer.baseline_ns == pytest.approx(examine(captures).step_ns)
+    assert answer.text().startswith("step now, rank 0 of 2 ")
 
 
 @pytest.fixture
@@ -101,9 +105,39 @@ def test_a_prescription_is_applied_between_its_bounds(on_the_host):
     assert json.loads(answer.to_json())["forecasts"][1]["range_ms"] == [then.low_ns / 1e6, then.high_ns / 1e6]
 
 
-def test_without_a_device_there_are_no_kernels_to_scale(on_the_host):
-    with pytest.raises(InputError, match="no device work"):
-        on_the_host(scale=(("gemm", 0.5),))
+def test_without_a_device_operators_are_scaled(on_the_host):
+    answer = on_the_host(scale=(("mm", 0.5),))
+    assert answer.after_ns == pytest.approx(80_000)
+    assert answer.forecasts[1].title == "operators ~ mm in 0.5 of their time"
+
+
+@pytest.mark.parametrize(
+    ("changes", "possible"),
+    [
+        ({"scale": (("gemm", 0.5),)}, "the costliest are: aten::mm"),
+        ({"no_sync": (("train.py", 7),)}, "--without: data-stall"),
+        ({"without": ("operators",)}, "--scale 'addmm=0.5'.*there are: data-stall"),
+        ({"without": ("gc-pause",)}, "takes no time in this trace.*there are: data-stall"),
+        ({"without": ("straggler",)}, "In this trace these take time: data-stall"),
+        ({"bucket_mb": 25.0}, "--without: data-stall"),
+    ],
+)
+def test_a_refusal_names_what_can_be_asked(on_the_host, changes, possible):
+    with pytest.raises(UsageError, match=possible):
+        on_the_host(**changes)
+
+
+@pytest.mark.parametrize("name", ["barrier_every_step", "slow_dataset"])
+def test_what_a_report_without_a_device_predicts_can_be_asked(name):
+    folder = Path(__file__).parents[2] / "fixtures" / "captures" / name
+    report = analyze_paths([folder])
+    assert report.prescriptions
+    for p in report.prescriptions:
+        assert run_what_if(folder, WhatIfRequest(apply=(p.id,))).after_ns == pytest.approx(p.predicted_step_ns)
+    ids = report.waterfall.forecasts[-1].ids
+    assert run_what_if(folder, WhatIfRequest(apply=ids)).after_ns == pytest.approx(
+        report.waterfall.forecasts[-1].step_ns
+    )
 
 
 def test_a_wait_at_a_line_is_dropped(recording, monkeypatch):

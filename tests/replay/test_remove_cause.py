@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from diagnose.model.diagnosis import Finding
+from diagnose.model.intervals import Intervals
 from diagnose.replay.build import build
-from diagnose.replay.remove_cause import remove_cause
+from diagnose.replay.remove_cause import remove_cause, syncs_before
 from diagnose.replay.simulate import simulate
 
 
@@ -19,6 +20,18 @@ def test_exposed_copies_shrink_by_their_exposed_time(recording):
     t = r.tables()
     change = remove_cause(t, Finding("exposed-copy", "", 40_000), "copy", 1.0)
     assert simulate(change(build(t))).window_ns == pytest.approx(260_000)
+
+
+@pytest.mark.parametrize(("fraction", "ends"), [(1.0, 116), (0.5, 158)])
+def test_the_call_that_stages_a_pageable_copy_gets_shorter_with_it(recording, fraction, ends):
+    # The call takes 85 and returns before its copy ends at 104; the kernel starts 6 after the copy.
+    r = recording()
+    r.step(1, 0, 102)
+    r.copy("Memcpy HtoD (Pageable -> Device)", 20, 104, launched=(5, 90), call="cudaMemcpyAsync")
+    r.kernel("a", 110, 200, launched=(100, 102))
+    t = r.tables()
+    change = remove_cause(t, Finding("exposed-copy", "", 84_000), "copy", fraction)
+    assert simulate(change(build(t))).window_ns == pytest.approx(ends * 1000)
 
 
 def test_pauses_shrink(recording):
@@ -41,3 +54,30 @@ def test_kernels_shrink_by_what_was_lost_in_all_steps(recording):
     finding = Finding("slow-kernel", "", 100_000, tasks=np.arange(2))  # of each step
     shorter = remove_cause(t, finding, "tasks", 1.0)(build(t))
     assert shorter.duration[shorter.is_task].tolist() == [300_000, 300_000]
+
+
+def test_where_launches_are_in_flight_the_host_holds_their_tasks(recording):
+    # A launch every 25 µs, its task of 10 starts 100 later: without the host's work 40 launches meet at once.
+    r = recording()
+    r.step(1, 0, 1105)
+    r.op("aten::mm", 0, 1000)
+    for i in range(40):
+        r.kernel("a", 25 * i + 120, 25 * i + 130, launched=(25 * i + 15, 25 * i + 20))
+    t = r.tables()
+    change = remove_cause(t, Finding("launch-bound", "", 600_000), "host-work", 1.0)
+    graph = build(t)
+    assert simulate(change(graph)).window_ns < 0.6 * simulate(graph).window_ns
+
+
+def test_waits_of_one_kind_go_together(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("a", 20, 100, launched=(5, 10))
+    r.runtime("cudaStreamSynchronize", 20, 105)  # the device idles after it
+    r.kernel("b", 170, 300, launched=(160, 165))
+    r.runtime("cudaEventSynchronize", 170, 200)
+    r.kernel("c", 300, 900, launched=(210, 215))
+    r.runtime("cudaStreamSynchronize", 220, 310)  # c hides what the host loses here
+    t = r.tables()
+    gap = Intervals(np.array([100_000]), np.array([160_000]))
+    assert t.trace.events.start[syncs_before(t, gap)].tolist() == [20_000, 220_000]

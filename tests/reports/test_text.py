@@ -6,7 +6,10 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from diagnose.model.diagnosis import Prescription
+from diagnose.model.charts import KernelTime
+from diagnose.model.diagnosis import Prescription, Where
+from diagnose.model.forecast import Forecast, Waterfall
+from diagnose.reports.format import place
 from diagnose.reports.text import render
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -146,3 +149,64 @@ def test_a_replay_that_finds_nothing_says_so(forms):
     none = replace(gaps.prescriptions[0], saves_ns=(0.0, 0.0), basis="replay")
     text = render(replace(gaps, prescriptions=(none,)))
     assert "no gain on its own: other work is the bottleneck" in text
+
+
+def test_a_long_label_squeezes_no_number(forms):
+    d = forms["gaps"]
+    long = replace(
+        d.legends["data-stall"], label="a label of a cause that is longer than what is left of the line " * 2
+    )
+    text = render(replace(d, legends={**d.legends, "data-stall": long}), width=100)
+    assert re.search(r"^  a  data-stall +30\.0 %  6\.00 ms  ██████████  a label of a .*…", text, re.MULTILINE)
+
+
+def test_three_lines_take_the_place_of_the_sentence(forms):
+    lines = ("GPU idle 54 %", "Largest cost: data-stall", "First change: more workers")
+    shown = render(replace(forms["gaps"], summary=lines)).splitlines()
+    assert shown[:3] == [f"gaps  {lines[0]}", *lines[1:]]
+
+
+KERNELS = (
+    KernelTime("volta_sgemm", "gemm", 24.0, 9e6, 0.75, "float32", 0.5, Where("train.py", 12, "step", "aten::mm")),
+    KernelTime("7 others", "", 0.5, 3e6, 0.25),
+)
+
+
+def test_a_full_device_lists_its_kernels(forms):
+    text = render(replace(forms["gaps"], verdict="kernel-bound", kernels=KERNELS))
+    assert "  75.0 %  9.00 ms   24 ×  gemm float32    volta_sgemm\n" in text
+    assert "50.0 % of peak  train.py:12 in step\n" in text
+    assert "  25.0 %  3.00 ms  0.5 ×                  7 others\n" in text
+    assert "Kernels" not in render(replace(forms["gaps"], kernels=KERNELS))
+
+
+def test_where_nothing_was_found_it_names_what_was_checked(forms):
+    d = replace(forms["gaps"], findings=(), dominant=None, checked=("host-sync", "gc-pause"))
+    text = render(replace(d, not_checked={"slow-kernel": "shapes", "off-cpu": "samples", "at-roofline": "shapes"}))
+    assert "  Checked: host-sync, gc-pause.\n" in text
+    assert "  Not checked, for lack of shapes: slow-kernel, at-roofline.\n" in text
+    assert "  Not checked, for lack of samples: off-cpu.\n" in text
+
+
+@pytest.mark.parametrize(
+    ("relief", "words"),
+    [(2e6, "; without it the step is 2.00 ms shorter"), (1e3, "; without it other work takes as long"), (6e6, "")],
+)
+def test_what_removing_a_finding_saves_stands_beside_its_cost(forms, relief, words):
+    first, *others = forms["gaps"].findings
+    text = render(replace(forms["gaps"], findings=(replace(first, relief_ns=relief), *others)))
+    assert f"6.00 ms (30.0 %) of each step{words}\n" in text
+
+
+def test_a_saving_under_a_hundredth_of_the_step_is_none_on_its_own(forms):
+    d = forms["gaps"]
+    fix = replace(d.prescriptions[0], saves_ns=(1e4, 2e4), basis="replay")
+    chain = (Forecast((), "now", 20e6, 20e6, 20e6), Forecast((fix.id,), "x", 17e6, 17e6, 17e6))
+    text = " ".join(render(replace(d, prescriptions=(fix,), waterfall=Waterfall(chain, "it", {}))).split())
+    assert "no gain on its own: other work is the bottleneck; saves 3.00 ms a step after the changes before it" in text
+    assert "saves 10.0 µs" not in text
+
+
+def test_what_a_library_ran_stands_beside_the_line():
+    where = Where("src/serve.py", 3, "main", "aten::mm", library="transformers/x.py:9 in forward")
+    assert place(where) == "src/serve.py:3 in main · inside it transformers/x.py:9 in forward · aten::mm"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from simulation.cases import draw_case
-from simulation.command import run_simulated
+from simulation.command import below_floors, run_simulated
 from simulation.dialects import DIALECTS
 from simulation.kineto import trace_of, write_run
 from simulation.scoring import Answer, Claim, _judge, names_of
@@ -117,3 +117,11 @@ def test_cases_are_scored_and_their_tables_written(tmp_path, capsys):
     assert "old" not in text
     assert "| best waste | cases |" in text
     assert capsys.readouterr().out.startswith("1:0 ")
+
+
+@pytest.mark.parametrize(("named", "alarms", "missed"), [(17, 1, 0), (16, 1, 1), (17, 2, 1), (16, 2, 2)])
+def test_a_slice_has_floors(named, alarms, missed):
+    cases = [SimpleNamespace(best="barrier", right=i < named, by_nature=False, false_alarms=()) for i in range(20)]
+    for case in cases[:alarms]:
+        case.false_alarms = ("launch-bound",)
+    assert len(below_floors(cases)) == missed

@@ -121,7 +121,8 @@ def test_a_pause_belongs_to_the_launch_up_to_one_and_a_half_of_the_latency(recor
 def pipelined(recording, *, drift=0):
     """Return a step in which a task starts 100 µs after its launch, each by ``drift`` µs later than the one before."""
     r = recording()
-    r.step(1, 100, 2000)
+    r.step(1, 100, 100 + 40 * (25 + drift))
+    r.op("aten::mm", 0, 100 + 40 * (25 + drift))
     for i in range(40):
         start = (25 + drift) * i + 100
         r.kernel("a", start, start + 10, launched=(25 * i - 5, 25 * i))

@@ -220,3 +220,11 @@ def test_of_the_first_launch_of_an_unmarked_recording_counts_what_launches_usual
     for i in range(2):
         r.kernel("gemm", 200 + 100 * i, 300 + 100 * i, launched=(95 + 5 * i, 98 + 5 * i))
     assert r.tables().steps.window[0] == 87_000
+
+
+def test_a_stream_may_have_any_number(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", -500, 300, stream=2_000_000_000, launched=(-520, -510))
+    r.kernel("gemm", 300, 900, stream=2_000_000_000, launched=(5, 10))
+    assert steps(r).window == (300_000, 1_000_000)

@@ -1,8 +1,10 @@
 """Text of others, made harmless: what could steer a terminal or hide in a line is shown instead."""
 
+import os
+
 import pytest
 
-from diagnose.text.plain_text import MAX_LINE, clean, middle, one_line
+from diagnose.text.plain_text import MAX_LINE, clean, columns, in_encoding, middle, one_line
 
 UNSAFE = [
     *range(0x00, 0x09), 0x0B, 0x0C, *range(0x0E, 0x20), *range(0x7F, 0xA0),  # C0, DEL, C1: 0x1B is ESC, 0x9B is CSI
@@ -47,3 +49,18 @@ def test_long_lines_are_cut_in_their_middle():
     assert cut.endswith("xy")
     assert len(one_line("ab\n" * 5_000)) == MAX_LINE
     assert middle("abcdefghij", 5) == "abc…j"
+
+
+@pytest.mark.parametrize(("given", "width"), [("40", 60), ("72", 72), ("200", 100), ("", 100)])
+def test_the_width_is_that_of_the_environment_within_bounds(monkeypatch, given, width):
+    monkeypatch.setenv("COLUMNS", given)
+    monkeypatch.setattr("os.get_terminal_size", lambda _file: os.terminal_size((100, 24)))
+    assert columns() == width
+
+
+def test_what_an_encoding_lacks_is_drawn_in_as_many_characters_of_ascii():
+    text = "1.5 µs × 3 │███▓▒░·▁▄▇│ −2 …\u00a0naïve"
+    assert in_encoding(text, "utf-8") == text
+    assert in_encoding(text, "ascii") == "1.5 us x 3 |###=-.,_-*| -2 ~ na?ve"
+    assert len(in_encoding(text, None)) == len(text)
+    assert "ï" in in_encoding(text, "latin-1")

@@ -5,7 +5,7 @@ import pytest
 from diagnose.capture.process.script import Outcome
 from diagnose.changes.common.patching import CannotApply
 from diagnose.trials.child import _why_nothing
-from diagnose.trials.spec import Order
+from diagnose.trials.spec import TrialRequest
 from diagnose.trials.timing import StepTimer
 
 
@@ -17,7 +17,7 @@ def timer():
     return found
 
 
-UNCHANGED, CHANGED = Order("result.json"), Order("result.json", ids=("autocast",))
+UNCHANGED, CHANGED = TrialRequest("result.json"), TrialRequest("result.json", ids=("autocast",))
 RAISED = Outcome("raised", 1, ValueError("bad data.\nmore"))
 
 

@@ -7,7 +7,7 @@ import pytest
 from diagnose.errors import CaptureError
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.prove import prove
-from diagnose.trials.spec import Run
+from diagnose.trials.spec import TrialResult
 
 LOSSES = tuple(1.0 / (i + 1) for i in range(20))
 
@@ -25,13 +25,13 @@ class Script:
         self.ran.append(tuple(ids))
         self.timeouts.append(timeout_s)
         if any(name in self.fails for name in ids):
-            return Run(ids=tuple(ids), failure="It ended with exit code 1 before anything was measured.")
+            return TrialResult(ids=tuple(ids), failure="It ended with exit code 1 before anything was measured.")
         step = self.base * 1e6
         for name in ids:
             step *= self.factors.get(name, 1.0)
         losses = next((self.losses[name] for name in ids if name in self.losses), LOSSES)
         wobble = [step * (1 + 0.001 * (i % 5)) for i in range(self.timed)]
-        return Run(
+        return TrialResult(
             ids=tuple(ids), step_ns=tuple(wobble), losses=losses, peak_bytes=100, wall_s=self.wall_s, applied=tuple(ids)
         )
 
@@ -229,7 +229,7 @@ def test_a_run_with_a_change_that_fails_once_is_named():
     class Fails(Script):
         def time(self, ids, *, timeout_s):
             run = super().time(ids, timeout_s=timeout_s)
-            return Run(ids=tuple(ids), failure="It ended.") if self.ran.count(("sham",)) == 2 and ids else run
+            return TrialResult(ids=tuple(ids), failure="It ended.") if self.ran.count(("sham",)) == 2 and ids else run
 
     (trial,) = run(Fails({}), "sham").trials
     assert (trial.failure, trial.note.endswith("One run with it failed. It ended.")) == ("", True)
@@ -255,7 +255,7 @@ def test_a_script_that_cannot_be_measured_at_all_is_an_error():
         warm_up = timed = 0
 
         def time(self, ids, *, timeout_s):
-            return Run(failure="The script ended after 3 steps that could be timed; it must run for more.")
+            return TrialResult(failure="The script ended after 3 steps that could be timed; it must run for more.")
 
     with pytest.raises(CaptureError, match="ended after 3 steps"):
         run(Ends(), "sham")
@@ -288,56 +288,3 @@ def test_a_run_times_whole_periods_of_the_steps_that_recur():
     script = Script({}, base=200.0)
     prove(script, chosen("sham"), 1e6, lambda _text: None, ([200e6] * 8 + [300e6]) * 3)
     assert script.timed == 27
-
-
-def test_unchanged_runs_take_a_third_of_the_budget_while_changes_wait():
-    script = Script({}, wall_s=10.0)
-    prove(script, chosen("sham", "schedule-gc", "fused-optimizer"), 75, lambda _text: None, [10e6] * 20)
-    tried = ["sham", "schedule-gc", "fused-optimizer"]
-    assert script.ran == [(), (), *[(name,) for name in tried for _ in range(2)], ()]
-
-
-class Ticking(Script):
-    """Lets a clock go on by the time of each run."""
-
-    def time(self, ids, *, timeout_s):
-        run = super().time(ids, timeout_s=timeout_s)
-        taken = min(self.wall_s, timeout_s)
-        self.clock[0] += taken
-        return replace(run, wall_s=taken) if taken == self.wall_s else Run(ids, failure="It was killed.", wall_s=taken)
-
-
-@pytest.mark.parametrize(("budget_s", "ran"), [(14, 1), (25, 1), (32, 3), (61, 6)])
-def test_no_run_begins_or_goes_on_beyond_the_budget(monkeypatch, budget_s, ran):
-    script = Ticking({"schedule-gc": 0.5}, wall_s=10.0)
-    script.clock = [0.0]
-    monkeypatch.setattr("diagnose.trials.prove.time.monotonic", lambda: script.clock[0])
-    proof = prove(script, chosen("schedule-gc", "sham"), budget_s, lambda _text: None, [10e6] * 20)
-    assert script.clock[0] <= 1.1 * budget_s
-    assert len(script.ran) == ran
-    assert proof.nothing_tried is (ran == 1)
-    assert any("before any change could be tried" in note for note in proof.notes) is (ran == 1)
-
-
-def test_one_unchanged_run_makes_nothing_certain(monkeypatch):
-    script = Ticking({"schedule-gc": 0.5}, wall_s=10.0)
-    script.clock = [0.0]
-    monkeypatch.setattr("diagnose.trials.prove.time.monotonic", lambda: script.clock[0])
-    proof = prove(script, chosen("schedule-gc"), 32, lambda _text: None, [10e6] * 20)
-    assert proof.best == ()
-    assert "one unchanged run only" in proof.trials[0].note
-
-
-def test_a_change_that_the_budget_cuts_off_has_not_failed(monkeypatch):
-    class Compiles(Ticking):
-        def time(self, ids, *, timeout_s):
-            self.wall_s = 100.0 if ids else 10.0
-            return super().time(ids, timeout_s=timeout_s)
-
-    script = Compiles({})
-    script.clock = [0.0]
-    monkeypatch.setattr("diagnose.trials.prove.time.monotonic", lambda: script.clock[0])
-    proof = prove(script, chosen("compile-model"), 40, lambda _text: None, [10e6] * 20)
-    assert proof.trials[0].failure == "The budget ended while it ran; give --budget more."
-    assert proof.nothing_tried
-    assert script.clock[0] == 40

@@ -16,8 +16,9 @@ from diagnose.trials import copy_plan, runs
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.prove import prove
 from diagnose.trials.recording import record
-from diagnose.trials.runs import Command, Runner, _read
-from diagnose.trials.spec import Order, Run
+from diagnose.trials.run_results import read_result
+from diagnose.trials.runs import Command, Runner
+from diagnose.trials.spec import TrialRequest, TrialResult
 
 PATIENCE_S = 60
 
@@ -191,9 +192,8 @@ def test_torch_saves_a_large_checkpoint_into_the_copy(runner, tmp_path):
     assert (tmp_path / "project" / "checkpoint.pt").read_bytes() == b"0" * 17_000_000
 
 
-def test_a_write_through_a_link_to_large_data_is_noticed_and_no_run_follows(
-    runner, tmp_path, monkeypatch, unrestricted
-):
+@pytest.mark.usefixtures("unrestricted")
+def test_a_write_through_a_link_to_large_data_is_noticed_and_no_run_follows(runner, tmp_path, monkeypatch):
     monkeypatch.setattr(copy_plan, "LINKED_FOLDER_BYTES", 10)
     found = runner("open('data/x.bin', 'ab').write(b'more')")
     (tmp_path / "data").mkdir()
@@ -206,7 +206,8 @@ def test_a_write_through_a_link_to_large_data_is_noticed_and_no_run_follows(
     assert found.num_runs == 1
 
 
-def test_what_a_script_overwrites_by_its_full_name_is_saved(runner, tmp_path, monkeypatch, unrestricted):
+@pytest.mark.usefixtures("unrestricted")
+def test_what_a_script_overwrites_by_its_full_name_is_saved(runner, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     found = runner(f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'project', 'best.pt').write_text('worse')")
     (tmp_path / "project" / "best.pt").write_text("best")
@@ -224,7 +225,9 @@ def test_trials_that_are_stopped_keep_what_was_measured():
         def time(self, ids, *, timeout_s):
             if ids == ("schedule-gc",):
                 raise OriginalsChangedError("x was changed.")
-            return Run(tuple(ids), (10e6, 10.1e6, 10.2e6) * 5, (1.0,) * 9, applied=ids, ended="stopped", wall_s=1.0)
+            return TrialResult(
+                tuple(ids), (10e6, 10.1e6, 10.2e6) * 5, (1.0,) * 9, applied=ids, ended="stopped", wall_s=1.0
+            )
 
     chosen = [Candidate("sham", "Sham"), Candidate("schedule-gc", "Collect")]
     proof = prove(Stops(), chosen, 1e6, lambda _text: None)
@@ -237,12 +240,12 @@ def test_a_result_that_is_broken_is_a_failed_run(tmp_path):
     whys = []
     for text in ('{"step_ns": [1', '{"step_ns": 7}', "[" * 100_000):
         path.write_text(text)
-        whys.append(_read(tmp_path, Order("", ids=("sham",)), 3, 60.0, " (its last line: x)"))
+        whys.append(read_result(tmp_path, TrialRequest("", ids=("sham",)), 3, 60.0, " (its last line: x)"))
     os.truncate(path, 1 << 40)
-    whys.append(_read(tmp_path, Order(""), 3, 60.0, ""))
+    whys.append(read_result(tmp_path, TrialRequest(""), 3, 60.0, ""))
     path.unlink()
     os.mkfifo(path)
-    whys.append(_read(tmp_path, Order(""), 3, 60.0, ""))
+    whys.append(read_result(tmp_path, TrialRequest(""), 3, 60.0, ""))
     assert {run.step_ns for run in whys} == {()}
     assert whys[0].failure.startswith("It ended with exit code 3 and left a result that cannot be used: Expecting")
     assert whys[1].failure.endswith("used: its step_ns is not what a run measures (its last line: x).")

@@ -5,13 +5,15 @@ import math
 
 import pytest
 
-from diagnose.trials.spec import Run
+from diagnose.trials.spec import TrialResult
 
 
 def test_what_was_written_is_read():
-    run = Run(("sham",), (1.5, 2.0), (math.inf,), (1.0,), 2, None, "host", 4, False, ("a",), (), "stopped", 0, "", 3.5)
-    assert Run.from_json(run.to_json()) == run
-    assert math.isnan(Run.from_json(Run(losses=(math.nan,)).to_json()).losses[0])
+    run = TrialResult(
+        ("sham",), (1.5, 2.0), (math.inf,), (1.0,), 2, None, "host", 4, False, ("a",), (), "stopped", 0, "", 3.5
+    )
+    assert TrialResult.from_json(run.to_json()) == run
+    assert math.isnan(TrialResult.from_json(TrialResult(losses=(math.nan,)).to_json()).losses[0])
 
 
 @pytest.mark.parametrize(
@@ -24,10 +26,10 @@ def test_what_was_written_is_read():
 )  # fmt: skip
 def test_anything_else_is_an_error(values):
     with pytest.raises(ValueError, match=r"^it"):
-        Run.from_json(json.dumps(values))
+        TrialResult.from_json(json.dumps(values))
 
 
 def test_what_it_quotes_is_short_and_does_not_steer_a_terminal():
-    run = Run.from_json(json.dumps({"failure": "\x1b[31m" + "x" * 10_000}))
+    run = TrialResult.from_json(json.dumps({"failure": "\x1b[31m" + "x" * 10_000}))
     assert run.failure.startswith(r"\x1b[31mxx")
     assert len(run.failure) == 1_000

@@ -95,3 +95,32 @@ def test_the_chance_of_an_order(slower, faster, chance):
 
 def test_more_runs_are_needed_for_smaller_differences():
     assert [runs_needed(0.05, ratio) for ratio in (1.5, 1.2, 1.1, 1.0)] == [1, 1, 3, math.inf]
+
+
+def run_of(rng, spread, *, cost=0.0, every=10, num=40):
+    """Return steps of 100 ms, every tenth of them ``cost`` longer, in a run that is slower or faster as a whole."""
+    steps = 100.0 * np.exp(rng.normal(0, spread)) * (1 + rng.normal(0, 0.02, num))
+    steps[every - 1 :: every] += cost
+    return steps.tolist()
+
+
+def proven_twice(rng, spread, cost, cost_after):
+    """Tell whether a change is faster or slower for certain in two measurements, as a trial has to be."""
+    baselines = [run_of(rng, spread, cost=cost) for _ in range(4)]
+    changed = [[run_of(rng, spread, cost=cost_after) for _ in range(2)] for _ in range(2)]
+    found = []
+    for i, variants in enumerate(changed):
+        noise = max(noise_of(baselines[: 3 + i]), noise_of(variants))
+        found.append(speed_up(baselines[1 + i : 3 + i], variants, noise))
+    return all(one.low > 1 for one in found) or all(one.high < 1 for one in found)
+
+
+def test_a_saving_of_what_every_tenth_step_costs_is_found():
+    rng = np.random.default_rng(5)
+    assert sum(proven_twice(rng, 0.01, 190.0, 0.0) for _ in range(10)) == 10
+
+
+@pytest.mark.parametrize(("spread", "cost"), [(0.01, 0.0), (0.08, 190.0)])
+def test_a_control_is_claimed_no_more_often_than_before(spread, cost):
+    rng = np.random.default_rng(6)
+    assert sum(proven_twice(rng, spread, cost, cost) for _ in range(40)) <= 1

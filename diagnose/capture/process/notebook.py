@@ -86,7 +86,7 @@ class Tracer:
             )
 
 
-def capture_steps(  # noqa: PLR0913  # keyword-only options with defaults
+def capture_steps(
     step_fn: Callable[[], object],
     *,
     steps: int | None = None,

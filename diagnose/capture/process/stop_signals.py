@@ -61,7 +61,7 @@ class StopSignals:
                 for number in DEFERRED:
                     if signal.getsignal(number) not in (signal.SIG_IGN, None):
                         self._replace(number, self._remember)
-            except Killed:  # noqa: PERF203  # tried until no handler raises
+            except Killed:  # tried until no handler raises
                 self.deferred = self.stopped_by
             except KeyboardInterrupt:
                 self.deferred = signal.SIGINT

@@ -10,8 +10,8 @@ from types import FrameType
 
 __all__ = ["JSON_BYTES", "MAX_FUNCTIONS", "MAX_FUNCTIONS_PER_STEP", "FrameCount"]
 
-JSON_BYTES = 250  # of a trace for each call of a function, measured
-MAX_FUNCTIONS = 120_000  # in the attribution window: 30 MB
+JSON_BYTES = 330  # of a trace for each call of a function, measured
+MAX_FUNCTIONS = 100_000  # in the attribution window: 33 MB, two seconds of writing and reading
 MAX_FUNCTIONS_PER_STEP = MAX_FUNCTIONS // 2  # one step is recorded before those that count
 _EVENTS = 2  # of a function: its call and its return
 

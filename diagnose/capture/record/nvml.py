@@ -99,7 +99,7 @@ def _find(nvml: Any, uuid: str) -> Any:
         for form in (name, name.encode()):
             try:
                 return nvml.nvmlDeviceGetHandleByUUID(form)
-            except Exception as error:  # noqa: PERF203  # the others are tried too
+            except Exception as error:  # the others are tried too
                 last = error
     raise LookupError(f"no GPU with the UUID {uuid}: {last}")
 

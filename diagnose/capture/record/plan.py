@@ -181,12 +181,13 @@ class Plan:
         yield from self._observe()
 
     def _observe(self) -> Steps:
-        """Let steps pass that are timed only, until what recurs now and then has had its time."""
+        """Let steps pass that are timed only, until what recurs now and then has had its time, or to the end."""
         if self._together or self._options.steps is not None:
             return
-        if self._stepped_ns < OBSERVED_NS:
+        self._max_s = math.inf  # of the recording, which is over
+        if self._options.keep_going or self._stepped_ns < OBSERVED_NS:
             self._hooks.say("watching further steps without recording them")
-        while self._stepped_ns < OBSERVED_NS:
+        while self._options.keep_going or self._stepped_ns < OBSERVED_NS:
             yield
 
     def _affords(self, num_steps: int) -> bool:

@@ -47,7 +47,7 @@ class Recorder:
         self._disturbed = False
         self._cut = False
         self._why = ""
-        self._recorded_s = 0.0  # until the window was cut
+        self._recorded_s = self._recorded_mb = 0.0  # until the window was cut
 
     def expect(self, kind: WindowKind, mb_per_s: float) -> None:
         """Take at most twice this rate for possible in a window that is to be recorded."""
@@ -78,7 +78,8 @@ class Recorder:
     def cut(self, why: str) -> None:
         """Stop recording inside the step; what is over of the window is written at the step's end."""
         if self._window is not None and self._size is not None and not self._cut:
-            self._cut, self._why, self._recorded_s = True, why, self._size.elapsed_s
+            self._cut, self._why = True, why
+            self._recorded_s, self._recorded_mb = self._size.elapsed_s, self._size.mb()
             self._window.stop()
 
     @property
@@ -116,8 +117,10 @@ class Recorder:
     @property
     def write_s(self) -> float:
         """Return how long writing what is recorded now will take, judging by the window before."""
-        size = self._size
-        return self._measured.write_s_per_mb * size.mb() if self._window is not None and size is not None else 0.0
+        if self._window is None or self._size is None:
+            return 0.0
+        # Stopping a profiler makes Python objects of its events, which the heap must not be taken for records of.
+        return self._measured.write_s_per_mb * (self._recorded_mb if self._cut else self._size.mb())
 
     def record(
         self, kind: WindowKind, num_steps: int, limit_mb: float, late: Callable[[], bool], *, warm_up: bool = True

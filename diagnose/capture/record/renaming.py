@@ -7,6 +7,7 @@ import stat
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from diagnose.capture.record.gzip_io import packed
 
@@ -24,15 +25,20 @@ def rewrite_texts(folder: Path, rewrite: Callable[[bytes], bytes]) -> None:
         if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
             continue
         if path.suffix == ".gz":
-            from isal import igzip
-
-            data = igzip.decompress(path.read_bytes())
+            data = _unpacked(path.read_bytes())
             if (after := rewrite(data)) != data:
                 path.write_bytes(packed(after))
         elif path.suffix in TEXTS:
             data = path.read_bytes()
             if (after := rewrite(data)) != data:
                 path.write_bytes(after)
+
+
+def _unpacked(data: bytes) -> bytes:
+    from isal import igzip
+
+    decompress: Any = igzip.decompress
+    return bytes(decompress(data))
 
 
 def name_cells(folder: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import TypeAlias
 
-__all__ = ["Sampler"]
+__all__ = ["Sampler", "is_users"]
 
 _Lines: TypeAlias = tuple[tuple[str, int, str], ...]  # file, line, function; the innermost first
 
@@ -28,6 +28,7 @@ UNKNOWN = -1
 # A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
 # 5 ms the sampler would hardly ever look into a short stretch of Python, but into the torch call that comes after it.
 SWITCH_S = 0.0002
+MAX_SAMPLES = 200_000  # an hour of a run that is watched to its end
 MAX_CPU_SHARE = 0.0125  # of a core: where waking a thread is dear, as on virtual machines, samples come less often
 
 
@@ -114,7 +115,7 @@ class Sampler:
         ready_ns = _ready_ns(self._native_id)
         pause, num = self._period, 0
         with _states(self._thread_id, self._native_id) as state:
-            while not self._enough:
+            while not self._enough and len(self._time_ns) < MAX_SAMPLES:
                 time.sleep(pause)  # an Event would cost several times as much per round
                 frame = sys._current_frames().get(self._thread_id)
                 if frame is None:
@@ -146,8 +147,13 @@ class Sampler:
     def _is_user_code(self, code: CodeType) -> bool:
         known = self._user_code.get(code)
         if known is None:
-            known = self._user_code[code] = not code.co_filename.startswith(_LIBRARIES)
+            known = self._user_code[code] = is_users(code)
         return known
+
+
+def is_users(code: CodeType) -> bool:
+    """Return whether code is the user's: neither of the standard library, nor of an installed package, nor of ours."""
+    return not code.co_filename.startswith(_LIBRARIES)
 
 
 def _place(frame: FrameType) -> tuple[str, int, str]:

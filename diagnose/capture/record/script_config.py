@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from diagnose.capture.process.process import busy_share
+from diagnose.capture.record.constructions import Constructions
 
 __all__ = ["ScriptConfig", "describe_gpus", "describe_optimizer", "precision_flags"]
 
@@ -16,6 +19,7 @@ LOADER_ARGUMENTS = (
     "num_workers", "pin_memory", "persistent_workers", "prefetch_factor",
     "batch_size", "drop_last", "timeout", "in_order",
 )  # fmt: skip
+MAX_DEPTH = 3  # of lists and mappings in a batch
 OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable", "maximize")
 DDP_ARGUMENTS = ("find_unused_parameters", "broadcast_buffers", "gradient_as_bucket_view", "static_graph")
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -27,16 +31,50 @@ class ScriptConfig:
     def __init__(self) -> None:
         self._loaders: dict[int, dict[str, object]] = {}
         self._batches: Counter[int] = Counter()
+        self._sizes: dict[int, dict[str, int]] = {}  # of the first batch, by dataset
         self._iterators: dict[int, weakref.ref[Any]] = {}
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._optimizer: dict[str, object] = {}
         self.autocast: dict[str, object] = {}  # device and dtype, empty where autocast was not used
         self._ddp: dict[str, object] = {}
+        self._constructions = Constructions(Path.cwd())
+        self._made: dict[tuple[str, int], tuple[weakref.ref[Any] | None, Mapping[str, object]]] = {}
+
+    def constructed(self, name: str, made: object) -> None:
+        """Take down the script's call that makes an object of torch, the first one for each dataset and optimizer.
+
+        What frameworks make of a loader keeps its dataset, so the first call is the author's.
+        """
+        of = getattr(made, "dataset", made) if name == "DataLoader" else made
+        if self._call(name, of) is not None:
+            return
+        with contextlib.suppress(Exception):  # a script must not fail for what is only printed
+            call = self._constructions.of(made, name=name)
+            if call is not None:
+                self._made[name, id(of)] = _reference(of), call
+
+    @property
+    def calls(self) -> list[Mapping[str, object]]:
+        """Return every call that was taken down."""
+        return [call for _, call in self._made.values()]
+
+    def _call(self, name: str, of: object) -> Mapping[str, object] | None:
+        """Return the call taken down for an object that is alive: another may have had its address before."""
+        reference, call = self._made.get((name, id(of)), (None, None))
+        return call if reference is None or reference() is of else None
 
     def loader_opened(self, loader: object, dataset: object) -> None:
         """Take down a DataLoader that starts an epoch."""
         if id(dataset) not in self._loaders:
-            self._loaders[id(dataset)] = _describe_loader(loader, dataset)
+            self._loaders[id(dataset)] = {
+                **_describe_loader(loader, dataset),
+                "made": self._call("DataLoader", dataset),
+            }
+
+    def first_batch(self, dataset: object, batch: object) -> None:
+        """Take down how large a batch is: workers hand each of its tensors over."""
+        tensors = list(_tensors(batch))
+        self._sizes[id(dataset)] = {"batch_bytes": sum(map(_bytes, tensors)), "batch_tensors": len(tensors)}
 
     def batch_delivered(self, dataset: object, iterator: object) -> None:
         """Count a batch, to find the training loader among others."""
@@ -56,7 +94,10 @@ class ScriptConfig:
             if busy is not None:
                 loader["workers_busy"] = round(busy, 3)
         if self._optimizers and not self._optimizer:
-            described = [describe_optimizer(optimizer) for optimizer in self._optimizers]
+            described = [
+                {**describe_optimizer(optimizer), "made": self._call(type(optimizer).__name__, optimizer)}
+                for optimizer in self._optimizers
+            ]
             described.sort(key=lambda one: -int(one["num_params"]))  # the model's own before small helpers
             self._optimizer = {**described[0], "others": described[1:8], "num_optimizers": len(described)}
 
@@ -71,6 +112,7 @@ class ScriptConfig:
         self._ddp = {name: getattr(model, name, None) for name in DDP_ARGUMENTS}
         cap = getattr(model, "bucket_bytes_cap", None)
         self._ddp["bucket_cap_mb"] = cap / 2**20 if cap else None
+        self._ddp["made"] = self._call("DistributedDataParallel", model)
 
     @property
     def loader(self) -> Mapping[str, object]:
@@ -78,7 +120,12 @@ class ScriptConfig:
         if not self._loaders:
             return {}
         busiest = max(self._loaders, key=lambda key: self._batches[key])
-        return {**self._loaders[busiest], "batches_seen": self._batches[busiest], "num_loaders": len(self._loaders)}
+        return {
+            **self._loaders[busiest],
+            **self._sizes.get(busiest, {}),
+            "batches_seen": self._batches[busiest],
+            "num_loaders": len(self._loaders),
+        }
 
     @property
     def optimizer(self) -> Mapping[str, object]:
@@ -97,6 +144,7 @@ def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
     context = getattr(loader, "multiprocessing_context", None)
     described["start_method"] = context.get_start_method() if context is not None else None
     described["dataset"] = type(dataset).__qualname__
+    described["shares_out"] = _names(type(dataset), "get_worker_info")
     described["sampler"] = type(getattr(loader, "sampler", None)).__name__
     described["collate_fn"] = getattr(getattr(loader, "collate_fn", None), "__name__", None)
     try:
@@ -104,6 +152,32 @@ def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
     except (TypeError, NotImplementedError):  # streams have no length
         described["num_batches"] = None
     return described
+
+
+def _reference(of: object) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(of)
+    except TypeError:  # a list, say
+        return None
+
+
+def _tensors(batch: Any, depth: int = 0) -> Iterable[object]:
+    """Yield what a batch holds that has bytes, in lists, tuples and mappings three deep."""
+    if isinstance(getattr(batch, "nbytes", None), int):
+        yield batch
+    elif depth < MAX_DEPTH and type(batch) in (list, tuple):
+        for part in batch:
+            yield from _tensors(part, depth + 1)
+    elif depth < MAX_DEPTH and type(batch) is dict:
+        for part in batch.values():
+            yield from _tensors(part, depth + 1)
+
+
+def _names(cls: type, name: str) -> bool:
+    """Return whether a method of the class, or of its bases outside torch, uses a name: a stream shared out does."""
+    own = (base for base in cls.__mro__ if not base.__module__.startswith(("torch.", "typing", "builtins")))
+    methods = (value for base in own for value in vars(base).values())
+    return any(name in getattr(getattr(method, "__code__", None), "co_names", ()) for method in methods)
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:

@@ -57,6 +57,11 @@ class SourceLines:
             found[name] = {"sha256": file.sha256, "changed_at": file.changed_at, "lines": texts[name]}
         return {"files": found}
 
+    def text(self, name: str) -> Sequence[str] | None:
+        """Return all lines of a file of this process, None where it cannot be read or was changed since it began."""
+        file = self._file(name)
+        return file.lines if file is not None else None
+
     def _file(self, name: str) -> _File | None:
         if name not in self._files:
             try:

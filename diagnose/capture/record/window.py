@@ -39,6 +39,7 @@ _FOLDER = re.compile(rb'("traceName": *")(?:[^"]*/)?([^"]*")')
 _MARK = "DiagnoseStep#"  # until the trace is stored: a profiler of the script marks its steps as ProfilerStep#n too
 _SCRIPTS_MARK = b'"ScriptProfilerStep#'
 LAST_KEY = b'"traceName"'  # what Kineto writes after the last event, with the path of the file as its value
+BLOCK_BYTES = 1 << 20
 TAIL_BYTES = 16_384  # of the file: far more than the longest path
 TORCH_TEMPORARY = ".tmp"  # what torch 2.13 appends to the name while it writes; it stays if that fails
 # with_modules is never set: it makes steps six times slower (measured), and with_stack names modules already.
@@ -193,21 +194,26 @@ def _compress(source: Path, target: Path, unfinished: str) -> None:
             packed.write(_without_host(line))
             if b'"traceEvents"' in line:
                 break
-        for line in text:
-            if b"Step#" in line:
-                packed.write(_with_marks(line, unfinished))
-            elif b'"traceName"' in line:
-                packed.write(_without_host(line))
-            else:
-                packed.write(line)
+        while lines := text.read(BLOCK_BYTES) + text.readline():  # an event has many lines: one by one takes seconds
+            if b"Step#" in lines:
+                lines = _with_marks(lines, unfinished)
+            if b'"traceName"' in lines:
+                lines = b"".join(map(_without_path, lines.splitlines(keepends=True)))
+            packed.write(lines)
 
 
-def _with_marks(line: bytes, unfinished: str) -> bytes:
-    """Return a line with the names of step marks as a reader expects them."""
-    line = line.replace(b'"ProfilerStep#', _SCRIPTS_MARK)
+def _without_path(line: bytes) -> bytes:
+    return _without_host(line) if b'"traceName"' in line else line
+
+
+def _with_marks(lines: bytes, unfinished: str) -> bytes:
+    """Return lines with the names of step marks as a reader expects them."""
+    lines = lines.replace(b'"ProfilerStep#', _SCRIPTS_MARK)
     if unfinished:
-        line = line.replace(f'"{unfinished}"'.encode(), f'"UnfinishedProfilerStep#{unfinished[len(_MARK) :]}"'.encode())
-    return line.replace(f'"{_MARK}'.encode(), b'"ProfilerStep#')
+        lines = lines.replace(
+            f'"{unfinished}"'.encode(), f'"UnfinishedProfilerStep#{unfinished[len(_MARK) :]}"'.encode()
+        )
+    return lines.replace(f'"{_MARK}'.encode(), b'"ProfilerStep#')
 
 
 def _without_host(line: bytes) -> bytes:

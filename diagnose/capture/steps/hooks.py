@@ -151,7 +151,7 @@ class _NoHandle:
 _NO_HANDLE = _NoHandle()
 
 
-class watch_forward:  # noqa: N801  # used like its sisters, but it must remember which call is the outermost
+class watch_forward:  # it must remember which call is the outermost
     """Report the beginning of every call of an outermost module; calling the object removes the hooks.
 
     The global hook exists only between outermost calls: inside one, modules run and compile unhooked.

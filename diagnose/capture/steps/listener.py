@@ -15,6 +15,7 @@ from diagnose.capture.options import StepOn
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks, phase_hooks
 from diagnose.capture.steps.callers import in_module, prepares_data
+from diagnose.capture.steps.construction_hooks import watch_constructions, watch_first_batches
 from diagnose.capture.steps.hooks import Undo
 from diagnose.capture.steps.period import StepFinder
 from diagnose.capture.steps.phases import Phases
@@ -56,6 +57,8 @@ class Listener:
     def install(self) -> None:
         """Put hooks into torch, which has just been imported."""
         self.installed = True
+        self._undo.append(watch_constructions(self._constructed))  # first: watch_ddp asks for its calls
+        self._undo.append(watch_first_batches(self._first_batch))
         self._undo.append(hooks.watch_optimizers(self._optimizer_stepped, self._optimizer_made))
         self._undo.append(hooks.watch_loaders(self._batch_delivered, self._loader_opened, self._loads))
         self._undo.append(hooks.watch_backward(self._backward_begins, self._backward_over))
@@ -94,6 +97,14 @@ class Listener:
     def shut_loaders(self) -> None:
         """Shut the workers of DataLoader iterators down that the script has left behind."""
         hooks.shut_workers(self._iterators)
+
+    def _constructed(self, name: str, made: object) -> None:
+        if self.active:
+            self._script_config.constructed(name, made)
+
+    def _first_batch(self, dataset: object, batch: object) -> None:
+        if self.active:
+            self._script_config.first_batch(dataset, batch)
 
     def _optimizer_made(self) -> None:
         self.choice.optimizer_exists = True

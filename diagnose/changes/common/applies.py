@@ -25,6 +25,7 @@ __all__ = [
     "waits_for",
 ]
 
+_LIBRARY_WAITS = "a library waits for the device there"
 MOSTLY = 0.5  # of the calls: what fewer do is not what the finding is about
 # Operators that need values to know the shape of their result, and those that a branch in Python rests on.
 _SHAPES = frozenset(
@@ -121,6 +122,8 @@ def to_values_read(_program: Program, finding: Finding) -> str:
     share = finding.facts.get("feeds_exchange")
     if isinstance(share, float) and share >= MOSTLY:
         return "an exchange of the ranks needs the value in the same step"
+    if is_in_a_library(finding):
+        return _LIBRARY_WAITS
     waited = waits_for(finding)
     return "" if waited == "value" else f"the host waits to know a {waited}, which cannot come later"
 
@@ -129,4 +132,6 @@ def to_shapes_and_branches(_program: Program, finding: Finding) -> str:
     """Return why other operators do not fit a wait for a value."""
     if to_the_device(finding):
         return "the host waits for a copy to the device: no shape or branch depends on it"
+    if is_in_a_library(finding):
+        return _LIBRARY_WAITS
     return "the script reads a value: no shape or branch depends on it" if waits_for(finding) == "value" else ""

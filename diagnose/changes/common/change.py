@@ -91,6 +91,9 @@ class Advice:
 
     after: str  # code to paste
     before: str = ""
+    beside: str = ""  # code that the change needs elsewhere, shown behind the edited call
+    is_whole: bool = True  # the edit alone makes the change: a diff of it can be applied
+    by_hand: bool = False  # the change's own edit does not make it here
     least: float = 0.0
     most: float = 1.0
     title: str = ""  # imperative; "" for the change's own
@@ -129,6 +132,12 @@ class SetArguments:
     of: tuple[str, ...]
     given: Mapping[str, object]
     takes: Mapping[str, str] = field(default_factory=dict)  # keyword: name among the prescription's arguments
+    optional: tuple[str, ...] = ()  # keywords that are set only where the prescription has them
+
+    def values(self, asked: Mapping[str, object]) -> dict[str, object]:
+        """Return the keywords with the values of a prescription, the change's own where it has none."""
+        given = {name: asked.get(self.takes.get(name, ""), value) for name, value in self.given.items()}
+        return given | {name: asked[name] for name in self.optional if name in asked}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import to_training
+from diagnose.changes.common.applies import own_place, to_training
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, rounding
 from diagnose.changes.common.patching import Install
 
@@ -21,6 +21,14 @@ __all__ = ["FOREACH_CLASSES", "FUSED_CLASSES", "Implementation", "change_to"]
 FUSED_CLASSES = ("Adam", "AdamW", "SGD", "Adagrad")  # those with a fused implementation
 FOREACH_CLASSES = (*FUSED_CLASSES, "RMSprop", "Adadelta", "NAdam", "RAdam", "Adamax", "ASGD")
 
+OWN_STEP = """# in step(), for each group: one call for all tensors in the place of a loop
+params = [p for p in group["params"] if p.grad is not None]
+grads = [p.grad for p in params]
+moments = [self.state[p]["exp_avg"] for p in params]
+torch._foreach_mul_(moments, beta1)
+torch._foreach_add_(moments, grads, alpha=1 - beta1)
+torch._foreach_add_(params, moments, alpha=-group["lr"])"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
@@ -33,6 +41,7 @@ class Implementation:
     fewer_passes: tuple[float, float]  # share of the passes over memory that is spared
     on_device: tuple[float, float]  # of the loop's cost, what goes
     on_cpu: tuple[float, float]  # the operators do the arithmetic themselves there, and that stays
+    serves_own: bool = False  # whether it is what an optimizer of the author's own can be written with
 
 
 def change_to(chosen: Implementation, install: Install) -> Change:
@@ -40,7 +49,9 @@ def change_to(chosen: Implementation, install: Install) -> Change:
 
     def advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
         name = str(finding.facts.get("name", "AdamW"))
-        return _advice(chosen, name, finding) if chosen.advised_for(name) else None
+        if _is_of_torch(name, finding):
+            return _advice(chosen, name, finding) if chosen.advised_for(name) else None
+        return _of_the_authors_own(name, finding) if chosen.serves_own else None
 
     def effect(t: Tables, finding: Finding) -> Effect | None:
         return _merged_updates(t, finding, chosen.launches, chosen.fewer_passes)
@@ -58,15 +69,40 @@ def change_to(chosen: Implementation, install: Install) -> Change:
     )
 
 
+def _is_of_torch(name: str, finding: Finding) -> bool:
+    """Return whether the class is torch's own with the arguments of the others, not one of the same name."""
+    module = finding.facts.get("module") if finding.facts.get("class", name) == name else None
+    return name in FOREACH_CLASSES and (not isinstance(module, str) or module.startswith("torch.optim"))
+
+
+def _of_the_authors_own(name: str, finding: Finding) -> Advice | None:
+    module = finding.facts.get("module")
+    if not isinstance(module, str) or module.startswith("torch.optim"):
+        return None  # not known, or SparseAdam: no call of theirs takes other arguments
+    place = own_place(finding)
+    return Advice(
+        title=f"Let {name} update all tensors of a group with each call",
+        before=(place.code or "") if place else "",
+        after=OWN_STEP,
+        needs="the optimizer's own step() rewritten; or a class of torch.optim that computes the same, with fused=True",
+        least=0.3 if finding.facts.get("has_device") else 0.0,
+        most=0.9 if finding.facts.get("has_device") else 0.3,
+        by_hand=True,
+    )
+
+
 def _advice(chosen: Implementation, name: str, finding: Finding) -> Advice:
+    groups = finding.facts.get("num_groups")
+    given = "param_groups" if isinstance(groups, int) and groups > 1 else "model.parameters()"
     least, most = chosen.on_device if finding.facts.get("has_device") else chosen.on_cpu
     return Advice(
         title=f"Use the {chosen.flag} implementation of {name}",
-        before=f"optimizer = torch.optim.{name}(model.parameters(), lr=lr)",
-        after=f"optimizer = torch.optim.{name}(model.parameters(), lr=lr, {chosen.flag}=True)",
+        before=f"optimizer = torch.optim.{name}({given}, lr=lr)",
+        after=f"optimizer = torch.optim.{name}({given}, lr=lr, {chosen.flag}=True)",
         least=least,
         most=most,
-        needs="floating-point parameters on one device type",
+        needs="floating-point parameters on one device type"
+        + (", dense gradients, and a torch whose fused Adagrad runs there" if name == "Adagrad" else ""),
     )
 
 
@@ -110,5 +146,6 @@ def _merged_updates(
         assumption,
         host=host,
         host_left=(stays[0], stays[1]),
+        pauses_left=(stays[0], stays[1]),
         frees_host=True,
     )

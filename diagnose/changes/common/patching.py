@@ -12,7 +12,7 @@ __all__ = ["CannotApply", "Install", "Log", "Undo", "replace_attribute"]
 Undo: TypeAlias = Callable[[], None]
 
 
-class CannotApply(DiagnoseError):  # noqa: N818  # what it says of a patch
+class CannotApply(DiagnoseError):
     """A patch meets something that it cannot follow: the trial ends there, and the sentence is its result."""
 
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
-from diagnose.changes.common.change import Change, Numerics
-from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.changes.common.call_edits import EditedCall, calls_in, diff_of, edited
+from diagnose.changes.common.change import Advice, Change, Numerics, SetArguments
+from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.forecast import middle_ns
 from diagnose.replay.effects import Effect, effect_of_share
 from diagnose.tables import Tables
@@ -36,19 +37,31 @@ def _prescription(change: Change, finding: Finding, step_ns: float, program: Pro
     if advice is None:
         return None
     least_ns, most_ns = finding.lost_ns * advice.least, finding.lost_ns * advice.most
+    edits = _edits(change, finding, advice)
     return Prescription(
         rule=finding.rule,
         id=change.id,
         title=advice.title or change.title,
-        before=advice.before,
-        after=advice.after,
+        before="\n".join(edit.shown_before for edit in edits) or advice.before,
+        after=("\n".join(edit.shown_after for edit in edits) or advice.after) + advice.beside,
         saves_ns=(least_ns, most_ns),
         predicted_step_ns=middle_ns(step_ns - most_ns, step_ns - least_ns) if advice.most > 0 else None,
         safety=_safety(advice.numerics or change.numerics, program),
         needs=advice.needs,
         remedy=change.remedy,
         arguments=advice.arguments,
+        edits=tuple(Where(edit.call.file, edit.call.begin[0], code=edit.line) for edit in edits),
+        diff=diff_of(edits) if advice.is_whole else "",
     )
+
+
+def _edits(change: Change, finding: Finding, advice: Advice) -> list[EditedCall]:
+    """Return the calls of the script that the change sets arguments of, where the capture holds them all."""
+    if advice.by_hand or not isinstance(change.edit, SetArguments):
+        return []
+    calls = calls_in(finding.facts, change.edit.of)
+    made = [edited(call, change.edit.values(advice.arguments)) for call in calls]
+    return [edit for edit in made if edit is not None]
 
 
 def _safety(numerics: Numerics, program: Program) -> str:

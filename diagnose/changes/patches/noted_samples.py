@@ -18,10 +18,12 @@ class NotedSamples(ConcurrentSamples[Any]):
 
     def __init__(self, dataset: Dataset[Any], *, threads: int) -> None:
         super().__init__(dataset, threads=threads)
-        self._note = torch.zeros(1, dtype=torch.uint8).share_memory_()
+        self._note = torch.zeros(1, dtype=torch.uint8)
+        share: Any = self._note.share_memory_
+        share()
 
     def fell_back(self) -> bool:
-        """Tell whether any process found that samples draw random numbers, and loads them one by one."""
+        """Return whether any process found that samples draw random numbers, and loads them one by one."""
         return bool(self._note.item())
 
     def _first(self, indices: Sequence[Any]) -> list[Any]:

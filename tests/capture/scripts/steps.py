@@ -80,6 +80,43 @@ def compiled():
     print("graphs", counters["stats"]["unique_graphs"], "breaks", sum(counters["graph_break"].values()))
 
 
+def phases():
+    """Each step acts six times and learns; every seventh is followed by an evaluation, the third by a checkpoint."""
+    import io
+
+    policy = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+    loader = torch.utils.data.DataLoader(torch.randn(16, 8), batch_size=4)
+    for step in range(NUM_STEPS):
+        for _ in range(6):
+            with torch.no_grad():
+                policy(torch.randn(1, 8))
+        optimizer.zero_grad()
+        policy(torch.randn(64, 8)).mean().backward()
+        optimizer.step()
+        if step % 7 == 6:
+            policy.eval()
+            with torch.no_grad():
+                for batch in loader:
+                    policy(batch)
+            policy.train()
+        if step % 7 == 2:
+            torch.save(policy.state_dict(), io.BytesIO())
+
+
+def teacher():
+    """A frozen module in its evaluation mode all the time, called once a step without gradients."""
+    model, frozen = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(NUM_STEPS):
+        x = torch.randn(4, 8)
+        with torch.no_grad():
+            wanted = frozen(x)
+        (model(x) - wanted).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def marker():
     import diagnose
 
@@ -121,7 +158,9 @@ def profiled(*, always):
         one()
 
 
-KINDS = {f.__name__: f for f in (gan, in_backward, lbfgs, scaler, inference, compiled, marker, cuda, never)}
+KINDS = {
+    f.__name__: f for f in (gan, in_backward, lbfgs, scaler, inference, compiled, marker, cuda, never, phases, teacher)
+}
 if sys.argv[1].startswith("profiled"):
     profiled(always=sys.argv[1] == "profiled_always")
 else:

@@ -1,0 +1,151 @@
+"""Finds the call in the script that made an object, so that a change of its arguments can be printed as a diff.
+
+What is taken down is the call's own lines with a few around them, the names of its class's parameters, and the keys
+(never the values) of a mapping that it passes by ``**``. A call with a credential in its lines is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from diagnose.capture.record.sampler import is_users
+from diagnose.capture.record.source_lines import SourceLines
+from diagnose.text.masking import mask_code
+
+__all__ = ["Constructions"]
+
+CONTEXT = 3  # lines before and after a call, as a unified diff has them
+MAX_CALL_LINES = 60
+MAX_PARAMETERS = 60
+
+
+class Constructions:
+    """Reads each source file once; ``cwd`` is what relative names start from."""
+
+    def __init__(self, cwd: Path) -> None:
+        self._cwd = cwd
+        self._lines = SourceLines(cwd)
+        self._calls: dict[str, list[ast.Call]] = {}
+
+    def of(self, made: object, *, name: str) -> Mapping[str, object] | None:
+        """Return the user's call that is making this object, None where none shows; ``name`` is what it is known as.
+
+        It is called from within the object's ``__init__``.
+        """
+        frame = _users_frame(sys._getframe(1), made)
+        if frame is None:
+            return None
+        file = frame.f_code.co_filename
+        call = self._call(file, frame, type(made))
+        lines = self._lines.text(file)
+        if call is None or lines is None or call.end_lineno is None:
+            return None
+        first, last = max(1, call.lineno - CONTEXT), min(len(lines), call.end_lineno + CONTEXT)
+        shown = [line.rstrip("\r") for line in lines[first - 1 : last]]
+        if last - first > MAX_CALL_LINES or any(mask_code(line) != line for line in shown):
+            return None
+        return {
+            "name": name,
+            "file": self._name(file),
+            "first": first,
+            "lines": shown,
+            "begin": (call.lineno, _characters(lines[call.lineno - 1], call.col_offset)),
+            "end": (call.end_lineno, _characters(lines[call.end_lineno - 1], call.end_col_offset or 0)),
+            "ends_file": last == len(lines),  # its last line has no end of its own
+            **_parameters(type(made)),
+            "spread": _spread(call, frame),
+        }
+
+    def _name(self, file: str) -> str:
+        path = os.path.relpath(file, self._cwd) if os.path.isabs(file) else file  # noqa: PTH117
+        return file if path.startswith("..") else path
+
+    def _call(self, file: str, frame: FrameType, made: type) -> ast.Call | None:
+        """Return the innermost call of the class on the line that is executed."""
+        at = frame.f_lineno or 0
+        here = [call for call in self._calls_of(file) if call.lineno <= at <= (call.end_lineno or 0)]
+        mine = [call for call in here if _is_class(call.func, frame, made)]
+        return max(mine, key=lambda call: (call.lineno, call.col_offset), default=None)
+
+    def _calls_of(self, file: str) -> list[ast.Call]:
+        if file not in self._calls:
+            lines = self._lines.text(file)
+            try:
+                tree = ast.parse("\n".join(lines or ()))
+            except (SyntaxError, ValueError, RecursionError):  # cells with magics, text that is no Python
+                tree = ast.Module([], [])
+            self._calls[file] = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        return self._calls[file]
+
+
+def _users_frame(frame: FrameType | None, made: object) -> FrameType | None:
+    """Return the innermost frame of the user's code that is not one of the object's own constructors."""
+    while frame is not None:
+        if is_users(frame.f_code) and not _constructs(frame, made):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _constructs(frame: FrameType, made: object) -> bool:
+    code = frame.f_code
+    own = code.co_varnames[0] if code.co_argcount else ""
+    return code.co_name == "__init__" and frame.f_locals.get(own) is made
+
+
+def _is_class(node: ast.expr, frame: FrameType, made: type) -> bool:
+    """Return whether an expression names the class; no attribute but a module's is read, since that could run code."""
+    found = _value(node, frame)
+    if found is not None:
+        return found is made
+    return isinstance(node, ast.Attribute) and node.attr == made.__name__
+
+
+def _value(node: ast.expr, frame: FrameType) -> Any:  # whatever the script has under that name
+    if isinstance(node, ast.Name):
+        for names in (frame.f_locals, frame.f_globals):
+            if node.id in names:
+                return names[node.id]
+        return None
+    if isinstance(node, ast.Attribute):
+        owner = _value(node.value, frame)
+        return vars(owner).get(node.attr) if isinstance(owner, ModuleType) else None
+    return None
+
+
+def _parameters(made: type) -> Mapping[str, object]:
+    """Return the names of the constructor's parameters in their order, and whether it takes any other."""
+    try:
+        parameters = list(inspect.signature(made.__init__).parameters.values())[1:]  # type: ignore[misc]  # of a class
+    except (TypeError, ValueError):
+        return {"parameters": (), "takes_any": False}
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return {
+        "parameters": tuple(named[:MAX_PARAMETERS]),
+        "takes_any": any(p.kind is p.VAR_KEYWORD for p in parameters),
+    }
+
+
+def _spread(call: ast.Call, frame: FrameType) -> Sequence[str] | None:
+    """Return the keys of the mappings that a call passes by ``**``; None where one of them is not known."""
+    keys: list[str] = []
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            continue
+        value = _value(keyword.value, frame)
+        if type(value) is not dict:
+            return None
+        keys += [key for key in value if isinstance(key, str)]
+    return tuple(keys)
+
+
+def _characters(line: str, offset: int) -> int:
+    """Return the column in characters of an offset in bytes of UTF-8, as syntax trees have it."""
+    return len(line.encode("utf-8")[:offset].decode("utf-8", "replace"))

@@ -1,0 +1,276 @@
+"""Sets keyword arguments in a call as it stands in a source: everything else, comments and blanks too, stays.
+
+A change is printed so, as a unified diff of the user's own lines: the dataset's variable, samplers, parameter groups
+and whatever else a call passes are kept, since only the new arguments are written.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from diagnose.model.records import CallRecord
+
+__all__ = ["EditedCall", "calls_in", "diff_of", "edited", "set_arguments"]
+
+
+@dataclass(frozen=True, slots=True)
+class EditedCall:
+    """A call with other arguments."""
+
+    call: CallRecord
+    after: str
+
+    @property
+    def shown_before(self) -> str:
+        """Return the call as it stands, with the indentation of its first line taken away."""
+        return _dedented(_text(self.call), self.call)
+
+    @property
+    def shown_after(self) -> str:
+        """Return the call as it will stand, with the indentation of its first line taken away."""
+        return _dedented(self.after, self.call)
+
+    @property
+    def line(self) -> str:
+        """Return the line that the call begins in."""
+        return self.call.lines[self.call.begin[0] - self.call.first].strip()
+
+
+def _dedented(text: str, call: CallRecord) -> str:
+    line = call.lines[call.begin[0] - call.first]
+    indent = line[: len(line) - len(line.lstrip())]
+    start = line[len(indent) : call.begin[1]]
+    return start + "\n".join(part.removeprefix(indent) for part in text.split("\n"))
+
+
+def calls_in(facts: Mapping[str, object], names: Sequence[str]) -> list[CallRecord]:
+    """Return the calls among the facts of a finding that make one of these; those of one place once."""
+    found: dict[tuple[str, tuple[int, int]], CallRecord] = {}
+    for made in _records(facts):
+        call = _call(made)
+        if call is not None and call.name in names:
+            found.setdefault((call.file, call.begin), call)
+    return list(found.values())
+
+
+def _records(facts: Mapping[str, object]) -> Iterable[object]:
+    yield facts.get("made")
+    ddp, others = facts.get("ddp"), facts.get("others")
+    if isinstance(ddp, Mapping):
+        yield ddp.get("made")
+    for other in others if isinstance(others, list | tuple) else ():
+        if isinstance(other, Mapping):
+            yield other.get("made")
+
+
+def _call(made: object) -> CallRecord | None:
+    """Return the call of a record; None where its places do not lie in its lines, as in a capture that was edited."""
+    try:
+        call = msgspec.convert(made, CallRecord)
+    except msgspec.ValidationError:
+        return None
+    inside = call.first <= call.begin[0] <= call.end[0] < call.first + len(call.lines)
+    return call if inside and call.begin <= call.end else None
+
+
+def _text(call: CallRecord) -> str:
+    """Return the call's own text."""
+    top, bottom = call.begin[0] - call.first, call.end[0] - call.first
+    if top == bottom:
+        return call.lines[top][call.begin[1] : call.end[1]]
+    return "\n".join(
+        [call.lines[top][call.begin[1] :], *call.lines[top + 1 : bottom], call.lines[bottom][: call.end[1]]]
+    )
+
+
+def edited(call: CallRecord, values: Mapping[str, object]) -> EditedCall | None:
+    """Return the call with these arguments, None where it cannot take them or stands so already."""
+    if not call.takes_any and not set(values) <= set(call.parameters):
+        return None
+    after, why = set_arguments(_text(call), values, parameters=call.parameters, spread=call.spread)
+    return None if why or after == _text(call) else EditedCall(call, after)
+
+
+def diff_of(edits: Sequence[EditedCall]) -> str:
+    """Return the unified diff of the calls, as git applies it; "" without any."""
+    files: dict[str, list[EditedCall]] = {}
+    for edit in edits:
+        files.setdefault(edit.call.file, []).append(edit)
+    return "".join(_file_diff(file, parts) for file, parts in sorted(files.items()))
+
+
+def _file_diff(file: str, edits: list[EditedCall]) -> str:
+    """Return the diff of one file: a hunk for each call, or for several whose surroundings meet."""
+    name = file.lstrip("/")
+    text, shift = f"--- a/{name}\n+++ b/{name}\n", 0
+    for region in _regions(edits):
+        before, after = region.before, region.after
+        body = list(difflib.unified_diff(before, after, n=len(before)))[3:]
+        text += f"@@ -{region.first},{len(before)} +{region.first + shift},{len(after)} @@\n"
+        text += "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in body)
+        shift += len(after) - len(before)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """Lines of a file that follow each other, with the edits within."""
+
+    first: int
+    lines: tuple[str, ...]
+    edits: tuple[EditedCall, ...]
+    ends_file: bool
+
+    @property
+    def before(self) -> list[str]:
+        """Return the lines as they stand, with their ends."""
+        return _with_ends("\n".join(self.lines), self.ends_file)
+
+    @property
+    def after(self) -> list[str]:
+        """Return the lines with every edit made; of calls within each other the outer one's."""
+        text, limit = "\n".join(self.lines), sum(len(line) + 1 for line in self.lines)
+        for edit in sorted(self.edits, key=lambda one: one.call.begin, reverse=True):
+            start, end = self._offset(edit.call.begin), self._offset(edit.call.end)
+            if end <= limit:
+                text, limit = text[:start] + edit.after + text[end:], start
+        return _with_ends(text, self.ends_file)
+
+    def _offset(self, place: tuple[int, int]) -> int:
+        return sum(len(line) + 1 for line in self.lines[: place[0] - self.first]) + place[1]
+
+
+def _with_ends(text: str, ends_file: bool) -> list[str]:
+    """Return lines with their ends; the last line of a file has one only where an empty line follows."""
+    return (text if ends_file else text + "\n").splitlines(keepends=True)
+
+
+def _regions(edits: Sequence[EditedCall]) -> list[_Region]:
+    regions: list[_Region] = []
+    for edit in sorted(edits, key=lambda one: one.call.begin):
+        call = edit.call
+        new = _Region(call.first, call.lines, (edit,), call.ends_file)
+        last = regions[-1] if regions else None
+        if last is not None and call.first <= last.first + len(last.lines):
+            known = last.first + len(last.lines) - call.first
+            ends = last.ends_file or call.ends_file
+            new = _Region(last.first, last.lines + call.lines[known:], (*last.edits, edit), ends)
+            regions.pop()
+        regions.append(new)
+    return regions
+
+
+def set_arguments(
+    text: str,
+    values: Mapping[str, object],
+    *,
+    parameters: Sequence[str] = (),
+    spread: Sequence[str] | None = (),
+) -> tuple[str, str]:
+    """Return the text of a call with these keyword arguments, and why it could not be done ("" where it was).
+
+    Args:
+        text: one call, as it stands in a source.
+        values: the arguments, in the order in which they are added.
+        parameters: names of what is called takes by position, so that an argument without a name is known.
+        spread: keys of the mappings that the call passes by ``**``; None where they are not known.
+    """
+    if _has_double_star(text) and spread is None:
+        return text, "it takes its arguments from a mapping"
+    for name, value in values.items():
+        found = _with_argument(text, name, repr(value), parameters, name in (spread or ()))
+        if found is None:
+            return text, "its arguments stand in a list that is not known"
+        text = found
+    return text, ""
+
+
+def _has_double_star(text: str) -> bool:
+    call = _parsed(text)
+    return call is not None and any(keyword.arg is None for keyword in call.keywords)
+
+
+def _parsed(text: str) -> ast.Call | None:
+    try:
+        tree = ast.parse(f"({text})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return tree if isinstance(tree, ast.Call) else None
+
+
+def _with_argument(text: str, name: str, value: str, parameters: Sequence[str], in_mapping: bool) -> str | None:
+    call = _parsed(text)
+    if call is None:
+        return None
+    place = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+    if place is None and name in parameters[: len(call.args)]:
+        if any(isinstance(arg, ast.Starred) for arg in call.args):
+            return None
+        place = call.args[list(parameters).index(name)]
+    if place is not None:
+        start, end = _span(text, place)
+        return text[:start] + value + text[end:]
+    if in_mapping:
+        mapping = next(keyword.value for keyword in call.keywords if keyword.arg is None)
+        start, end = _span(text, mapping)
+        return f"{text[:start]}{{**{text[start:end]}, {name!r}: {value}}}{text[end:]}"
+    return _appended(text, call, f"{name}={value}")
+
+
+def _appended(text: str, call: ast.Call, argument: str) -> str:
+    """Put an argument behind the last one, on a line of its own where the others have theirs."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if not given:
+        return f"{text[:-1].rstrip()}{argument})"
+    spans = sorted(_span(text, node) for node in given)
+    start, end = spans[-1]
+    if end == len(text):  # a generator without parentheses of its own
+        return f"{text[:start]}({text[start:end]}, {argument})"
+    end = _after_parentheses(text, _span(text, call.func)[1], end)
+    rest = text[end:]
+    if _has_trailing_comma(rest):
+        lines = [line for line in text[:end].split("\n")[1:] if line.strip()]
+        if lines and "\n" in rest:
+            indent = lines[-1][: len(lines[-1]) - len(lines[-1].lstrip())]
+            stop = _end_of_line(text, end)
+            return f"{text[:stop]}\n{indent}{argument},{text[stop:]}"
+        comma = end + rest.index(",") + 1
+        return f"{text[:comma]} {argument}{text[comma:]}"
+    return f"{text[:end]}, {argument}{rest}"
+
+
+def _has_trailing_comma(rest: str) -> bool:
+    """Return whether the first thing behind the last argument, comments left out, is a comma."""
+    return "".join(line.split("#")[0] for line in rest.split("\n")).lstrip().startswith(",")
+
+
+def _end_of_line(text: str, start: int) -> int:
+    at = text.find("\n", start)
+    return len(text) if at < 0 else at
+
+
+def _after_parentheses(text: str, begin: int, end: int) -> int:
+    """Return where an argument ends that stands in parentheses of its own: a node's span leaves them out."""
+    while _parsed(f"{text[:end]})") is None:
+        at = text.find(")", end)
+        if at < 0 or at >= len(text) - 1 or at < begin:
+            return end
+        end = at + 1
+    return end
+
+
+def _span(text: str, node: ast.expr) -> tuple[int, int]:
+    """Return begin and end of a node in the text, in characters."""
+    lines = text.split("\n")
+
+    def place(line: int, column: int) -> int:
+        before = sum(len(one) + 1 for one in lines[: line - 1])
+        shifted = column - 1 if line == 1 else column  # the parenthesis that the text was parsed in
+        return before + len(lines[line - 1].encode()[:shifted].decode("utf-8", "replace"))
+
+    return place(node.lineno, node.col_offset), place(node.end_lineno or 1, node.end_col_offset or 0)

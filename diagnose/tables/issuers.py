@@ -1,0 +1,162 @@
+"""Which function of the user's issues operators one by one: a loop over tensors or numbers, seen in Python frames."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from diagnose.model.arrays import Rows
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, union
+from diagnose.tables import Tables, shared_table
+from diagnose.tables.host import host_rows, layers
+from diagnose.tables.optimizer_spans import updates
+
+__all__ = ["MIN_IN_MODEL", "Issuer", "issued", "issuer_of"]
+
+MAX_LOOKED_AT = 20_000  # operators: the first of the window stand for the rest
+MIN_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
+MIN_PER_STEP = 50
+MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
+NUM_NAMED = 3
+# Recorded with its stack an operator takes 20 to 100 µs to be called, on a busy machine several times that; one that
+# takes longer in the median works.
+MAX_NS = 200_000
+MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
+_FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
+_MODULE = re.compile(r"^nn\.Module: |torch/nn/modules/module\.py")
+_BACKWARD = re.compile(r"torch/autograd/.*: (backward|grad|_engine_run_backward)$")
+_LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
+READ = "aten::item"
+ENGINE = "autograd::engine::"
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """A function that calls operators itself, not through a module's layers; figures are for a step."""
+
+    frame: str  # as the profiler names it
+    file: str
+    line: int  # of the function's first line
+    function: str
+    num: float  # operators
+    share: float  # of the operators that Python calls outside the optimizer
+    reads: float  # numbers read back, each with a call of its own
+    median_ns: int  # of an operator
+    in_model: bool  # a module calls it
+    names: tuple[str, ...]  # of the commonest operators
+
+
+_Owner: TypeAlias = tuple[str, bool]  # the frame of a function, and whether a module calls it
+
+
+@shared_table
+def issuer_of(t: Tables) -> Issuer | None:
+    """Return the function that issues most, where one stands out; None where no Python frames were recorded."""
+    return _main_issuer(_named(t))
+
+
+@shared_table
+def issued(t: Tables) -> Intervals:
+    """Return the time in which the issuer calls its operators, short Python between two of them included.
+
+    A step of the timing window is matched with one of the attribution window that calls the same operators in the
+    same order; a step without a match is left out, and so is a function whose operators do work.
+    """
+    issuer, named = issuer_of(t), _named(t)
+    if issuer is None or issuer.median_ns > MAX_NS:
+        return EMPTY
+    known = dict(_owners_of(named, rows) for rows in _by_step(named))
+    starts, ends = [], []
+    for rows in _by_step(t):
+        owners = known.get(tuple(map(t.name, rows.tolist())))
+        if owners is None:
+            continue
+        mine = np.array([owner is not None and owner[0] == issuer.frame for owner in owners], bool)
+        start, end = t.trace.events.start[rows], t.trace.events.end[rows]
+        following = np.append(start[1:], end[-1:])
+        chained = np.append(mine[1:], False) & (following - end < MAX_PAUSE_NS)
+        starts.append(start[mine])
+        ends.append(np.where(chained, following, end)[mine])
+    return union((np.concatenate(starts), np.concatenate(ends))) if starts else EMPTY
+
+
+def _named(t: Tables) -> Tables:
+    trace = t.capture.attribution
+    return t if trace is None else t.cached("named", lambda: Tables(t.capture, trace))
+
+
+def _by_step(t: Tables) -> list[Rows]:
+    """Return the operators of each step that Python calls, in the order of their starts."""
+    rows = _all_called(t)
+    cuts = np.searchsorted(t.trace.events.start[rows], t.steps.start)
+    return [part for part in np.split(rows, cuts)[1:] if len(part)]
+
+
+def _owners_of(t: Tables, rows: Rows) -> tuple[tuple[str, ...], list[_Owner | None]]:
+    frames = t.frame_layers.get(t.main)
+    stacks = frames.at_each(t.trace.events.start[rows]) if frames else [[] for _ in rows]
+    owners = [_owner([t.name(row) for row in reversed(stack)]) for stack in stacks]
+    return tuple(map(t.name, rows.tolist())), owners
+
+
+def _main_issuer(t: Tables) -> Issuer | None:
+    rows = _all_called(t)[:MAX_LOOKED_AT]
+    if not len(rows) or not len(t.steps.start):
+        return None
+    called, owners = _owners_of(t, rows)
+    counted = Counter(owner for owner in owners if owner is not None)
+    if not counted:
+        return None
+    owner, num = counted.most_common(1)[0]
+    match = _FRAME.match(owner[0])
+    steps = t.steps.num * len(rows) / len(_all_called(t))
+    if match is None or num < MIN_SHARE * len(rows) or num / steps < MIN_PER_STEP:
+        return None
+    is_mine = np.array([one == owner for one in owners], bool)
+    mine = Counter(name for name, own in zip(called, is_mine.tolist(), strict=True) if own)
+    length = (t.trace.events.end - t.trace.events.start)[rows[is_mine]]
+    return Issuer(
+        frame=owner[0],
+        file=match["file"],
+        line=int(match["line"]),
+        function=match["function"],
+        num=num / steps,
+        share=num / len(rows),
+        reads=mine[READ] / steps,
+        median_ns=int(np.median(length)),
+        in_model=owner[1],
+        names=tuple(name for name, _ in mine.most_common(NUM_NAMED)),
+    )
+
+
+@shared_table
+def _all_called(t: Tables) -> Rows:
+    """Return the operators of the training thread that Python calls, not other operators, outside the optimizer."""
+    rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
+    outer = layers(t.trace, rows).rows[0] if len(rows) else rows
+    outer = outer[[not t.name(row).startswith(ENGINE) for row in outer.tolist()]]
+    start = t.trace.events.start[outer]
+    spans = updates(t)
+    at = np.searchsorted(spans.start, start, side="right") - 1
+    inside = (at >= 0) & (start < spans.end[np.maximum(at, 0)]) if len(spans.start) else np.zeros(len(outer), bool)
+    kept: Rows = outer[~inside]
+    return kept
+
+
+def _owner(frames: list[str]) -> _Owner | None:
+    """Return the user's function that calls an operator, and whether a module calls that; innermost frame first.
+
+    None where one of torch's own modules stands between, or a backward pass: that is no call of the function's own.
+    """
+    for at, frame in enumerate(frames):
+        if _MODULE.search(frame) or _BACKWARD.search(frame):
+            return None
+        match = _FRAME.match(frame)
+        if match and not _LIBRARY.search(match["file"]):
+            return frame, any(_MODULE.search(above) for above in frames[at + 1 :])
+    return None

@@ -1,0 +1,95 @@
+"""The calls of a script that make a loader, an optimizer or a model's wrapper."""
+
+import runpy
+import textwrap
+
+import pytest
+import torch
+
+from diagnose.capture.record.script_config import ScriptConfig
+from diagnose.capture.steps.construction_hooks import watch_constructions
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """Return a function that runs a script and returns what was taken down of its constructions."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(source):
+        (tmp_path / "train.py").write_text(textwrap.dedent(source))
+        config = ScriptConfig()
+        end = watch_constructions(config.constructed)
+        try:
+            names = runpy.run_path("train.py")
+        finally:
+            end()
+        if "loader" in names:
+            config.loader_opened(names["loader"], names["loader"].dataset)
+        if "optimizer" in names:
+            config.optimizer_stepped(names["optimizer"])
+            config.settle()
+        return config
+
+    return run
+
+
+def test_a_loader_is_found_in_the_call_that_passes_its_dataset(made):
+    config = made("""\
+        import torch.utils.data as data
+
+        def loaders(settings):
+            return data.DataLoader(
+                rows,
+                **settings,
+            )
+
+        rows = list(range(8))
+        loader = loaders({"batch_size": 4})
+        """)
+    call = config.loader["made"]
+    assert (call["name"], call["file"], call["begin"], call["end"]) == ("DataLoader", "train.py", (4, 11), (7, 5))
+    assert call["first"] == 1
+    assert call["lines"][3] == "    return data.DataLoader("
+    assert call["spread"] == ("batch_size",)
+    assert call["parameters"][:2] == ("dataset", "batch_size")
+
+
+def test_an_optimizer_of_the_authors_own_is_found_where_it_is_made(made):
+    config = made("""\
+        import torch
+        from torch.optim import SGD as Base
+
+        class Mine(Base):
+            def __init__(self, params):
+                super().__init__(params, lr=0.1)
+
+        optimizer = Mine([torch.zeros(1, requires_grad=True)])
+        """)
+    call = config.optimizer["made"]
+    assert (call["name"], call["begin"]) == ("Mine", (8, 12))
+    assert call["parameters"] == ("params",)
+
+
+def test_a_credential_beside_a_call_is_not_stored(made):
+    config = made("""\
+        import torch
+        token = "hf_abcdefghijklmnopqrstuvwxyz0123"
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+        """)
+    assert config.optimizer["made"] is None
+
+
+def test_what_a_factory_makes_has_no_call_to_edit(made):
+    config = made("""\
+        import torch
+        kind = getattr(torch.optim, "SGD")
+        registry = {"sgd": kind}
+        optimizer = registry["sgd"]([torch.zeros(1, requires_grad=True)])
+        """)
+    assert config.optimizer["made"] is None
+
+
+def test_the_hooks_are_removed():
+    before = torch.utils.data.DataLoader.__init__, torch.optim.Optimizer.__init__
+    watch_constructions(lambda _name, _made: None)()
+    assert (torch.utils.data.DataLoader.__init__, torch.optim.Optimizer.__init__) == before

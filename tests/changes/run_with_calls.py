@@ -1,0 +1,45 @@
+"""Runs a script until its second optimizer step and prints the constructor calls that were taken down, as JSON.
+
+python run_with_calls.py SCRIPT [ARGS…]; it runs in the script's folder, as its user would.
+"""
+
+import contextlib
+import json
+import os
+import runpy
+import sys
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from diagnose.capture.record.script_config import ScriptConfig
+from diagnose.capture.steps.construction_hooks import watch_constructions
+
+STEPS = 2
+
+
+class Enough(BaseException):
+    """Ends a script that goes on for long."""
+
+
+def main():
+    config, steps = ScriptConfig(), []
+    watch_constructions(config.constructed)
+
+    def stepped(_optimizer, _args, _kwargs):
+        steps.append(1)
+        if len(steps) == STEPS:
+            raise Enough
+
+    register_optimizer_step_post_hook(stepped)
+    sys.argv = sys.argv[1:]
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))  # noqa: PTH100, PTH120  # as Python does
+    printed, sys.stdout = sys.stdout, sys.stderr
+    with contextlib.suppress(Enough):
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    printed.write(json.dumps({"calls": config.calls, "steps": len(steps)}))
+    printed.flush()
+    os._exit(0)  # workers, and threads of frameworks, are not waited for
+
+
+if __name__ == "__main__":
+    main()

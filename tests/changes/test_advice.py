@@ -1,0 +1,39 @@
+"""Advice that is not given where it would not fit what was found."""
+
+from dataclasses import replace
+
+import pytest
+
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.model.diagnosis import Finding, Where
+from diagnose.tables.program import Program
+
+STALL = Finding("python-stall", "", 5e6)
+
+
+@pytest.mark.parametrize(
+    "code", ["optimizer.zero_grad()", "opt.step()", "loss.backward()", "self.optimizer.zero_grad(set_to_none=True)"]
+)
+def test_nothing_is_to_be_moved_where_the_line_calls_torch(code):
+    assert prescribe(replace(STALL, where=(Where("train.py", 7, code=code),)), 10e6) == []
+
+
+@pytest.mark.parametrize(("waiting", "process"), [(0.1, True), (0.9, False), (None, False)])
+def test_python_that_computes_goes_to_no_thread(waiting, process):
+    finding = replace(
+        STALL, where=(Where("train.py", 7, code="rows = parse(lines)"),), facts={"waiting_share": waiting}
+    )
+    (p,) = prescribe(finding, 10e6)
+    assert ("ProcessPoolExecutor" in p.after, "ThreadPoolExecutor" in p.after) == (process, not process)
+
+
+@pytest.mark.parametrize(("sent", "prescribed"), [(84, False), (999_999, False), (1_000_000, True), (None, True)])
+def test_tiny_gradients_are_not_sent_in_16_bits(sent, prescribed):
+    finding = Finding("exposed-communication", "", 5e6, facts={"gradient_bytes": sent, "is_exchange": False})
+    ids = [p.id for p in prescribe(finding, 10e6, Program(trains=True, is_ddp=True))]
+    assert ("compress-gradients" in ids) is prescribed
+
+
+def test_an_optimizer_is_not_moved_to_the_device():
+    finding = Finding("host-compute", "", 5e6, facts={"operator": "Optimizer.zero_grad#SGD.zero_grad"})
+    assert prescribe(finding, 10e6) == []

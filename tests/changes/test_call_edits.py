@@ -1,0 +1,89 @@
+"""Arguments set in a call as it stands in a source, and the diff of it."""
+
+import subprocess
+
+import pytest
+
+from diagnose.changes.common.call_edits import calls_in, diff_of, edited, set_arguments
+
+WORKERS = {"num_workers": 2, "persistent_workers": True}
+LOADER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "persistent_workers")
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("DataLoader(ds)", "DataLoader(ds, num_workers=2, persistent_workers=True)"),
+        (
+            "DataLoader(train_set, 32, sampler=sampler, collate_fn=pad, drop_last=True)",
+            "DataLoader(train_set, 32, sampler=sampler, collate_fn=pad, drop_last=True, num_workers=2, "
+            "persistent_workers=True)",
+        ),
+        (
+            "DataLoader(ds, 32, True, None, None, 0)",
+            "DataLoader(ds, 32, True, None, None, 2, persistent_workers=True)",
+        ),
+        (
+            "DataLoader(\n    ds,\n    shuffle=True,  # a, b\n)",
+            "DataLoader(\n    ds,\n    shuffle=True,  # a, b\n    num_workers=2,\n    persistent_workers=True,\n)",
+        ),
+        ("DataLoader((d for d in ds))", "DataLoader((d for d in ds), num_workers=2, persistent_workers=True)"),
+        ("DataLoader(d for d in ds)", "DataLoader((d for d in ds), num_workers=2, persistent_workers=True)"),
+        ("DataLoader(é, num_workers = 0)", "DataLoader(é, num_workers = 2, persistent_workers=True)"),
+    ],
+)
+def test_only_the_new_arguments_are_written(text, after):
+    assert set_arguments(text, WORKERS, parameters=LOADER) == (after, "")
+
+
+def test_a_key_of_a_mapping_is_not_passed_twice():
+    text = "DataLoader(ds, **settings)"
+    after = "DataLoader(ds, **{**settings, 'num_workers': 2}, persistent_workers=True)"
+    assert set_arguments(text, WORKERS, spread=("num_workers", "batch_size")) == (after, "")
+    assert set_arguments(text, WORKERS, spread=None) == (text, "it takes its arguments from a mapping")
+
+
+def call(line, column, text, name="Adam", **others):
+    """Return the record of a call in LINES."""
+    first, last = max(1, line - 1), min(len(LINES), line + 1)
+    return {
+        "name": name,
+        "file": "train.py",
+        "first": first,
+        "lines": LINES[first - 1 : last],
+        "begin": [line, column],
+        "end": [line, column + len(text)],
+        "parameters": ["params", "lr", "fused"],
+        "ends_file": last == len(LINES),
+        **others,
+    }
+
+
+LINES = ["import x", "d = Adam(netD.parameters(), lr=lr)", "g = Adam(netG.parameters(), lr=lr)", "print(d, g)"]
+FIRST, SECOND = call(2, 4, LINES[1][4:]), call(3, 4, LINES[2][4:])
+
+
+def test_the_calls_of_two_optimizers_are_one_diff_that_git_applies(tmp_path):
+    calls = calls_in({"made": FIRST, "others": [{"made": SECOND}, {"made": FIRST}, {}]}, ("Adam",))
+    assert [one.begin for one in calls] == [(2, 4), (3, 4)]
+    diff = diff_of([edited(one, {"fused": True}) for one in calls])
+    script = tmp_path / "train.py"
+    script.write_text("\n".join(LINES))  # no newline at its end
+    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=diff, text=True, check=True)
+    assert script.read_text().splitlines() == [
+        "import x",
+        "d = Adam(netD.parameters(), lr=lr, fused=True)",
+        "g = Adam(netG.parameters(), lr=lr, fused=True)",
+        "print(d, g)",
+    ]
+
+
+def test_what_a_class_does_not_take_is_not_written():
+    (one,) = calls_in({"made": call(2, 4, LINES[1][4:], parameters=["params", "lr"])}, ("Adam",))
+    assert edited(one, {"fused": True}) is None
+    assert calls_in({"made": FIRST}, ("SGD",)) == []
+
+
+@pytest.mark.parametrize("wrong", [{"begin": [9, 0]}, {"lines": "x"}, {"first": -1}, {"end": [1, 0]}])
+def test_a_record_that_was_edited_makes_no_diff(wrong):
+    assert calls_in({"made": {**FIRST, **wrong}}, ("Adam",)) == []

@@ -1,0 +1,69 @@
+"""What the runs of a proof may take of its budget, by a clock that goes on while a run lasts and at no other time."""
+
+import pytest
+
+from diagnose.trials.candidates import Candidate
+from diagnose.trials.prove import prove
+from diagnose.trials.spec import TrialResult
+
+
+class Ticking:
+    """Runs of ``wall_s`` each, of 10 ms a step and of 5 ms with a change."""
+
+    clock = 0.0
+    warm_up = timed = 0
+
+    def __init__(self, wall_s=10.0, changed_s=None, changed_ns=5e6):
+        self.wall_s, self.changed_s, self.changed_ns = wall_s, changed_s or wall_s, changed_ns
+        self.ran = []
+
+    def time(self, ids, *, timeout_s):
+        self.ran.append(tuple(ids))
+        needed_s = self.changed_s if ids else self.wall_s
+        taken_s = min(needed_s, timeout_s)
+        Ticking.clock += taken_s
+        if taken_s < needed_s:
+            return TrialResult(tuple(ids), failure="It was killed.", wall_s=taken_s)
+        steps = (self.changed_ns if ids else 10e6,) * self.timed
+        return TrialResult(tuple(ids), steps, (1.0,) * 9, applied=tuple(ids), wall_s=taken_s)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    monkeypatch.setattr(Ticking, "clock", 0.0)
+    monkeypatch.setattr("diagnose.trials.prove.time.monotonic", lambda: Ticking.clock)
+
+
+def run(script, budget_s, *names):
+    chosen = [Candidate(name, name.title(), 0.5) for name in names]
+    return prove(script, chosen, budget_s, lambda _text: None, [10e6] * 20)
+
+
+def test_unchanged_runs_take_a_third_of_the_budget_while_changes_wait():
+    script = Ticking(changed_ns=10e6)
+    run(script, 85, "load-in-workers", "schedule-gc", "fused-optimizer")
+    tried = ["load-in-workers", "schedule-gc", "fused-optimizer"]
+    assert script.ran == [(), (), *[(name,) for name in tried for _ in range(2)]]  # 80 s, and 20 of them unchanged
+
+
+@pytest.mark.parametrize(("budget_s", "ran"), [(14, 1), (25, 1), (32, 3), (61, 6)])
+def test_no_run_begins_or_goes_on_beyond_the_budget(budget_s, ran):
+    script = Ticking()
+    proof = run(script, budget_s, "schedule-gc", "sham")
+    assert Ticking.clock <= 1.1 * budget_s
+    assert len(script.ran) == ran
+    assert proof.nothing_tried is (ran == 1)
+    assert any("before any change could be tried" in note for note in proof.notes) is (ran == 1)
+
+
+def test_one_unchanged_run_makes_nothing_certain():
+    proof = run(Ticking(), 32, "schedule-gc")
+    assert proof.best == ()
+    assert "one unchanged run only" in proof.trials[0].note
+
+
+def test_a_change_that_the_budget_cuts_off_has_not_failed():
+    proof = run(Ticking(changed_s=100.0), 40, "compile-model")
+    assert proof.trials[0].failure == "The budget ended while it ran; give --budget more."
+    assert proof.nothing_tried
+    assert Ticking.clock == 40
