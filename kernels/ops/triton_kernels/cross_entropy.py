@@ -40,9 +40,7 @@ def forward_kernel(
     largest = tl.where(tl.abs(largest) < float("inf"), largest, 0.0)
     rest = tl.log(total)
     valid = (target >= 0) & (target < width)
-    loss = rest - (1.0 - SMOOTHING) * (
-        tl.load(x_ptr + target, mask=valid, other=float("nan")).to(COMPUTE) - largest
-    )
+    loss = rest - (1.0 - SMOOTHING) * (tl.load(x_ptr + target, mask=valid, other=float("nan")).to(COMPUTE) - largest)
     if SMOOTHING > 0:
         loss -= SMOOTHING * (plain / width + (first - largest))
     loss = tl.where(target == IGNORED, 0.0, loss)

@@ -1,4 +1,4 @@
-"""Errors against float64 are at most 1.5 times those of plain PyTorch in the same dtype, also on inputs that are hard."""
+"""Errors against float64 are at most 1.5 times those of PyTorch in the same dtype, also on inputs that are hard."""
 
 import math
 
@@ -22,10 +22,10 @@ SHAPES = {
 TARGETS = frozenset({"cross_entropy", "cross_entropy-smoothed", "linear_cross_entropy"})
 WITH_ANGLES = frozenset({"rotary", "rotary-interleaved"})  # whose own tables are of four features
 HARD = {
+    "far from zero": lambda x: x + 100,
     "plain": lambda x: x,
     "large": lambda x: x * 64,
     "tiny": lambda x: x * 2.0**-12,
-    "far from zero": lambda x: x + 100,
     "of all sizes": lambda x: x * torch.logspace(-3, 2, x.numel(), dtype=x.dtype).view(x.shape),
 }
 SPECIAL = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
@@ -77,7 +77,7 @@ def skipping(case, cases, implementation, dtype):
 
 @pytest.mark.usefixtures("skipping")
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
-@pytest.mark.parametrize("hard", ["far from zero", *(pytest.param(n, marks=EVERY) for n in HARD if n != "far from zero")])
+@pytest.mark.parametrize("hard", ["far from zero", *(pytest.param(n, marks=EVERY) for n in list(HARD)[1:])])
 def test_errors_are_near_torchs(case, cases, implementation, dtype, hard):
     given = arguments(case, cases, dtype, HARD[hard])
     exact = results(case.reference, given, torch.float64)
