@@ -51,7 +51,8 @@ struct GeluBackward {
   DIAGNOSE_FN C operator()(C x, C grad) const {
     if (tanh_form) {
       const C s = tanh_gate(x);
-      return grad * (s + x * s * (C(1) - s) * C(1.5957691216057308) * (C(1) + C(0.134145) * x * x));
+      const C rest = tanh_gate(-x);  // 1 - s, of which the subtraction would lose digits
+      return grad * (s + x * s * rest * C(1.5957691216057308) * (C(1) + C(0.134145) * x * x));
     }
     return grad * (normal_share(x) + x * C(0.3989422804014327) * exp(C(-0.5) * x * x));
   }

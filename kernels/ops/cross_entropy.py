@@ -143,18 +143,21 @@ def _check(logits: Tensor, target: Tensor, *_: Any) -> None:
 
 def _eager(logits: Tensor, target: Tensor, ignored: int, smoothing: float) -> tuple[Tensor, Tensor]:
     wide = _wide(logits)
-    lse = wide.logsumexp(-1)
     kept = target != ignored
     index = torch.where(kept, target, 0)
     num = logits.shape[-1]
     _refuse_strangers(index, num)
     if num == 0:
-        return lse.clone(), lse
-    picked = wide.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-    loss = lse - (1 - smoothing) * picked
+        return wide.sum(-1), wide.new_zeros((*target.shape, 2))
+    # The largest logit goes first: what is left is near zero, and no digits of it are lost to logits that are not.
+    largest = wide.detach().amax(-1, keepdim=True)
+    largest = torch.where(largest.isfinite(), largest, 0.0)
+    shifted = wide - largest
+    rest = shifted.exp().sum(-1).log()
+    loss = rest - (1 - smoothing) * shifted.gather(-1, index.unsqueeze(-1)).squeeze(-1)
     if smoothing:
-        loss = loss - smoothing * wide.mean(-1)
-    return torch.where(kept, loss, 0.0).contiguous(), lse.contiguous()
+        loss = loss - smoothing * shifted.mean(-1)
+    return torch.where(kept, loss, 0.0).contiguous(), torch.stack((largest.squeeze(-1), rest), -1).contiguous()
 
 
 def _refuse_strangers(index: Tensor, num: int) -> None:
@@ -190,7 +193,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 def _fake(logits: Tensor, target: Tensor, ignored: int, smoothing: float) -> tuple[Tensor, Tensor]:
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    return logits.new_empty(target.shape, dtype=dtype), logits.new_empty(target.shape, dtype=dtype)
+    return logits.new_empty(target.shape, dtype=dtype), logits.new_empty((*target.shape, 2), dtype=dtype)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # torch's names

@@ -20,7 +20,8 @@ def forward_kernel(
     x_ptr, target_ptr, loss_ptr, lse_ptr, stride, width,
     IGNORED: tl.constexpr, SMOOTHING: tl.constexpr, COMPUTE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # loss = (1 - s) (lse - x_target) + s (lse - mean(x)) = lse - (1 - s) x_target - s mean(x)
+    # loss = (1 - s) (lse - x_target) + s (lse - mean(x)), and lse = m + log(sum(exp(x - m))) with the largest logit m:
+    # m is subtracted from each x first, so that no digits are lost where all of them are far from zero
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride
     target = tl.load(target_ptr + row)
@@ -28,20 +29,24 @@ def forward_kernel(
     largest = tl.full((), float("-inf"), COMPUTE)
     total = tl.zeros((), COMPUTE)
     plain = tl.zeros((), COMPUTE)
+    first = tl.load(x_ptr).to(COMPUTE)
+    first = tl.where(tl.abs(first) < float("inf"), first, 0.0)
     for start in range(0, width, BLOCK):
         inside = start + columns < width
         x = tl.load(x_ptr + start + columns, mask=inside, other=float("-inf")).to(COMPUTE)
         largest, total = grow(largest, total, x)
         if SMOOTHING > 0:
-            plain += tl.sum(tl.where(inside, x, 0.0), 0)
-    lse = largest + tl.log(total)
+            plain += tl.sum(tl.where(inside, x - first, 0.0), 0)
+    largest = tl.where(tl.abs(largest) < float("inf"), largest, 0.0)
+    rest = tl.log(total)
     valid = (target >= 0) & (target < width)
-    loss = lse - (1.0 - SMOOTHING) * tl.load(x_ptr + target, mask=valid, other=float("nan")).to(COMPUTE)
+    loss = rest - (1.0 - SMOOTHING) * (tl.load(x_ptr + target, mask=valid, other=float("nan")).to(COMPUTE) - largest)
     if SMOOTHING > 0:
-        loss -= SMOOTHING * (plain / width)
+        loss -= SMOOTHING * (plain / width + (first - largest))
     loss = tl.where(target == IGNORED, 0.0, loss)
     tl.store(loss_ptr + row, loss)
-    tl.store(lse_ptr + row, lse)
+    tl.store(lse_ptr + 2 * row, largest)
+    tl.store(lse_ptr + 2 * row + 1, rest)
 
 
 @triton.jit
@@ -54,17 +59,18 @@ def backward_kernel(
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     target = tl.load(target_ptr + row)
     grad = tl.load(grad_ptr + row)
-    lse = tl.load(lse_ptr + row)
+    largest = tl.load(lse_ptr + 2 * row)
+    rest = tl.load(lse_ptr + 2 * row + 1)
     x = tl.load(x_ptr + row * stride + column, mask=column < width, other=0.0).to(COMPUTE)
     smoothing = tl.full((), SMOOTHING, COMPUTE)
-    dx = tl.exp(x - lse) - smoothing / width - tl.where(column == target, 1.0 - smoothing, 0.0)
+    dx = tl.exp((x - largest) - rest) - smoothing / width - tl.where(column == target, 1.0 - smoothing, 0.0)
     dx = tl.where(target == IGNORED, 0.0, dx * grad)
     tl.store(dx_ptr + row * width + column, dx.to(dx_ptr.dtype.element_ty), mask=column < width)
 
 
 def forward(x: Tensor, target: Tensor, ignored: int, smoothing: float) -> tuple[Tensor, Tensor]:
     loss = torch.empty(x.shape[:-1], dtype=torch_compute_dtype(x), device=x.device)
-    lse = torch.empty_like(loss)
+    lse = torch.empty((*loss.shape, 2), dtype=loss.dtype, device=x.device)  # the largest logit, and what it lacks
     if x.numel():
         width = x.shape[-1]
         rows, (block, _) = rows_of(x, width), row_block(width, MAX_HELD)

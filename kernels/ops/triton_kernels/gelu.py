@@ -29,7 +29,7 @@ def gelu_of(x, TANH: tl.constexpr):
 def slope_of(x, TANH: tl.constexpr):
     if TANH:
         s = _gate(x)
-        return s + x * s * (1.0 - s) * 1.5957691216057308 * (x * x * 0.134145 + 1.0)
+        return s + x * s * _gate(-x) * 1.5957691216057308 * (x * x * 0.134145 + 1.0)  # 1 - s without its digits lost
     return 0.5 * (tl.erf(x * 0.7071067811865476) + 1.0) + x * 0.3989422804014327 * tl.exp(x * x * -0.5)  # 1/sqrt(2 pi)
 
 

@@ -129,15 +129,12 @@ class FakeDevice(TorchDispatchMode):
     def current_stream(self, *_: Any) -> Stream:
         return self.streams[-1]
 
-    def current_device(self) -> int:
-        return 0
-
-    def set_device(self, _: Any) -> None:
-        pass
-
     def synchronize(self, *_: Any) -> None:
         for name in list(self.clocks):
             self.learn(HOST, self.clocks[name])
+
+    def current_device(self) -> int:
+        return 0
 
     @contextmanager
     def stream(self, stream: Stream):
