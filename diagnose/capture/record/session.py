@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
@@ -15,7 +14,6 @@ from diagnose.capture.process.process import compiled_graphs
 from diagnose.capture.process.ranks import agree_on_run_id, rank_and_size
 from diagnose.capture.record.allocator import allocator_counters
 from diagnose.capture.record.folder import CaptureFolder
-from diagnose.capture.record.gc_watch import GcWatch
 from diagnose.capture.record.interrupt import StepInterrupt
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
@@ -23,6 +21,7 @@ from diagnose.capture.record.other_profilers import OtherProfilers
 from diagnose.capture.record.plan import MIN_STEPS, Plan
 from diagnose.capture.record.run_log import RunLog, StepState
 from diagnose.capture.record.sampler import Sampler
+from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.script_config import ScriptConfig, describe_gpus, precision_flags
 from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.steps.listener import Listener, in_backward
@@ -35,10 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 MAX_STOPS = 3  # a script that swallows BaseException thrice keeps running
-RUN_SAMPLER_MS = 20.0  # a long step of a tenth of a second still has five samples, for 0.3 % of a core
 QUICK_PATIENCE_S = 3.0  # for the end of the first step, with --quick
 LONG_STEP_S = 1.0  # too long to wait for several of them, with --quick
-RUN_DEPTH = 6  # lines of the user's code, the innermost and its callers
 MIN_MESSAGE_S = 1.0  # seconds between two lines about the same wait
 
 
@@ -80,10 +77,8 @@ class Session:
         self._said: tuple[str, float] = ("", 0.0)
         self._stops = 0
         self._cutting = self._at_once = False
-        self._sampler: Sampler | None = None
-        self._gc_watch = GcWatch(0)
+        self._samplers = Samplers(options.sampler_ms, wanted=options.sampler)
         self._run_log = RunLog()
-        self._run_sampler: Sampler | None = None  # while no window is open
         self._monitor: GpuMonitor | None = None
         self._interrupt = StepInterrupt(self._due_in, self._in_step)
 
@@ -141,14 +136,14 @@ class Session:
             compiled=compiled_graphs,
             look=self._interrupt.look,
             settled=self._fix_steps,
-            sampling=self._sample,
+            sampling=lambda on: self._samplers.sample_window(on=on),
             wrote=self._save,
             stepped=self._stepped,
         )
         self._run_log = RunLog()
         if self.plan is None:
             self._interrupt.start()
-            self._sample_run(on=True)
+            self._samplers.sample_run(on=True)
         self._at_once = at_once and self.num_ranks == 1
         self.plan = Plan(self.options, hooks, self.measured, at_once=self._at_once)
 
@@ -192,33 +187,6 @@ class Session:
         self._stops += 1
         self._stop()
 
-    def _sample(self, on: bool) -> None:  # a callback
-        if not self.options.sampler:
-            return
-        if self._sampler is None:
-            thread = threading.current_thread()
-            self._sampler = Sampler(thread.ident or 0, thread.native_id or 0, self.options.sampler_ms)
-            self._gc_watch = GcWatch(thread.ident or 0)
-        self._sample_run(on=not on)
-        if on:
-            self._sampler.start()
-            self._gc_watch.start()
-        else:
-            self._sampler.stop()
-            self._gc_watch.stop()
-
-    def _sample_run(self, *, on: bool) -> None:
-        """Sample, a few times a second, what the thread does where no timing window is open."""
-        if not self.options.sampler:
-            return
-        if self._run_sampler is None:
-            thread = threading.current_thread()
-            self._run_sampler = Sampler(thread.ident or 0, thread.native_id or 0, RUN_SAMPLER_MS, depth=RUN_DEPTH)
-        if on:
-            self._run_sampler.start()
-        else:
-            self._run_sampler.stop()
-
     def _other_profiler_started(self) -> None:
         if self.listener.active:
             self.notes.append(
@@ -233,10 +201,7 @@ class Session:
         self.other_profilers.forget()
 
     def _end_threads(self) -> None:
-        for sampler in (self._sampler, self._run_sampler):
-            if sampler is not None:
-                sampler.stop()
-        self._gc_watch.stop()
+        self._samplers.stop()
         if self._monitor is not None:
             self._monitor.stop()
 
@@ -272,7 +237,7 @@ class Session:
     @property
     def sampler_summary(self) -> Mapping[str, object]:
         """Return what CaptureInfo.sampler holds."""
-        return self._sampler.summary() if self._sampler is not None else {}
+        return self._samplers.summary
 
     @property
     def nvml_summary(self) -> Mapping[str, object]:
@@ -317,8 +282,8 @@ class Session:
         """
         from diagnose.capture.record.describe import describe
 
-        if self._sampler is not None and samples:
-            self._write_samples(self._sampler)
+        if self._samplers.in_windows is not None and samples:
+            self._write_samples(self._samplers.in_windows)
         if samples:
             self._write_steps()
         info = describe(self, ended, exit_code)
@@ -331,9 +296,9 @@ class Session:
     def _write_samples(self, sampler: Sampler) -> None:
         samples, lines = f"rank{self.rank}.samples.json.gz", f"rank{self.rank}.lines.json.gz"
         try:
-            self.folder.write_rows(samples, {**sampler.rows(), "gc": self._gc_watch.runs})
+            self.folder.write_rows(samples, {**sampler.rows(), "gc": self._samplers.gc_runs})
             self.samples_file = samples
-            seen = [*sampler.lines, *(self._run_sampler.lines if self._run_sampler is not None else ())]
+            seen = [*sampler.lines, *(self._samplers.of_run.lines if self._samplers.of_run is not None else ())]
             self.folder.write_rows(lines, self._lines.stored(dict.fromkeys(seen)))
             self.lines_file = lines
             changed = (printable(name) for name in self._lines.changed)
@@ -343,9 +308,8 @@ class Session:
 
     def _write_steps(self) -> None:
         name = f"rank{self.rank}.steps.json.gz"
-        samples = self._run_sampler.paths() if self._run_sampler is not None else {}
         try:
-            self.folder.write_rows(name, {**self._run_log.rows(), **samples})
+            self.folder.write_rows(name, {**self._run_log.rows(), **self._samplers.run_paths()})
             self.steps_file = name
         except OSError as error:
             self.notes.append(f"The times of the steps could not be written: {reason(error)}")
