@@ -196,7 +196,7 @@ def table(rows: list[Row]) -> list[str]:
 def summary(rows: list[Row]) -> list[str]:
     usual = [abs(r.usual) for r in rows if not r.refused] or [0.0]
     excess = [r.excess for r in rows if not r.refused] or [0.0]
-    held_out = [abs(r.held_out) for r in rows if r.held_out is not None]
+    held_out = [abs(r.held_out) for r in rows if r.held_out is not None and not r.refused]
     steps = [r.step for r in rows]
     return [
         f"{len(rows)} traces.",

@@ -87,7 +87,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         return Advice(
             title="Record which Python runs there, and move it off the thread that launches",
             after=_NOT_RECORDED.format(script=script_of(program)),
-            most=0.0,
+            least=HIDDEN,
             needs="a recording with Python frames or samples: this one does not show what runs there",
         )
     if is_in_a_library(finding):

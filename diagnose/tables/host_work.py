@@ -22,6 +22,7 @@ from diagnose.tables.names import LOADER_NEXT
 __all__ = ["host_work", "is_paced_by_workers", "waits_for_workers"]
 
 _LOADING_RULE = "data-stall"
+MAX_FETCH_NS = 200_000  # of a batch that workers have ready: 0.05 to 0.2 ms on the training thread
 MIN_WAITING = 0.1  # of the window: less is what it takes to fetch a batch that is there
 
 
@@ -72,7 +73,11 @@ def _compiling(t: Tables, _pieces: Intervals) -> Intervals:
 
 
 def _loading(t: Tables, _pieces: Intervals) -> Intervals:
-    return t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
+    """Return the loading beyond what fetching a batch takes that is there: as long as the shortest call, or less."""
+    calls = t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
+    start, end = t.trace.events.start[calls], t.trace.events.end[calls]
+    fetch_ns = min(int((end - start).min(initial=MAX_FETCH_NS)), MAX_FETCH_NS)
+    return union((start + fetch_ns, end))
 
 
 def _between_operators(t: Tables, pieces: Intervals) -> Intervals:

@@ -15,7 +15,7 @@ def gap(r, i=0):
 def between(recording, start=300, end=700, *, launched=None):
     r = recording()
     r.step(1, 0, 1000)
-    r.kernel("a", 0, start, launched=(-50, -45))
+    r.kernel("a", 0, start, launched=(0, 0))
     r.kernel("b", end, 1000, launched=launched)
     return r
 

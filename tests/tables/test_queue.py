@@ -133,7 +133,7 @@ def test_launches_in_flight_are_no_queue_and_their_latency_is_the_hosts(recordin
     r = pipelined(recording)
     q = r.tables().queue
     assert (q.launch_latency_ns, q.busy_depth_p50) == (100_000, 1)
-    assert set(r.booked()) == {"launch-bound"}
+    assert {"kernel-latency", "unexplained-device"}.isdisjoint(r.booked())
 
 
 def test_tasks_that_begin_at_any_time_after_their_launches_show_no_latency(recording):
