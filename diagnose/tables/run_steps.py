@@ -192,8 +192,7 @@ def _by_size(rows: Rows, ratio: Floats, usable: Mask) -> list[Rows]:
 
 def _period(rows: Rows, usable: Mask) -> int:
     """Return the distance at which steps recur, 0 where they do not: nearly all distances are multiples of it, and
-    nearly all steps where one is expected are among them.
-    """
+    nearly all steps where one is expected are among them."""
     distances = np.diff(rows)
     for period in sorted(set(distances.tolist())):
         if period < 2 or (distances % period == 0).mean() < MIN_REGULAR:
