@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -254,12 +254,6 @@ class Diagnosis:
     def steps(self) -> int:
         """Return the number of steady steps behind the numbers."""
         return len(self.step_times_ns)
-
-    @overload
-    def to_html(self) -> str: ...
-
-    @overload
-    def to_html(self, path: str | PathLike[str], *, force: bool = False) -> Path: ...
 
     def to_html(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> str | Path:
         """Return the HTML report, or with ``path`` write it there and return the path.

@@ -326,6 +326,5 @@ def _absolute(command: Command) -> list[str]:
 def _in_copy(word: str, cwd: Path, copy: Path) -> str:
     """Return a word of the command with a path of the working folder turned into that of its copy."""
     option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    path = Path(os.path.normpath(value))
-    is_inside = path.is_absolute() and path.is_relative_to(cwd)
-    return f"{option}{equals}{copy / path.relative_to(cwd)}" if is_inside else word
+    path = Path(os.path.normpath(value))  # a relative one is inside of nothing that is absolute
+    return f"{option}{equals}{copy / path.relative_to(cwd)}" if path.is_relative_to(cwd) else word
