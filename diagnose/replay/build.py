@@ -13,8 +13,8 @@ from diagnose.replay.graph import Edge, Graph, usual_delay
 from diagnose.replay.host_events import AWAITED, MARK, Points, find_points, handoffs
 from diagnose.replay.waits import LATE_NS, MARGIN_NS, awaited, inferred_events, recorded_events, room_given
 from diagnose.tables import Tables
-from diagnose.tables.launch_latency import MIN_LATENCY_NS
 from diagnose.tables.device import Tasks
+from diagnose.tables.launch_latency import MIN_LATENCY_NS
 
 __all__ = ["build", "graph_of"]
 
