@@ -17,11 +17,12 @@ __all__ = ["Answer", "headline", "summary"]
 NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
 MAX_LINE = 100  # columns of a terminal that the report is laid out for
 MAX_FILE = 26  # characters of a file's name in a line of the summary
+_BY_RELIEF = "the largest saving"
 _SHORT = {
     "the largest avoidable cost": "Largest avoidable cost",
     "the largest hidden cost": "Largest hidden cost",
     "the largest cost": "Largest cost",
-    "the largest saving": "Largest saving",
+    _BY_RELIEF: "Largest saving",
     "the largest cause of idle time": "Largest idle cause",
     "the main cause": "Main cause",
 }
@@ -45,8 +46,8 @@ def headline(answer: Answer, largest: Finding | None) -> str:
     state = _state(answer)
     if largest is None:
         return f"{state}, and nothing stands out as waste."
-    share, of = percent(largest.share_of(answer.step_ns)), "step" if largest.share is None else "run"
-    return f"{state}; {_rank(answer, largest)}: {_lower(largest.title)} ({share} of the {of})."
+    rank, of = _rank(answer, largest), "step" if largest.share is None else "run"
+    return f"{state}; {rank}: {_lower(largest.title)} ({percent(_share(answer, largest, rank))} of the {of})."
 
 
 def summary(answer: Answer, largest: Finding | None) -> tuple[str, ...]:
@@ -54,9 +55,9 @@ def summary(answer: Answer, largest: Finding | None) -> tuple[str, ...]:
     lines = [_queue_line(answer)]
     if largest is None:
         return (*lines, _nothing(answer))
-    cost = _cost(answer, largest)
-    rank = _SHORT[_rank(answer, largest)]
-    line, at = f"{rank}: {largest.rule} {cost}, {_avoidable(answer, largest)}", _place(largest.where)
+    rank = _rank(answer, largest)
+    cost = _cost(answer, largest, rank)
+    line, at = f"{_SHORT[rank]}: {largest.rule} {cost}, {_avoidable(answer, largest)}", _place(largest.where)
     lines.append(line + at if len(line + at) <= MAX_LINE else line)
     if answer.prescriptions:
         first = answer.prescriptions[0]
@@ -70,12 +71,20 @@ def _nothing(answer: Answer) -> str:
     most = max(answer.findings, key=lambda f: f.lost_ns, default=None)
     if most is None or not most.lost_ns:
         return f"No rule found a cost of {percent(THRESHOLDS.naming_share)} of the step or more"
-    return f"Nothing stands out as waste; the largest finding: {most.rule} {_cost(answer, most)}"
+    return f"Nothing stands out as waste; the largest finding: {most.rule} {_cost(answer, most, '')}"
 
 
-def _cost(answer: Answer, finding: Finding) -> str:
+def _cost(answer: Answer, finding: Finding, rank: str) -> str:
     of_run = "" if finding.share is None else " of the run"
-    return f"{duration(finding.lost_ns)} ({percent(finding.share_of(answer.step_ns))}{of_run})"
+    cost_ns = finding.relief_ns if rank == _BY_RELIEF and finding.relief_ns else finding.lost_ns
+    return f"{duration(cost_ns)} ({percent(_share(answer, finding, rank))}{of_run})"
+
+
+def _share(answer: Answer, finding: Finding, rank: str) -> float:
+    """Return the share that makes the finding what it is called: of what it costs, or of what the step is shorter."""
+    if rank == _BY_RELIEF and finding.relief_ns:
+        return finding.relief_ns / answer.step_ns
+    return finding.share_of(answer.step_ns)
 
 
 def _state(answer: Answer) -> str:
@@ -113,7 +122,7 @@ def _rank(answer: Answer, largest: Finding) -> str:
             return "the largest hidden cost"
         return "the largest avoidable cost" if _has_more_necessary_work(answer, largest) else "the largest cost"
     if largest.relief_ns is not None and all((f.relief_ns or 0.0) <= largest.relief_ns for f in rivals):
-        return "the largest saving"
+        return _BY_RELIEF
     idle = answer.idle_by_cause.get(largest.rule, 0.0)
     if idle and idle == max(answer.idle_by_cause.values()):
         return "the largest cause of idle time"

@@ -66,6 +66,13 @@ def test_what_the_finding_is_the_largest_of(largest, others, fields, words):
     assert f"; {words}: " in headline(answer(findings=(largest, *others), **fields), largest)
 
 
+def test_the_largest_saving_is_a_number_of_what_is_saved():
+    largest = found("host-sync", 1e5, 3e5)
+    told = answer(findings=(largest, found("full-precision-matmul", 4e5, 0.0)))
+    assert headline(told, largest).endswith("; the largest saving: title (30.0 % of the step).")
+    assert summary(told, largest)[1].startswith("Largest saving: host-sync 300 µs (30.0 %), without it 700 µs")
+
+
 def change(saves):
     return Prescription(
         "host-sync", "defer-sync", "Stop waiting", "", "x", saves, STEP - sum(saves) / 2, "same numbers"
