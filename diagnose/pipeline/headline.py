@@ -74,7 +74,7 @@ def _nothing(answer: Answer) -> str:
     return f"Nothing stands out as waste; the largest finding: {most.rule} {_cost(answer, most, '')}"
 
 
-def _cost(answer: Answer, finding: Finding, rank: str) -> str:
+def _cost(answer: Answer, finding: Finding, rank: str = "") -> str:
     of_run = "" if finding.share is None else " of the run"
     cost_ns = finding.relief_ns if rank == _BY_RELIEF and finding.relief_ns else finding.lost_ns
     return f"{duration(cost_ns)} ({percent(_share(answer, finding, rank))}{of_run})"
