@@ -259,8 +259,8 @@ class Recording:
 
 
 VERB = re.compile(
-    "(Allow|Call|Capture|Compile|Do|Freeze|Fuse|Keep|Leave|Let|Load|Mark|Move|Pin|Read|Reduce|Run|Send|Start|Stop|Take|Use"
-    "|Vectorise|Wait) "
+    "(Allow|Call|Capture|Compile|Do|Freeze|Fuse|Keep|Leave|Let|Load|Mark|Move|Pin|Read|Record|Reduce|Run|Send|Start|Stop|Take"
+    "|Use|Vectorise|Wait) "
 )
 
 

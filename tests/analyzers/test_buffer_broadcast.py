@@ -6,7 +6,10 @@ BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def forward(recording, *, name=BROADCAST, alone=100, launched=(10, 15), op="DistributedDataParallel.forward"):
-    """Return a step of 1000 µs whose first 50 µs are the forward's; the broadcast runs from 100."""
+    """Return a step of 1000 µs whose first 50 µs are the forward's; the broadcast runs from 100.
+
+    A task from before keeps the device until then, so the window has 900 µs.
+    """
     r = recording()
     r.step(1, 0, 1000)
     r.op(op, 0, 50)
@@ -24,7 +27,7 @@ def test_a_broadcast_that_the_forward_launched(recording):
     assert finding.evidence == ("1.0 broadcasts a step inside DistributedDataParallel.forward.",)
 
 
-@pytest.mark.parametrize(("alone", "fires"), [(1.9, False), (2.0, True)])
+@pytest.mark.parametrize(("alone", "fires"), [(1.7, False), (1.8, True)])
 def test_less_than_two_thousandths_of_the_step_are_not_worth_a_line(recording, alone, fires):
     assert (forward(recording, alone=alone).find("buffer-broadcast") is not None) == fires
 

@@ -33,7 +33,7 @@ def test_it_is_said_in_trust_and_leads_to_another_capture(late):
 def test_one_launch_in_a_thousand_is_not_enough(late, others, booked):
     lose(late)  # with the launch of `relu` there are `others` + 2 launches in the window
     for i in range(others):
-        late.kernel("tiny", 700, 1000, launched=(i * 0.1, i * 0.1 + 0.05))
+        late.kernel("tiny", 900, 1000, launched=(700 + i * 0.1, 700 + i * 0.1 + 0.05))
     assert late.booked().get("lost-records", 0) == booked
     assert (late.find("lost-records") is not None) == bool(booked)
 
@@ -70,9 +70,9 @@ def test_a_long_hole_before_a_queued_graph_lacks_nodes(recording, hole, rule):
 def test_the_holes_beside_graphs_are_counted(recording):
     r = recording()
     r.step(1, 0, 10_000)
-    nodes = [r.kernel("node", at, at + 100) for at in (0, 2000, 4000)]
-    r.runtime("cudaGraphLaunch", -20, -10, launches=nodes)
-    r.kernel("gemm", 4100, 10_000, launched=(10, 20))
+    nodes = [r.kernel("node", at, at + 100) for at in (5, 2005, 4005)]
+    r.runtime("cudaGraphLaunch", 1, 2, launches=nodes)
+    r.kernel("gemm", 4105, 10_000, launched=(10, 20))
     finding = r.find("lost-records")
     assert finding.lost_ns == 3_800_000
     assert finding.evidence[1].startswith("2 holes of 1 ms or more beside tasks of CUDA graphs")

@@ -106,8 +106,7 @@ def test_sizes_of_an_exchange_cannot_be_read_later():
 def test_python_that_was_not_recorded_is_to_be_recorded():
     (p,) = advised("python-stall", TRAINING, where=(Where(op="## backward ##"),))
     assert p.after.startswith("diagnose trace train.py")
-    assert p.saves_ns == (0, 0)
-    assert p.predicted_step_ns is None
+    assert p.saves_ns == (850_000, 1_000_000)
 
 
 def test_torchs_own_optimizer_is_not_to_be_moved():

@@ -82,15 +82,16 @@ def busy_share(pids: Iterable[int]) -> float | None:
 @contextlib.contextmanager
 def silent_stderr() -> Iterator[None]:
     """Send what C++ code writes to standard error nowhere: for microseconds only, as all threads share it."""
-    try:
-        kept = os.dup(STDERR)
-    except OSError:  # closed: nothing to silence
-        yield
-        return
-    try:
-        with Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), STDERR)
-        yield
-    finally:
-        os.dup2(kept, STDERR)
-        os.close(kept)
+    with contextlib.ExitStack() as opened:
+        try:
+            kept = os.dup(STDERR)
+            opened.callback(os.close, kept)
+            nowhere = opened.enter_context(Path(os.devnull).open("wb"))
+        except OSError:  # standard error is closed, or no descriptor is left: nothing is silenced
+            yield
+            return
+        os.dup2(nowhere.fileno(), STDERR)
+        try:
+            yield
+        finally:
+            os.dup2(kept, STDERR)
