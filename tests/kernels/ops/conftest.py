@@ -121,8 +121,22 @@ IMPLEMENTATIONS = ("eager", "triton")
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-def pytest_collection_modifyitems(items):
-    """Keep each pair of operator, implementation and dtype for every day; the rest of the product is marked full."""
+def pytest_collection_modifyitems(config, items):
+    """Keep each pair of operator, implementation and dtype for every day; the rest of the product is marked full.
+
+    A module's ``is_comparable`` leaves out what has no meaning: nothing to skip is collected.
+    """
+    senseless = [
+        item
+        for item in items
+        if not getattr(getattr(item, "module", None), "is_comparable", lambda _chosen: True)(
+            getattr(getattr(item, "callspec", None), "params", {})
+        )
+    ]
+    if senseless:
+        config.hook.pytest_deselected(items=senseless)
+    left_out = set(senseless)
+    items[:] = [item for item in items if item not in left_out]
     for item in items:
         chosen = getattr(getattr(item, "callspec", None), "params", {})
         if {"case", "implementation", "dtype"} <= set(chosen):

@@ -67,15 +67,12 @@ def root_mean_square(x):
     return float(x.detach().square().mean().sqrt())
 
 
-@pytest.fixture
-def skipping(case, cases, implementation, dtype):
-    if case is cases["rotary-interleaved"]:
-        pytest.skip("the reference has complex numbers, which torch has not in 16 bits")
-    if implementation == "triton" and dtype == torch.bfloat16 and not torch.cuda.is_available():
-        pytest.skip("the interpreter cuts the digits off that a GPU rounds")
+def is_comparable(chosen):
+    """Return whether torch has a reference in 16 bits, without complex numbers, and the interpreter rounds as a GPU."""
+    is_cut = chosen.get("implementation") == "triton" and chosen.get("dtype") == torch.bfloat16
+    return chosen.get("case") != "rotary-interleaved" and (not is_cut or torch.cuda.is_available())
 
 
-@pytest.mark.usefixtures("skipping")
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
 @pytest.mark.parametrize("hard", ["far from zero", *(pytest.param(n, marks=EVERY) for n in list(HARD)[1:])])
 def test_errors_are_near_torchs(case, cases, implementation, dtype, hard):
@@ -89,7 +86,6 @@ def test_errors_are_near_torchs(case, cases, implementation, dtype, hard):
         assert error <= slack * max(least, rounding) or not e.isfinite().all(), f"result {number}: {error}, not {least}"
 
 
-@pytest.mark.usefixtures("skipping")
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
 @pytest.mark.parametrize("value", ["-inf", *(pytest.param(n, marks=EVERY) for n in SPECIAL if n != "-inf")])
 def test_what_is_not_finite_spreads_no_further_than_in_torch(case, cases, implementation, dtype, value):
