@@ -13,20 +13,22 @@ Documents = dict[str, Any]  # file name → JSON document
 
 
 def capture(rng: random.Random, *, ranks: int = 1, device: bool = True) -> Documents:
-    """Return the documents of a folder: a description, two windows and samples for each rank."""
+    """Return the documents of a folder: a description, two windows, samples, lines and steps for each rank."""
     files: Documents = {}
     for rank in range(ranks):
         timing = "cpu" if not device else "rank" if ranks > 1 else rng.choice(("gpu", "stalled"))
         light, later = f"rank{rank}.light.pt.trace.json.gz", f"rank{rank}.attribution.pt.trace.json.gz"
-        samples = f"rank{rank}.samples.json.gz"
+        samples, lines, steps = (f"rank{rank}.{kind}.json.gz" for kind in ("samples", "lines", "steps"))
         files[light] = made.trace(timing, rng, rank=rank)
         files[later] = made.trace("attribution" if device else "cpu", rng, rank=rank, shift_us=20_000.0)
-        files[samples] = _samples(rng)
+        files[samples], files[lines], files[steps] = _samples(rng), _lines(), _steps(rng)
         name = "capture.json" if ranks == 1 else f"capture.rank{rank}.json"
         files[name] = _description(rng, rank, ranks, device) | {
             "light_file": light,
             "attribution_file": later,
             "samples_file": samples,
+            "lines_file": lines,
+            "steps_file": steps,
         }
     return files
 
@@ -39,6 +41,26 @@ def _samples(rng: random.Random) -> dict[str, Any]:
         "place": [rng.randrange(2) for _ in range(count)],
         "running": [rng.choice((1, 1, 0, -1)) for _ in range(count)],
         "gc": [[made.EPOCH_NS + 1_122_000, made.EPOCH_NS + 1_126_000]],
+    }
+
+
+def _lines() -> dict[str, Any]:
+    file = {"sha256": "0" * 64, "changed_at": "2026-01-01T00:00:00+00:00", "lines": {"12": "loss.backward()"}}
+    return {"files": {"train.py": file, "dataset.py": file | {"lines": {"7": "return self.items[i]"}}}}
+
+
+def _steps(rng: random.Random) -> dict[str, Any]:
+    """Return 64 steps of about 1 ms, every 16th ten times as long."""
+    took = [(10 if i % 16 == 15 else 1) * (1_000_000 + rng.randrange(10_000)) for i in range(64)]
+    began = [made.EPOCH_NS + sum(took[:i]) for i in range(64)]
+    return {
+        "began_ns": began,
+        "took_ns": took,
+        "state": [0] * 40 + [1] * 8 + [2] * 8 + [0] * 8,
+        "phases": {"evaluation": [9_000_000 if i % 16 == 15 else 0 for i in range(64)]},
+        "paths": [[["train.py", 12, "main"]], [["train.py", 20, "evaluate"], ["train.py", 14, "main"]]],
+        "sampled_ns": [start + 400_000 for start in began],
+        "path": [int(i % 16 == 15) for i in range(64)],
     }
 
 
