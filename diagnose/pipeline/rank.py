@@ -26,7 +26,7 @@ from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
-from diagnose.pipeline.overhead import overhead_share, recording_ns, without_recording
+from diagnose.pipeline.overhead import as_unrecorded, overhead_share, recording_ns, without_recording
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
@@ -90,6 +90,11 @@ def find_in_rank(capture: Capture) -> RankFindings:
     """Run all rules on one rank's timing trace; names and lines come from its attribution trace, if any."""
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
+    with noting("profiler-overhead", notes):
+        unprofiled, said = as_unrecorded(t)
+        if said:
+            t = build_tables(unprofiled, unprofiled.trace, notes)
+            notes += said
     with noting("trust", notes):
         notes += trust_notes(t)
     found = list(_findings(t, notes))
