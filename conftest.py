@@ -178,7 +178,7 @@ class OnDemand(Mapping[str, Value]):
 
 
 class Corpus:
-    """The recorded traces beside the repository, each read and examined once, and only where a test wants it."""
+    """The recorded traces beside the repository, each read and analyzed once, and only where a test wants it."""
 
     def __init__(self) -> None:
         self.first, self.second = _traces(TRACES), _traces(SECOND_TRACES)

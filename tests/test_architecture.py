@@ -124,7 +124,7 @@ def test_rules_import_no_other_rule():
     assert wrong == set()
 
 
-def test_the_examination_needs_neither_torch_nor_frames():
+def test_the_analysis_needs_neither_torch_nor_frames():
     wrong = {
         f"{name} imports {other}"
         for name, tree in MODULES.items()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.pipeline.run import examine
+from diagnose.pipeline.run import analyze_captures
 
 BUSY = (
     "unfused-attention", "recompute", "layout-copy", "memset-traffic", "scatter-atomics", "unfused-elementwise",
@@ -71,7 +71,7 @@ def test_written_out_attention_is_not_told_to_pad(recorded):
 
 
 def test_a_recorded_run_of_eight_ranks(recorded):
-    found = examine([recorded.captures[f"param_dlrm_v100_r{i}"] for i in range(8)], draw=False)
+    found = analyze_captures([recorded.captures[f"param_dlrm_v100_r{i}"] for i in range(8)], draw=False)
     straggler = next(f for f in found.findings if f.rule == "straggler")
     assert straggler.title.startswith("Rank 7 comes late")
     assert found.dominant == "launch-bound"
