@@ -28,7 +28,7 @@ SMALL = ("--skip", "2", "--steps", "4")
     [
         ("raise ValueError('too late')", 1, "raised"),
         pytest.param("sys.exit(9)", 9, "finished", marks=pytest.mark.full),
-        ("os.kill(os.getpid(), 9)", 137, "killed"),
+        pytest.param("os.kill(os.getpid(), 9)", 137, "killed", marks=pytest.mark.full),
         pytest.param("os._exit(11)", 11, "killed", marks=pytest.mark.full),
     ],
 )
@@ -80,6 +80,7 @@ def test_a_script_is_stopped_once_everything_is_captured(diagnose, script, tmp_p
     assert json.loads(again.stdout)["steps"] == 4
 
 
+@pytest.mark.full
 def test_steps_are_marked_by_hand_where_none_can_be_found(diagnose, script):
     script(
         "import diagnose, torch\nfor _ in range(100_000):\n    torch.ones(500, 500) @ torch.ones(500, 500)\n"
