@@ -39,7 +39,7 @@ NOT_EVERYDAY = ("full", "timing")
 CPU_BEFORE = pytest.StashKey[float]()
 TRACES = Path(__file__).parents[1] / "shared" / "traces"
 SECOND_TRACES = TRACES.with_name("traces_second")
-MAX_EVERYDAY_BYTES = 500_000  # of a recorded trace: the larger ones take most of the time
+MAX_EVERYDAY_BYTES = 200_000  # of a recorded trace: the larger ones take most of the time
 Value = TypeVar("Value")
 
 
