@@ -42,6 +42,7 @@ def run(job):
 
 def forked(port):
     """Become two ranks, whose parent ends with the code of the one that fails, if one does."""
+    import torch._dynamo  # once for both ranks: the first optimizer would import it
     import torch.distributed  # noqa: F401
 
     ranks = []

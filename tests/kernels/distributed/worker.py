@@ -1,7 +1,7 @@
 """Runs the checks of files on several ranks, each check in a process group of its own, and writes what became of it.
 
-Arguments: the number of ranks, a folder that the ranks share, and JSON: the names of checks by file. All is imported once, before the ranks are
-forked: importing torch takes longer than most checks.
+Arguments: the number of ranks, a folder that the ranks share, and JSON: the names of checks by file. All is imported
+once, before the ranks are forked: importing torch takes longer than most checks.
 """
 
 import datetime
