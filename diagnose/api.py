@@ -25,7 +25,7 @@ from diagnose.model.diagnosis import (
     bind_renderers,
 )
 from diagnose.model.events import Note
-from diagnose.progress import Progress
+from diagnose.text.progress import Progress
 from diagnose.trials.step_function import prove
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from diagnose.cli import output
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import printable
-from diagnose.progress import Progress
+from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis

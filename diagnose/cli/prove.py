@@ -16,8 +16,8 @@ from diagnose.errors import BudgetEndedError, CaptureError, OriginalsChangedErro
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import cannot_write, check_distinct, check_file, printable
 from diagnose.model.reservation import Reservation
-from diagnose.progress import Progress
 from diagnose.text.plain_text import one_line
+from diagnose.text.progress import Progress
 from diagnose.trials.budget import Budget, parse_budget
 from diagnose.trials.candidates import check_ids
 from diagnose.trials.copy_plan import CopyPlan, plan_copy

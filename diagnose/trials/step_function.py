@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
-from diagnose.progress import Progress
+from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
