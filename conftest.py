@@ -33,7 +33,10 @@ from diagnose.trace_reader import read_trace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, here and in every process that a test starts
 
-LONGEST = ("faults", "e2e", "fixtures", "capture", "kernels/distributed", "kernels/ops", "reports/test_browser.py")
+LONGEST = (
+    "faults", "e2e", "fixtures", "capture", "kernels/distributed", "kernels/ops", "reports/test_browser.py",
+    "changes/test_pasted_diffs.py", "fuzz/test_mutants.py", "scripts/test_scaffold.py", "trials/test_runs.py",
+)  # fmt: skip
 TESTS = Path(__file__).parent / "tests"
 NOT_EVERYDAY = ("full", "timing")
 CPU_BEFORE = pytest.StashKey[float]()
