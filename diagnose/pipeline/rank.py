@@ -181,7 +181,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         critical_path=path,
         source=source_of(t),
         operators=part("operators", host_operators) or (),
-        picture=part("picture", _drawn) if draw else None,
+        picture=part("picture", _picture) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         memory=part("memory", memory_of),
         kernels=part("kernels", kernels) or (),
@@ -214,7 +214,7 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
     return max([relief, *changes])
 
 
-def _drawn(t: Tables) -> Picture:
+def _picture(t: Tables) -> Picture:
     from diagnose.pipeline.timeline import picture  # only where it is shown: the types of charts cost 5 ms to import
 
     return picture(t)
