@@ -18,7 +18,7 @@ from diagnose.capture.record.interrupt import StepInterrupt
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.other_profilers import OtherProfilers
-from diagnose.capture.record.plan import MIN_STEPS, Plan
+from diagnose.capture.record.plan import Plan
 from diagnose.capture.record.run_log import RunLog, StepState
 from diagnose.capture.record.sampler import Sampler
 from diagnose.capture.record.samplers import Samplers
@@ -221,7 +221,7 @@ class Session:
             return
         if "attribution" not in self.measured.files:
             self.notes.append("The script ended before the attribution window: stacks, shapes and lines are missing.")
-        if len(light) < (self.options.steps or MIN_STEPS):
+        if self.plan is not None and len(light) < self.plan.wanted_steps:
             self.notes.append(f"The script ended during the timing window: the timing rests on {len(light)} steps.")
 
     @property
