@@ -132,8 +132,8 @@ def test_a_draw_compiles_as_one_graph():
     seen = []
     undo = watch_gradients(seen.append)
     try:
-        compiled = torch.compile(lambda x: Categorical(x, validate_args=False).sample(), backend="eager", fullgraph=True)
-        assert compiled(torch.ones(2)).shape == ()
+        draw = torch.compile(lambda x: Categorical(x, validate_args=False).sample(), backend="eager", fullgraph=True)
+        assert draw(torch.ones(2)).shape == ()
     finally:
         undo()
     assert seen == []

@@ -160,9 +160,7 @@ class Recorder:
         self._first = 0
         times: list[int] = []
         self._window = None if self._hooks.other_active() else self._start(kind, num_steps)
-        self._size = size = TraceSize(
-            kind, self._highest.get(kind), self.script_heap, self._expected.get(kind)
-        )
+        self._size = size = TraceSize(kind, self._highest.get(kind), self.script_heap, self._expected.get(kind))
         self._hooks.look()
         began, small = time.time_ns(), False
         try:

@@ -2,8 +2,9 @@
 
 Nothing in torch counts a profiler's events, so upper bounds are combined, and the lowest one counts: the time times
 the highest rate at which events can come; the growth of the heap times the JSON text that a recorded MB becomes; and,
-where it is known what a step gives, twice that for each step. What the script itself takes is left out of the growth, as far as steps without a profiler have shown it: what it keeps
-from step to step, and within a step what it takes and gives back.
+where it is known what a step gives, twice that for each step. What the script itself takes is left out of the growth,
+as far as steps without a profiler have shown it: what it keeps from step to step, and within a step what it takes and
+gives back.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ NOISE_FACTOR = 1.0  # a difference within the noise of the medians themselves is
 def converged_since(times: Sequence[float], smallest: int = MIN_WINDOW_STEPS) -> int | None:
     """Return the first step from which ``times`` have converged, None while they have not.
 
-    The last two windows (a quarter of all steps each, at least ``smallest``) must have the same median. Windows grow with
-    the wait, so noise averages out while a slow warm-up does not look flat.
+    The last two windows (a quarter of all steps each, at least ``smallest``) must have the same median. Windows grow
+    with the wait, so noise averages out while a slow warm-up does not look flat.
     """
     window = max(smallest, len(times) // 4)
     if len(times) < 2 * window:

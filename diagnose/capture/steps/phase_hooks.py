@@ -62,7 +62,7 @@ def _watch_region(region: type, off: OnSwitch) -> tuple[Undo, Undo]:
 
 
 def _watch_draws(off: OnSwitch) -> list[Undo]:
-    """Report samples that are drawn while gradients are on; those within one, of what it is made of, are reported too."""
+    """Report samples that are drawn while gradients are on, and within one those that it is made of."""
     import torch
     from torch.distributions import Distribution
 
@@ -81,7 +81,7 @@ def _watch_draws(off: OnSwitch) -> list[Undo]:
     return [replace_function(cls, "sample", watched) for cls in _subclasses(Distribution) if "sample" in vars(cls)]
 
 
-def _subclasses(cls: type) -> Iterator[type]:
+def _subclasses(cls: type[Any]) -> Iterator[type[Any]]:
     for sub in cls.__subclasses__():
         yield sub
         yield from _subclasses(sub)
