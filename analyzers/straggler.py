@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.model.diagnosis import Finding
+from diagnose.analyzers.common.locate import sampled_lines
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.skew import Skew
@@ -63,6 +64,15 @@ def find_in_all(ranks: Sequence[Tables], skew: Skew) -> list[Finding]:
                 f"Of the waiting in {skew.num_collectives} collectives a step, {share:.0%} is for rank {number}.",
                 f"Waiting that nothing hides, ms a step: {', '.join(waits[:MAX_NAMED_RANKS])}{more}.",
             ),
+            where=_where(ranks, skew),
             confidence="high",
         )
     ]
+
+
+def _where(ranks: Sequence[Tables], skew: Skew) -> tuple[Where, ...]:
+    """Return the lines at which the rank that waits most was sampled; a GPU waits while its host is somewhere else."""
+    most = int(skew.waits_ns.argmax())
+    if ranks[most].device_id >= 0:
+        return ()
+    return tuple(where for where, _ in sampled_lines(ranks[most], skew.waiting[most], most=1))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from statistics import median
 
 from diagnose.capture.options import QUICK_S, CaptureOptions
@@ -20,9 +21,9 @@ from diagnose.capture.record.frame_count import JSON_BYTES, MAX_FUNCTIONS, MAX_F
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
 from diagnose.capture.record.run_log import StepState
-from diagnose.capture.record.trace_size import HEAP_POLL_S
+from diagnose.capture.record.trace_size import HEAP_POLL_S, StepSize
 from diagnose.capture.record.window import WindowKind
-from diagnose.capture.steps.converged import converged_since
+from diagnose.capture.steps.converged import MIN_WINDOW_STEPS, converged_since
 
 __all__ = ["MIN_STEPS", "Plan"]
 
@@ -30,6 +31,10 @@ DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
 QUICK_SKIP = 3  # the same with --quick
 MIN_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
+LONG_WINDOW_NS = 5_000_000_000  # so long a window needs no ten steps: long ones vary less
+MIN_LONG_STEPS = 3
+MIN_LONG_WINDOW = 2
+LONG_STEP_NS = 1_000_000_000  # of such steps two and two show that they are steady
 MAX_STEPS = 100  # and of short steps so many that the window lasts
 WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
 MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
@@ -109,6 +114,11 @@ class Plan:
         self.done = True
 
     @property
+    def wanted_steps(self) -> int:
+        """Return how many steps the first timing window is to have."""
+        return self._options.steps or min(self._num_steps, MIN_STEPS)
+
+    @property
     def due_in(self) -> float:
         """Return in how many seconds to look whether a bound is reached inside a step; 0 once one is."""
         if self.done:
@@ -166,7 +176,7 @@ class Plan:
         yield from self._wait()
         yield from self._plain()
         self._unprofiled = False
-        first = min(self._num_steps, self._options.steps or MIN_STEPS)
+        first = self.wanted_steps
         yield from self._record("light", first, TIMING_SHARE)
         if self._recorder.given_up and not self._measured.light:
             return
@@ -210,7 +220,7 @@ class Plan:
             if compiled != self._hooks.compiled():
                 compiled, settling_from, steady = self._hooks.compiled(), len(times), None
             if steady is None:
-                steady = converged_since(times[settling_from:])
+                steady = converged_since(times[settling_from:], self._steady_steps(times[settling_from:]))
             if steady is not None and not fixed and not self._hooks.undecided():
                 break
             now_ms = median(times[-8:]) / 1e6
@@ -235,7 +245,7 @@ class Plan:
     def _plain(self) -> Steps:
         """Time steps with no profiler running, where the wait has not timed enough of them."""
         times = self._measured.unprofiled
-        wanted = (self._options.steps or MIN_STEPS) - (0 if self._together else len(times))
+        wanted = self.wanted_steps - (0 if self._together else len(times))
         if wanted > 0:
             self._hooks.say(f"measuring {wanted} steps without the profiler")
         for _ in range(max(wanted, 0)):
@@ -261,7 +271,13 @@ class Plan:
         if self._together or not times:
             return MIN_STEPS
         step_ns = max(median(times[-MIN_STEPS:]), self._measured.clock.recent_ns or 0.0)
-        return min(max(math.ceil(WINDOW_NS / step_ns), MIN_STEPS), MAX_STEPS)
+        least = min(max(math.ceil(LONG_WINDOW_NS / step_ns), MIN_LONG_STEPS), MIN_STEPS)
+        return min(max(math.ceil(WINDOW_NS / step_ns), least), MAX_STEPS)
+
+    @staticmethod
+    def _steady_steps(times: Sequence[int]) -> int:
+        """Return how many steps make the smallest group that is compared with the one before."""
+        return MIN_LONG_WINDOW if times and median(times[-2 * MIN_LONG_WINDOW :]) >= LONG_STEP_NS else MIN_WINDOW_STEPS
 
     def _count_functions(self) -> Steps:
         """Count the functions that one step calls; where they are too many, stacks are left out."""
@@ -282,7 +298,7 @@ class Plan:
             )
         elif self._measured.light:
             step_s = median(self._measured.light) / 1e9
-            self._recorder.expect("attribution", self._attribution_mb() / max(step_s, 1e-6))
+            self._recorder.expect("attribution", StepSize(self._attribution_mb(), step_s))
 
     def _attribution_mb(self) -> float:
         """Return what a step of the attribution window takes, judging by the timing window and what it calls."""
