@@ -31,6 +31,7 @@ META = RuleMeta(
     kind="rank",
     order=10,
     changes=("even-out-ranks",),
+    also=("balance-ranks", "local-sgd"),
 )
 MIN_SHARE = 0.05  # of the step
 MAX_NAMED_RANKS = 8
@@ -64,5 +65,6 @@ def find_in_all(ranks: Sequence[Tables], skew: Skew) -> list[Finding]:
                 f"Waiting that nothing hides, ms a step: {', '.join(waits[:MAX_NAMED_RANKS])}{more}.",
             ),
             confidence="high",
+            facts={"late_rank": number if is_one else None, "is_exchange": False},
         )
     ]

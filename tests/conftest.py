@@ -259,8 +259,9 @@ class Recording:
 
 
 VERB = re.compile(
-    "(Allow|Call|Capture|Compile|Do|Freeze|Fuse|Keep|Leave|Let|Load|Mark|Move|Pin|Read|Record|Reduce|Run|Send|Start|Stop|Take"
-    "|Use|Vectorise|Wait) "
+    "(Accumulate|Allow|Call|Capture|Compile|Compute|Copy|Cut|Do|Evaluate|Exchange|Freeze|Fuse|Give|Keep|Leave|Let|List"
+    "|Load|Look|Mark|Measure|Move|Pin|Read|Record|Reduce|Run|Save|Send|Shard|Share|Split|Start|Step|Stop|Take|Use"
+    "|Vectorise|Wait) "
 )
 
 

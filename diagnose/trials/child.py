@@ -66,8 +66,12 @@ def _patch(order: TrialRequest, log: Log) -> list[Undo]:
     for name in order.ids:
         patch = patch_of(name)
         for variable, value in patch.environment.items() if patch is not None else ():
-            os.environ[variable] = value
-            log.did(f"{variable}={value}")
+            if value is None:
+                os.environ.pop(variable, None)
+                log.did(f"{variable} is not set")
+            else:
+                os.environ[variable] = value
+                log.did(f"{variable}={value}")
     when_imported("torch", install)
     return undo
 

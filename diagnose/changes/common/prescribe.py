@@ -17,7 +17,7 @@ from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["effect_of", "is_worth_showing", "prescribe", "recording_first", "without_savings"]
+__all__ = ["also_possible", "effect_of", "is_worth_showing", "prescribe", "recording_first", "without_savings"]
 
 
 _LOSSES = re.compile(r"compare the (first losses|loss\b[^;]*)")
@@ -32,10 +32,23 @@ def prescribe(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> l
     return [prescription for prescription in made if prescription is not None]
 
 
+def also_possible(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> list[Prescription]:
+    """Return the further changes of the finding's rule that fit the program, those that free most memory first.
+
+    What they save is not predicted: several do the same in other ways, and a report names them in a line.
+    """
+    advised = [(CHANGES[name], CHANGES[name].advice_for(finding, step_ns, program)) for name in META[finding.rule].also]
+    fitting = [(change, advice) for change, advice in advised if advice is not None]
+    fitting.sort(key=lambda pair: -pair[1].frees_bytes)
+    return list(without_savings([_prescribed(change, finding, step_ns, program, advice) for change, advice in fitting]))
+
+
 def _prescription(change: Change, finding: Finding, step_ns: float, program: Program) -> Prescription | None:
     advice = change.advice_for(finding, step_ns, program)
-    if advice is None:
-        return None
+    return None if advice is None else _prescribed(change, finding, step_ns, program, advice)
+
+
+def _prescribed(change: Change, finding: Finding, step_ns: float, program: Program, advice: Advice) -> Prescription:
     least_ns, most_ns = finding.lost_ns * advice.least, finding.lost_ns * advice.most
     edits = _edits(change, finding, advice)
     return Prescription(
@@ -45,7 +58,9 @@ def _prescription(change: Change, finding: Finding, step_ns: float, program: Pro
         before="\n".join(edit.shown_before for edit in edits) or advice.before,
         after=("\n".join(edit.shown_after for edit in edits) or advice.after) + advice.beside,
         saves_ns=(least_ns, most_ns),
-        predicted_step_ns=middle_ns(step_ns - most_ns, step_ns - least_ns) if advice.most > 0 else None,
+        predicted_step_ns=middle_ns(step_ns - most_ns, step_ns - least_ns)
+        if advice.most > 0 and finding.share is None
+        else None,
         safety=_safety(advice.numerics or change.numerics, program),
         needs=advice.needs,
         remedy=change.remedy,
@@ -113,6 +128,8 @@ def effect_of(t: Tables, finding: Finding, prescription: Prescription) -> Effect
 
     That is the change's own model, where it has one, and otherwise the part of the finding's cause that it takes away.
     """
+    if META[finding.rule].kind == "run":
+        return None  # the recorded steps are the others
     change = CHANGES.get(prescription.id)
     model = change.effect if change is not None and t.device_id >= 0 else None
     effect = model(t, finding) if model is not None else None
