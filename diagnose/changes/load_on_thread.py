@@ -27,7 +27,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     return Advice(
         before="for batch in loader:",
         after="from diagnose.kernels.background_loader import BackgroundLoader\n\n"
-        "for batch in BackgroundLoader(loader):   # up to two batches ahead, on a thread",
+        "for batch in BackgroundLoader(loader):   # up to two batches ahead, on a thread\n    ...",
         least=0.0,
         needs="loading that waits, or computes where Python's lock is free (decoders, NumPy, tensor operators)",
     )

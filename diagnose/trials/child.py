@@ -23,6 +23,7 @@ from diagnose.capture.steps.listener import Listener
 from diagnose.changes import patch_of
 from diagnose.changes.common.patching import CannotApply, Log, Undo
 from diagnose.errors import DiagnoseError
+from diagnose.trials.edited_script import edited
 from diagnose.trials.sentences import error_text
 from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialRequest, TrialResult
 from diagnose.trials.timing import StepTimer
@@ -40,7 +41,8 @@ def main() -> NoReturn:
     log = Log()
     undo = _patch(order, log)
     try:
-        run = _trace(order, script, module=module) if order.capture else _measure(order, script, module=module)
+        with edited(script, order.ids, order.arguments, log, module=module):
+            run = _trace(order, script, module=module) if order.capture else _measure(order, script, module=module)
     except DiagnoseError as error:
         run = TrialResult(failure=str(error), exit_code=error.exit_code)
     finally:

@@ -103,6 +103,11 @@ class Runner:
             name_originals(capture, self._root)
         return run
 
+    @property
+    def edits(self) -> bool:
+        """Return whether changes can be made in the script's text: a module has no file that is named."""
+        return self.command.script[0] != "-m"
+
     def close(self) -> None:
         """Remove the copy of the working folder."""
         if self._surroundings is not None:

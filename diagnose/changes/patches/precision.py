@@ -88,7 +88,7 @@ def other_attention(log: Log, options: Mapping[str, Any]) -> Undo:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     wanted = [str(name) for name in options.get("backends") or ("flash", "efficient")]
-    backends = [SDPBackend[f"{name.upper()}_ATTENTION"] for name in wanted] + [SDPBackend.MATH]
+    backends = [getattr(SDPBackend, f"{name.upper()}_ATTENTION") for name in wanted] + [SDPBackend.MATH]
     original = functional.scaled_dot_product_attention
 
     def restricted(*args: Any, **kwargs: Any) -> Any:  # whatever it takes
