@@ -121,9 +121,10 @@ class _Copies:
         storage = value.untyped_storage()
         key = (value.device, storage.data_ptr())
         if key not in self._storages:
-            self._storages[key] = storage.clone() if value.device.type == "cpu" else storage.cpu()
+            whole: Any = storage
+            self._storages[key] = whole.clone() if value.device.type == "cpu" else whole.cpu()
         made = torch.empty(0, dtype=value.dtype)
-        made.set_(self._storages[key], value.storage_offset(), value.size(), value.stride())  # type: ignore[call-overload]
+        made.set_(self._storages[key], value.storage_offset(), value.size(), value.stride())
         if value.is_conj():
             made = made.conj()
         if value.is_neg():

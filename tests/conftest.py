@@ -259,9 +259,8 @@ class Recording:
 
 
 VERB = re.compile(
-    "(Accumulate|Allow|Call|Capture|Compile|Compute|Copy|Cut|Do|Evaluate|Exchange|Freeze|Fuse|Give|Keep|Leave|Let|List"
-    "|Load|Look|Mark|Measure|Move|Pin|Read|Record|Reduce|Run|Save|Send|Shard|Share|Split|Start|Step|Stop|Take|Use"
-    "|Vectorise|Wait) "
+    "(Accumulate|Allow|Call|Capture|Co(mpile|mpute|py)|Cut|Do|Evaluate|Exchange|Freeze|Fuse|Give|Keep|Leave|Let|List|Load"
+    "|Look|M(ark|easure|ove)|Pin|Re(ad|cord|duce)|Run|S(ave|end|hard|hare|plit)|St(art|ep|op)|Take|Use|Vectorise|Wait) "
 )
 
 

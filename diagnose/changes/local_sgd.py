@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
 from diagnose.changes.common.change import Advice, ByHand, Change, other_training
-from diagnose.changes.common.gradients import is_a_reduction
+from diagnose.changes.common.gradients import is_a_reduction, is_costly
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
-    if not is_a_reduction(finding):
+def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
+    if not is_a_reduction(finding) or not is_costly(finding, step_ns):
         return None
     return Advice(
         after="from diagnose.kernels.distributed.local_sgd import LocalSGD\n\n"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
-from diagnose.changes.common.gradients import is_a_reduction, to_large_gradients
+from diagnose.changes.common.gradients import is_a_reduction, is_costly, to_large_gradients
 from diagnose.changes.patches import distributed
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
-    if not is_a_reduction(finding):
+def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
+    if not is_a_reduction(finding) or not is_costly(finding, step_ns):
         return None
     return Advice(
         after="from diagnose.kernels.distributed.comm_hooks import install\n\n"

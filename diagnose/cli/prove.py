@@ -88,6 +88,7 @@ def _prove_and_answer(request: ProveRequest) -> int:
             private=private,
             plan=plan,
             say=request.progress.say,
+            edits=command.script[0] != "-m",
         )
         diagnosis, proof = _proven(request, runner, capture, Budget(budget_s))
         try:

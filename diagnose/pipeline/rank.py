@@ -13,7 +13,7 @@ import numpy as np
 from diagnose import analyzers
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.changes.common.prescribe import (
-    also_possible,
+    further,
     is_worth_showing,
     prescribe,
     recording_first,
@@ -172,7 +172,10 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         idle_by_cause=idle,
         findings=tuple(found),
         prescriptions=prescriptions,
-        also_possible=part("prescriptions", lambda t: () if again else _also_possible(t, found, prescriptions)) or (),
+        also_possible=part(
+            "prescriptions", lambda t: () if again else further(found, prescriptions, step_ns, program_of(t))
+        )
+        or (),
         replay_error=replayed.error,
         waterfall=steps_after,
         critical_path=path,
@@ -314,15 +317,6 @@ def _prescriptions(
             if p.id not in listed or sum(p.saves_ns) > sum(listed[p.id].saves_ns):
                 listed[p.id] = p
     return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
-
-
-def _also_possible(t: Tables, found: Sequence[Finding], shown: Sequence[Prescription]) -> tuple[Prescription, ...]:
-    """Collect the further changes for what is listed, each once and none that is prescribed anyway."""
-    listed: dict[str, Prescription] = {}
-    for finding in found:
-        for p in also_possible(finding, t.steps.step_ns, program_of(t)):
-            listed.setdefault(p.id, p)
-    return tuple(p for p in listed.values() if p.id not in {one.id for one in shown})
 
 
 def _worth_showing(

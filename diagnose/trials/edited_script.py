@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from diagnose.changes import edits_script
 from diagnose.changes.common.patching import CannotApply, Log
@@ -33,16 +33,16 @@ def edited(
         raise CannotApply(f"{wanted[0]} is made in the text of a script, and this is a module.")
     from diagnose.trials.source_edits import edited_source
 
-    path = Path(script[0])
-    source, done, left = edited_source(path.read_text(encoding="utf-8"), str(path), wanted, arguments)
+    file = Path(script[0])
+    source, done, left = edited_source(file.read_text(encoding="utf-8"), str(file), wanted, arguments)
     if left:
         raise CannotApply(f"{next(iter(left))} cannot be made: {next(iter(left.values()))}.")
     for name in done:
-        log.did(f"{name}, in the text of {path.name}")
-    original, real = io.open_code, os.path.realpath(path)
+        log.did(f"{name}, in the text of {file.name}")
+    original, real = io.open_code, os.path.realpath(file)
 
-    def open_code(opened: str) -> Any:  # a file
-        return io.BytesIO(source.encode()) if os.path.realpath(opened) == real else original(opened)
+    def open_code(path: str) -> IO[bytes]:
+        return io.BytesIO(source.encode()) if os.path.realpath(path) == real else original(path)
 
     io.open_code = open_code
     try:

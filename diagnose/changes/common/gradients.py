@@ -18,6 +18,7 @@ __all__ = [
     "ddp_arguments",
     "ddp_call",
     "is_a_reduction",
+    "is_costly",
     "is_reduced_by_hand",
     "to_large_gradients",
 ]
@@ -26,6 +27,7 @@ BUCKET_MB = 25  # torch's own default; a single bucket of everything begins when
 MIN_BY_HAND = 8  # reductions a step that the script calls itself: from here on buckets are what it lacks
 CONSTRUCTORS = ("DistributedDataParallel", "DDP")
 MIN_BYTES = 1_000_000  # of gradients: half of them take 50 µs over a link of 10 GB/s, about one collective's latency
+MIN_LOSSY_SHARE = 0.1  # of the step: below it no loss of gradients, or of exchanges, is offered
 _OF_16_BITS = frozenset({"bfloat16", "half", "c10::bfloat16", "c10::half", "byte", "char"})
 _SHOWN = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")  # arguments that bear on the exchange
 
@@ -53,6 +55,11 @@ def ddp_call(arguments: Mapping[str, object], *, has_device: bool) -> str:
 def is_a_reduction(finding: Finding) -> bool:
     """Return whether DistributedDataParallel reduces the gradients, as far as the finding shows it."""
     return not finding.facts.get("is_exchange") and not is_reduced_by_hand(finding.facts)
+
+
+def is_costly(finding: Finding, step_ns: float) -> bool:
+    """Return whether the exchange costs so much that a change of the training itself may be worth it."""
+    return finding.lost_ns >= MIN_LOSSY_SHARE * step_ns
 
 
 def to_large_gradients(program: Program, finding: Finding) -> str:

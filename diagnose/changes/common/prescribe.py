@@ -17,7 +17,15 @@ from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["also_possible", "effect_of", "is_worth_showing", "prescribe", "recording_first", "without_savings"]
+__all__ = [
+    "also_possible",
+    "effect_of",
+    "further",
+    "is_worth_showing",
+    "prescribe",
+    "recording_first",
+    "without_savings",
+]
 
 
 _LOSSES = re.compile(r"compare the (first losses|loss\b[^;]*)")
@@ -41,6 +49,15 @@ def also_possible(finding: Finding, step_ns: float, program: Program = UNKNOWN) 
     fitting = [(change, advice) for change, advice in advised if advice is not None]
     fitting.sort(key=lambda pair: -pair[1].frees_bytes)
     return list(without_savings([_prescribed(change, finding, step_ns, program, advice) for change, advice in fitting]))
+
+
+def further(
+    found: Sequence[Finding], shown: Sequence[Prescription], step_ns: float, program: Program
+) -> tuple[Prescription, ...]:
+    """Return the further changes for the findings, each once and none that is prescribed anyway."""
+    each = {p.id: p for finding in reversed(found) for p in reversed(also_possible(finding, step_ns, program))}
+    prescribed = {p.id for p in shown}
+    return tuple(p for p in reversed(each.values()) if p.id not in prescribed)
 
 
 def _prescription(change: Change, finding: Finding, step_ns: float, program: Program) -> Prescription | None:
