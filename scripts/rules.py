@@ -57,8 +57,8 @@ a trial checks. By hand: why only the script's author can make it.
 MODULES_HEAD = """## Modules and their changes
 
 Of {changes} changes {provable} can be made by `diagnose prove`: by a patch of the running process, or in the text of
-the script that a trial runs, whose file stays as it is. For the others the reason stands at the change. Of {modules} public
-modules of `diagnose.kernels` {handed} are handed over by a change.
+the script that a trial runs, whose file stays as it is. For the others the reason stands at the change. Of {modules}
+public modules of `diagnose.kernels` {handed} are handed over by a change.
 """
 
 
