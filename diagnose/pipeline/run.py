@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from diagnose.analyzers import RANK_RULES
 from diagnose.changes import CHANGES
-from diagnose.changes.common.prescribe import also_possible, prescribe
+from diagnose.changes.common.prescribe import further, prescribe
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary
@@ -136,7 +136,7 @@ def _with(
         with noting(rule.META.id, notes):
             mine = [f for f in found if f.rule == rule.META.id]
             prescribed += [p for f in mine for p in prescribe(f, answer.step_ns, program)]
-            also += [p for f in mine for p in also_possible(f, answer.step_ns, program)]
+            also += further(mine, prescribed, answer.step_ns, program)
     again = tuple(takewhile(lambda p: CHANGES[p.id].records is not None, answer.prescriptions))
     others = [p for p in (*answer.prescriptions, *prescribed) if p not in again]
     in_order = (*again, *sorted(others, key=lambda p: -sum(p.saves_ns)))

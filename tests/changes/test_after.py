@@ -247,7 +247,6 @@ def test_what_is_also_possible_calls_modules_as_they_are(prescription, presentab
         if isinstance(call.func, ast.Name) and call.func.id in taken:
             given = {keyword.arg: None for keyword in call.keywords}
             inspect.signature(taken[call.func.id]).bind(*call.args, **given)
-    assert prescription.saves_ns == (0.0, 0.0), "what it saves is not predicted"
 
 
 def test_every_further_change_was_asked_for():

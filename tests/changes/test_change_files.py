@@ -243,3 +243,9 @@ def test_the_process_of_a_trial_imports_them_without_numpy_or_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_no_module_is_named_that_does_something_else():
+    """`indexing` selects rows by masks; the backward of a look-up is torch's own."""
+    assert CHANGES["embedding-lookup"].remedy == ""
+    assert CHANGES["stay-on-device"].remedy == "diagnose.kernels.indexing"

@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 
+MIN_FREED_BYTES = 5_000_000  # reads as 0.01 GB
 _LOSSES = re.compile(r"compare the (first losses|loss\b[^;]*)")
 
 
@@ -41,23 +42,23 @@ def prescribe(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> l
 
 
 def also_possible(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> list[Prescription]:
-    """Return the further changes of the finding's rule that fit the program, those that free most memory first.
-
-    What they save is not predicted: several do the same in other ways, and a report names them in a line.
-    """
+    """Return the further changes of the finding's rule that fit the program, those that free most memory first."""
     advised = [(CHANGES[name], CHANGES[name].advice_for(finding, step_ns, program)) for name in META[finding.rule].also]
     fitting = [(change, advice) for change, advice in advised if advice is not None]
     fitting.sort(key=lambda pair: -pair[1].frees_bytes)
-    return list(without_savings([_prescribed(change, finding, step_ns, program, advice) for change, advice in fitting]))
+    return [_prescribed(change, finding, step_ns, program, advice) for change, advice in fitting]
 
 
 def further(
     found: Sequence[Finding], shown: Sequence[Prescription], step_ns: float, program: Program
 ) -> tuple[Prescription, ...]:
-    """Return the further changes for the findings, each once and none that is prescribed anyway."""
+    """Return the further changes for the findings, each once and none that is prescribed anyway.
+
+    What they save is not predicted: several do the same in other ways, and a report names them in a line.
+    """
     each = {p.id: p for finding in reversed(found) for p in reversed(also_possible(finding, step_ns, program))}
     prescribed = {p.id for p in shown}
-    return tuple(p for p in reversed(each.values()) if p.id not in prescribed)
+    return without_savings([p for p in reversed(each.values()) if p.id not in prescribed])
 
 
 def _prescription(change: Change, finding: Finding, step_ns: float, program: Program) -> Prescription | None:
@@ -71,7 +72,7 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
     return Prescription(
         rule=finding.rule,
         id=change.id,
-        title=advice.title or change.title,
+        title=(advice.title or change.title) + _freed(advice.frees_bytes),
         before="\n".join(edit.shown_before for edit in edits) or advice.before,
         after=("\n".join(edit.shown_after for edit in edits) or advice.after) + advice.beside,
         saves_ns=(least_ns, most_ns),
@@ -85,6 +86,11 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
         edits=tuple(Where(edit.call.file, edit.call.begin[0], code=edit.line) for edit in edits),
         diff=diff_of(edits) if advice.is_whole else "",
     )
+
+
+def _freed(num_bytes: int) -> str:
+    """Return what a title adds where the memory that a change frees is known."""
+    return f" (up to {num_bytes / 1e9:.2f} GB less at the peak)" if num_bytes >= MIN_FREED_BYTES else ""
 
 
 def _edits(change: Change, finding: Finding, advice: Advice) -> list[EditedCall]:
