@@ -10,9 +10,10 @@ What to watch
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import own_place, to_a_model_of_the_script
+from diagnose.changes.common.applies import is_in_a_library, own_place, to_a_model_of_the_script
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 
 if TYPE_CHECKING:
@@ -58,17 +59,24 @@ _CHAINS: tuple[tuple[frozenset[str], str, str, str], ...] = (
         "from diagnose.kernels.ops.norms import rms_norm\n\ny = rms_norm(x, weight, eps=1e-6)",
         "y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight",
     ),
-    (
-        frozenset({"neg", "cat", "mul", "add"}),
-        "rotary embedding",
-        "from diagnose.kernels.ops.rotary import rotary\n\nquery = rotary(query, cos, sin)",
-        "query = query * cos + rotate_half(query) * sin",
-    ),
 )
+
+
+# A concatenation stands in the middle of this one, so that only the name of its function shows it.
+_ROTARY = re.compile(r"rotate_half|apply_rot(ary)?|rotary_(emb|pos)")
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     chains = finding.facts.get("chains")
+    first = own_place(finding)
+    if first is not None and _ROTARY.search(f"{first.function} {first.code}"):
+        return Advice(
+            title="Call one operator for the rotary embedding",
+            before=first.code or "query = query * cos + rotate_half(query) * sin",
+            after="from diagnose.kernels.ops.rotary import rotary\n\nquery = rotary(query, cos, sin)",
+            least=0.0,
+            needs="queries and keys as batch, heads, positions, features; the package triton",
+        )
     for chain in chains if isinstance(chains, list | tuple) else ():
         ops = {str(op).removeprefix("aten::").rstrip("_") for op in chain}
         for needed, what, after, before in _CHAINS:
@@ -84,6 +92,12 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     return None
 
 
+def _applies(program: Program, finding: Finding) -> str:
+    if is_in_a_library(finding):
+        return "a library writes the chain out"
+    return to_a_model_of_the_script(program, finding)
+
+
 CHANGE = Change(
     id="call-operator",
     title="Call one operator in place of a chain that is written out",
@@ -91,7 +105,7 @@ CHANGE = Change(
     patch=ByHand("which lines are the chain only the model's author knows"),
     edit=ByHand("which lines are the chain only the model's author knows"),
     advice=_advice,
-    applies=to_a_model_of_the_script,
+    applies=_applies,
     remedy="diagnose.kernels.ops.bias_gelu",
     modules=(
         "diagnose.kernels.ops.gelu",

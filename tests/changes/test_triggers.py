@@ -7,6 +7,7 @@ import pytest
 from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import also_possible
 from diagnose.model.capture import Capture
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Device
 from diagnose.pipeline.run import examine
 from diagnose.tables.program import Program, program_of
@@ -109,6 +110,18 @@ def test_a_chain_is_an_operator_by_its_parts(recording):
         "call-operator",
     ]
     assert named(chain(recording, "aten::sub", "aten::relu"), "unfused-elementwise") == ["patch-operators"]
+
+
+@pytest.mark.parametrize(
+    ("place", "ids"),
+    [
+        (Where("model.py", 3, "apply_rotary"), ["patch-operators", "call-operator"]),
+        (Where("model.py", 3, "forward", library="transformers/modeling.py:9 in apply_rotary"), ["patch-operators"]),
+    ],
+)
+def test_a_rotary_embedding_is_known_by_its_name_where_the_script_has_it(place, ids):
+    finding = Finding("unfused-elementwise", "", 1e6, where=(place,), facts={"chains": [["aten::mul", "aten::add"]]})
+    assert [p.id for p in also_possible(finding, 1e7)] == ids
 
 
 def test_a_compiled_model_fuses_by_itself(recording):
