@@ -32,6 +32,7 @@ META = RuleMeta(
     kind="rank",
     order=10,
     changes=("even-out-ranks",),
+    also=("balance-ranks", "local-sgd"),
 )
 MIN_SHARE = 0.05  # of the step
 MAX_NAMED_RANKS = 8
@@ -66,6 +67,7 @@ def find_in_all(ranks: Sequence[Tables], skew: Skew) -> list[Finding]:
             ),
             where=_where(ranks, skew),
             confidence="high",
+            facts={"late_rank": number if is_one else None, "is_exchange": False},
         )
     ]
 

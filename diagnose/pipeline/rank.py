@@ -13,6 +13,7 @@ import numpy as np
 from diagnose import analyzers
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.changes.common.prescribe import (
+    further,
     is_worth_showing,
     prescribe,
     recording_first,
@@ -176,6 +177,10 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         idle_by_cause=idle,
         findings=tuple(found),
         prescriptions=prescriptions,
+        also_possible=part(
+            "prescriptions", lambda t: () if again else further(found, prescriptions, step_ns, program_of(t))
+        )
+        or (),
         replay_error=replayed.error,
         waterfall=steps_after,
         critical_path=path,
