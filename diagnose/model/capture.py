@@ -133,22 +133,28 @@ class Samples:
 class RunSteps:
     """Every step of the run, recorded or not, and what the stepping thread did where no timing window was open.
 
-    In the file: ``{"began_ns": […], "took_ns": […], "state": […], "phases": {name: […], …},
+    In the file: ``{"began_ns": […], "took_ns": […], "device_ns": […], "state": […], "phases": {name: […], …},
     "paths": [[[file, line, function], …], …], "sampled_ns": […], "path": […]}``.
     """
 
     began_ns: Ints  # wall clock, unix ns
-    took_ns: Ints
+    took_ns: Ints  # the host's time, in which it may only have queued the step's work
     state: npt.NDArray[np.int8]  # row of capture.record.run_log.STATES: plain, light, attribution, edge
     phases: Mapping[str, Ints]  # fields of capture.steps.phases.PhaseTimes that ever were above 0
     paths: tuple[tuple[tuple[str, int, str], ...], ...] = ()  # file, line, function; innermost first
     sampled_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     path: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))  # row of paths
+    device_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # by events in its queue; 0: not known
 
     @property
     def num(self) -> int:
         """Return the number of steps."""
         return len(self.took_ns)
+
+    @property
+    def step_ns(self) -> Ints:
+        """Return what each step took: on the device where that is known, else on the host."""
+        return np.where(self.device_ns > 0, self.device_ns, self.took_ns) if len(self.device_ns) else self.took_ns
 
     def phase(self, name: str) -> Ints:
         """Return a column of ``phases``, zeros where it never was above 0."""

@@ -64,7 +64,7 @@ def _times(t: Tables) -> tuple[float, float] | None:
         return None
     light = run.state == LIGHT
     expected = varies.base_ns + varies.per_work_ns * run.phase("work")[light]
-    return float(run.took_ns[light].mean()), float(expected.mean())
+    return float(run.step_ns[light].mean()), float(expected.mean())
 
 
 def cost_per_event_ns(t: Tables) -> float:

@@ -132,7 +132,7 @@ def _unrecorded(capture: Capture) -> tuple[Floats, Floats]:
     if run is not None:
         rows = np.flatnonzero(_judged(run, capture) & (run.state == PLAIN))
         work = run.phase("work")[rows].astype(np.float64)
-        return run.took_ns[rows].astype(np.float64), work if (work > 0).all() else np.empty(0)
+        return run.step_ns[rows].astype(np.float64), work if (work > 0).all() else np.empty(0)
     return np.array(info.unprofiled_ms if info else (), np.float64) * 1e6, np.empty(0)
 
 
@@ -146,7 +146,7 @@ def _judged(run: RunSteps, capture: Capture) -> Mask:
 
 def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
     usable = _judged(run, capture)
-    times = run.took_ns.astype(np.float64)
+    times = run.step_ns.astype(np.float64)
     base, ratio = np.ones(run.num), np.zeros(run.num)
     for state in (PLAIN, LIGHT, ATTRIBUTION):
         rows = np.flatnonzero(usable & (run.state == state))
@@ -187,7 +187,7 @@ def _labels(run: RunSteps, long: Rows, usual: Rows, base: Floats) -> list[str]:
             if usual_ns[name] <= MAX_USUAL_SHARE * base[row] or name == "loading"
         }
         name = max(more, key=lambda each: more[each], default="")
-        excess = float(run.took_ns[row]) - base[row]
+        excess = float(run.step_ns[row]) - base[row]
         found.append(name if name and more[name] >= MIN_LABEL_SHARE * excess else "")
     return found
 
@@ -218,7 +218,7 @@ def _period(rows: Rows, usable: Mask) -> int:
 
 def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
     run, usable, base = steps.run, steps.usable, steps.base
-    times = run.took_ns.astype(np.float64)
+    times = run.step_ns.astype(np.float64)
     plain = base[np.flatnonzero(usable & (run.state == PLAIN))]
     base_ns = float(plain[0] if len(plain) else base[rows[0]])
     scale = base_ns / base  # what recording made longer

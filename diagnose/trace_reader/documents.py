@@ -40,6 +40,7 @@ class _StepRows(msgspec.Struct, gc=False):
     began_ns: list[Time]
     took_ns: list[Count]
     state: list[Annotated[int, Meta(ge=0, le=3)]]
+    device_ns: list[Count] = []  # absent without a GPU
     phases: dict[str, list[Count]] = {}
     paths: Annotated[list[Annotated[list[_Place], Meta(min_length=1)]], Meta(max_length=MAX_PLACES)] = []
     sampled_ns: list[Time] = []
@@ -93,7 +94,7 @@ def read_steps(path: Path) -> RunSteps:
     """
     rows = decode(_read(path, MAX_STEPS_BYTES), _StepRows, source=str(path), remedy=REMEDY)
     num, row = len(rows.took_ns), np.array(rows.path, np.int32)
-    columns = (rows.began_ns, rows.state, *rows.phases.values())
+    columns = (rows.began_ns, rows.state, rows.device_ns or rows.state, *rows.phases.values())
     fits = all(len(column) == num for column in columns) and len(row) == len(rows.sampled_ns)
     if not fits or (row >= len(rows.paths)).any():
         raise InputError(f"The columns of {path} do not fit together. {REMEDY}")
@@ -105,6 +106,7 @@ def read_steps(path: Path) -> RunSteps:
         paths=tuple(tuple(path) for path in rows.paths),
         sampled_ns=np.array(rows.sampled_ns, np.int64),
         path=row,
+        device_ns=np.array(rows.device_ns, np.int64),
     )
 
 

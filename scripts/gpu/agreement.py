@@ -64,7 +64,7 @@ def main() -> int:
                 "step_ms": {"events": by_events, "capture": found.step_ns / 1e6},
                 "product_ms": {"events": one, "capture": products.step_ns / 1e6},
                 "peak_bytes": {"allocator": peak, "capture": found.memory.peak_allocated if found.memory else None},
-                "busy": {"nvml_percent": _utilisation(found.samples), "capture_percent": busy and 100 * busy},
+                "busy": {"nvml_percent": _utilisation(found.source.samples), "capture_percent": busy and 100 * busy},
                 "device": torch.cuda.get_device_name(),
                 "torch": torch.__version__,
             }

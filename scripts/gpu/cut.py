@@ -26,11 +26,14 @@ def cut_capture(folder: Path, target: Path, most_bytes: int) -> list[Path]:
         ValueError: a trace holds no step marks, or one bare step of it is still too large.
     """
     shutil.rmtree(target, ignore_errors=True)
+    cut = {
+        p: cut_trace(p.read_bytes(), most_bytes) for p in sorted(folder.iterdir()) if p.name.endswith("trace.json.gz")
+    }
     target.mkdir(parents=True)
     made = []
     for path in sorted(folder.iterdir()):
         if path.name.endswith("trace.json.gz"):
-            (target / path.name).write_bytes(cut_trace(path.read_bytes(), most_bytes))
+            (target / path.name).write_bytes(cut[path])
             made.append(target / path.name)
         elif path.is_file():
             shutil.copy(path, target / path.name)

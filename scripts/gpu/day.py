@@ -42,20 +42,24 @@ class Piece:
     after: Callable[[Path], None] | None = None
 
 
-def pieces(work: Path, device: str) -> Iterator[Piece]:
-    """Yield everything there is to run, the most valuable first."""
+def pieces(work: Path, device: str, steps: int | None = None) -> Iterator[Piece]:
+    """Yield everything there is to run, the most valuable first; ``steps`` of each recorded window."""
     python = sys.executable
     cuda = "cuda" if device == "gpu" else "cpu"
     junit = f"--junitxml={work / 'tests' / 'gpu.xml'}"
-    yield Piece("tests", "gpu", (python, "-m", "pytest", "-q", "-m", "gpu", junit, "tests"), 480)
+    # Warnings of another torch than the one that the tests are written with are no failures here.
+    pytest = (python, "-m", "pytest", "-q", "-W", "default")
+    yield Piece("tests", "gpu", (*pytest, "-m", "gpu", junit, "tests"), 480)
     operators = ("tests/kernels/ops", f"--junitxml={work / 'tests' / 'operators.xml'}")  # Triton's programs, for real
-    yield Piece("tests", "operators", (python, "-m", "pytest", "-q", *operators), 480)
+    yield Piece("tests", "operators", (*pytest, *operators), 480)
+    yield Piece("pairs", "all", (python, "scripts/gpu/pairs.py", "--device", cuda), 480)
     for fixture in fixtures():
         for variant in ("planted", "fixed"):
             capture = work / "captures" / f"{fixture.name}-{variant}"
             script = (str(fixture.path), "--device", cuda, "--steps", "100000")
             command = (
-                *_launcher(fixture), "-m", "diagnose", "trace", "--json", "--quiet", "--capture", str(capture), *script,
+                *_launcher(fixture), "-m", "diagnose", "trace", "--json", "--quiet", "--capture", str(capture),
+                *(("--steps", str(steps)) if steps else ()), *script,
                 *(("--fixed",) if variant == "fixed" else ()),
             )  # fmt: skip
             yield Piece("captures", f"{fixture.name}-{variant}", command, 120, _kept_small(capture))
@@ -79,7 +83,10 @@ def _launcher(fixture: Fixture) -> tuple[str, ...]:
 
 def _kept_small(capture: Path) -> Callable[[Path], None]:
     def keep(folder: Path) -> None:
-        cut_capture(capture, folder / f"{capture.name}-small", KEPT_KB * 1000)
+        try:
+            cut_capture(capture, folder / f"{capture.name}-small", KEPT_KB * 1000)
+        except ValueError as error:
+            print(f"gpu_day: {capture.name} is not kept: {error}", file=sys.stderr)
 
     return keep
 
@@ -139,6 +146,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "gpu_day", help="where outcomes are kept")
     parser.add_argument("--pack", type=Path, help="put the results so far into gpu_day.tar.gz in this folder")
     parser.add_argument("--minutes", type=float, default=9.0, help="begin no piece that may last beyond (default: 9)")
+    parser.add_argument("--steps", type=int, help="of each recorded window of the captures; fewer are faster")
     parser.add_argument("--only", action="append", default=[], help="pieces whose name begins so; may be repeated")
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="cpu: to try this script itself")
     parser.add_argument(
@@ -155,7 +163,7 @@ def main() -> int:
     ends = time.monotonic() + 60 * options.minutes
     wanted = [
         piece
-        for piece in pieces(options.work, options.device)
+        for piece in pieces(options.work, options.device, options.steps)
         if (not options.stages or piece.stage in options.stages)
         and (not options.only or piece.name.startswith(tuple(options.only)))
     ]

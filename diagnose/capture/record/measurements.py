@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diagnose.capture.record.device_clock import DeviceClock
 from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.window import WindowKind
 
@@ -14,18 +15,25 @@ __all__ = ["Measurements", "PlanHooks"]
 
 @dataclass
 class Measurements:
-    """What the plan has measured so far; times are ns per step."""
+    """What the plan has measured so far; times are the host's, ns per step, of consecutive steps."""
 
     found_after: int | None = None  # steps until steady
     unprofiled: list[int] = field(default_factory=list)
     light: list[int] = field(default_factory=list)
     attribution: list[int] = field(default_factory=list)
+    first: dict[str, int] = field(default_factory=dict)  # number of the first step of each of these lists
+    clock: DeviceClock = field(default_factory=DeviceClock)
     mb: dict[WindowKind, float] = field(default_factory=dict)  # of JSON text
     write_s_per_mb: float = 0.0  # what stopping the profiler and writing took
     files: dict[WindowKind, str] = field(default_factory=dict)
     flags: dict[str, object] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # wall clock (unix ns) of each part
     notes: list[str] = field(default_factory=list)
+
+    def step_ns(self, part: str) -> list[int]:
+        """Return the steps of "unprofiled", "light" or "attribution", by the device's clock where it is known."""
+        host: list[int] = getattr(self, part)
+        return self.clock.times(self.first.get(part, 0), host)
 
 
 @dataclass(frozen=True)

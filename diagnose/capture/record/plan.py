@@ -64,6 +64,7 @@ class Plan:
         self._together = hooks.num_ranks > 1
         self._began_at = time.monotonic()
         self._step_began = time.perf_counter_ns()
+        measured.clock.mark(0)
         self._latest_ns = self._stepped_ns = 0
         self._steps = self._script()
         self._recorder = Recorder(hooks, measured)
@@ -82,6 +83,7 @@ class Plan:
         self._stepped_ns += duration
         self._recorder.end_step()
         self.num_steps += 1
+        self._measured.clock.mark(self.num_steps)
         was = self._recorder.state
         self._hooks.stepped(duration, self._state if was == self._state else "edge")
         try:
@@ -228,6 +230,7 @@ class Plan:
             self._measured.unprofiled += times[settling_from + steady :]
             start -= sum(self._measured.unprofiled)
         self._measured.spans["unprofiled"] = (start, start)
+        self._measured.first["unprofiled"] = self.num_steps - len(self._measured.unprofiled) + 1
 
     def _plain(self) -> Steps:
         """Time steps with no profiler running, where the wait has not timed enough of them."""
@@ -257,7 +260,8 @@ class Plan:
         """Return how many steps make a window long enough for the sampler and for a steady median."""
         if self._together or not times:
             return MIN_STEPS
-        return min(max(math.ceil(WINDOW_NS / median(times[-MIN_STEPS:])), MIN_STEPS), MAX_STEPS)
+        step_ns = max(median(times[-MIN_STEPS:]), self._measured.clock.recent_ns or 0.0)
+        return min(max(math.ceil(WINDOW_NS / step_ns), MIN_STEPS), MAX_STEPS)
 
     def _count_functions(self) -> Steps:
         """Count the functions that one step calls; where they are too many, stacks are left out."""

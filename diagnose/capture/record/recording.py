@@ -44,6 +44,7 @@ class Recorder:
         self._limit_mb = math.inf
         self._highest: dict[WindowKind, float] = {}  # MB a second that a window may give, from one that was cut
         self._marking = False
+        self._first = 0  # number of the first step with a mark
         self._disturbed = False
         self._cut = False
         self._why = ""
@@ -65,6 +66,7 @@ class Recorder:
     def begin_step(self, number: int) -> None:
         """Open the mark of the next step."""
         if self._window is not None and self._marking:
+            self._first = self._first or number + 1
             self._window.begin_step(number)
 
     def disturb(self) -> None:
@@ -154,6 +156,7 @@ class Recorder:
     ) -> Generator[None, int, bool]:
         """Record one window; return whether it should be recorded again."""
         self._disturbed = self._cut = False
+        self._first = 0
         times: list[int] = []
         self._window = None if self._hooks.other_active() else self._start(kind, num_steps)
         self._size = size = TraceSize(kind, self._highest.get(kind), self.script_heap)
@@ -222,6 +225,7 @@ class Recorder:
             measured.notes.append(f"The {kind} window could not be written: {_why(error)}")
             return 0.0
         measured.files[kind] = name
+        measured.first[kind] = self._first
         measured.spans[kind] = span
         measured.flags[kind] = window.flags
         measured.mb[kind] = mb

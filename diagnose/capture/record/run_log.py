@@ -6,6 +6,7 @@ A profiler sees a few steps. What comes once in a hundred, an evaluation or a ch
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from diagnose.capture.steps.phases import PhaseTimes
@@ -41,9 +42,14 @@ class RunLog:
         for name, value in zip(PhaseTimes._fields, phases, strict=True):
             self._phases[name].append(value)
 
-    def rows(self) -> dict[str, object]:
-        """Return the content of the file; a phase that never came is left out."""
+    def rows(self, device_ns: Mapping[int, int]) -> dict[str, object]:
+        """Return the content of the file; a phase that never came is left out.
+
+        ``device_ns`` are times by the device's clock, by number of the step, which counts from 1.
+        """
+        by_device = [device_ns.get(i + 1, 0) for i in range(len(self))]
         return {
+            **({"device_ns": by_device} if any(by_device) else {}),
             "began_ns": self._began.tolist(),
             "took_ns": self._took.tolist(),
             "state": self._state.tolist(),

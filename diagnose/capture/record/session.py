@@ -211,6 +211,7 @@ class Session:
         try:
             if self.plan is not None:
                 self.plan.close()
+            self.measured.clock.finish()
         finally:
             self._end_threads()
 
@@ -309,7 +310,8 @@ class Session:
     def _write_steps(self) -> None:
         name = f"rank{self.rank}.steps.json.gz"
         try:
-            self.folder.write_rows(name, {**self._run_log.rows(), **self._samplers.run_paths()})
+            rows = self._run_log.rows(self.measured.clock.step_ns)
+            self.folder.write_rows(name, {**rows, **self._samplers.run_paths()})
             self.steps_file = name
         except OSError as error:
             self.notes.append(f"The times of the steps could not be written: {reason(error)}")

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from diagnose.kernels.distributed.comm_hooks import comm_hook
 from diagnose.kernels.distributed.hook_timing import install_timed
 
+SCALE = 2.0**14  # of the loss, as for fp16 training: gradients below 6e-5 have fewer digits there
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available() or not dist.is_nccl_available(), reason="no GPU with NCCL"),
@@ -38,7 +39,7 @@ def one_rank():
         ("plain", {}, 1e-6),
         ("fp16", {}, 1e-3),
         ("bf16", {}, 1e-2),
-        ("int8", {}, 1e-2),
+        ("int8", {}, 2e-2),  # a step of 1/127 of a block's largest value
         ("power_sgd", {"rank": 512, "warm_up": 0, "min_saving": 0}, 1e-3),
         ("hierarchical", {}, 1e-6),
     ],
@@ -54,8 +55,8 @@ def test_gradients_agree_with_plain_ddp(one_rank, name, options, bound):
         x = torch.randn(64, 512, device=one_rank)
         model.zero_grad()
         ddp.zero_grad()
-        model(x).square().mean().backward()
-        ddp(x).square().mean().backward()
+        (SCALE * model(x).square().mean()).backward()
+        (SCALE * ddp(x).square().mean()).backward()
     for a, b in zip(ddp.parameters(), model.parameters(), strict=True):
         assert (a.grad - b.grad).norm() <= bound * b.grad.norm()
     report = timing.report()

@@ -111,7 +111,7 @@ def test_the_clip_factor_is_clipping(implementation, device):
         one.step(grad_scale=ops.clip_factor(mine, max_norm))
         torch.nn.utils.clip_grad_norm_(theirs, max_norm)
         other.step()
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=3e-6)  # norms are summed in another order
 
 
 def test_state_dicts_go_both_ways(device):

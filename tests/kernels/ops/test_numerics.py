@@ -33,11 +33,11 @@ EVERY = pytest.mark.full
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def arguments(case, cases, dtype, change):
-    """Return what the case takes, in float64 and exact in ``dtype``; its first tensor is changed."""
+def arguments(case, cases, dtype, change, device):
+    """Return what the case takes, on the device in float64 and exact in ``dtype``; its first tensor is changed."""
     name = next(name for name, one in cases.items() if one is case)
     if name in WITH_ANGLES:
-        floats = [a for a in case.arguments(torch.float64, grad=False) if a.is_floating_point()]
+        floats = [a.cpu() for a in case.arguments(torch.float64, grad=False) if a.is_floating_point()]
     else:
         generator = torch.Generator().manual_seed(5)
         shapes = SHAPES.get(name, ((ROWS, WIDTH),))
@@ -48,7 +48,7 @@ def arguments(case, cases, dtype, change):
         target = torch.arange(ROWS) % WIDTH
         target[1] = -100 if name != "cross_entropy-smoothed" else 2  # is ignored there
         made.append(target)
-    return made
+    return [x.to(device) for x in made]
 
 
 def results(function, given, dtype):
@@ -57,7 +57,7 @@ def results(function, given, dtype):
     outputs = function(*inputs)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     generator = torch.Generator().manual_seed(6)
-    slopes = [torch.randint(-8, 9, o.shape, generator=generator).to(o.dtype) / 8 for o in outputs]
+    slopes = [torch.randint(-8, 9, o.shape, generator=generator).to(o) / 8 for o in outputs]
     slopes = [slope if slope.dim() else torch.ones_like(slope) for slope in slopes]
     leaves = [x for x in inputs if x.is_floating_point()]
     return [*outputs, *torch.autograd.grad(outputs, leaves, slopes)]
@@ -75,8 +75,8 @@ def is_comparable(chosen):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
 @pytest.mark.parametrize("hard", ["far from zero", *(pytest.param(n, marks=EVERY) for n in list(HARD)[1:])])
-def test_errors_are_near_torchs(case, cases, implementation, dtype, hard):
-    given = arguments(case, cases, dtype, HARD[hard])
+def test_errors_are_near_torchs(case, cases, implementation, device, dtype, hard):
+    given = arguments(case, cases, dtype, HARD[hard], device)
     exact = results(case.reference, given, torch.float64)
     own, mine = results(case.reference, given, dtype), results(case.function, given, dtype)
     slack = SLACK * (math.sqrt(ROWS / 2) if case is cases["linear_cross_entropy"] else 1)  # rounded once a chunk of two
@@ -88,13 +88,13 @@ def test_errors_are_near_torchs(case, cases, implementation, dtype, hard):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
 @pytest.mark.parametrize("value", ["-inf", *(pytest.param(n, marks=EVERY) for n in SPECIAL if n != "-inf")])
-def test_what_is_not_finite_spreads_no_further_than_in_torch(case, cases, implementation, dtype, value):
+def test_what_is_not_finite_spreads_no_further_than_in_torch(case, cases, implementation, device, dtype, value):
     def one_entry(x):
         x[0].view(-1)[2] = SPECIAL[value]
         x[1] = SPECIAL[value] if value != "inf" else x[1]  # a masked row
         return x
 
-    given = arguments(case, cases, dtype, one_entry)
+    given = arguments(case, cases, dtype, one_entry, device)
     own, mine = results(case.reference, given, dtype), results(case.function, given, dtype)
     for number, (m, o) in enumerate(zip(mine, own, strict=True)):
         assert not bool((~m.isfinite() & o.isfinite()).any()), f"result {number}"
