@@ -1,7 +1,7 @@
 """Launches that block because the device's queue is full: the host waits there for the device, it does not work.
 
 The driver lets a program queue about a thousand tasks (1017 were pending at each of these calls on an H100); a launch
-beyond them returns once the device has taken one out. A loop that never waits otherwise spends most of its host time so.
+beyond them returns once the device has taken one out. A loop that never waits elsewhere spends its host time there.
 """
 
 from __future__ import annotations
