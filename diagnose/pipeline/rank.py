@@ -18,6 +18,7 @@ from diagnose.changes.common.prescribe import (
     recording_first,
     without_savings,
 )
+from diagnose.changes.common.separate_diffs import separated
 from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Where
@@ -170,7 +171,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         partition=partition,
         idle_by_cause=idle,
         findings=tuple(found),
-        prescriptions=prescriptions,
+        prescriptions=separated(prescriptions),
         replay_error=replayed.error,
         waterfall=steps_after,
         critical_path=path,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from statistics import median
 
 from diagnose.capture.options import QUICK_S, CaptureOptions
@@ -21,22 +20,16 @@ from diagnose.capture.record.frame_count import JSON_BYTES, MAX_FUNCTIONS, MAX_F
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
 from diagnose.capture.record.run_log import StepState
+from diagnose.capture.record.step_counts import MIN_STEPS, compared_steps, window_steps
 from diagnose.capture.record.trace_size import HEAP_POLL_S, StepSize
 from diagnose.capture.record.window import WindowKind
-from diagnose.capture.steps.converged import MIN_WINDOW_STEPS, converged_since
+from diagnose.capture.steps.converged import converged_since
 
-__all__ = ["MIN_STEPS", "Plan"]
+__all__ = ["Plan"]
 
 DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or never
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
 QUICK_SKIP = 3  # the same with --quick
-MIN_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
-LONG_WINDOW_NS = 5_000_000_000  # so long a window needs no ten steps: long ones vary less
-MIN_LONG_STEPS = 3
-MIN_LONG_WINDOW = 2
-LONG_STEP_NS = 1_000_000_000  # of such steps two and two show that they are steady
-MAX_STEPS = 100  # and of short steps so many that the window lasts
-WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
 MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
 OBSERVED_NS = 5_000_000_000  # in steps: an evaluation every hundred short steps comes several times
@@ -220,7 +213,7 @@ class Plan:
             if compiled != self._hooks.compiled():
                 compiled, settling_from, steady = self._hooks.compiled(), len(times), None
             if steady is None:
-                steady = converged_since(times[settling_from:], self._steady_steps(times[settling_from:]))
+                steady = converged_since(times[settling_from:], compared_steps(times[settling_from:]))
             if steady is not None and not fixed and not self._hooks.undecided():
                 break
             now_ms = median(times[-8:]) / 1e6
@@ -267,17 +260,9 @@ class Plan:
         )
 
     def _fitting_steps(self, times: list[int]) -> int:
-        """Return how many steps make a window long enough for the sampler and for a steady median."""
         if self._together or not times:
             return MIN_STEPS
-        step_ns = max(median(times[-MIN_STEPS:]), self._measured.clock.recent_ns or 0.0)
-        least = min(max(math.ceil(LONG_WINDOW_NS / step_ns), MIN_LONG_STEPS), MIN_STEPS)
-        return min(max(math.ceil(WINDOW_NS / step_ns), least), MAX_STEPS)
-
-    @staticmethod
-    def _steady_steps(times: Sequence[int]) -> int:
-        """Return how many steps make the smallest group that is compared with the one before."""
-        return MIN_LONG_WINDOW if times and median(times[-2 * MIN_LONG_WINDOW :]) >= LONG_STEP_NS else MIN_WINDOW_STEPS
+        return window_steps(max(median(times[-MIN_STEPS:]), self._measured.clock.recent_ns or 0.0))
 
     def _count_functions(self) -> Steps:
         """Count the functions that one step calls; where they are too many, stacks are left out."""
