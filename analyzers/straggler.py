@@ -9,12 +9,12 @@ Why it costs
     A collective ends for all when the last rank has come. The step of every rank is as long as that of the slowest.
 
 What to do
-    Look at the late rank: its own findings say what holds it back. Where another rank is late each time, share the
+    Look at the late rank: its own findings name its bottleneck. Where another rank is late each time, share the
     work out evenly and let logging, checkpoints and the garbage collector run at the same step on all ranks.
 
 How sure
-    High for the waiting, which needs no common clock. Nothing is said where the ranks' collectives do not match, or the
-    trace of one rank only is given.
+    High for the waiting, which needs no common clock. Nothing is found where the ranks' collectives do not match, or
+    the trace of one rank only is given.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ META = RuleMeta(
     kind="rank",
     order=10,
     changes=("even-out-ranks",),
+    also=("balance-ranks", "local-sgd"),
 )
 MIN_SHARE = 0.05  # of the step
 MAX_NAMED_RANKS = 8
@@ -66,6 +67,7 @@ def find_in_all(ranks: Sequence[Tables], skew: Skew) -> list[Finding]:
             ),
             where=_where(ranks, skew),
             confidence="high",
+            facts={"late_rank": number if is_one else None, "is_exchange": False},
         )
     ]
 

@@ -44,6 +44,7 @@ META = RuleMeta(
     changes=("fused-optimizer", "foreach-optimizer"),
     inflated=True,
     cause="host-work",
+    also=("clip-in-update",),
 )
 
 

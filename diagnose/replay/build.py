@@ -18,6 +18,9 @@ from diagnose.tables.launch_latency import MIN_LATENCY_NS
 
 __all__ = ["build", "graph_of"]
 
+MIN_KNOWN = 5  # delays of a kind that tell the usual one
+STREAM_NS = 1_500.0  # between two queued tasks on data-centre GPUs
+
 Columns = tuple[Rows, Rows, npt.NDArray[np.int8]]
 
 
@@ -196,5 +199,8 @@ def _delays(
     binding[order[np.append(True, dst[order][1:] != dst[order][:-1])[: len(order)]]] = True
     usual = np.zeros(len(Edge))
     for each in distinct(kind).tolist():
-        usual[each] = usual_delay(slack[binding & (kind == each)])
+        known = slack[binding & (kind == each)]
+        usual[each] = usual_delay(known)
+        if each == Edge.STREAM and len(known) < MIN_KNOWN:  # hardly any task followed another one at once
+            usual[each] = min(usual[each], STREAM_NS)
     return np.where(binding, slack, np.minimum(slack, np.maximum(usual[kind], 0))), binding

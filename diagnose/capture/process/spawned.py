@@ -20,7 +20,7 @@ from diagnose.capture.record.folder import OUR_FILES, CaptureFolder
 from diagnose.capture.record.session import Session
 from diagnose.capture.steps.replacing import Undo, replace_function
 from diagnose.errors import DiagnoseError
-from diagnose.progress import Progress
+from diagnose.text.progress import Progress
 
 __all__ = ["RANKS", "adopt_ranks", "destroy_process_group", "watch_spawned"]
 
