@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("--pick", type=int, metavar="N", help="N of the scripts, drawn at random")
     parser.add_argument("--seed", default="0", help="what the draw depends on (default: 0)")
     parser.add_argument("--prove", action="store_true", help="run diagnose prove too, and note what it tried")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table there; what an earlier page has below its table stays")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table there; sections below it stay")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep rows there, and take those that are there")
     parser.add_argument("--bar", type=float, default=0.0, help="the share of rows that must be right (default: 0)")
     options = parser.parse_args()
