@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -20,7 +19,6 @@ from diagnose.changes.common.prescribe import (
     without_savings,
 )
 from diagnose.changes.common.separate_diffs import separated
-from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
@@ -28,6 +26,7 @@ from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
+from diagnose.pipeline.noting import noting
 from diagnose.pipeline.overhead import as_unrecorded, overhead_share, recording_ns, without_recording
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from diagnose.model.charts import Picture
     from diagnose.model.forecast import Waterfall
 
-__all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "noting"]
+__all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank"]
 
 _Part = TypeVar("_Part")
 
@@ -273,19 +272,6 @@ def _careful(rule: str, claim: Claim, notes: list[Note]) -> Claim:
         return EMPTY
 
     return claims
-
-
-@contextmanager
-def noting(rule: str, notes: list[Note]) -> Iterator[None]:
-    """Turn a fault of one rule, or of a part that only a report shows, into a note; DIAGNOSE_DEBUG raises it."""
-    try:
-        yield
-    except Exception as error:
-        if is_debugging():
-            raise
-        note = Note(f"The rule {rule} failed on this trace ({type(error).__name__}: {error}).", rule)
-        if note not in notes:
-            notes.append(note)
 
 
 def _shares(t: Tables) -> Mapping[str, float]:

@@ -15,7 +15,8 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary
 from diagnose.model.events import Note
 from diagnose.pipeline.headline import Answer, headline, summary
-from diagnose.pipeline.rank import analyze_rank, build_tables, noting
+from diagnose.pipeline.noting import noting
+from diagnose.pipeline.rank import analyze_rank, build_tables
 from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.skew import Skew, skew_of

@@ -20,9 +20,9 @@ from diagnose.capture.record.frame_count import JSON_BYTES, MAX_FUNCTIONS, MAX_F
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
 from diagnose.capture.record.run_log import StepState
-from diagnose.capture.record.step_counts import MIN_STEPS, compared_steps, window_steps
 from diagnose.capture.record.trace_size import HEAP_POLL_S, StepSize
 from diagnose.capture.record.window import WindowKind
+from diagnose.capture.record.window_steps import MIN_STEPS, fitting_steps, steady_steps
 from diagnose.capture.steps.converged import converged_since
 
 __all__ = ["Plan"]
@@ -213,12 +213,14 @@ class Plan:
             if compiled != self._hooks.compiled():
                 compiled, settling_from, steady = self._hooks.compiled(), len(times), None
             if steady is None:
-                steady = converged_since(times[settling_from:], compared_steps(times[settling_from:]))
+                steady = converged_since(times[settling_from:], steady_steps(times[settling_from:]))
             if steady is not None and not fixed and not self._hooks.undecided():
                 break
             now_ms = median(times[-8:]) / 1e6
             self._hooks.say(f"waiting for a steady state: step {len(times)}, now {now_ms:.1f} ms each")
-        self._num_steps = self._options.steps or self._fitting_steps(times)
+        self._num_steps = self._options.steps or (
+            MIN_STEPS if self._together else fitting_steps(times, self._measured.clock.recent_ns)
+        )
         self._hooks.settled()
         start = time.time_ns()
         if steady is None:
@@ -258,11 +260,6 @@ class Plan:
         return self._recorder.record(
             kind, num_steps, limit_mb, lambda: self._full(kind, share), warm_up=self._affords(2)
         )
-
-    def _fitting_steps(self, times: list[int]) -> int:
-        if self._together or not times:
-            return MIN_STEPS
-        return window_steps(max(median(times[-MIN_STEPS:]), self._measured.clock.recent_ns or 0.0))
 
     def _count_functions(self) -> Steps:
         """Count the functions that one step calls; where they are too many, stacks are left out."""
