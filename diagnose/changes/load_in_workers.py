@@ -91,7 +91,7 @@ def _of_a_pipeline(is_chunked: bool, workers: int) -> Advice:
 CHANGE = Change(
     id="load-in-workers",
     title="Load batches in worker processes, ahead of the step",
-    numerics=identical("where samples do not draw from the main process's random state"),
+    numerics=identical("where samples do not draw from the main process's random state", own_draws=True),
     patch=Patch(loading.load_in_workers),
     edit=SetArguments(
         ("DataLoader",),
