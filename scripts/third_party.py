@@ -193,7 +193,7 @@ def _steps(script: Script, capture: Path, diagnosis: Mapping[str, Any]) -> dict[
     if not steps:
         return {"steps": WRONG, "remark_steps": "no steps are marked"}
     start, end = min(e["ts"] for e in steps), max(e["ts"] + e["dur"] for e in steps)
-    num, off = diagnosis["steps"], []  # a script's own profiler marks steps in the same trace
+    num, off = len(steps), []  # recorded: the steady ones of them are analysed
     for name, per_step in script.per_step.items():
         seen = sum(event["name"] == name and start <= event["ts"] < end for event in events)
         if abs(seen - per_step * num) > per_step:  # a step may be cut at either end
