@@ -2,7 +2,7 @@
 
 What it looks for
     Gaps of which at least 30 % pass inside `cudaMalloc`, `cudaFree`, `cuMemCreate`, `cuMemMap`, `cudaHostAlloc` or
-    their HIP twins, in half of the steps or more.
+    their HIP counterparts, in half of the steps or more.
 
 Why it costs
     These calls take from 0.1 ms to seconds and `cudaFree` waits for the device. PyTorch's caching allocator makes
@@ -10,7 +10,8 @@ Why it costs
     changing.
 
 What to do
-    Expandable segments let the cache grow without new blocks; `empty_cache()` in the loop must go.
+    Expandable segments let the cache grow without new blocks, and sizes that are rounded share them where the device
+    has no such segments; `empty_cache()` in the loop must go.
 
 How sure
     High that the calls take the time; medium why the cache misses unless memory events were recorded.
@@ -32,7 +33,7 @@ META = RuleMeta(
     kind="idle",
     order=60,
     legend=Legend("the allocator asked the driver for memory", "#a5673f"),
-    changes=("cache-device-memory", "expandable-segments"),
+    changes=("cache-device-memory", "expandable-segments", "round-allocations"),
     one_off=True,
     cause="allocation",
 )
@@ -51,5 +52,5 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of driver allocations with the calls that took it."""
-    title = "The allocator asks the driver for memory in steady steps"
+    title = "The allocator takes memory from the driver in steady steps"
     return idle_finding(t, IdleRule(META.id, title, evidence=calls_inside))

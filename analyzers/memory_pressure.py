@@ -5,8 +5,8 @@ What it looks for
     97 % of the device or more.
 
 Why it costs
-    A retry waits for all queued work, frees cached blocks and asks the driver anew: milliseconds each. And the next
-    longer sequence is out of memory.
+    A retry waits for all queued work, frees cached blocks and allocates from the driver again: milliseconds each. The
+    next longer sequence is out of memory.
 
 What to do
     Need less at the peak: an allocator that fragments less, blocks that are computed again in the backward pass, a

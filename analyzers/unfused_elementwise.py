@@ -13,7 +13,7 @@ What to do
 
 How sure
     Medium: the operators and sizes are recorded, but not whether each takes the one before it. What is lost is the
-    time of each run above its longest kernel. Nothing is said where shapes were not recorded.
+    time of each run above its longest kernel. Without recorded shapes nothing is found.
 """
 
 from __future__ import annotations

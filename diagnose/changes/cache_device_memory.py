@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.allocations import without_regrowth
 from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 
@@ -42,5 +43,6 @@ CHANGE = Change(
     edit=ByHand("it is set in the environment that the script is started in"),
     advice=_advice,
     applies=_applies,
+    effect=without_regrowth,
     without_remedy="a variable of the environment",
 )

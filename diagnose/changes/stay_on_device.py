@@ -1,7 +1,7 @@
 """Keep shapes and branches independent of values on the device.
 
 What it does
-    Replaces operators whose result has a shape that only the device knows, and branches of Python that rest on a
+    Replaces operators whose result has a shape that is computed on the device, and branches of Python that rest on a
     tensor, by operators that compute on all elements: the host then has nothing to wait for.
 
 What to watch

@@ -21,7 +21,7 @@ from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.rank import build_tables, find_in_rank
-from diagnose.pipeline.run import examine, shown_rank
+from diagnose.pipeline.run import analyze_captures, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in
 from diagnose.pipeline.what_if_changes import with_workers, without_syncs_at
 from diagnose.replay.effects import Effect
@@ -193,7 +193,7 @@ def _applied(t: Tables, captures: Sequence[Capture], capture: Capture, ids: tupl
     """Yield the change of each prescription, as the report's card has it."""
     # Found in the very window that is replayed: tasks of one window mean nothing in the other.
     found = find_in_rank(capture if t.trace is capture.trace else replace(capture, trace=t.trace, attribution=None))
-    shared = examine(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
+    shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
     step_ns, program = t.steps.step_ns, program_of(found.tables)
     others = [p for finding in found.findings for p in also_possible(finding, step_ns, program)]
     known = {p.id: p for p in (*reversed(others), *shared, *found.prescribed)}

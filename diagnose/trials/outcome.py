@@ -9,16 +9,16 @@ from pathlib import Path
 from diagnose.model.diagnosis import Diagnosis, Facts
 from diagnose.model.events import Note
 from diagnose.trials.candidates import candidates, not_run
-from diagnose.trials.prove import Proof, Runs, prove
+from diagnose.trials.prove import ProveResult, Runs, prove
 
-__all__ = ["arguments_for_edits", "arguments_of", "proven", "with_proof"]
+__all__ = ["arguments_for_edits", "arguments_of", "proven", "with_trials"]
 
 NOTHING = "No prescription of this diagnosis can be applied from outside, so nothing was run."
 
 
 def proven(
     runs: Runs, diagnosis: Diagnosis, asked: Sequence[str], budget_s: float, say: Callable[[str], None]
-) -> Proof:
+) -> ProveResult:
     """Run what was asked for, or what the diagnosis prescribes.
 
     Raises:
@@ -26,13 +26,13 @@ def proven(
     """
     chosen = candidates(diagnosis, asked, edits=runs.edits)
     known = diagnosis.source.unprofiled_step_ns
-    return prove(runs, chosen, budget_s, say, known) if chosen else Proof(notes=[NOTHING])
+    return prove(runs, chosen, budget_s, say, known) if chosen else ProveResult(notes=[NOTHING])
 
 
-def with_proof(diagnosis: Diagnosis, proof: Proof, *, edits: bool = False) -> Diagnosis:
+def with_trials(diagnosis: Diagnosis, result: ProveResult, *, edits: bool = False) -> Diagnosis:
     """Return the diagnosis with the trials, and with a note for what was not run."""
-    notes = [*proof.notes, *not_run(diagnosis, edits=edits)]
-    return replace(diagnosis, trials=tuple(proof.trials), trust=(*diagnosis.trust, *(Note(text) for text in notes)))
+    notes = [*result.notes, *not_run(diagnosis, edits=edits)]
+    return replace(diagnosis, trials=tuple(result.trials), trust=(*diagnosis.trust, *(Note(text) for text in notes)))
 
 
 def arguments_of(diagnosis: Diagnosis) -> dict[str, Facts]:

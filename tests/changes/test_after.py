@@ -86,6 +86,7 @@ PLACED = {
 
 PROGRAMS = (Program(trains=True, allocator="caching"), Program(trains=False, allocator="uncached"))
 OTHER_PROGRAMS = {
+    "allocator-stall": (Program(trains=True, vendor="AMD"),),
     "launch-bound": (Program(server="vllm"), Program(server="sglang")),
     "memory-headroom": (Program(has_loader=False, batch_size=4),),
     "recompute": (Program(trains=True, heavy=frozenset({"convolution", "product"})),),

@@ -9,7 +9,7 @@ from diagnose.changes.common.prescribe import also_possible
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Device
-from diagnose.pipeline.run import examine
+from diagnose.pipeline.run import analyze_captures
 from diagnose.tables.program import Program, program_of
 
 LOADING = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -251,7 +251,7 @@ def test_a_late_rank_gets_smaller_batches(recording):
                 row.end = comes
         return Capture(replace(r.trace, rank=number, world_size=3))
 
-    found = examine([rank(0, 300), rank(1, 800), rank(2, 500)])
+    found = analyze_captures([rank(0, 300), rank(1, 800), rank(2, 500)])
     assert "balance-ranks" in [p.id for p in found.also_possible]
 
 

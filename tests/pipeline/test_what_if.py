@@ -8,7 +8,7 @@ import pytest
 from diagnose.errors import UsageError
 from diagnose.model.events import Device
 from diagnose.pipeline import what_if
-from diagnose.pipeline.run import analyze_paths, examine
+from diagnose.pipeline.run import analyze_captures, analyze_paths
 from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, run_what_if
 
 A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
@@ -90,7 +90,7 @@ def test_of_several_ranks_the_one_that_the_report_shows_is_replayed(late, monkey
     captures = [late.capture(), late.capture()]
     monkeypatch.setattr(what_if, "open_captures", lambda _paths: captures)
     answer = run_what_if("folder", WhatIfRequest())
-    assert answer.baseline_ns == pytest.approx(examine(captures).step_ns)
+    assert answer.baseline_ns == pytest.approx(analyze_captures(captures).step_ns)
     assert answer.text().startswith("step now, rank 0 of 2 ")
 
 

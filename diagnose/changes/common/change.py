@@ -172,7 +172,7 @@ class Change:
 
     Which rules prescribe it is a field of their META. ``advice`` is None where none does: it is asked for by name.
     A function that gives advice takes the finding, the step's length in ns and what is known of the program; it returns
-    None where the finding asks for another change. ``applies`` returns why the change does not fit the program, ""
+    None where the finding needs another change. ``applies`` returns why the change does not fit the program, ""
     where it does.
     """
 

@@ -57,7 +57,7 @@ def _compile(log: Log, mode: str | None) -> Undo:
             return
         from diagnose.kernels.compiling import compiled_call
 
-        # Module.compile() does nothing to torch's own classes, such as nn.Sequential, and does not say so.
+        # Module.compile() does nothing to torch's own classes, such as nn.Sequential, and gives no warning.
         module._compiled_call_impl = compiled_call(module, mode or "default", "inductor", {})
         compiled.append(module)
         log.did(f"{type(module).__name__}.compile({f'mode={mode!r}' if mode else ''})")

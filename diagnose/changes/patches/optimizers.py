@@ -43,7 +43,7 @@ def _patched(cls: type, flag: str, log: Log) -> Undo:
     @functools.wraps(original)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
         if type(self) is not cls or _has(signature, flag, self, args, kwargs):
-            original(self, *args, **kwargs)  # a subclass knows its own arguments; what is set already stays
+            original(self, *args, **kwargs)  # a subclass has its own arguments; what is set already stays
             return
         bound = signature.bind(self, *args, **kwargs)
         changed = {k: v for k, v in bound.arguments.items() if k not in ("self", other)}
