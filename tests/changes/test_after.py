@@ -156,7 +156,8 @@ def script(monkeypatch):
         "AutoModel": SimpleNamespace(from_pretrained=lambda _name, **_options: model),
         "out": torch.empty(2), "mine": torch.ones(2), "bottom": len, "keep": torch.tensor([True, False]),
         "evaluate": lambda _model, _loader: None, "validation_loader": (), "policy": model, "teacher": model,
-        "array": torch.randn(2, 4).double().numpy(), "observations": x, "gymnasium": SimpleNamespace(make_vec=environments),
+        "array": torch.randn(2, 4).double().numpy(), "observations": x,
+        "gymnasium": SimpleNamespace(make_vec=environments),
     }  # fmt: skip
     yield names
     torch.set_float32_matmul_precision(precision)
