@@ -22,8 +22,8 @@ Example::
     with BackgroundSaver() as saver:  # its end waits for the last file
         for step, (x, y) in enumerate(loader):
             train_step(x, y)
-            if step % 100 == 0:  # before: torch.save(model.state_dict(), path)
-                saver.save(model.state_dict(), path)
+            if step % 100 == 0:  # before: torch.save(model.state_dict(), folder / "model.pt")
+                saver.save(model.state_dict(), folder / "model.pt")
 """
 
 from __future__ import annotations

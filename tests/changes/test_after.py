@@ -216,6 +216,7 @@ ALSO = [
         ("kernel-latency", {}, Program(trains=False)),
         ("launch-bound", {"has_device": True}, Program(trains=True)),
         ("memory-fragmentation", {}, Program()),
+        ("memory-headroom", {}, Program(trains=True)),
         (
             "memory-pressure",
             {"world_size": 4, "optimizer": "AdamW", "by_category": {"activations": 8 << 30}},
