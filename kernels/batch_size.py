@@ -136,11 +136,16 @@ def _timed(step: Callable[[int], object], size: int, repeats: int, clock: Callab
         if not is_out_of_memory(error):
             raise
     gc.collect()
-    if torch.cuda.is_initialized():
+    if _uses_gpu():
         torch.cuda.empty_cache()
     return None
 
 
 def _synchronise() -> None:
-    if torch.cuda.is_initialized():
+    if _uses_gpu():
         torch.cuda.synchronize()
+
+
+def _uses_gpu() -> bool:
+    started: Callable[[], bool] = torch.cuda.is_initialized
+    return started()
