@@ -91,12 +91,19 @@ def test_workers_live_on(patched):
 def test_files_are_written_by_a_thread_and_are_there_afterwards(tmp_path):
     log = Log()
     undo = patch_of("save-in-background").install(log, {})
-    torch.save({"x": torch.ones(2)}, tmp_path / "state.pt")
-    with (tmp_path / "other.pt").open("wb") as opened:
-        torch.save([1], opened)
+    for _ in range(2):  # the second waits until the first is written
+        torch.save({"x": torch.ones(2)}, tmp_path / "state.pt")
     undo()
     assert torch.load(tmp_path / "state.pt", weights_only=True)["x"].tolist() == [1, 1]
     assert log.done == ["torch.save: the file is written by a background thread"]
+    assert log.refused == [], "what the thread itself saves is no call of the script"
+
+
+def test_an_open_file_is_written_at_once(patched, tmp_path):
+    log = patched("save-in-background")
+    with (tmp_path / "other.pt").open("wb") as opened:
+        torch.save([1], opened)
+    assert torch.load(tmp_path / "other.pt", weights_only=True) == [1]
     assert log.refused == ["a torch.save to an open file, or with options"]
 
 
