@@ -27,6 +27,7 @@ META = RuleMeta(
     kind="state",
     order=70,
     changes=("larger-batch",),
+    also=("find-batch-size",),
     needs="memory events",
 )
 TARGET_LAUNCH_SHARE = 0.1  # of the step that launching costs

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from diagnose.kernels.accumulation import GradientAccumulation
     from diagnose.kernels.allocator import advise, apply_settings
     from diagnose.kernels.background_loader import BackgroundLoader
+    from diagnose.kernels.batch_size import find_batch_size
     from diagnose.kernels.checkpointing import checkpoint_blocks, plan_checkpoints
     from diagnose.kernels.compiling import compile_in_place, compile_log
     from diagnose.kernels.concurrent_samples import ConcurrentSamples
@@ -64,6 +65,7 @@ __all__ = [
     "compile_in_place",
     "compile_log",
     "eight_bit_adamw",
+    "find_batch_size",
     "folder_samples",
     "fp32_precision",
     "load_on_demand",
@@ -87,6 +89,7 @@ _HOMES = {
     "accumulation": ("GradientAccumulation",),
     "allocator": ("advise", "apply_settings"),
     "background_loader": ("BackgroundLoader",),
+    "batch_size": ("find_batch_size",),
     "checkpointing": ("checkpoint_blocks", "plan_checkpoints"),
     "compiling": ("compile_in_place", "compile_log"),
     "concurrent_samples": ("ConcurrentSamples",),

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -48,7 +48,8 @@ from diagnose.kernels._state import trial_passes
 
 __all__ = ["Break", "CompileLog", "CompileReport", "choose_mode", "compile_in_place", "compile_log", "compiled_call"]
 
-Sample: TypeAlias = tuple[Any, ...]
+Sample: TypeAlias = tuple[Any, ...] | Mapping[str, Any]
+"""The arguments of one call: a tuple of positional ones, or a mapping of named ones."""
 
 BY_LAUNCHES = frozenset({"launch-bound", "kernel-latency", "cpu-bound"})
 """Causes that fewer launches cure: CUDA graphs replay a whole graph with one."""
@@ -121,10 +122,10 @@ def compile_in_place(
 ) -> CompileReport:
     """Compile the model's call, run it on every sample, backward too, and return what came of it.
 
-    ``samples`` are positional arguments of calls; with two of different sizes the compiler makes the changing
-    dimensions dynamic at once. Names of the state stay. Where compiling fails, or nothing was compiled, the model runs
-    as before and the report has the reason; errors that the model itself raises are raised. No gradient, buffer or
-    random generator changes.
+    ``samples`` are the arguments of calls, tuples or mappings of names (``model(**batch)``); with two of different
+    sizes the compiler makes the changing dimensions dynamic at once. Names of the state stay. Where compiling fails, or
+    nothing was compiled, the model runs as before and the report has the reason; errors that the model itself raises
+    are raised. No gradient, buffer or random generator changes.
 
     Raises:
         ValueError: no samples, an unknown mode, the model is compiled already, or a mode with CUDA graphs was asked for
@@ -164,9 +165,10 @@ def compile_in_place(
 
 def _check(model: nn.Module, samples: Sequence[Sample], mode: str | None) -> bool:
     """Return whether sizes change between samples."""
-    if not samples or not all(isinstance(sample, tuple) for sample in samples):
+    if not samples or not all(isinstance(sample, tuple | Mapping) for sample in samples):
         raise ValueError(
-            "compile_in_place needs at least one sample: a list of tuples, each the arguments of one call."
+            "compile_in_place needs at least one sample: a list of tuples, or of mappings of names, each the arguments "
+            "of one call."
         )
     if model._compiled_call_impl is not None or hasattr(model, "_orig_mod"):
         raise ValueError(f"{type(model).__name__} is compiled already; pass the model as it was before.")
@@ -206,7 +208,8 @@ def _run(model: nn.Module, sample: Sample, *, marked: bool = False) -> list[Tens
     """Run forward, and backward where there is one; return detached outputs."""
     if marked:
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-    outputs = tensors(_plain(model(*sample)))
+    called = model(**sample) if isinstance(sample, Mapping) else model(*sample)
+    outputs = tensors(_plain(called))
     losses = [output.float().sum() for output in outputs if output.requires_grad and not output.is_complex()]
     if losses:
         torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]

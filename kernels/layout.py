@@ -30,7 +30,7 @@ Example::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,11 +81,14 @@ class LayoutReport:
         return "\n".join([f"{len(self.converted)} convolutions are channels_last", *self.left, *copies])
 
 
-def channels_last(model: nn.Module, *, sample: Sequence[Any] | None = None, inputs: bool = True) -> LayoutReport:
+def channels_last(
+    model: nn.Module, *, sample: Sequence[Any] | Mapping[str, Any] | None = None, inputs: bool = True
+) -> LayoutReport:
     """Convert the weights of all 2-D and 3-D convolutions in place, and images as they enter the model.
 
-    Parameters stay the same objects. ``sample``: the positional arguments of one call, which is run to find where the
-    layout is lost; it changes no buffer, gradient or random generator. ``inputs=False`` leaves inputs to the loader.
+    Parameters stay the same objects. ``sample``: the arguments of one call, positional or a mapping of names, which is
+    run to find where the layout is lost; it changes no buffer, gradient or random generator. ``inputs=False`` leaves
+    inputs to the loader.
 
     Raises:
         ValueError: the model has no such convolution.
@@ -136,7 +139,7 @@ def _converted(batch: Any) -> Any:
     return mapped(batch, lambda leaf: in_channels_last(leaf) if isinstance(leaf, Tensor) else leaf)
 
 
-def _copies(model: nn.Module, sample: Sequence[Any]) -> tuple[LayoutCopy, ...]:
+def _copies(model: nn.Module, sample: Sequence[Any] | Mapping[str, Any]) -> tuple[LayoutCopy, ...]:
     """Run the sample and return the convolutions whose inputs are in the old layout."""
     found: list[LayoutCopy] = []
     lost_by: dict[int, str] = {}  # where a tensor of the old layout begins, by the module that made it
@@ -164,7 +167,7 @@ def _copies(model: nn.Module, sample: Sequence[Any]) -> tuple[LayoutCopy, ...]:
             handles.append(module.register_forward_hook(lambda _, args, out, name=name: after(name, args, out)))
     try:
         with trial_passes(model), torch.no_grad():
-            model(*sample)
+            _ = model(**sample) if isinstance(sample, Mapping) else model(*sample)
     finally:
         for handle in handles:
             handle.remove()

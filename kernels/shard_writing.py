@@ -14,10 +14,11 @@ Numerics
 
 Example::
 
-    from diagnose.kernels.shard_writing import folder_samples, write_shards
+    from diagnose.kernels.shard_writing import write_shards
 
-    shards = write_shards(folder_samples(folder), "shards", max_bytes=256 << 20)
-    # then: WebShards(shards, ("jpg", "cls"), batch_size=64, num_workers=4)
+    samples = ({"txt": file.encode(), "cls": b"0"} for file in files)  # or folder_samples("images")
+    shards = write_shards(samples, folder / "packed", max_bytes=256 << 20)
+    # then: WebShards(shards, ("txt", "cls"), batch_size=64, num_workers=4)
 """
 
 from __future__ import annotations

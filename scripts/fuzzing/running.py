@@ -44,9 +44,9 @@ _failed_rules: list[str] = []
 
 def watch_rules() -> None:
     """Note where exceptions came from that the analysis turned into notes."""
-    from diagnose.pipeline import rank
+    from diagnose.pipeline import noting as noted
 
-    note = rank.Note
+    note = noted.Note
 
     def noting(text: str, *rest: object) -> object:
         error = sys.exc_info()[1]
@@ -54,7 +54,7 @@ def watch_rules() -> None:
             _failed_rules.append(origin(error))
         return note(text, *rest)
 
-    rank.Note = noting
+    noted.Note = noting
 
 
 def _root() -> Path:

@@ -157,7 +157,8 @@ def script(monkeypatch):
         "AutoModel": SimpleNamespace(from_pretrained=lambda _name, **_options: model),
         "out": torch.empty(2), "mine": torch.ones(2), "bottom": len, "keep": torch.tensor([True, False]),
         "evaluate": lambda _model, _loader: None, "validation_loader": (), "policy": model, "teacher": model,
-        "observations": x, "gymnasium": SimpleNamespace(make_vec=environments),
+        "array": torch.randn(2, 4).double().numpy(), "observations": x,
+        "gymnasium": SimpleNamespace(make_vec=environments),
     }  # fmt: skip
     yield names
     torch.set_float32_matmul_precision(precision)
@@ -183,6 +184,9 @@ def test_what_is_pasted_runs(prescription, script, tmp_path):
     if prescription.after.startswith(SHELL):
         done = subprocess.run(["sh", "-n"], input=prescription.after, text=True, capture_output=True, check=False)
         assert done.stderr == ""
+        return
+    if prescription.id == "device-backend":  # needs a device for each rank
+        compile(prescription.after, prescription.id, "exec")
         return
     if prescription.id in ("no-contiguous", "overlap-exchange"):
         script |= {"x": torch.randn(1, 4, 2), "w": torch.randn(4, 3)}
@@ -216,6 +220,7 @@ ALSO = [
         ("kernel-latency", {}, Program(trains=False)),
         ("launch-bound", {"has_device": True}, Program(trains=True)),
         ("memory-fragmentation", {}, Program()),
+        ("memory-headroom", {}, Program(trains=True)),
         (
             "memory-pressure",
             {"world_size": 4, "optimizer": "AdamW", "by_category": {"activations": 8 << 30}},

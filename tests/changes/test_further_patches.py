@@ -91,12 +91,19 @@ def test_workers_live_on(patched):
 def test_files_are_written_by_a_thread_and_are_there_afterwards(tmp_path):
     log = Log()
     undo = patch_of("save-in-background").install(log, {})
-    torch.save({"x": torch.ones(2)}, tmp_path / "state.pt")
-    with (tmp_path / "other.pt").open("wb") as opened:
-        torch.save([1], opened)
+    for _ in range(2):  # the second waits until the first is written
+        torch.save({"x": torch.ones(2)}, tmp_path / "state.pt")
     undo()
     assert torch.load(tmp_path / "state.pt", weights_only=True)["x"].tolist() == [1, 1]
     assert log.done == ["torch.save: the file is written by a background thread"]
+    assert log.refused == [], "what the thread itself saves is no call of the script"
+
+
+def test_an_open_file_is_written_at_once(patched, tmp_path):
+    log = patched("save-in-background")
+    with (tmp_path / "other.pt").open("wb") as opened:
+        torch.save([1], opened)
+    assert torch.load(tmp_path / "other.pt", weights_only=True) == [1]
     assert log.refused == ["a torch.save to an open file, or with options"]
 
 
@@ -174,3 +181,14 @@ def test_the_environment_is_cleared():
         "PYTORCH_NO_CUDA_MEMORY_CACHING": None,
         "PYTORCH_NO_HIP_MEMORY_CACHING": None,
     }
+
+
+def test_a_model_of_float64_computes_in_float32(patched):
+    log = patched("single-precision")
+    model = nn.Linear(2, 2).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = model(torch.ones(1, 2, dtype=torch.float64)).sum()
+    loss.backward()
+    optimizer.step()
+    assert (loss.dtype, model.weight.dtype, model.weight.grad.dtype) == (torch.float64, torch.float32, torch.float32)
+    assert log.done == ["Linear computes in float32"]

@@ -40,6 +40,15 @@ def sample(rows=6):
     return (torch.randn(rows, 4),)
 
 
+def test_arguments_may_have_names():
+    model = Net()
+    report = compile_in_place(model, [{"x": torch.randn(6, 4)}], backend="eager")
+    assert (report.mode, report.graphs) == ("default", 1)
+    model(x=torch.randn(6, 4))
+    with pytest.raises(ValueError, match="or of mappings of names"):
+        compile_in_place(Net(), [torch.randn(6, 4)])
+
+
 @pytest.mark.parametrize("model", [Net(), nn.Sequential(nn.Linear(4, 8), nn.ReLU())], ids=["own", "torch"])
 def test_compiled_in_place_and_nothing_else_changed(model):
     before, names = copy.deepcopy(model.state_dict()), list(model.state_dict())

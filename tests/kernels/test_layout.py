@@ -115,3 +115,8 @@ def test_helpers():
 def test_models_without_convolutions_are_refused():
     with pytest.raises(ValueError, match="Linear has no 2-D or 3-D convolution"):
         channels_last(nn.Linear(2, 2))
+
+
+def test_a_sample_may_have_named_arguments():
+    report = channels_last(net(), sample={"input": images()}, inputs=False)
+    assert [c.name for c in report.copies] == ["0"]

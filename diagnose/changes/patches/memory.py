@@ -93,12 +93,12 @@ def channels_last(log: Log, options: Mapping[str, Any]) -> Undo:  # the signatur
         if id(module) not in reports:
             reports[id(module)] = None
             try:
-                reports[id(module)] = report = channels_last(module, inputs=False)
+                reports[id(module)] = report = channels_last(module)  # its hook takes named inputs too
             except ValueError as error:
                 log.left(str(error))
             else:
                 log.did(f"{len(report.converted)} convolutions of {type(module).__name__}, and its inputs")
-        return None if reports[id(module)] is None else tree_map(convert, args)
+        return None if reports[id(module)] is None else tree_map(convert, args)  # of the first call too
 
     def convert(leaf: Any) -> Any:
         return in_channels_last(leaf) if isinstance(leaf, Tensor) else leaf

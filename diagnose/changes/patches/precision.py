@@ -8,7 +8,7 @@ from typing import Any
 from diagnose.changes.common.patching import Log, Undo, replace_attribute
 from diagnose.changes.patches.top_module import around_top_module
 
-__all__ = ["allow_tf32", "as_float", "autocast", "benchmark_convolutions", "other_attention"]
+__all__ = ["allow_tf32", "as_float", "autocast", "benchmark_convolutions", "other_attention", "single_precision"]
 
 
 def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
@@ -97,3 +97,36 @@ def other_attention(log: Log, options: Mapping[str, Any]) -> Undo:
             return original(*args, **kwargs)
 
     return replace_attribute(functional, "scaled_dot_product_attention", restricted)
+
+
+def single_precision(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Let the outermost module compute in float32; what it is given is converted, what it returns is float64 again."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    converted: dict[int, Any] = {}  # modules that were float64, by identity
+
+    def narrow(leaf: Any) -> Any:
+        return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float64 else leaf
+
+    def begins(module: Any, args: tuple[Any, ...]) -> Any:  # a Module
+        if any(p.dtype == torch.float64 for p in module.parameters()):
+            module.float()  # parameters stay the same objects: the optimizer has them
+            converted[id(module)] = module
+            log.did(f"{type(module).__name__} computes in float32")
+        return tree_map(narrow, args) if id(module) in converted else None
+
+    def ends(output: Any) -> Any:  # whatever the module returns
+        return tree_map(widen, output) if converted else output
+
+    def widen(leaf: Any) -> Any:
+        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float32 else leaf
+
+    undo_hooks = around_top_module(begins, ends)
+
+    def undo() -> None:
+        undo_hooks()
+        for module in converted.values():
+            module.double()
+
+    return undo

@@ -1,0 +1,29 @@
+"""Compute in float32 instead of float64.
+
+What it does
+    Converts the data where they enter the script, and leaves `.double()` out: half of the bytes, and the rate of
+    float32. A trial converts the model and the inputs of its forward.
+
+What to watch
+    Results have 7 digits instead of 16. Solvers and long sums may need the others.
+"""
+
+from __future__ import annotations
+
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
+from diagnose.changes.patches import precision
+
+CHANGE = Change(
+    id="single-precision",
+    title="Compute in float32 instead of float64",
+    numerics=reduced("numbers keep 7 digits instead of 16; compare the loss curve"),
+    patch=Patch(precision.single_precision, group="autocast"),
+    edit=ByHand("where float64 comes from only the script's author knows"),
+    advice=Advice(
+        before="x = torch.from_numpy(array)            # NumPy makes float64\nmodel = Model().double()",
+        after="x = torch.from_numpy(array).float()    # or array.astype(numpy.float32), once\nmodel = Model()",
+        least=0.5,
+        needs="results that need no more than 7 digits",
+    ),
+    without_remedy="one type in place of another",
+)

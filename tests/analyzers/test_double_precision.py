@@ -1,0 +1,40 @@
+"""double-precision: kernels whose only floating-point type is float64."""
+
+import pytest
+
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<double>, 3>(int)"
+
+
+def computing(recording, name=ADD, took=400):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::add", -40, -10)
+    r.kernel(name, 0, took, launched=(-20, -15))
+    r.kernel("gemm", took, 1000, launched=(-9, -5))
+    return r
+
+
+@pytest.mark.parametrize(
+    "name", [ADD, "ampere_dgemm_64x64_nn", "cutlass_80_tensorop_d884gemm_64x64_16x3_nn", "Cijk_Ailk_Bljk_DB_MT64x32"]
+)
+def test_half_of_their_time_is_lost(recording, name):
+    finding = computing(recording, name).find("double-precision")
+    assert (finding.lost_ns, finding.total_ns, finding.where[0].op) == (pytest.approx(200_000), 400_000, "aten::add")
+
+
+@pytest.mark.parametrize(
+    ("name", "took"),
+    [
+        (ADD, 99),  # less than a tenth of the busy time
+        ("ampere_sgemm_64x64_nn", 400),
+        ("distribution_nullary_kernel<float, at::CUDAGeneratorImpl*, double>", 400),  # counts in it, yields float32
+        ("void doubled_rows(int)", 400),
+    ],
+)
+def test_what_is_none_of_it(recording, name, took):
+    assert computing(recording, name, took).find("double-precision") is None
+
+
+def test_float32_is_prescribed(recording):
+    (p,) = computing(recording).prescribe("double-precision")
+    assert (p.id, p.saves_ns) == ("single-precision", (pytest.approx(100_000), pytest.approx(200_000)))
