@@ -1,6 +1,6 @@
 """Runs of pointwise kernels over tensors of one size: what a compiler makes one pass of.
 
-Where no shapes were recorded, kernels count as of one size that take about the same time.
+Where no shapes were recorded, kernels count as of one size that take about the same time, and long enough to show it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = ["Chain", "chains"]
 
 # Pointwise kernels over as many elements read one to three tensors and write one.
 MAX_TIME_RATIO = 2.0
+MIN_SIZED_NS = 5_000  # below it the fixed cost of a kernel sets its time, which then shows no size
 
 
 class Chain(NamedTuple):
@@ -93,6 +94,7 @@ def _alike(t: Tables, pointwise: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]
     group = np.zeros(len(pointwise), np.int64)
     mine = pointwise & np.isin(kernel_classes(t.trace, t.tasks.row), ("elementwise", "copy"))
     length = np.maximum(t.tasks.end - t.tasks.start, 1)
+    mine &= length >= MIN_SIZED_NS
     for stream in distinct(t.tasks.stream).tolist():
         tasks = np.flatnonzero(t.tasks.stream == stream)
         ratio = length[tasks][1:] / length[tasks][:-1]

@@ -77,6 +77,14 @@ def test_without_shapes_kernels_of_about_the_same_time_are_of_one_size(recording
     assert finding.total_ns == (total or 401_000)
 
 
+def test_kernels_at_the_floor_show_no_size(recording):
+    r = computing(recording, (("aten::mul", 4), ("aten::add", 4), ("aten::relu", 4)))
+    r.rows = [row for row in r.rows if row.name != "gemm"]
+    for row in r.rows:
+        row.values = {key: value for key, value in row.values.items() if key not in ("shapes", "types")}
+    assert r.find("unfused-elementwise") is None
+
+
 def test_an_operator_that_seems_to_end_within_the_launch_did_not_launch(recording):
     # Rounded times: aten::empty ends a moment after the launch behind it begins.
     r = recording()
