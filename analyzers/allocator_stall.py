@@ -2,7 +2,7 @@
 
 What it looks for
     Gaps of which at least 30 % pass inside `cudaMalloc`, `cudaFree`, `cuMemCreate`, `cuMemMap`, `cudaHostAlloc` or
-    their HIP twins, in half of the steps or more.
+    their HIP counterparts, in half of the steps or more.
 
 Why it costs
     These calls take from 0.1 ms to seconds and `cudaFree` waits for the device. PyTorch's caching allocator makes
@@ -52,5 +52,5 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of driver allocations with the calls that took it."""
-    title = "The allocator asks the driver for memory in steady steps"
+    title = "The allocator takes memory from the driver in steady steps"
     return idle_finding(t, IdleRule(META.id, title, evidence=calls_inside))

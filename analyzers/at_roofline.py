@@ -5,15 +5,15 @@ What it looks for
     at least 60 % of its peak rate or bandwidth.
 
 Why it costs
-    It does not: this says where there is little to gain. What is named as lost is the time above the data sheet's
+    It does not: the finding marks where there is little to gain. What counts as lost is the time above the data sheet's
     peak, which no kernel reaches.
 
 What to do
     Do less work: fewer bytes, fewer operations, a narrower type, a faster device. Other kernels will not help.
 
 How sure
-    High: the times are measured and the work follows from the shapes. Nothing is said of a device that is not in the
-    table, and where shapes were not recorded.
+    High: the times are measured and the work follows from the shapes. A device that is not in the
+    table, and operators without recorded shapes, are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ META = RuleMeta(
     order=130,
     needs="shapes on a known device",
 )
-MIN_COVERED = 0.6  # of the busy time: most of what the device does must be known to say so
+MIN_COVERED = 0.6  # of the busy time: most of what the device does must be covered for that
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:

@@ -36,6 +36,7 @@ META = RuleMeta(
     legend=Legend("the step waited for its next batch", "#f2811d"),
     changes=("load-in-workers", "more-workers", "concurrent-samples"),
     cause="loading",
+    also=("load-on-thread", "shard-stream", "tune-loader", "cache-samples", "pack-samples", "stage-locally"),
 )
 MIN_SHARE_OF_GAP = 0.5
 MIN_NS = 1_000_000  # a millisecond of loading is a stall whatever else the gap holds

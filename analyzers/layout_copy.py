@@ -14,7 +14,7 @@ What to do
     take strides, as matrix products and attention do.
 
 How sure
-    High that the time goes there: names and types tell it. A copy that a kernel needs comes back in another place;
+    High that the time goes there: names and types show it. A copy that a kernel needs comes back in another place;
     therefore the least saving is small. Copies that also change the type are not counted.
 """
 

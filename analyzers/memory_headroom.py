@@ -8,11 +8,11 @@ Why it costs
     Launching takes the host the same time for a small batch as for a large one. More samples a step share it.
 
 What to do
-    Raise the batch size, with the learning rate it asks for.
+    Raise the batch size, with the learning rate that it needs.
 
 How sure
     Medium: what grows with the batch follows from when blocks are taken and given back. Whether a larger batch trains
-    as well the trace does not know.
+    as well is not in the trace.
 """
 
 from __future__ import annotations

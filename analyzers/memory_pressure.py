@@ -5,8 +5,8 @@ What it looks for
     97 % of the device or more.
 
 Why it costs
-    A retry waits for all queued work, frees cached blocks and asks the driver anew: milliseconds each. And the next
-    longer sequence is out of memory.
+    A retry waits for all queued work, frees cached blocks and allocates from the driver again: milliseconds each. The
+    next longer sequence is out of memory.
 
 What to do
     Need less at the peak: an allocator that fragments less, blocks that are computed again in the backward pass, a
@@ -29,6 +29,17 @@ META = RuleMeta(
     order=50,
     changes=("expandable-segments", "checkpoint-blocks"),
     needs="memory events",
+    also=(
+        "accumulate-gradients",
+        "offload-activations",
+        "fused-loss",
+        "eight-bit-optimizer",
+        "offload-optimizer",
+        "shard-optimizer",
+        "shard-model",
+        "split-layers",
+        "find-memory",
+    ),
 )
 MIN_RESERVED_SHARE = 0.97  # of the device: the driver and the context take the rest
 
@@ -56,5 +67,10 @@ def find(t: Tables) -> list[Finding]:
                 f"then {memory.peak_allocated / 1e9:.2f} GB are allocated: {held}.",
             ),
             where=tuple(where for where, _ in memory.by_place[:3]),
+            facts={
+                "by_category": dict(memory.by_category),
+                "world_size": t.trace.world_size,
+                "optimizer": t.capture.info.optimizer.name if t.capture.info else None,
+            },
         )
     ]

@@ -12,7 +12,7 @@ What to do
     anyway; buffers made once and kept.
 
 How sure
-    High for the time. Whether a fill is needed the trace does not tell, and fills of libraries for their own workspace
+    High for the time. Whether a fill is needed is not in the trace, and fills of libraries for their own workspace
     stay.
 """
 

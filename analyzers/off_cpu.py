@@ -1,4 +1,4 @@
-"""The training thread is not running, and no event says why.
+"""The training thread is not running, and no event shows why.
 
 What it looks for
     Stretches between operators in which the sampler found the thread waiting in at least 70 % of its samples, at lines
@@ -9,10 +9,10 @@ Why it costs
     Nothing is launched by a thread that does not run.
 
 What to do
-    Look at the named line: read files and ask services ahead of time, and do not hold locks in the loop.
+    Look at the named line: read files and query services ahead of time, and do not hold locks in the loop.
 
 How sure
-    High where enough samples fell into the stretch; without a sampler this rule says nothing.
+    High where enough samples fell into the stretch; without a sampler this rule finds nothing.
 """
 
 from __future__ import annotations

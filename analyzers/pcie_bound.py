@@ -11,7 +11,7 @@ What to do
     Send less: bytes instead of floats, decoded and augmented on the device; keep what is used again there.
 
 How sure
-    High where the device is in the table of links; nothing is said elsewhere.
+    High where the device is in the table of links; other devices are left out.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ What to do
     recompute only what is cheap (selective checkpointing).
 
 How sure
-    High that it is recomputed. Whether memory is free the finding says only where it was recorded. What a compiled
+    High that it is recomputed. Free memory is stated only where it was recorded. What a compiled
     backward recomputes inside its own kernels does not show.
 """
 

@@ -13,8 +13,8 @@ What to do
     tables. Sums over sorted segments with `torch.segment_reduce`.
 
 How sure
-    Medium: the time is measured and the bytes follow from the shapes, but not how often indices repeat. Nothing is
-    said where shapes were not recorded.
+    Medium: the time is measured and the bytes follow from the shapes, but not how often indices repeat. Without
+    recorded shapes nothing is found.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ What to do
     Give the job a device of its own, or measure again when the others have gone.
 
 How sure
-    High that they were there. What they cost is told only where queued work waited; see device-contention.
+    High that they were there. What they cost is given only where queued work waited; see device-contention.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ META = RuleMeta(
 
 
 def find(t: Tables) -> list[Finding]:
-    """State who else was there; this by itself loses no time that could be told."""
+    """State who else was there; this by itself loses no time that could be measured."""
     others = other_processes(t)
     if not others:
         return []

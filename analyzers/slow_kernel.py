@@ -1,9 +1,9 @@
 """Heavy kernels run far below what the device can do.
 
 What it looks for
-    Operators whose shapes tell their work (products, attention, pointwise operators, softmax, layer norm) and whose
-    kernels of 20 µs or more reach less than 40 % of the device's peak rate or bandwidth, together at least 10 % of
-    the busy time.
+    Operators whose work follows from their shapes (products, attention, pointwise operators, softmax, layer norm),
+    and whose kernels of 20 µs or more reach less than 40 % of the device's peak rate or bandwidth: together at least
+    10 % of the busy time.
 
 Why it costs
     The same work takes less than half the time in a kernel that fits its shape: good libraries reach 60 % of the peak
@@ -15,8 +15,8 @@ What to do
 
 How sure
     Medium: the time is measured and the work follows from the shapes, but no shape reaches the peak, and what is
-    lost against a good kernel is an estimate. Nothing is said of a device that is not in the table, and of operators
-    without recorded shapes. Float32 products on tensor-core devices are left to full-precision-matmul,
+    lost against a good kernel is an estimate. A device that is not in the table, and operators
+    without recorded shapes, are left out. Float32 products on tensor-core devices are left to full-precision-matmul,
     written-out attention and runs of pointwise operators to their own rules.
 """
 
@@ -44,6 +44,7 @@ META = RuleMeta(
     order=120,
     changes=("other-attention", "autotune-kernels"),
     needs="shapes on a known device",
+    also=("profile-kernel",),
 )
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 MAX_SHOWN = 3
@@ -87,7 +88,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
             ),
             where=tuple(dict.fromkeys(_where(t, group) for group in slow[:MAX_SHOWN])),
             confidence="medium",
-            facts={"attention": "attention" in slow[0].op},
+            facts={"attention": "attention" in slow[0].op, "kernel": slow[0].kernel},
         )
     ]
 

@@ -34,6 +34,7 @@ META = RuleMeta(
     order=20,
     changes=("bucket-gradients",),
     computes=False,
+    also=("tune-buckets",),
 )
 MIN_SHARE = 0.01  # of the step
 

@@ -12,7 +12,7 @@ What to do
     on streams of their own.
 
 How sure
-    Medium: the number of blocks is recorded, but how far the work can be spread is not. Nothing is said where the
+    Medium: the number of blocks is recorded, but how far the work can be spread is not. Nothing is found where the
     trace lacks the grid or the number of multiprocessors. Collectives use few blocks on purpose and do not count.
 """
 

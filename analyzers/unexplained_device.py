@@ -1,4 +1,4 @@
-"""A queued task did not start, and nothing in the trace says why.
+"""A queued task did not start, and nothing in the trace shows why.
 
 What it looks for
     Idle of 10 µs or more before a task that was already queued, that no other rule accounts for.

@@ -1,4 +1,4 @@
-"""The host launched nothing, and nothing in the trace says why.
+"""The host launched nothing, and nothing in the trace shows why.
 
 What it looks for
     Idle in which no thread that drives the device recorded any event, and neither frames nor samples show what it did.
@@ -24,7 +24,7 @@ META = RuleMeta(
     id="unexplained-host",
     kind="idle",
     order=1000,
-    legend=Legend("the host was late; the trace does not say why", "#98a1ae"),
+    legend=Legend("the host was late; cause not recorded", "#98a1ae"),
     fallback=True,
     explains=False,
     cause="host-work",

@@ -39,7 +39,9 @@ META = RuleMeta(
     kind="kernel",
     order=90,
     changes=("compile-model",),
+    also=("patch-operators", "call-operator"),
 )
+MAX_KINDS = 5  # of chains, among which a bundled operator may be
 MIN_SHARE = 0.1  # of the busy time: less comes back only in part when a model is compiled
 
 
@@ -70,8 +72,17 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             ),
             where=_where(t, found),
             confidence="medium" if operator_inputs(t).is_known.any() else "low",
+            facts={"chains": _costliest(found)},
         )
     ]
+
+
+def _costliest(found: list[Chain]) -> list[list[str]]:
+    """Return the operators of the kinds of chains, the most expensive first."""
+    cost: Counter[tuple[str, ...]] = Counter()
+    for chain in found:
+        cost[chain.ops] += chain.time_ns
+    return [list(ops) for ops, _ in cost.most_common(MAX_KINDS)]
 
 
 def _commonest(found: list[Chain], num_steps: int) -> list[str]:

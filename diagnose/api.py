@@ -25,7 +25,7 @@ from diagnose.model.diagnosis import (
     bind_renderers,
 )
 from diagnose.model.events import Note
-from diagnose.progress import Progress
+from diagnose.text.progress import Progress
 from diagnose.trials.step_function import prove
 
 __all__ = [
@@ -137,7 +137,7 @@ class Tracing:
         try:
             self._tracer.__exit__(kind, error, traceback)
             if self._tracer.folder is not None:
-                self._diagnosis = self._examine(self._tracer.folder, failing=error is not None)
+                self._diagnosis = self._analyzed(self._tracer.folder, failing=error is not None)
         finally:
             self._holder.__exit__(None, None, None)
 
@@ -163,7 +163,7 @@ class Tracing:
             )
         return self._diagnosis
 
-    def _examine(self, folder: Path, *, failing: bool) -> Diagnosis | None:
+    def _analyzed(self, folder: Path, *, failing: bool) -> Diagnosis | None:
         """Diagnose; while the user's own exception is on its way, a failure here must not take its place."""
         try:
             return analyze_trace(folder)

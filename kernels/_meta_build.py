@@ -72,9 +72,9 @@ def _parameters_to_meta() -> Iterator[None]:
         if param is None or param.is_meta:
             return
         if param not in moved:
-            twin = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
-            twin.__dict__.update(param.__dict__)
-            moved[param] = twin
+            on_meta = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+            on_meta.__dict__.update(param.__dict__)
+            moved[param] = on_meta
         self._parameters[name] = moved[param]
 
     moved = WeakTensorKeyDictionary()  # a parameter that is registered twice becomes one

@@ -35,7 +35,7 @@ class Pending:
         self._model, self._tensors, self._place = model, dict(tensors), place
         self._lock = threading.RLock()  # placing a weight may call into a module of a tensor subclass
         self._wanted: dict[int, tuple[Tensor, Tensor]] = {}  # what awaits, and the one on meta that it stands for
-        self._twins: dict[int, Tensor] = {}  # the loaded ones by what awaited them, so that ties stay ties
+        self._loaded_by_id: dict[int, Tensor] = {}  # by the id of the tensor that awaits, so that ties stay ties
         self._waiting = {path for path, module in model.named_modules() if self._own(path, module)}
         self._handles: dict[str, Any] = {}
         made: dict[int, Tensor] = {}
@@ -59,7 +59,7 @@ class Pending:
         """Return the weight that stands for ``awaited``, loaded with the others of its module."""
         with self._lock:
             self._load_own(path)
-            return self._twins[id(awaited)]
+            return self._loaded_by_id[id(awaited)]
 
     def _hook(self, path: str) -> Callable[[nn.Module, Any], None]:
         return lambda *_: self._load(path)
@@ -103,12 +103,12 @@ class Pending:
             self._handles.pop(path).remove()
 
     def _loaded(self, awaited: Tensor, name: str) -> Tensor:
-        if id(awaited) not in self._twins:
+        if id(awaited) not in self._loaded_by_id:
             placed = self._place(self._tensors[name], self._wanted[id(awaited)][1])
             if isinstance(awaited, nn.Parameter):
                 placed = nn.Parameter(placed, requires_grad=awaited.requires_grad)
-            self._twins[id(awaited)] = placed
-        return self._twins[id(awaited)]
+            self._loaded_by_id[id(awaited)] = placed
+        return self._loaded_by_id[id(awaited)]
 
 
 class _Awaited(Tensor):

@@ -195,14 +195,14 @@ def _repeated_stream(loader: DataLoader[Any]) -> str:
 def _from_copied_sampler(loader: DataLoader[Any]) -> list[Any]:
     """Read the sampler's first entries; a sampler that counts is copied where it can be."""
     try:
-        twin = copy.copy(loader.batch_sampler or loader.sampler)
-        sampler = copy.copy(getattr(twin, "sampler", None))
+        copied = copy.copy(loader.batch_sampler or loader.sampler)
+        sampler = copy.copy(getattr(copied, "sampler", None))
         if sampler is not None:
-            twin.sampler = sampler  # type: ignore[union-attr]  # it has one, as was just asked
+            copied.sampler = sampler  # type: ignore[union-attr]  # it has one, as was just asked
     except (TypeError, AttributeError):
         return index_batches(loader, MAX_BATCHES)
     found: list[Any] = []
-    for entry in twin:
+    for entry in copied:
         found.append(entry)
         if len(found) == MAX_BATCHES:
             break

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = tuple(ROOT.parent / "shared" / name for name in ("traces", "traces_second"))
 REPLAY = """## Replayed steps
 
-The error of each replayed step against the measured one; [replay.md](replay.md) says what the columns mean and why
+The error of each replayed step against the measured one; [replay.md](replay.md) explains what the columns mean and why
 measured delays prove little.
 """
 VERDICT_BAR = 0.95
@@ -116,7 +116,7 @@ def scored(folder: Path) -> Score:
     """Diagnose the labelled traces of a folder and print what came of each."""
     print(f"== {folder.name}")
     with (folder / "labels.csv").open(newline="") as file:
-        rows = [examined(folder, label) for label in csv.DictReader(file)]
+        rows = [row_of(folder, label) for label in csv.DictReader(file)]
     score = Score(folder.name, rows, replays(folder))
     for row in rows:
         print(row_text(row))
@@ -145,7 +145,7 @@ def left_out_lines(left_out: LeftOut) -> list[str]:
     ]
 
 
-def examined(folder: Path, label: dict[str, str]) -> dict[str, Any]:
+def row_of(folder: Path, label: dict[str, str]) -> dict[str, Any]:
     from diagnose.errors import DiagnoseError
     from diagnose.pipeline.run import analyze_paths
 
@@ -205,7 +205,7 @@ def markdown(scores: list[Score], left_out: LeftOut) -> str:
         "",
         "Made by `scripts/accuracy --write docs/accuracy.md` from two folders of published Kineto traces (V100 to",
         "B200, MI210 to MI300X, 2020 to 2026) that a careful reader labelled. Only that script reads the labels; no",
-        "rule knows a trace. The rules were written with both folders in view, so these figures are no estimate for a",
+        "rule sees them. The rules were written with both folders in view, so these figures are no estimate for a",
         "trace that nobody here has seen; docs/simulation.md measures on programs drawn anew.",
         "An answer is right when it is among those that the label accepts. Rows without a GPU verdict (hand-trimmed",
         "files, no device events) are not graded: for them the table shows what is answered instead of a traceback.",

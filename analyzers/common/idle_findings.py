@@ -89,7 +89,7 @@ PROBES: Mapping[str, Callable[[Tables, Occurrences], Probe]] = {
 
 @dataclass(frozen=True)
 class IdleRule:
-    """How an idle rule describes itself: what `idle_finding` cannot know."""
+    """How an idle rule describes itself: what `idle_finding` cannot derive."""
 
     rule: str
     title: str

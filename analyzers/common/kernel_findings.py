@@ -22,7 +22,7 @@ MAX_PLACES = 3
 
 @dataclass(frozen=True)
 class KernelRule:
-    """How a rule of a busy device describes itself: what ``kernel_finding`` cannot know."""
+    """How a rule of a busy device describes itself: what ``kernel_finding`` cannot derive."""
 
     rule: str
     title: str

@@ -77,12 +77,12 @@ def loading_evidence(facts: Facts) -> list[str]:
     """State what one batch costs and how it is loaded."""
     how = "in the main process" if facts["single_process"] else "by worker processes"
     workers = facts.get("num_workers")
-    said = f" (num_workers={workers})" if workers is not None else ""
+    count = f" (num_workers={workers})" if workers is not None else ""
     spends = " Loading waits off the CPU most of that time." if facts.get("waits") else ""
     busy = facts.get("workers_busy")
     if isinstance(busy, float):
         spends = f" The workers compute {busy:.0%} of their time."
-    return [f"One batch is loaded {how}{said}; the median wait is {_ns(facts, 'batch_ns') / 1e6:.2f} ms.{spends}"]
+    return [f"One batch is loaded {how}{count}; the median wait is {_ns(facts, 'batch_ns') / 1e6:.2f} ms.{spends}"]
 
 
 def _ns(facts: Facts, key: str) -> float:

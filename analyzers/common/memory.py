@@ -3,7 +3,7 @@
 What a block is for follows from when it was taken and given back: taken in the forward and given back in the backward
 it is an activation; taken in the backward and kept beyond it, a gradient; kept beyond a step of the optimizer that
 took it, the optimizer's state. What was there before the recording are parameters, that state, and what else lives on:
-a capture knows the sizes of both, other traces do not.
+a capture holds the sizes of both, other traces do not.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _by_category(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp], all
 
 
 def _held_before(t: Tables, size: int, new_state: int) -> dict[str, int]:
-    """Divide what was there before the recording: a capture knows how large parameters and the optimizer's state are.
+    """Divide what was there before the recording: a capture holds how large parameters and the optimizer's state are.
 
     ``new_state`` is the part of the state that the recording saw being taken.
     """

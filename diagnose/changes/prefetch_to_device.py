@@ -67,7 +67,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         link = spec.pcie if spec is not None and spec.pcie > 0 else MIN_LINK_GB_S
         took = [np.where(staged, np.minimum(length, size / (share * link)), length) for share in LINK_SHARE]
         rate = f"at {LINK_SHARE[0]:.0%} to {LINK_SHARE[1]:.0%} of {link:.0f} GB/s"
-    # From pageable memory most is gained by pinning, also where no batch can be taken ahead; from pinned memory nothing.
+    # Pageable batches gain by pinning also where none can be taken ahead; pinned ones do not.
     in_place = staged.any()
     return Effect(
         CopiesAhead(t, tasks, took[0], is_ahead=not in_place),

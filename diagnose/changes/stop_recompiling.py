@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import script_of
-from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.patches import compiling
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -66,7 +67,7 @@ CHANGE = Change(
     id="stop-recompiling",
     title="Mark the changing dimension dynamic so that one graph serves all sizes",
     numerics=rounding("other kernels are generated; compare the loss of the first steps"),
-    patch=ByHand("the shapes that the script feeds to the compiled model are its own"),
+    patch=Patch(compiling.stop_recompiling, compiles=True, group="compile"),
     edit=ByHand("which dimension changes only the script's author knows"),
     advice=_advice,
     effect=_effect,

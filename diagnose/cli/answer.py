@@ -1,4 +1,4 @@
-"""From evidence on disk to an answer where it was asked for: read, examine, print, write."""
+"""From evidence on disk to an answer where it was asked for: read, analyze, print, write."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from diagnose.cli import output
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import printable
-from diagnose.progress import Progress
+from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
 
-__all__ = ["Request", "answer", "examine_paths", "prepare"]
+__all__ = ["Request", "analyze_with_progress", "answer", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def prepare(request: Request, inputs: Sequence[str | Path] = ()) -> tuple[Path, 
     return files
 
 
-def examine_paths(paths: Sequence[str | Path], progress: Progress, *, draw: bool = True) -> Diagnosis:
+def analyze_with_progress(paths: Sequence[str | Path], progress: Progress, *, draw: bool = True) -> Diagnosis:
     """Read traces or capture folders and diagnose them.
 
     Raises:
@@ -51,9 +51,9 @@ def examine_paths(paths: Sequence[str | Path], progress: Progress, *, draw: bool
 
         captures = open_captures(paths)
     with progress.phase("analysing"):
-        from diagnose.pipeline.run import examine
+        from diagnose.pipeline.run import analyze_captures
 
-        return examine(captures, draw=draw)
+        return analyze_captures(captures, draw=draw)
 
 
 def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> None:

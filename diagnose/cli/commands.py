@@ -115,12 +115,12 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, t
     """
     # No linear algebra happens here; the threads that NumPy would start for it cost more than reading a small trace.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from diagnose.cli.answer import Request, answer, examine_paths, prepare
+    from diagnose.cli.answer import Request, analyze_with_progress, answer, prepare
 
     request = Request(**asked)
     files = prepare(request, inputs=paths)
     draw = not request.as_json or any(file.suffix != ".json" for file in files)
-    answer(examine_paths(paths, request.progress, draw=draw), request, files)
+    answer(analyze_with_progress(paths, request.progress, draw=draw), request, files)
 
 
 @cli.command(

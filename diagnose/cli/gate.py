@@ -19,8 +19,8 @@ from diagnose.compare.setup import differences
 from diagnose.compare.sides import Side, join_sides, open_side
 from diagnose.errors import InputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
-from diagnose.progress import Progress
 from diagnose.text.plain_text import columns
+from diagnose.text.progress import Progress
 
 __all__ = ["CompareRequest", "GateRequest", "compare_and_answer", "gate_and_answer"]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
-from diagnose.progress import Progress
 from diagnose.text.plain_text import in_encoding
+from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis

@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from diagnose.cli.answer import Request, answer, examine_paths, prepare
+from diagnose.cli.answer import Request, analyze_with_progress, answer, prepare
 from diagnose.errors import BudgetEndedError, CaptureError, OriginalsChangedError, UsageError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import cannot_write, check_distinct, check_file, printable
 from diagnose.model.reservation import Reservation
-from diagnose.progress import Progress
 from diagnose.text.plain_text import one_line
+from diagnose.text.progress import Progress
 from diagnose.trials.budget import Budget, parse_budget
 from diagnose.trials.candidates import check_ids
 from diagnose.trials.copy_plan import CopyPlan, plan_copy
 from diagnose.trials.ending import EndedBySignal, ended_by_signals
-from diagnose.trials.outcome import arguments_of, proven, with_proof
+from diagnose.trials.outcome import arguments_for_edits, arguments_of, proven, with_trials
 from diagnose.trials.protection import can_restrict
-from diagnose.trials.prove import NOTHING_TRIED, Proof
+from diagnose.trials.prove import NOTHING_TRIED, ProveResult
 from diagnose.trials.recorded_command import recorded_command
 from diagnose.trials.recording import in_the_copy, record
 from diagnose.trials.run_folder import remove_leftovers, run_folder
@@ -88,18 +88,19 @@ def _prove_and_answer(request: ProveRequest) -> int:
             private=private,
             plan=plan,
             say=request.progress.say,
+            edits=command.script[0] != "-m",
         )
-        diagnosis, proof = _proven(request, runner, capture, Budget(budget_s))
+        diagnosis, result = _proven(request, runner, capture, Budget(budget_s))
         try:
             answer(diagnosis, request, files)
         finally:  # a report that cannot be written costs no patch
             if request.write_patch:
-                _write_patch(request, command, diagnosis, proof.best)
+                _write_patch(request, command, diagnosis, result.best)
         if keep:
             request.progress.say(f"the output of every run is in {one_line(str(keep))}")
     if runner.changed:
         raise OriginalsChangedError(runner.changed)
-    if proof.nothing_tried:
+    if result.nothing_tried:
         raise BudgetEndedError(NOTHING_TRIED)
     return 0
 
@@ -111,24 +112,27 @@ def _check_patch(request: ProveRequest) -> None:
         check_file(Path(request.write_patch), force=request.force)
 
 
-def _proven(request: ProveRequest, runner: Runner, capture: Path | None, budget: Budget) -> tuple[Diagnosis, Proof]:
+def _proven(
+    request: ProveRequest, runner: Runner, capture: Path | None, budget: Budget
+) -> tuple[Diagnosis, ProveResult]:
     """Return the diagnosis with its trials, and what the runs showed."""
     with budget.recording() if capture is None else nullcontext():
         recorded = runner.folder / "capture" if capture is None else capture
         if capture is None:
             record(runner, (), recorded, budget.left, request.progress)
-        diagnosis = examine_paths([recorded], request.progress)
-    runner.arguments = arguments_of(diagnosis)
+        diagnosis = analyze_with_progress([recorded], request.progress)
+    script = Path(runner.command.cwd, runner.command.script[0])
+    runner.arguments = arguments_for_edits(diagnosis, script) if runner.edits else arguments_of(diagnosis)
     try:
-        proof = proven(runner, diagnosis, request.apply, budget.for_trials, request.progress.say)
+        result = proven(runner, diagnosis, request.apply, budget.for_trials, request.progress.say)
     except CaptureError as error:
         raise CaptureError(f"{error}{in_the_copy(str(error), runner)}") from error
-    goes_on = not runner.changed and budget.records(proof.best, proof.notes)
-    diagnosis = with_proof(diagnosis, proof)
+    goes_on = not runner.changed and budget.records(result.best, result.notes)
+    diagnosis = with_trials(diagnosis, result, edits=runner.edits)
     if goes_on:
-        after = _after(runner, proof.best, runner.folder / "after", budget.left, request.progress)
+        after = _after(runner, result.best, runner.folder / "after", budget.left, request.progress)
         diagnosis = replace(diagnosis, after=after)
-    return diagnosis, proof
+    return diagnosis, result
 
 
 def command_of(request: ProveRequest) -> tuple[Command, Path | None]:
@@ -248,7 +252,7 @@ def _after(
     """Return the diagnosis with the best combination applied, None where it could not be traced."""
     try:
         record(runner, best, capture, budget_s, progress)
-        return examine_paths([capture], progress)
+        return analyze_with_progress([capture], progress)
     except (CaptureError, OSError) as error:
         progress.say(f"the step with the changes could not be traced: {error}")
         return None
@@ -261,20 +265,17 @@ def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, 
     from diagnose.trials.source_edits import write_patch
 
     say, patch = request.progress.say, str(request.write_patch)
-    untried = [p.id for p in diagnosis.prescriptions if by_hand(p.id) and not isinstance(CHANGES[p.id].edit, ByHand)]
+    tried = {name for trial in diagnosis.trials if not trial.failure for name in (trial.ids or (trial.id,))}
+    writable = [p.id for p in diagnosis.prescriptions if by_hand(p.id) and not isinstance(CHANGES[p.id].edit, ByHand)]
+    untried = [name for name in writable if name not in tried]
     if not best and not untried:
         say(f"no change made the step faster, so {patch} was not written")
         return
     if command.script[0] == "-m":
         raise UsageError("--write-patch needs a script file; give its path instead of -m.")
     script = Path(command.cwd, command.script[0])
-    device = "cuda" if diagnosis.queue else "cpu"
-    prescribed = {p.id: p for p in diagnosis.prescriptions}
-    arguments: dict[str, dict[str, object]] = {}
-    for name in (*best, *untried):
-        p = prescribed.get(name)
-        lines = _lines(diagnosis, p.rule, script) if p else ()
-        arguments[name] = {**(p.arguments if p else {}), "device": device, "lines": lines}
+    known, device = arguments_for_edits(diagnosis, script), "cuda" if diagnosis.queue else "cpu"
+    arguments = {name: known.get(name, {"device": device, "lines": ()}) for name in (*best, *untried)}
     written = write_patch(script, [*best, *untried], arguments, Path(patch), force=request.force)
     if written.diff:
         say(f"wrote {patch} ({', '.join(written.done)}); apply it with git apply {patch}")
@@ -282,15 +283,3 @@ def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, 
         say(f"{name} was not measured: {by_hand(name)}; review its part of the diff")
     for name, why in written.left.items():
         say(f"{name} must be applied by hand: {why}")
-
-
-def _lines(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
-    """Return the lines of the script that the rule's finding names, and those of its examples."""
-    found = [f for f in (diagnosis.findings) if f.rule == rule]
-    places = [place for f in found for place in (*f.where, *(e.where for e in f.examples))]
-    return tuple(sorted({p.line for p in places if p.line and p.file and _is_end_of(Path(p.file), script.resolve())}))
-
-
-def _is_end_of(named: Path, path: Path) -> bool:
-    """Return whether a trace's name of a file, which is data and no pattern, can be that of ``path``."""
-    return path.parts[-len(named.parts) :] == named.parts

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.errors import UsageError
-from diagnose.progress import Progress
+from diagnose.text.progress import Progress
 
 __all__ = ["Ranks", "current", "named_after", "wait_for_others"]
 

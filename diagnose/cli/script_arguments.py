@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import click
 
 from diagnose.cli.help import Command
-from diagnose.progress import Progress
+from diagnose.text.progress import Progress
 
 __all__ = ["ScriptCommand", "shared_names"]
 

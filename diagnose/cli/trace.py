@@ -15,7 +15,7 @@ from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
 from diagnose.capture.process.child import Order
 from diagnose.capture.record.folder import CapturePaths, unfinished
-from diagnose.cli.answer import Request, answer, examine_paths, prepare
+from diagnose.cli.answer import Request, analyze_with_progress, answer, prepare
 from diagnose.cli.ranks import Ranks, current, named_after, wait_for_others
 from diagnose.errors import CaptureError, InputError, OutputError, UsageError
 from diagnose.model.events import Note
@@ -61,7 +61,7 @@ def trace_and_answer(request: TraceRequest) -> int:
         return code
     notes = wait_for_others(folder, ranks, whole_world=request.folder is not None, progress=request.progress)
     request.progress.say(f"wrote the capture {folder}; diagnose analyze {folder} repeats the analysis")
-    diagnosis = examine_paths([folder], request.progress)
+    diagnosis = analyze_with_progress([folder], request.progress)
     answer(replace(diagnosis, trust=(*diagnosis.trust, *map(Note, notes))), request, files)
     return code
 
@@ -157,7 +157,8 @@ def _from_here(folder: Path) -> Path:
 
 def _holds_steps(folder: Path, ranks: Ranks, *, since: float) -> bool:
     """Return whether this process's own capture lies in ``folder`` with at least one window, and not an earlier one."""
-    path = folder / ("capture.json" if ranks.world_size == 1 else f"capture.rank{ranks.rank}.json")
+    names = [f"capture.rank{ranks.rank}.json", *(["capture.json"] if ranks.world_size == 1 else [])]
+    path = next((folder / name for name in reversed(names) if (folder / name).exists()), folder / names[0])
     from diagnose.model.capture import CaptureInfo  # numpy, which a wrong option need not wait for
 
     try:

@@ -18,7 +18,7 @@ from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.step_means import mean_step
 from diagnose.pipeline.rank import build_tables
-from diagnose.pipeline.run import examine
+from diagnose.pipeline.run import analyze_captures
 from diagnose.reports.json_reading import from_json, is_report
 from diagnose.trace_reader import open_captures
 
@@ -64,7 +64,7 @@ def open_side(path: str | Path) -> Side:
     if report is not None:
         return report
     captures = open_captures([path])
-    diagnosis = examine(captures, draw=False)
+    diagnosis = analyze_captures(captures, draw=False)
     slowest = max(captures, key=lambda c: build_tables(c, c.trace).steps.step_ns) if len(captures) > 1 else captures[0]
     t = build_tables(slowest, slowest.trace)
     if t.device_id < 0:

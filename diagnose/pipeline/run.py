@@ -9,19 +9,20 @@ from itertools import takewhile
 
 from diagnose.analyzers import RANK_RULES
 from diagnose.changes import CHANGES
-from diagnose.changes.common.prescribe import prescribe
+from diagnose.changes.common.prescribe import further, prescribe
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary
 from diagnose.model.events import Note
 from diagnose.pipeline.headline import Answer, headline, summary
-from diagnose.pipeline.rank import analyze_rank, build_tables, noting
+from diagnose.pipeline.noting import noting
+from diagnose.pipeline.rank import analyze_rank, build_tables
 from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.skew import Skew, skew_of
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["analyze_paths", "examine", "shown_rank"]
+__all__ = ["analyze_captures", "analyze_paths", "shown_rank"]
 
 MIN_CAUSE_SHARE = (
     0.5  # of the waiting for a late rank; what costs that rank less leaves most of its lateness unexplained
@@ -29,17 +30,17 @@ MIN_CAUSE_SHARE = (
 
 
 def analyze_paths(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis:
-    """Read trace files or capture folders and examine them.
+    """Read trace files or capture folders and analyze them.
 
     Raises:
         InputError: nothing there can be read, or it mixes different runs.
     """
     from diagnose.trace_reader import open_captures
 
-    return examine(open_captures(paths))
+    return analyze_captures(open_captures(paths))
 
 
-def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
+def analyze_captures(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
     """Diagnose one capture for each rank; the answer is one rank's, with every rank's numbers beside it.
 
     It is the rank that the others wait for, where there is one, else the slowest. ``draw`` makes the picture of one
@@ -78,7 +79,7 @@ def examine(captures: Sequence[Capture], *, draw: bool = True) -> Diagnosis:
 
 
 def shown_rank(captures: Sequence[Capture]) -> int:
-    """Return the index of the capture whose rank the answer of `examine` is about."""
+    """Return the index of the capture whose rank the answer of `analyze_captures` is about."""
     if len(captures) == 1:
         return 0
     tables = [build_tables(capture, capture.trace) for capture in captures]
@@ -131,9 +132,12 @@ def _with(
     first = own if own and own.lost_ns >= MIN_CAUSE_SHARE * most.lost_ns else most
     ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.gain_ns))
     prescribed: list[Prescription] = []
+    also = list(answer.also_possible)
     for rule in RANK_RULES if not (is_one and first is own) else ():
         with noting(rule.META.id, notes):
-            prescribed += [p for f in found if f.rule == rule.META.id for p in prescribe(f, answer.step_ns, program)]
+            mine = [f for f in found if f.rule == rule.META.id]
+            prescribed += [p for f in mine for p in prescribe(f, answer.step_ns, program)]
+            also += further(mine, prescribed, answer.step_ns, program)
     again = tuple(takewhile(lambda p: CHANGES[p.id].records is not None, answer.prescriptions))
     others = [p for p in (*answer.prescriptions, *prescribed) if p not in again]
     in_order = (*again, *sorted(others, key=lambda p: -sum(p.saves_ns)))
@@ -147,4 +151,5 @@ def _with(
         findings=tuple(ordered),
         dominant=first.rule,
         prescriptions=in_order,
+        also_possible=tuple({p.id: p for p in reversed(also)}.values())[::-1],
     )

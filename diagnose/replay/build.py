@@ -26,7 +26,8 @@ from diagnose.tables.launch_latency import MIN_LATENCY_NS
 
 __all__ = ["build", "graph_of"]
 
-MIN_KNOWN = 5  # pauses of streams that bind, for a usual one: a few are those that something else made long
+MIN_KNOWN = 5  # delays of a kind that tell the usual one
+STREAM_NS = 1_500.0  # between two queued tasks on data-centre GPUs
 
 Columns = tuple[Rows, Rows, npt.NDArray[np.int8]]
 
@@ -199,8 +200,8 @@ def _delays(
     """Return the delay of each edge and whether it binds.
 
     What the node started after last is what it waited for: that edge keeps the measured delay. On the others as much
-    time may have passed as is usual for their kind, never more than was measured, and none on a stream
-    that binds too seldom to know what is usual. A launch needs its latency, which is
+    time may have passed as is usual for their kind, never more than was measured, and on a stream that binds too seldom
+    to know what is usual at most what is usual elsewhere. A launch needs its latency, which is
     no waiting where it is long: other launches are in flight meanwhile.
     """
     needed = np.where(kind == Edge.LAUNCH, launch_latency if launch_latency > MIN_LATENCY_NS else 0, 0)
@@ -210,5 +211,7 @@ def _delays(
     usual = np.zeros(len(Edge))
     for each in distinct(kind).tolist():
         known = slack[binding & (kind == each)]
-        usual[each] = usual_delay(known) if each != Edge.STREAM or len(known) >= MIN_KNOWN else 0.0
+        usual[each] = usual_delay(known)
+        if each == Edge.STREAM and len(known) < MIN_KNOWN:  # hardly any task followed another one at once
+            usual[each] = min(usual[each], STREAM_NS)
     return np.where(binding, slack, np.minimum(slack, np.maximum(usual[kind], 0))), binding

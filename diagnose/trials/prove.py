@@ -26,7 +26,7 @@ from diagnose.trials.trials import (
     with_note,
 )
 
-__all__ = ["NOTHING_TRIED", "Proof", "Runs", "prove"]
+__all__ = ["NOTHING_TRIED", "ProveResult", "Runs", "prove"]
 
 Kind: TypeAlias = Literal["single", "combination", "without"]
 
@@ -56,13 +56,14 @@ class Runs(Protocol):
 
     warm_up: int
     timed: int
+    edits: bool  # whether changes can be made in the text of what runs
 
     def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
         """Run the script with patches; a failure is a result too."""
 
 
 @dataclass
-class Proof:
+class ProveResult:
     """What the runs showed."""
 
     trials: list[Trial] = field(default_factory=list)
@@ -78,7 +79,7 @@ def prove(
     budget_s: float,
     say: Callable[[str], None],
     known_step_ns: Sequence[float] = (),
-) -> Proof:
+) -> ProveResult:
     """Measure every candidate that the budget has room for, then the certain gains together and each left out.
 
     Order of the runs: unchanged, unchanged (its noise), then for each candidate changed, changed, unchanged; so every
@@ -98,7 +99,7 @@ class _Proving:
     def __init__(self, runs: Runs, budget_s: float, say: Callable[[str], None]) -> None:
         self._runs, self._say = runs, say
         self._began, self._budget_s = time.monotonic(), budget_s
-        self._proof = Proof()
+        self._result = ProveResult()
         self._baselines: list[TrialResult] = []
         self._blocks: dict[str, list[Measured]] = {}  # of every candidate that was run by itself
         self._longest_s = 0.0
@@ -107,13 +108,13 @@ class _Proving:
         self._num_tried = 0
         self._why_not = ""  # why the last unchanged run could not be measured
 
-    def go(self, chosen: Sequence[Candidate], known_step_ns: Sequence[float]) -> Proof:
+    def go(self, chosen: Sequence[Candidate], known_step_ns: Sequence[float]) -> ProveResult:
         try:
             self._go(chosen, known_step_ns)
         except OriginalsChangedError as stopped:  # what was measured until then stays
-            self._proof.notes.append(str(stopped))
-            self._proof.best = ()
-        return self._proof
+            self._result.notes.append(str(stopped))
+            self._result.best = ()
+        return self._result
 
     def _go(self, chosen: Sequence[Candidate], known_step_ns: Sequence[float]) -> None:
         self._waiting = sum(not candidate.refusal for candidate in chosen)
@@ -132,12 +133,14 @@ class _Proving:
         self._combine(chosen)
 
     def _note_what_is_missing(self, left_out: Sequence[str]) -> None:
-        cut_off = [trial.id for trial in self._proof.trials if trial.failure == CUT_OFF]
-        self._proof.nothing_tried = bool(cut_off or left_out) and self._num_tried == len(cut_off)
-        if self._proof.nothing_tried:
-            self._proof.notes.append(NOTHING_TRIED)
+        cut_off = [trial.id for trial in self._result.trials if trial.failure == CUT_OFF]
+        self._result.nothing_tried = bool(cut_off or left_out) and self._num_tried == len(cut_off)
+        if self._result.nothing_tried:
+            self._result.notes.append(NOTHING_TRIED)
         if left_out:
-            self._proof.notes.append(f"The budget ended before {', '.join(left_out)} could be run; give --budget more.")
+            self._result.notes.append(
+                f"The budget ended before {', '.join(left_out)} could be run; give --budget more."
+            )
 
     def _first_steps(self) -> Sequence[float]:
         """Run the unchanged script once, to see how long its steps take."""
@@ -179,7 +182,7 @@ class _Proving:
 
     def _try(self, candidate: Candidate) -> None:
         trial = refused(candidate) if candidate.refusal else self._measured(candidate, (candidate.id,), "single")
-        self._proof.trials.append(trial)
+        self._result.trials.append(trial)
         self._say(_sentence(trial))
 
     def _measured(self, candidate: Candidate, ids: Sequence[str], kind: Kind) -> Trial:
@@ -218,16 +221,16 @@ class _Proving:
         while self._has_time_for(6):
             uncertain = [
                 (trial.interval[1] / trial.interval[0], i)
-                for i, trial in enumerate(self._proof.trials)
+                for i, trial in enumerate(self._result.trials)
                 if is_inconclusive(trial) and len(self._blocks[trial.id]) < MAX_BLOCKS
             ]
             if not uncertain:
                 return
             _, i = max(uncertain)
-            candidate = candidates[self._proof.trials[i].id]
+            candidate = candidates[self._result.trials[i].id]
             self._run_again(candidate, "since the runs were uneven")
-            self._proof.trials[i] = self._evaluated(candidate)
-            self._say(_sentence(self._proof.trials[i]))
+            self._result.trials[i] = self._evaluated(candidate)
+            self._say(_sentence(self._result.trials[i]))
 
     def _run_again(self, candidate: Candidate, why: str) -> Measured:
         before = self._baselines[-2:]
@@ -241,17 +244,17 @@ class _Proving:
         return evaluate(candidate, joined(self._blocks[candidate.id], self._baselines))
 
     def _combine(self, chosen: Sequence[Candidate]) -> None:
-        gains = sorted((t for t in self._proof.trials if is_gain(t)), key=lambda t: -t.speed_up)
-        self._proof.best = _together([t.id for t in gains])
-        if len(self._proof.best) < 2 or not self._has_time_for(3):  # one alone is no combination
+        gains = sorted((t for t in self._result.trials if is_gain(t)), key=lambda t: -t.speed_up)
+        self._result.best = _together([t.id for t in gains])
+        if len(self._result.best) < 2 or not self._has_time_for(3):  # one alone is no combination
             return
-        best = self._proof.best
+        best = self._result.best
         whole = self._measured(Candidate("+".join(best), "All gains together"), best, "combination")
-        self._proof.trials.append(whole)
+        self._result.trials.append(whole)
         self._say(_sentence(whole))
         if not is_gain(whole):
-            self._proof.best = best[:1]
-            self._proof.notes.append("Together the changes are no certain gain; the largest alone is.")
+            self._result.best = best[:1]
+            self._result.notes.append("Together the changes are no certain gain; the largest alone is.")
             return
         self._leave_one_out(best, {c.id: c for c in chosen})
 
@@ -259,11 +262,11 @@ class _Proving:
         """Run the combination without each: what its part is beside the others."""
         for name in best if len(best) > 2 else ():  # without one of two: the other alone, run before
             if not self._has_time_for(3):
-                self._proof.notes.append(f"The budget ended before the combination without {name} could be run.")
+                self._result.notes.append(f"The budget ended before the combination without {name} could be run.")
                 return
             rest = tuple(other for other in best if other != name)
             part = self._measured(replace(known[name], predicted_ratio=None), rest, "without")
-            self._proof.trials.append(part)
+            self._result.trials.append(part)
             self._say(_sentence(part))
 
     def _run(self, ids: Sequence[str], what: str) -> TrialResult:
@@ -273,7 +276,7 @@ class _Proving:
         patience = max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * self._longest_s, share * left)
         timeout_s = min(patience, max(left, LAST_S))
         run = self._runs.time(ids, timeout_s=timeout_s)
-        self._proof.num_runs += 1
+        self._result.num_runs += 1
         if not ids:
             self._longest_s = max(self._longest_s, run.wall_s)
             self._baseline_s += run.wall_s

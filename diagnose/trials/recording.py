@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diagnose.errors import CaptureError
-from diagnose.progress import Progress
 from diagnose.text.plain_text import middle, one_line
+from diagnose.text.progress import Progress
 from diagnose.trials.runs import Runner
 
 __all__ = ["in_the_copy", "record"]

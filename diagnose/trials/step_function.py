@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
-from diagnose.progress import Progress
+from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
@@ -76,7 +76,7 @@ def prove(
     budget_s = _checked(asked, budget)
     from diagnose.trials.budget import Budget
     from diagnose.trials.in_process import InProcess
-    from diagnose.trials.outcome import arguments_of, proven, with_proof
+    from diagnose.trials.outcome import arguments_of, proven, with_trials
 
     runs, progress, time_left = InProcess(step_fn_factory, seed), Progress(quiet=quiet), Budget(budget_s)
     if diagnosis is None:
@@ -91,7 +91,7 @@ def prove(
     if len(runs.first_losses) > 1:
         proof.notes.append(BEGINS_DIFFERENTLY)
     goes_on = time_left.records(proof.best, proof.notes)
-    diagnosis = with_proof(diagnosis, proof)
+    diagnosis = with_trials(diagnosis, proof)
     return replace(diagnosis, after=_after(runs, proof.best, progress)) if goes_on else diagnosis
 
 

@@ -43,10 +43,10 @@ _failed_rules: list[str] = []
 
 
 def watch_rules() -> None:
-    """Note where exceptions came from that the examination turned into notes."""
-    from diagnose.pipeline import rank as examine
+    """Note where exceptions came from that the analysis turned into notes."""
+    from diagnose.pipeline import rank
 
-    note = examine.Note
+    note = rank.Note
 
     def noting(text: str, *rest: object) -> object:
         error = sys.exc_info()[1]
@@ -54,11 +54,11 @@ def watch_rules() -> None:
             _failed_rules.append(origin(error))
         return note(text, *rest)
 
-    examine.Note = noting
+    rank.Note = noting
 
 
 def _root() -> Path:
-    """Return the folder of the package that is examined; reports and analyzers are links out of it."""
+    """Return the folder of the package under test; reports and analyzers are links out of it."""
     import diagnose
 
     return Path(diagnose.__file__).resolve().parents[1]

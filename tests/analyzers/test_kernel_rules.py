@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.pipeline.run import examine
+from diagnose.pipeline.run import analyze_captures
 
 BUSY = (
     "unfused-attention", "recompute", "layout-copy", "memset-traffic", "scatter-atomics", "unfused-elementwise",
@@ -27,7 +27,10 @@ def test_full_devices(recorded, name, dominant):
     assert recorded.diagnoses[name].dominant == dominant
 
 
-@pytest.mark.parametrize("name", ["tl_owlv2_h100", "tl_timesformer_h100"])
+WRITTEN_OUT = [pytest.param("tl_owlv2_h100", marks=pytest.mark.full), "tl_timesformer_h100"]
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
 def test_written_out_attention_beside_a_larger_stall(recorded, name):
     answer = recorded.diagnoses[name]
     assert answer.dominant not in BUSY
@@ -65,13 +68,13 @@ def test_recomputation_where_activations_are_checkpointed_and_nowhere_else(recor
     assert "batch_norm_collect_statistics" in finding(recorded, *found, "recompute").evidence[1]
 
 
-def test_written_out_attention_is_not_told_to_pad(recorded):
-    for name in ("tl_owlv2_h100", "tl_timesformer_h100"):
-        assert "misaligned-matmul" not in lost(recorded, name)
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_written_out_attention_is_not_told_to_pad(recorded, name):
+    assert "misaligned-matmul" not in lost(recorded, name)
 
 
 def test_a_recorded_run_of_eight_ranks(recorded):
-    found = examine([recorded.captures[f"param_dlrm_v100_r{i}"] for i in range(8)], draw=False)
+    found = analyze_captures([recorded.captures[f"param_dlrm_v100_r{i}"] for i in range(8)], draw=False)
     straggler = next(f for f in found.findings if f.rule == "straggler")
     assert straggler.title.startswith("Rank 7 comes late")
     assert found.dominant == "launch-bound"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.model.capture import Capture
-from diagnose.pipeline.run import examine
+from diagnose.pipeline.run import analyze_captures
 from diagnose.reports.json import schema, to_dict
 
 validate = pytest.importorskip("jsonschema", reason="the schema is checked with the package jsonschema").validate
@@ -24,7 +24,7 @@ def rank(recording, number, comes, *, name=NCCL, hidden=False):
 
 
 def answer(recording, *comes, **options):
-    return examine([rank(recording, i, time, **options) for i, time in enumerate(comes)])
+    return analyze_captures([rank(recording, i, time, **options) for i, time in enumerate(comes)])
 
 
 def straggler(diagnosis):
@@ -64,7 +64,7 @@ def test_ranks_that_take_turns(recording):
             r.kernel(NCCL, begin + late, begin + 900, launched=(begin + 9, begin + 12), stream=9)
             r.kernel("adam", begin + 900, begin + 1000, launched=(begin + 13, begin + 16))
         captures.append(Capture(replace(r.trace, rank=number, world_size=3)))
-    finding = straggler(examine(captures))
+    finding = straggler(analyze_captures(captures))
     assert finding.title == "Ranks take turns in coming late"
     assert finding.lost_ns == pytest.approx(2 * 500_000 / 3)
 
@@ -83,7 +83,7 @@ def test_when_nobody_is_late(recording, comes, options):
 
 
 def test_collectives_that_do_not_match_are_not_compared(recording):
-    found = examine([rank(recording, 0, 300), rank(recording, 1, 800, name="ncclDevKernel_AllGather_RING_LL")])
+    found = analyze_captures([rank(recording, 0, 300), rank(recording, 1, 800, name="ncclDevKernel_AllGather_RING_LL")])
     assert straggler(found) is None
     assert [r.waits_ns for r in found.ranks] == [None, None]
 
@@ -97,7 +97,7 @@ def test_what_the_late_rank_does_is_the_cause_where_it_explains_half_of_the_wait
         r.op("aten::mm", 0, comes - pause)
         r.annotation("gloo:all_reduce", comes, 1000, thread="gloo")
         captures.append(Capture(replace(r.trace, rank=number, world_size=3)))
-    found = examine(captures)
+    found = analyze_captures(captures)
     assert found.dominant == found.findings[0].rule == dominant
     assert ("comes late" in found.headline) == (dominant == "straggler")
 
@@ -116,7 +116,7 @@ def host_bound(recording, number, behind, *, full=False):
 
 
 def test_a_wait_that_takes_the_place_of_idle_is_none(recording):
-    found = examine([host_bound(recording, 0, 0), host_bound(recording, 1, 280)])
+    found = analyze_captures([host_bound(recording, 0, 0), host_bound(recording, 1, 280)])
     assert straggler(found) is None
     assert [r.waits_ns for r in found.ranks] == [280_000, 0]
 
@@ -129,4 +129,4 @@ def test_the_late_ranks_own_changes_are_the_remedy_of_a_cause_that_explains_the_
         r.op("aten::mm", 0, comes - 350)
         r.annotation("gloo:all_reduce", comes, 1000, thread="gloo")
         captures.append(Capture(replace(r.trace, rank=number, world_size=3)))
-    assert "even-out-ranks" not in {p.id for p in examine(captures).prescriptions}
+    assert "even-out-ranks" not in {p.id for p in analyze_captures(captures).prescriptions}

@@ -128,7 +128,7 @@ def capturing(tmp_path):
 def captured(tmp_path_factory):
     """Every kind of script that ends well, traced one after the other in one process."""
     capturing = Capturing(tmp_path_factory.mktemp("captured"))
-    kinds = ("gan", "in_backward", "lbfgs", "scaler", "inference", "compiled", "marker", "never", "phases", "teacher")
+    kinds = ("gan", "in_backward", "lbfgs", "scaler", "inference", "marker", "never", "phases", "teacher")
     jobs = {kind: capturing.job("steps.py", kind, steps=6) for kind in kinds}
     jobs["profiled"] = capturing.job("steps.py", "profiled", steps=6, skip=4)
     jobs["profiled_always"] = capturing.job("steps.py", "profiled_always", steps=6, skip=4)

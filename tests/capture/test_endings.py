@@ -1,6 +1,7 @@
 """However a script ends, its exit code passes through and what was captured stays usable."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ AFTER_TIMING = 24  # steps: the timing window of six steps is over, the script h
 
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory, capturing_in):
-    """Scripts that end early without ending the process, one after the other."""
+    """Scripts that do not end the process, one after the other."""
     capturing = capturing_in(tmp_path_factory.mktemp("endings"))
-    jobs = {
+    jobs = {"module": capturing.job("package", "--flag", module=True, steps=4)}  # torch is not imported yet
+    jobs |= {
         (event, when): capturing.job("train.py", 1000, event, when, steps=6, skip=4)
         for event in ("raise", "exit", "int", "term")
         for when in (0, AFTER_TIMING)
@@ -20,6 +22,8 @@ def endings(tmp_path_factory, capturing_in):
     jobs["missing"] = capturing.job("nothing.py")
     jobs["occupied"] = {**capturing.job("train.py"), "options": jobs["raise", AFTER_TIMING]["options"]}
     jobs["fork"] = capturing.job("train.py", 1_000_000, "fork", 3, steps=6, skip=4)
+    jobs["workers"] = capturing.job("load.py", "fork", "train", steps=4)
+    jobs["full disk"] = capturing.job("train.py", 1_000_000, "full", AFTER_TIMING, steps=6, skip=4)
     results = dict(zip(jobs, capturing.run(list(jobs.values())), strict=True))
     results["leftovers"] = capturing.leftovers()
     return results
@@ -81,7 +85,14 @@ def test_a_killed_process_leaves_what_it_had(capturing, event, code):
     assert (partial / info["light_file"]).exists()
 
 
-@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.full), "forkserver"])
+def test_forked_workers_end_with_the_script(endings):
+    assert endings["workers"].result["exit_code"] == 0
+    assert endings["workers"].info.loader.start_method == "fork"
+    assert endings["leftovers"] == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_end_with_the_script(capturing, method):
     run = capturing("load.py", method, "train", steps=4)
     assert run.exit_code == 0, run.stderr
@@ -89,19 +100,28 @@ def test_workers_end_with_the_script(capturing, method):
     assert capturing.leftovers() == []
 
 
-def test_module(capturing):
-    job = capturing.job("package", "--flag", module=True, steps=4)
-    (run,) = capturing.run([job])
-    assert run.exit_code == 0, run.stderr
+def test_module(endings, capturing):
+    run = endings["module"]
+    assert run.result["exit_code"] == 0, run.stderr
     assert f"started __main__ ['--flag'] {capturing.scripts} False" in run.stdout
     assert run.info.command == ("-m", "package", "--flag")
     assert run.info.found_steps_by == "optimizer"
 
 
-def test_two_ranks(capturing):
+def forked_ranks(command):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return [*command, str(port)]
+
+
+def launched_ranks(command):
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command]
+
+
+@pytest.mark.parametrize("started", [forked_ranks, pytest.param(launched_ranks, marks=pytest.mark.full)])
+def test_two_ranks(capturing, started):
     job = capturing.job("ranks.py", steps=4, skip=6)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = capturing.process([*launcher, *capturing.command([job])])
+    done = capturing.process(started(capturing.command([job])))
     assert done.returncode == 0, done.stderr
     assert "not stopped" not in done.stdout
     folder = Path(job["options"]["output"])
@@ -116,9 +136,9 @@ def test_two_ranks(capturing):
     assert not list(folder.parent.glob("*partial*"))
 
 
-def test_a_disk_that_fills_up_keeps_the_light_window(capturing):
-    run = capturing("train.py", 1_000_000, "full", AFTER_TIMING, steps=6, skip=4)
-    assert run.exit_code == 0, run.stderr
+def test_a_disk_that_fills_up_keeps_the_light_window(endings):
+    run = endings["full disk"]
+    assert run.result["exit_code"] == 0, run.stderr
     assert sorted(path.name for path in run.folder.iterdir()) == [
         "capture.json",
         "rank0.light.pt.trace.json.gz",
@@ -126,7 +146,7 @@ def test_a_disk_that_fills_up_keeps_the_light_window(capturing):
         "rank0.samples.json.gz",
         "rank0.steps.json.gz",
     ]
-    assert list(run.folder.parent.glob("capture*")) == [run.folder]
+    assert list(run.folder.parent.glob(f"{run.folder.name}.*")) == []
     assert run.info.attribution_file == ""
     assert any("attribution window could not be written" in note for note in run.info.notes)
     assert len(run.marks("light")) == 6

@@ -1,4 +1,4 @@
-"""The command without a trace: options, files, exit codes and sentences; reading and examining are stand-ins here."""
+"""The command without a trace: options, files, exit codes and sentences; reading and analyzing are stand-ins here."""
 
 import json
 import os
@@ -30,27 +30,27 @@ HEALTHY = Diagnosis(
 
 
 @pytest.fixture
-def examined(monkeypatch, tmp_path):
+def analyzed(monkeypatch, tmp_path):
     """Let every path be read and be found healthy; return what was asked to be read."""
     asked = []
     reading, pipeline = ModuleType("diagnose.trace_reader"), ModuleType("diagnose.pipeline.run")
     reading.open_captures = lambda paths: asked.extend(paths) or ["capture"]
-    pipeline.examine = lambda captures, **_: HEALTHY
+    pipeline.analyze_captures = lambda captures, **_: HEALTHY
     monkeypatch.setitem(sys.modules, "diagnose.trace_reader", reading)
     monkeypatch.setitem(sys.modules, "diagnose.pipeline.run", pipeline)
     monkeypatch.chdir(tmp_path)
     return asked
 
 
-def test_json_is_all_that_standard_output_holds(examined, capsys):
+def test_json_is_all_that_standard_output_holds(analyzed, capsys):
     assert cli.run(["analyze", "a.json", "b.json", "--json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["verdict"] == "no-gpu"
     assert "reading a.json, b.json" in shown.err
-    assert [str(path) for path in examined] == ["a.json", "b.json"]
+    assert [str(path) for path in analyzed] == ["a.json", "b.json"]
 
 
-def test_quiet_leaves_standard_error_empty(examined, capsys):
+def test_quiet_leaves_standard_error_empty(analyzed, capsys):
     assert cli.run(["analyze", "a.json", "--quiet"]) == 0
     shown = capsys.readouterr()
     assert "Nothing holds this step back." in shown.out
@@ -58,19 +58,19 @@ def test_quiet_leaves_standard_error_empty(examined, capsys):
 
 
 @pytest.mark.parametrize(("name", "sign"), [("r.html", "<!doctype html>"), ("r.JSON", "{"), ("r.txt", "no-gpu")])
-def test_the_suffix_chooses_the_format(examined, tmp_path, name, sign):
+def test_the_suffix_chooses_the_format(analyzed, tmp_path, name, sign):
     assert cli.run(["analyze", "a.json", "-o", name]) == 0
     assert (tmp_path / name).read_text(encoding="utf-8").lower().startswith(sign)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_an_existing_report_is_kept_unless_forced(examined, tmp_path, capsys):
+def test_an_existing_report_is_kept_unless_forced(analyzed, tmp_path, capsys):
     report = tmp_path / "r.html"
     report.write_text("mine")
     assert cli.run(["analyze", "a.json", "--html", "r.html"]) == 6
     assert report.read_text() == "mine"
     assert "r.html exists already; give another name, or --force" in capsys.readouterr().err
-    assert examined == []  # refused before the work began
+    assert analyzed == []  # refused before the work began
     assert cli.run(["analyze", "a.json", "--html", "r.html", "--force"]) == 0
     assert report.read_text() != "mine"
 
@@ -85,21 +85,21 @@ def test_an_existing_report_is_kept_unless_forced(examined, tmp_path, capsys):
         (["--open"], 2, "--html FILE"),
     ],
 )
-def test_what_cannot_be_written_is_said_first(examined, capsys, options, code, sentence):
+def test_what_cannot_be_written_is_said_first(analyzed, capsys, options, code, sentence):
     assert cli.run(["analyze", "a.json", *options]) == code
     error = capsys.readouterr().err
     assert sentence in error
     assert error.count("\n") == 1
-    assert examined == []
+    assert analyzed == []
 
 
-def test_a_folder_that_may_not_be_written_is_said_first(examined, tmp_path, monkeypatch, capsys):
+def test_a_folder_that_may_not_be_written_is_said_first(analyzed, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
     assert cli.run(["analyze", "a.json", "-o", "r.json"]) == 6
     assert "is not writable" in capsys.readouterr().err
 
 
-def test_a_disk_that_fills_up_leaves_nothing_behind(examined, tmp_path, monkeypatch, capsys):
+def test_a_disk_that_fills_up_leaves_nothing_behind(analyzed, tmp_path, monkeypatch, capsys):
     def full(source, target):
         raise OSError(28, "No space left on device")
 
@@ -111,11 +111,11 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(examined, tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_anywhere_else_is_a_sentence_too(examined, monkeypatch, capsys):
+def test_a_full_disk_anywhere_else_is_a_sentence_too(analyzed, monkeypatch, capsys):
     def full(captures, **_):
         raise OSError(28, "No space left on device", "/tmp/diagnose-1/a")
 
-    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", full)
+    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "analyze_captures", full)
     assert cli.run(["analyze", "a.json", "--quiet"]) == 6
     assert capsys.readouterr().err == (
         "diagnose: error: /tmp/diagnose-1/a cannot be written: No space left on device. "
@@ -123,7 +123,7 @@ def test_a_full_disk_anywhere_else_is_a_sentence_too(examined, monkeypatch, caps
     )
 
 
-def test_an_input_is_never_overwritten(examined, tmp_path, capsys):
+def test_an_input_is_never_overwritten(analyzed, tmp_path, capsys):
     (tmp_path / "a.json").write_text("mine")
     assert cli.run(["analyze", "a.json", "-o", "./a.json", "--force"]) == 2
     assert "--output names a.json, which is read; give it another name." in capsys.readouterr().err
@@ -131,11 +131,11 @@ def test_an_input_is_never_overwritten(examined, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("error", "code"), [(InputError("It is empty."), 4), (CaptureError("No step."), 5)])
-def test_every_error_is_one_sentence_with_its_exit_code(examined, monkeypatch, capsys, error, code):
+def test_every_error_is_one_sentence_with_its_exit_code(analyzed, monkeypatch, capsys, error, code):
     def fail(captures, **_):
         raise error
 
-    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", fail)
+    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "analyze_captures", fail)
     assert cli.run(["analyze", "a.json", "--json", "--quiet"]) == code
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -143,8 +143,8 @@ def test_every_error_is_one_sentence_with_its_exit_code(examined, monkeypatch, c
 
 
 @pytest.mark.usefixtures("noted")
-def test_a_fault_of_our_own_says_how_to_report_it(examined, monkeypatch, capsys):
-    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", lambda captures, **_: {}["missing"])
+def test_a_fault_of_our_own_says_how_to_report_it(analyzed, monkeypatch, capsys):
+    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "analyze_captures", lambda captures, **_: {}["missing"])
     assert cli.run(["analyze", "a.json", "--quiet"]) == 70
     shown = capsys.readouterr().err
     assert shown.startswith("diagnose: error: internal error: KeyError: 'missing'.")
@@ -154,11 +154,11 @@ def test_a_fault_of_our_own_says_how_to_report_it(examined, monkeypatch, capsys)
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_an_interrupt_is_no_traceback(examined, monkeypatch, capsys):
+def test_an_interrupt_is_no_traceback(analyzed, monkeypatch, capsys):
     def interrupt(captures, **_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "examine", interrupt)
+    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "analyze_captures", interrupt)
     assert cli.run(["analyze", "a.json", "--quiet"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 

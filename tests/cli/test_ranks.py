@@ -8,7 +8,7 @@ import pytest
 from diagnose.cli import ranks
 from diagnose.cli.ranks import Ranks
 from diagnose.errors import UsageError
-from diagnose.progress import Progress
+from diagnose.text.progress import Progress
 
 QUIET = Progress(quiet=True)
 

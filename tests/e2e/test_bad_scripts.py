@@ -38,7 +38,9 @@ def sentences(done: subprocess.CompletedProcess[str]) -> list[str]:
         ("import torch; torch.ones(2) + 1", 5, "diagnose.step()"),
         ("x = (", 1, "raised SyntaxError"),
         (LOOP + "train(3)", 5, "finished after"),
-        (LOOP + "train(5); raise RuntimeError('lost')", 1, "raised RuntimeError after"),
+        pytest.param(
+            LOOP + "train(5); raise RuntimeError('lost')", 1, "raised RuntimeError after", marks=pytest.mark.full
+        ),
     ],
 )
 def test_a_script_that_gives_no_step_is_one_sentence(diagnose, script, tmp_path, body, code, said):

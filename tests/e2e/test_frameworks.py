@@ -28,12 +28,13 @@ def loading_of(answer, name):
     return found
 
 
-@pytest.mark.parametrize("name", ["transformers_trainer", "lightning_trainer"])  # the third is traced and proved below
+@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.full) for name in NAMES[1:])])
 def test_loading_in_the_training_process_is_found(diagnose, name):
     traced = ("trace", "--json", "--quiet", "--skip", "8", "--steps", "4", FOLDER / f"{name}.py")
     loading_of(answered(diagnose(*traced, env=ONE_THREAD)), name)
 
 
+@pytest.mark.full
 def test_loading_is_found_and_moved_into_workers_with_the_same_numbers(diagnose, few_runs):
     answer = answered(diagnose(*PROVED, "1h", FOLDER / "accelerate_loop.py", env=ONE_THREAD, launcher=few_runs))
     loading_of(answer, "accelerate_loop")

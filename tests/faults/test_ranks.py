@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.full]
 
 LAUNCHER = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "diagnose")
 RANKS = """\
@@ -31,15 +31,12 @@ def traced(faulty, name):
     return faulty.trace(launcher=LAUNCHER)
 
 
-CASES = ["is killed", pytest.param("raises", marks=pytest.mark.full)]
-
-
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory, faulty_in, once_each):
     return once_each(lambda name: traced(faulty_in(tmp_path_factory.mktemp("ranks")), name))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", DEATHS)
 def test_the_launcher_fails_and_nothing_stays(endings, name):
     ended = endings[name]
     assert ended.code != 0
@@ -47,7 +44,7 @@ def test_the_launcher_fails_and_nothing_stays(endings, name):
     assert "diagnose itself" not in ended.stderr
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", DEATHS)
 def test_descriptions_name_files_that_are_there(endings, name):
     folder = endings[name].folder / "capture"
     for path in folder.glob("capture.rank*.json"):

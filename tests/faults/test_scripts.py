@@ -61,12 +61,13 @@ SCRIPTS = {
     "fork": ("", "if step == 10 and os.fork() == 0: __import__('signal').pause()", MANY, 0, "stopped"),
     "daemon": (DAEMON, "", MANY, 0, "stopped"),
     "leaves at once": ("", "if step == 50: os._exit(3)", MANY, 3, "killed"),
+    "daemon, closed outputs": (f"{DAEMON}os.close(0); os.close(1); os.close(2)", "", MANY, 0, "stopped"),
     "silent": (SILENT, "", MANY, 0, "stopped"),
     "terminates itself": (HANDLER, "if step == 50: os.kill(os.getpid(), 15)", MANY, 21, "finished"),
     "raises at exit": ("import atexit; atexit.register(lambda: 1 / 0)", "", FEW, 0, "finished"),
     "killed worker": (WORKERS, "next(batches)", MANY, 1, "raised"),
 }  # fmt: skip
-EVERYDAY = {"closed outputs", "no descriptors", "daemon", "terminates itself", "killed worker"}
+EVERYDAY = {"daemon, closed outputs", "no descriptors", "terminates itself", "killed worker"}
 KEEP_GOING = {"leaves at once", "terminates itself", "killed worker", "raises at exit"}
 
 
@@ -133,8 +134,9 @@ def test_where_nothing_can_be_captured_nothing_is_left(endings, name):
     assert not (endings[name].folder / "capture").exists()
 
 
-def test_a_daemon_lives_on(endings):
-    pid = int((endings["daemon"].folder / "daemon.pid").read_text())
+@pytest.mark.parametrize("name", cases(lambda case: case[0].startswith(DAEMON)))
+def test_a_daemon_lives_on(endings, name):
+    pid = int((endings[name].folder / "daemon.pid").read_text())
     os.kill(pid, signal.SIGKILL)  # raises where it does not run any more
 
 

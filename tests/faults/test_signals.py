@@ -19,7 +19,7 @@ CASES = {
     "terminated twice": (signal.SIGTERM, 2, True, 143),
     "killed": (signal.SIGKILL, 1, False, -9),
 }
-EVERYDAY = {"ctrl-c twice", "terminated", "killed"}
+EVERYDAY = {"ctrl-c twice", "killed"}
 FEW_STEPS = ("--skip", "2", "--steps", "4")
 LAST_STEP = 40  # four steps in each window are recorded by then
 

@@ -18,7 +18,7 @@ from fuzzing.worker import Result
 from diagnose.analyzers import data_stall
 from diagnose.cli import main as cli
 from diagnose.cli import output
-from diagnose.pipeline import rank as examine
+from diagnose.pipeline import rank
 from diagnose.pipeline import run as pipeline
 from diagnose.reports import html, text
 from diagnose.reports import json as json_report
@@ -50,7 +50,7 @@ def crash(*_args, **_options):
 
 
 def test_a_crash_is_found_with_its_origin(monkeypatch):
-    monkeypatch.setattr(pipeline, "examine", crash)
+    monkeypatch.setattr(pipeline, "analyze_captures", crash)
     case = traced()
     ((kind, origin),) = problems(case, run_case(case))
     assert kind == "traceback"
@@ -59,7 +59,7 @@ def test_a_crash_is_found_with_its_origin(monkeypatch):
 
 
 def test_a_crash_within_a_rule_is_found_with_its_origin(monkeypatch, noted):
-    monkeypatch.setattr(examine, "Note", examine.Note)  # undoes what watch_rules does
+    monkeypatch.setattr(rank, "Note", rank.Note)  # undoes what watch_rules does
     watch_rules()
     monkeypatch.setattr(data_stall, "find", crash)
     case = traced()
@@ -173,15 +173,15 @@ def test_a_summary_groups_by_origin_and_fails():
 
 
 def test_a_failing_mutant_is_made_small(monkeypatch):
-    sound = pipeline.examine
+    sound = pipeline.analyze_captures
 
     def picky(captures, **options):
         if "culprit" in captures[0].trace.names:
             raise ZeroDivisionError("planted")
         return sound(captures, **options)
 
-    monkeypatch.setattr(examine, "Note", examine.Note)
-    monkeypatch.setattr(pipeline, "examine", picky)
+    monkeypatch.setattr(rank, "Note", rank.Note)
+    monkeypatch.setattr(pipeline, "analyze_captures", picky)
     case = traced()
     document = json.loads(case.files["t.json"])
     document["traceEvents"][9]["name"] = "culprit"

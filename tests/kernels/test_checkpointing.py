@@ -306,6 +306,7 @@ def test_a_block_that_runs_twice_counts_twice():
     assert cost.num_bytes == pytest.approx(2 * cost.live_bytes, rel=0.1)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own decompositions
 def test_budget_of_the_compiler(net):
     kept = []

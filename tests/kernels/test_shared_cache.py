@@ -61,7 +61,7 @@ def test_every_value_comes_back_bit_by_bit(tmp_path, value):
     assert load(tmp_path / "nothing") is None
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 def test_workers_share_one_copy_over_epochs(cache, context):
     stage = cache.stage(os.path.basename if context == "spawn" else slowly)
     if context == "spawn":  # what a spawned worker needs must be importable

@@ -8,10 +8,10 @@ import pytest
 from diagnose.analyzers import gc_pause, python_stall
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.changes import schedule_gc
-from diagnose.pipeline.run import examine
+from diagnose.pipeline.run import analyze_captures
 from diagnose.tables.skew import Skew
 
-TWO_RANKS = Skew(1, np.zeros(2), np.zeros(2))
+TWO_RANKS = Skew(1, np.zeros(2), np.zeros(2), ())
 
 
 def broken(*_args):
@@ -72,7 +72,7 @@ def test_so_does_a_part_of_the_answer(late, monkeypatch):
 def test_so_does_the_comparison_of_ranks(late, monkeypatch, broken_part):
     monkeypatch.setattr(broken_part, broken)
     monkeypatch.setattr("diagnose.pipeline.run.skew_of", broken if "skew" in broken_part else lambda tables: TWO_RANKS)
-    answer = examine([late.capture(), late.capture()])
+    answer = analyze_captures([late.capture(), late.capture()])
     assert len(answer.ranks) == 2
     assert [note.text for note in answer.trust if "by chance" in note.text] != []
 

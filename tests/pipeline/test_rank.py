@@ -5,7 +5,7 @@ import pytest
 from diagnose import analyzers
 from diagnose.analyzers import host_sync
 from diagnose.errors import InputError
-from diagnose.pipeline.run import examine
+from diagnose.pipeline.run import analyze_captures
 
 
 def broken(*_args):
@@ -245,18 +245,18 @@ def test_the_slowest_rank_answers_with_every_ranks_numbers_beside_it(recording, 
     fast = healthy(recording, num=1)
     slow = late  # a tail makes its step longer
     slow.kernel("gemm", 1000, 1500, launched=(900, 905))
-    answer = examine([fast.capture(), slow.capture()])
+    answer = analyze_captures([fast.capture(), slow.capture()])
     assert answer.step_ns == 1_500_000
     assert answer.dominant == "python-stall"
     assert [(r.verdict, r.step_ns) for r in answer.ranks] == [("kernel-bound", 501_000), ("cpu-bound", 1_500_000)]
     assert [r.dominant for r in answer.ranks] == [None, "python-stall"]
     assert answer.ranks[1].idle_by_cause == answer.idle_by_cause
-    assert examine([slow.capture()]).ranks == ()
+    assert analyze_captures([slow.capture()]).ranks == ()
 
 
 def test_no_capture_at_all_is_said_in_a_sentence():
     with pytest.raises(InputError, match="no trace was given"):
-        examine([])
+        analyze_captures([])
 
 
 def test_without_a_device_only_the_hosts_rules_are_asked(recording, monkeypatch):

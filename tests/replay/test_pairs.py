@@ -26,10 +26,13 @@ def found(name):
     return path
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [("kineto_rn50_nw0_a", "kineto_rn50_nw4_a"), ("kineto_rn50_profapi_nw0", "kineto_rn50_profapi_nw4")],
-)
+PAIRS = [
+    ("kineto_rn50_nw0_a", "kineto_rn50_nw4_a"),
+    pytest.param("kineto_rn50_profapi_nw0", "kineto_rn50_profapi_nw4", marks=pytest.mark.full),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS)
 def test_four_workers_are_predicted_to_a_tenth(before, after):
     """The later run's mean holds two steps half as long again as the others, so its median stands for it."""
     predicted = run_what_if(found(before), WhatIfRequest(workers=4)).after_ns
@@ -38,10 +41,7 @@ def test_four_workers_are_predicted_to_a_tenth(before, after):
     assert predicted == pytest.approx(float(np.median(steps.end - steps.start)), rel=0.10)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [("kineto_rn50_nw0_a", "kineto_rn50_nw4_a"), ("kineto_rn50_profapi_nw0", "kineto_rn50_profapi_nw4")],
-)
+@pytest.mark.parametrize(("before", "after"), PAIRS)
 def test_of_a_pair_the_slower_one_is_told_what_the_faster_one_has(before, after):
     slow, fast = (analyze_rank(open_captures([found(name)])[0]) for name in (before, after))
     assert slow.prescriptions[0].id == "load-in-workers"
@@ -50,7 +50,12 @@ def test_of_a_pair_the_slower_one_is_told_what_the_faster_one_has(before, after)
 
 
 @pytest.mark.parametrize(
-    "name", ["kineto_rn50_nw0_a", "luatil_gpt_compile", "tl_owlv2_h100", "hta_ddp_unbucketed_v100"]
+    "name",
+    [
+        "kineto_rn50_nw0_a",
+        "luatil_gpt_compile",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("tl_owlv2_h100", "hta_ddp_unbucketed_v100")),
+    ],
 )
 def test_a_few_steps_say_what_all_steps_say(name):
     """Savings replayed on a subset of the steps against the same on the whole window, in shares of the step."""

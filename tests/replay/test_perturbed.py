@@ -12,9 +12,10 @@ import pytest
 
 from diagnose.replay import critical_path, simulate
 
+LARGE = ("tl_owlv2_h100", "tl_rn_actckpt_ddp_mi300x", "hta_rn_ddp_v100_ns")
 NAMES = (
-    "hta_rn_ddp_v100_ns", "kineto_rn50_nw0_a", "luatil_gpt_compile", "param_dlrm_v100_r1", "tl_owlv2_h100",
-    "tl_bert_small_h100", "tl_qwen05b_h100", "tl_rn_actckpt_ddp_mi300x", "hta_minitoy_mi250",
+    "kineto_rn50_nw0_a", "luatil_gpt_compile", "param_dlrm_v100_r1", "tl_bert_small_h100", "tl_qwen05b_h100",
+    "hta_minitoy_mi250", *(pytest.param(name, marks=pytest.mark.full) for name in LARGE),
 )  # fmt: skip
 
 

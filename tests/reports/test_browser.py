@@ -74,8 +74,19 @@ def count(browser, selector: str) -> int:
     return browser.execute_script("return document.querySelectorAll(arguments[0]).length", selector)
 
 
-def test_every_form_opens_without_an_error_or_a_request(show, any_form):
-    browser = show(any_form)
+EVERYDAY = ("gaps", "hostile", "trials")
+FORMS = ("gaps", "healthy", "cpu_bound", "no_gpu", "ranks", "trials", "device", "hostile", "bare")
+
+
+def test_every_form_is_opened(forms):
+    assert tuple(forms) == FORMS
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=[] if form in EVERYDAY else [pytest.mark.full]) for form in FORMS]
+)
+def test_every_form_opens_without_an_error_or_a_request(show, forms, form):
+    browser = show(forms[form])
     assert browser.get_log("browser") == []
     assert "file" in (schemes := requests(browser))
     assert schemes <= {"file", "data", "blob"}
@@ -176,7 +187,7 @@ def test_copying_works_or_selects_the_code(show, forms):
 
 @pytest.mark.parametrize(
     "form",
-    ["ranks", "hostile", pytest.param("trials", marks=pytest.mark.full), pytest.param("gaps", marks=pytest.mark.full)],
+    ["hostile", *(pytest.param(form, marks=pytest.mark.full) for form in ("ranks", "trials", "gaps"))],
 )
 def test_a_phone_needs_no_sideways_scrolling(show, forms, form):
     browser = show(forms[form])
@@ -203,6 +214,7 @@ def test_dark_and_light_follow_the_system(show, forms):
     assert found["dark"] == ["rgb(20, 23, 27)", "rgb(154, 164, 177)"]
 
 
+@pytest.mark.full
 def test_the_largest_pictures_stay_usable(show, forms):
     many = forms["gaps"].picture
     spans = tuple(replace(many.spans[i % 40], start_ns=i * 5000, end_ns=i * 5000 + 4000) for i in range(4000))

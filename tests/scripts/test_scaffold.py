@@ -29,7 +29,7 @@ CHANGE_FILES = {"analyzers/slow_thing.py", "diagnose/changes/faster_thing.py", "
 PAGES = {"docs/changes.md", "docs/rules.md"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def scratch(tmp_path_factory):
     """Return a copy of the repository without what is large."""
     folder = tmp_path_factory.mktemp("scratch")
@@ -58,7 +58,8 @@ def touched(before, after):
     return {name for name in after if before.get(name) != after[name] and not name.startswith(links)}
 
 
-def test_they_touch_few_files_and_pass_the_checks(scratch):
+@pytest.mark.parametrize("which", [("-k", "thing"), pytest.param((), marks=pytest.mark.full)], ids=["own", "all"])
+def test_they_touch_few_files_and_pass_the_checks(scratch, which):
     first = contents(scratch)
     rule = run(scratch, "scripts/scaffold.py", "rule", "slow-thing")
     assert (rule.returncode, rule.stderr) == (0, "")
@@ -72,7 +73,7 @@ def test_they_touch_few_files_and_pass_the_checks(scratch):
     assert (change.returncode, change.stderr) == (0, "")
     assert touched(second, contents(scratch)) == CHANGE_FILES | PAGES
     tests = run(
-        scratch, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CHECKS,
+        scratch, "-m", "pytest", "-q", "-p", "no:cacheprovider", *which, *CHECKS,
         "tests/analyzers/test_slow_thing.py", "tests/analyzers/test_late_thing.py",
         "tests/changes/test_faster_thing.py",
     )  # fmt: skip

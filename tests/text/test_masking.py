@@ -6,8 +6,8 @@ import shlex
 import pytest
 
 from diagnose.errors import InputError
-from diagnose.progress import Progress
 from diagnose.text.masking import mask_code, mask_command, mask_text, mask_values
+from diagnose.text.progress import Progress
 
 HF = "hf_" + "aB3dE5fG7hJ9" * 3
 SK = "sk-proj-" + "a1B2c3D4e5" * 3

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.errors import CaptureError, OriginalsChangedError
-from diagnose.progress import Progress
+from diagnose.text.progress import Progress
 from diagnose.trials import copy_plan, runs
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.prove import prove

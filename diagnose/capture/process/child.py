@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.errors import DiagnoseError
-from diagnose.progress import Progress
+from diagnose.text.progress import Progress
 
 __all__ = ["Order", "main"]
 

@@ -27,7 +27,7 @@ __all__ = [
 
 _LIBRARY_WAITS = "a library waits for the device there"
 MOSTLY = 0.5  # of the calls: what fewer do is not what the finding is about
-# Operators that need values to know the shape of their result, and those that a branch in Python rests on.
+# Operators whose result's shape depends on values, and those that a branch in Python rests on.
 _SHAPES = frozenset(
     f"aten::{name}"
     for name in (
@@ -96,7 +96,7 @@ def is_in_the_model(finding: Finding) -> bool:
 
 
 def waits_for(finding: Finding) -> Literal["shape", "branch", "value"]:
-    """Return what the host waits to know: the shape of a result, which branch to take, or a value that it reads."""
+    """Return what the host waits for: the shape of a result, which branch to take, or a value that it reads."""
     first = [w.op for w in finding.where[:1] if w.op]
     path = [name for example in finding.examples[:1] for name in example.host.split(" > ")]
     for op in (*first, *path):  # the outermost operator first: it is the one that the script calls
@@ -125,7 +125,7 @@ def to_values_read(_program: Program, finding: Finding) -> str:
     if is_in_a_library(finding):
         return _LIBRARY_WAITS
     waited = waits_for(finding)
-    return "" if waited == "value" else f"the host waits to know a {waited}, which cannot come later"
+    return "" if waited == "value" else f"the host waits for a {waited}, which cannot come later"
 
 
 def to_shapes_and_branches(_program: Program, finding: Finding) -> str:

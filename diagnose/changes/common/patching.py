@@ -25,7 +25,7 @@ class Log:
         self._open: list[tuple[Callable[[], bool], str, str]] = []
 
     def did_unless(self, fell_back: Callable[[], bool], what: str, why: str) -> None:
-        """Note a change that may take itself back while the script runs: `settle` asks whether it has."""
+        """Note a change that may take itself back while the script runs: `settle` checks whether it has."""
         self._open.append((fell_back, what, why))
 
     def settle(self) -> None:

@@ -17,7 +17,7 @@ def leaf(value):
 
 for step in range(100):
     if kind == "frames":
-        for number in range(150_000):
+        for number in range(60_000):
             leaf(number)
     if kind == "operators":
         ones = torch.ones(2)

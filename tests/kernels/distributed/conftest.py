@@ -15,10 +15,10 @@ SECONDS = 300  # for all checks of as many ranks; a collective gives up long bef
 
 
 class Checks:
-    """Runs the asked files, all that need as many ranks together, the first time that one of them is wanted."""
+    """Runs the asked checks, all that need as many ranks together, the first time that one of them is wanted."""
 
-    def __init__(self, folder, files):
-        self.folder, self.files, self.reports = folder, files, {}
+    def __init__(self, folder, asked):
+        self.folder, self.asked, self.reports = folder, asked, {}
 
     def outcomes(self, num_ranks):
         if num_ranks not in self.reports:
@@ -28,10 +28,13 @@ class Checks:
     def _run(self, num_ranks):
         shared = self.folder / f"{num_ranks}"
         shared.mkdir()
-        files = [str(FOLDER / f"{file}.py") for file, needed in sorted(self.files) if needed == num_ranks]
+        names = {}
+        for file, name, needed in sorted(self.asked):
+            if needed == num_ranks:
+                names.setdefault(str(FOLDER / f"{file}.py"), []).append(name)
         with (shared / "log").open("wb") as log:
             worker = subprocess.Popen(
-                [sys.executable, str(FOLDER / "worker.py"), f"{num_ranks}", str(shared), *files],
+                [sys.executable, str(FOLDER / "worker.py"), f"{num_ranks}", str(shared), json.dumps(names)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -52,9 +55,9 @@ class Checks:
 
 @pytest.fixture(scope="session")
 def checks(tmp_path_factory, request):
-    """Return the object that runs files of checks on several ranks: those that this session asks about."""
+    """Return the object that runs checks on several ranks: those that this session asks about."""
     asked = [item.callspec.params for item in request.session.items if "assert_check" in item.fixturenames]
-    return Checks(tmp_path_factory.mktemp("ranks"), {(p["file"], p["num_ranks"]) for p in asked})
+    return Checks(tmp_path_factory.mktemp("ranks"), {(p["file"], p["name"], p["num_ranks"]) for p in asked})
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Runs the checks of files on several ranks, each check in a process group of its own, and writes what became of it.
 
-Arguments: the number of ranks, a folder that the ranks share, and the files. All is imported once, before the ranks are
-forked: importing torch takes longer than most checks.
+Arguments: the number of ranks, a folder that the ranks share, and JSON: the names of checks by file. All is imported
+once, before the ranks are forked: importing torch takes longer than most checks.
 """
 
 import datetime
@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 
 SECONDS = 25  # for one collective: a rank whose partner failed gives up
-PREFIX = "check_"
 
 
 def loaded(path):
@@ -48,17 +47,14 @@ def outcome(check, name, rank, num_ranks, folder):
     return ""
 
 
-def run(rank, num_ranks, folder, modules):
+def run(rank, num_ranks, folder, checks):
     (folder / f"rank{rank}").mkdir()
-    for module in modules:
-        for name, check in vars(module).items():
-            if name.startswith(PREFIX) and check.__module__ == module.__name__:
-                text = outcome(check, f"{module.__name__}.{name}", rank, num_ranks, folder)
-                result = folder / f"rank{rank}" / f"{module.__name__}.{name}.json"
-                result.write_text(json.dumps(text), encoding="utf-8")
+    for name, check in checks.items():
+        text = outcome(check, name, rank, num_ranks, folder)
+        (folder / f"rank{rank}" / f"{name}.json").write_text(json.dumps(text), encoding="utf-8")
 
 
-def forked(rank, num_ranks, folder, modules):
+def forked(rank, num_ranks, folder, checks):
     """Run the checks in a process of its own, which prints into a file of its own; return its number."""
     pid = os.fork()
     if pid:
@@ -68,7 +64,7 @@ def forked(rank, num_ranks, folder, modules):
         with (folder / f"log{rank}").open("wb") as log:
             for stream in (1, 2):
                 os.dup2(log.fileno(), stream)
-        run(rank, num_ranks, folder, modules)
+        run(rank, num_ranks, folder, checks)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -78,15 +74,16 @@ def forked(rank, num_ranks, folder, modules):
         os._exit(code)
 
 
-def main(num_ranks, folder, *paths):
+def main(num_ranks, folder, names_by_file):
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     num_ranks, folder = int(num_ranks), Path(folder)
     sys.path.insert(0, str(Path(__file__).parent))
-    modules = [loaded(path) for path in map(Path, paths)]
+    modules = {loaded(Path(path)): names for path, names in json.loads(names_by_file).items()}
+    checks = {f"{module.__name__}.{name}": getattr(module, name) for module, names in modules.items() for name in names}
     gc.collect()
     gc.freeze()  # what modules are made of: the collection after each check would walk all of torch
-    ranks = [forked(rank, num_ranks, folder, modules) for rank in range(num_ranks)]
+    ranks = [forked(rank, num_ranks, folder, checks) for rank in range(num_ranks)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
     (folder / "codes.json").write_text(json.dumps(codes), encoding="utf-8")
 

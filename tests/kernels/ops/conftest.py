@@ -118,11 +118,14 @@ CASES = {
 
 
 IMPLEMENTATIONS = ("eager", "triton")
+COMPILED = ("scale", "add_rms_norm", "cross_entropy")  # every day
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Keep each pair of operator, implementation and dtype for every day; the rest of the product is marked full.
+    """Mark as full what the everyday tests can do without of the product of operator, implementation and dtype.
+
+    Every test keeps every operator, and each dtype and each implementation for some of them.
 
     A module's ``is_comparable`` leaves out what has no meaning: nothing to skip is collected.
     """
@@ -137,12 +140,24 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=senseless)
     left_out = set(senseless)
     items[:] = [item for item in items if item not in left_out]
+    tests = list(dict.fromkeys(getattr(item, "originalname", "") for item in items))
     for item in items:
         chosen = getattr(getattr(item, "callspec", None), "params", {})
-        if {"case", "implementation", "dtype"} <= set(chosen):
-            row, column = list(CASES).index(chosen["case"]), DTYPES.index(chosen["dtype"])
-            if IMPLEMENTATIONS[(row + column) % 2] != chosen["implementation"]:
-                item.add_marker("full")
+        if "compiles" in getattr(item, "originalname", "") and chosen.get("case", COMPILED[0]) not in COMPILED:
+            item.add_marker("full")
+        if {"case", "implementation"} <= set(chosen) and not _is_of_every_day(tests.index(item.originalname), chosen):
+            item.add_marker("full")
+
+
+def _is_of_every_day(number, chosen):
+    row = list(CASES).index(chosen["case"])
+    if "dtype" not in chosen:
+        return IMPLEMENTATIONS[(row + number) % 2] == chosen["implementation"]
+    column = DTYPES.index(chosen["dtype"])
+    if {"hard", "value"} & set(chosen):  # the dearest, of three dtypes
+        wanted = "eager" if chosen["dtype"] == torch.bfloat16 else IMPLEMENTATIONS[row // 3 % 2]
+        return column == 1 + row % 3 and chosen["implementation"] == wanted
+    return IMPLEMENTATIONS[(row + column) % 2] == chosen["implementation"]
 
 
 @pytest.fixture(params=list(CASES))
