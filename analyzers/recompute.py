@@ -24,13 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
-from diagnose.model.arrays import Mask
+from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host import layers
 from diagnose.tables.names import matching
 
 META = RuleMeta(
@@ -40,6 +39,7 @@ META = RuleMeta(
     changes=("checkpoint-less",),
 )
 MIN_SHARE = 0.05  # of the busy time
+ROUNDED_NS = 1_000  # files hold whole µs, or what a float has left of the µs since 1970
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
 # Operators that a forward calls and no formula of a gradient does.
 _FORWARD = re.compile(
@@ -63,14 +63,19 @@ def second_forwards(t: Tables) -> dict[int, Intervals]:
     events = t.trace.events
     found = {}
     for each in t.threads:
-        nodes = layers(t.trace, backward[events.thread[backward] == each])
+        nodes = _outermost(t, backward[events.thread[backward] == each])
         called = forward[events.thread[forward] == each]
-        if nodes.rows and len(
-            called
-        ):  # outermost nodes one by one: where times are whole µs one begins as another ends
-            outer = Intervals(nodes.start[0], nodes.end[0])
-            found[each] = _second_runs(outer, Intervals(events.start[called], events.end[called]))
+        if len(nodes.start) and len(called):
+            found[each] = _second_runs(nodes, Intervals(events.start[called], events.end[called]))
     return found
+
+
+def _outermost(t: Tables, rows: Rows) -> Intervals:
+    """Return the nodes that lie in no other, one by one: times are rounded, so that neighbours touch or overlap."""
+    start, end = t.trace.events.start[rows], t.trace.events.end[rows]
+    reach = np.maximum.accumulate(end) if len(end) else end
+    outer = np.append(True, start[1:] >= reach[:-1] - ROUNDED_NS)[: len(rows)]
+    return Intervals(start[outer], end[outer])
 
 
 def _recomputed(t: Tables) -> npt.NDArray[np.bool_]:
@@ -86,7 +91,11 @@ def _recomputed(t: Tables) -> npt.NDArray[np.bool_]:
 def _second_runs(backward: Intervals, forward: Intervals) -> Intervals:
     """Return for each function of the backward that calls a forward the time from its first to its last such call."""
     inside = np.searchsorted(backward.start, forward.start, side="right") - 1
-    keep = (inside >= 0) & (forward.end <= backward.end[np.maximum(inside, 0)]) if len(backward.start) else inside >= 0
+    keep = (
+        (inside >= 0) & (forward.end <= backward.end[np.maximum(inside, 0)] + ROUNDED_NS)
+        if len(backward.start)
+        else inside >= 0
+    )
     inside, start, end = inside[keep], forward.start[keep], forward.end[keep]
     first = np.flatnonzero(np.diff(inside, prepend=-1))
     if not len(first):

@@ -50,6 +50,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
     products = busy_part(t, np.concatenate([attention.products for attention in found]))
+    scores = max(attention.scores for attention in found)
     events = t.trace.events
     rows = np.array([attention.softmax for attention in found], np.intp)
     where = [replace(w, stack=()) for w in locate(t, events.thread[rows], events.start[rows])]
@@ -66,9 +67,9 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
                 f"{len(found) / t.steps.num:.0f} times a step a softmax stands between two batched products; what "
                 f"runs between takes {time / t.steps.num / 1e6:.2f} ms, "
                 f"the products {products / t.steps.num / 1e6:.2f} ms.",
-                f"Each keeps up to {max(a.scores for a in found) / 1e6:.1f} million scores in memory.",
+                *([f"Each keeps up to {scores / 1e6:.1f} million scores in memory."] if scores else []),
             ),
             where=tuple(dict.fromkeys(where))[:3],
-            confidence="high",
+            confidence="high" if scores else "medium",
         )
     ]

@@ -1,4 +1,7 @@
-"""Attention written out as product, softmax, product: found by the shapes, and the tasks between the two products."""
+"""Attention written out as product, softmax, product: found by the shapes, and the tasks between the two products.
+
+Where no shapes were recorded the order of the operators alone shows it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class WrittenOut(NamedTuple):
 
     products: npt.NDArray[np.intp]  # of the two products
     between: npt.NDArray[np.intp]  # of softmax, scaling, mask, dropout
-    scores: int  # number of scores, which go to memory and back
+    scores: int  # number of scores, which go to memory and back; 0 where shapes are not known
     softmax: int  # row of the softmax's operator
 
 
@@ -65,7 +68,7 @@ class _Stream(NamedTuple):
 
 def _search(t: Tables) -> list[WrittenOut]:
     ops, inputs_of = operators(t), operator_inputs(t)
-    names = inputs_of.name[inputs_of.is_known]
+    names = inputs_of.name[inputs_of.is_known if inputs_of.is_known.any() else inputs_of.name >= 0]
     softmaxes = [n for n in np.flatnonzero(np.bincount(names)).tolist() if inputs_of.texts[n] in _SOFTMAX]
     if not softmaxes:
         return []
@@ -87,12 +90,13 @@ def _around(s: _Stream, i: int) -> WrittenOut | None:
     before = next((j for j in range(i - 1, max(i - 1 - _REACH, -1), -1) if s.is_product(j)), None)
     after = next((j for j in range(i + 1, min(i + 1 + _REACH, len(s.rows))) if s.is_product(j)), None)
     scores = prod(s.shape(i, 0))
-    if before is None or after is None or scores == 0:
+    if before is None or after is None:
         return None
-    left, right = s.factors(before)
-    made = left[0] * left[1] * right[2] if len(left) == len(right) == 3 else 0
-    if not made == prod(s.factors(after)[0]) == scores:
-        return None
+    if s.inputs_of.is_known.any():
+        left, right = s.factors(before)
+        made = left[0] * left[1] * right[2] if len(left) == len(right) == 3 else 0
+        if scores == 0 or not made == prod(s.factors(after)[0]) == scores:
+            return None
     return WrittenOut(
         products=s.tasks[np.isin(s.ops, (s.rows[before], s.rows[after]))],
         between=s.tasks[np.isin(s.ops, s.rows[before + 1 : after])],

@@ -1,4 +1,7 @@
-"""Runs of pointwise kernels over tensors of one size: what a compiler makes one pass of."""
+"""Runs of pointwise kernels over tensors of one size: what a compiler makes one pass of.
+
+Where no shapes were recorded, kernels count as of one size that take about the same time, and long enough to show it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,11 @@ from diagnose.tables.op_launches import operator_inputs
 from diagnose.tables.optimizer_spans import updates
 
 __all__ = ["Chain", "chains"]
+
+
+# Pointwise kernels over as many elements read one to three tensors and write one.
+MAX_TIME_RATIO = 2.0
+MIN_SIZED_NS = 5_000  # below it the fixed cost of a kernel sets its time, which then shows no size
 
 
 class Chain(NamedTuple):
@@ -65,6 +73,8 @@ def _sizes(t: Tables) -> npt.NDArray[np.int64]:
     pointwise = np.zeros(len(inputs_of.texts) + 1, bool)  # by name; the last one is for tasks of no operator
     asked_names = np.flatnonzero(np.bincount(inputs_of.name[inputs_of.name >= 0], minlength=1))
     pointwise[asked_names] = [is_pointwise(inputs_of.texts[name]) for name in asked_names.tolist()]
+    if not inputs_of.is_known.any():
+        return _alike(t, pointwise[inputs_of.name] & ~_of_other_rules(t))
     shaped = np.flatnonzero(pointwise[inputs_of.name] & inputs_of.is_known)
     if not len(shaped):
         return size
@@ -77,6 +87,20 @@ def _sizes(t: Tables) -> npt.NDArray[np.int64]:
     sized = np.flatnonzero(size)
     size[sized[~np.isin(kernel_classes(t.trace, t.tasks.row[sized]), ("elementwise", "copy"))]] = 0
     return size
+
+
+def _alike(t: Tables, pointwise: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return a number for each task that neighbours on a stream share which take about the same time, 0 for others."""
+    group = np.zeros(len(pointwise), np.int64)
+    mine = pointwise & np.isin(kernel_classes(t.trace, t.tasks.row), ("elementwise", "copy"))
+    length = np.maximum(t.tasks.end - t.tasks.start, 1)
+    mine &= length >= MIN_SIZED_NS
+    for stream in distinct(t.tasks.stream).tolist():
+        tasks = np.flatnonzero(t.tasks.stream == stream)
+        ratio = length[tasks][1:] / length[tasks][:-1]
+        alike = mine[tasks][1:] & mine[tasks][:-1] & (np.maximum(ratio, 1 / ratio) <= MAX_TIME_RATIO)
+        group[tasks] = np.where(mine[tasks], 1 + np.append(0, np.cumsum(~alike))[: len(tasks)], 0)
+    return group
 
 
 def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-LEAST_BLOCKS = 0.5  # of those under checkpoint that come out: fewer are not worth the change
+LEAST_BLOCKS = 0.75  # of those under checkpoint that come out where memory is there; some may have to stay
 _OPERATORS = {"convolution": ("convolution",), "product": ("mm", "addmm")}
 
 

@@ -18,17 +18,20 @@ from diagnose.changes.patches import compiling
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
 # Of what small operators cost without a device, what compiling takes away, at least and at most: guards, the optimizer
 # and what lies outside the model stay, so that a step becomes 1.1 to 2.2 times as fast.
 COMPILED_ON_CPU = (0.1, 0.6)
+FUSED_AT_LEAST = 0.4  # of runs of pointwise kernels: graph breaks and reductions between them part the others
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     before, after = "model = Model()", "model = torch.compile(Model())"
     if "has_device" not in finding.facts:
-        return Advice(before=before, after=after, least=0.4)
+        return Advice(before=before, after=after, least=FUSED_AT_LEAST)
     if finding.facts["has_device"]:
         return None
     return Advice(
@@ -48,6 +51,31 @@ def _applies(program: Program, finding: Finding) -> str:
     return to_a_model_of_the_script(program, finding)
 
 
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    """Return the effect of one kernel for each run of pointwise ones, launched once; None for other findings."""
+    import numpy as np
+
+    from diagnose.replay.effects import effect_of_tasks
+    from diagnose.tables.op_launches import host_time_of
+
+    if finding.rule != "unfused-elementwise" or not len(finding.tasks):
+        return None
+    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
+    lost = min(finding.lost_ns * t.steps.num / max(float(length.sum()), 1.0), 1.0)
+    launched = finding.count / len(finding.tasks)
+    return effect_of_tasks(
+        t,
+        finding,
+        finding.tasks,
+        (FUSED_AT_LEAST * lost * length, lost * length),
+        f"Between {FUSED_AT_LEAST:.0%} and all of the runs become one kernel each, with one launch.",
+        host=host_time_of(t, finding.tasks),
+        host_left=(1 - FUSED_AT_LEAST * (1 - launched), launched),
+        pauses_left=(1 - FUSED_AT_LEAST * (1 - launched), launched),
+        frees_host=True,
+    )
+
+
 CHANGE = Change(
     id="compile-model",
     title="Compile the model so that pointwise operators become one pass",
@@ -56,5 +84,6 @@ CHANGE = Change(
     edit=ByHand("where the model is made only the script's author knows"),
     advice=_advice,
     applies=_applies,
+    effect=_effect,
     remedy="diagnose.kernels.compiling",
 )

@@ -16,7 +16,11 @@ from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
     from diagnose.tables.program import Program
+
+LEAST = 0.5  # of what runs between the products: a mask or dropout may keep some of it
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
@@ -25,15 +29,38 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
             title="Let the library use scaled_dot_product_attention",
             before="model = AutoModel.from_pretrained(name)",
             after='model = AutoModel.from_pretrained(name, attn_implementation="sdpa")   # of transformers',
-            least=0.5,
+            least=LEAST,
             needs="a release of the library whose model has it, and no use of the attention weights themselves",
         )
     return Advice(
         before="scores = q @ k.transpose(-2, -1) * scale\ny = scores.softmax(-1) @ v",
         after="y = F.scaled_dot_product_attention(q, k, v, scale=scale)\n"
         '# for a model of transformers: from_pretrained(..., attn_implementation="sdpa")',
-        least=0.5,
+        least=LEAST,
         needs="no use of the attention weights themselves",
+    )
+
+
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    """Return the effect of one kernel: what stands between the products goes, with its launches; they stay."""
+    import numpy as np
+
+    from diagnose.replay.effects import effect_of_tasks
+    from diagnose.tables.op_launches import host_time_of
+
+    if not len(finding.tasks):
+        return None
+    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
+    return effect_of_tasks(
+        t,
+        finding,
+        finding.tasks,
+        (LEAST * length, length),
+        f"Between {LEAST:.0%} and all of what runs between the products goes, with its launches.",
+        host=host_time_of(t, finding.tasks),
+        host_left=(1 - LEAST, 0.0),
+        pauses_left=(1 - LEAST, 0.0),
+        frees_host=True,
     )
 
 
@@ -44,5 +71,6 @@ CHANGE = Change(
     patch=ByHand("the attention is written out in the model's own forward"),
     edit=ByHand("which lines are the attention only the model's author knows"),
     advice=_advice,
+    effect=_effect,
     without_remedy="one call in place of another of torch",
 )

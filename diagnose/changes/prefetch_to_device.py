@@ -67,11 +67,14 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         link = spec.pcie if spec is not None and spec.pcie > 0 else MIN_LINK_GB_S
         took = [np.where(staged, np.minimum(length, size / (share * link)), length) for share in LINK_SHARE]
         rate = f"at {LINK_SHARE[0]:.0%} to {LINK_SHARE[1]:.0%} of {link:.0f} GB/s"
+    # Pageable batches gain by pinning also where none can be taken ahead; pinned ones do not.
+    in_place = staged.any()
     return Effect(
-        CopiesAhead(t, tasks, took[0]),
+        CopiesAhead(t, tasks, took[0], is_ahead=not in_place),
         CopiesAhead(t, tasks, took[1]),
         limit_of(t, finding, frees_host=True),
-        f"Copies to the device run a batch ahead on a side stream, from pinned memory {rate}; no call waits for them.",
+        f"Copies to the device run {'at most ' if in_place else ''}a batch ahead on a side stream, from pinned memory "
+        f"{rate}; no call waits for them.",
     )
 
 

@@ -39,11 +39,14 @@ class Answer(NamedTuple):
     findings: Sequence[Finding] = ()
     prescriptions: Sequence[Prescription] = ()
     is_incomplete: bool = False  # the recording: what a step without a cause takes is not stated
+    is_withheld: bool = False  # the verdict: what the device did is not in the file
 
 
 def headline(answer: Answer, largest: Finding | None) -> str:
     """Return the verdict in one sentence; the verdict's own word stands before it in every report."""
     state = _state(answer)
+    if answer.is_withheld:
+        return f"{state}: graphs ran whose work is not in the file, so there is no verdict."
     if largest is None:
         return f"{state}, and nothing stands out as waste."
     rank, of = _rank(answer, largest), "step" if largest.share is None else "run"
@@ -53,6 +56,8 @@ def headline(answer: Answer, largest: Finding | None) -> str:
 def summary(answer: Answer, largest: Finding | None) -> tuple[str, ...]:
     """Return three lines at most: the queue, the largest cost and whether it can be avoided, the first change."""
     lines = [_queue_line(answer)]
+    if answer.is_withheld:
+        return (*lines, "The device's work is missing from this recording; record again")
     if largest is None:
         return (*lines, _nothing(answer))
     rank = _rank(answer, largest)
@@ -89,6 +94,8 @@ def _share(answer: Answer, finding: Finding, rank: str) -> float:
 
 def _state(answer: Answer) -> str:
     queue, step = answer.queue, f"{duration(answer.step_ns)} step"
+    if answer.is_withheld:
+        return f"Incomplete recording: {duration(answer.step_ns)} per step"
     if queue is None:
         return f"CPU-only recording: {duration(answer.step_ns)} per step"
     idle = f"The GPU is idle {percent(queue.idle_share)} of each {step}"
@@ -103,6 +110,8 @@ def _state(answer: Answer) -> str:
 
 def _queue_line(answer: Answer) -> str:
     queue = answer.queue
+    if answer.is_withheld:
+        return f"Incomplete recording: {duration(answer.step_ns)} per step; what the device did is not known"
     if queue is None:
         return f"CPU-only recording: {duration(answer.step_ns)} per step"
     use = f"busy {percent(queue.busy_share)}"

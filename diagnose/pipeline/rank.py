@@ -34,6 +34,7 @@ from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, t
 from diagnose.pipeline.verdict import dominant, verdict
 from diagnose.tables import Claim, Tables
 from diagnose.tables.host_work import is_paced_by_workers
+from diagnose.tables.lost import graphs_left_no_task
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.roofline import roofline
 from diagnose.tables.run_steps import phase_shares
@@ -128,7 +129,8 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     step_ns = t.steps.step_ns
     shares = _shares(t)
     idle = shares if t.device_id >= 0 else {}
-    queue = t.queue if t.device_id >= 0 else None
+    withheld = t.device_id >= 0 and graphs_left_no_task(t)
+    queue = t.queue if t.device_id >= 0 and not withheld else None
     answer = verdict(queue, t.partition if queue else None, idle)
     replayed, steps_after, path = Replayed(prescribed), None, None
     with noting("replay", notes):
@@ -145,7 +147,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         steps_after = waterfall(t, found, replayed)  # of what is listed
     named = {f.rule for f in found}
     prescribed = tuple(p for p in replayed.prescriptions if p.rule in named)
-    largest = dominant(answer, found, step_ns, t.steps.num)
+    largest = None if withheld else dominant(answer, found, step_ns, t.steps.num)
     again = False
     with noting("trust", notes):
         again = is_incomplete(t)
@@ -156,7 +158,9 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         if again:
             prescriptions, steps_after = without_savings(prescriptions), None
     partition = t.partition if queue else None
-    told = Answer(answer, queue, step_ns, partition, idle, found, prescriptions, is_incomplete=again)
+    told = Answer(
+        answer, queue, step_ns, partition, idle, found, prescriptions, is_incomplete=again, is_withheld=withheld
+    )
 
     missing = missing_records(t)
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from diagnose.analyzers import META
+from diagnose.changes import CHANGES
+from diagnose.changes.common.change import Patch
 from diagnose.changes.common.prescribe import effect_of
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
@@ -151,10 +153,18 @@ def _with_savings(t: Tables, p: Prescription, effect: Effect) -> Prescription:
 
 
 def _one_for_each(found: Sequence[Finding], replayed: Replayed) -> list[Prescription]:
-    """Return for each finding the prescription that saves most of it; what saves most comes first."""
+    """Return for each finding the prescription that saves most of it; what saves most comes first.
+
+    Of those that compile the model, which take the same launches and kernels, only the best is listed. One that keeps a
+    compiled model from compiling again takes other time.
+    """
     rules = {f.rule for f in found}
     chosen: dict[str, Prescription] = {}
     for p in replayed.prescriptions:
         if p.id in replayed.effects and p.rule in rules:
             chosen.setdefault(p.rule, p)
-    return list(chosen.values())
+    first: dict[str, Prescription] = {}
+    for p in chosen.values():
+        patch = CHANGES[p.id].patch if p.id in CHANGES and META[p.rule].cause != "compilation" else None
+        first.setdefault((patch.group if isinstance(patch, Patch) else "") or p.id, p)
+    return list(first.values())

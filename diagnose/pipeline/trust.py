@@ -11,7 +11,7 @@ from diagnose.model.rules import Records
 from diagnose.pipeline.overhead import variation_note
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share
-from diagnose.tables.lost import MIN_LOST_SHARE, launches_without_task, lost_share
+from diagnose.tables.lost import MIN_LOST_SHARE, graphs_left_no_task, launches_without_task, lost_share
 from diagnose.tables.names import rows_of
 from diagnose.tables.roofline import gpu_spec
 
@@ -34,7 +34,7 @@ def is_incomplete(t: Tables) -> bool:
     if t.device_id < 0:
         return False
     missing = t.causes.totals().get("lost-records", 0) / (t.steps.window[1] - t.steps.window[0])
-    return is_scanty(t) or max(lost_share(t), missing) > MAX_LOST_SHARE
+    return is_scanty(t) or graphs_left_no_task(t) or max(lost_share(t), missing) > MAX_LOST_SHARE
 
 
 def missing_records(t: Tables) -> frozenset[Records]:
@@ -97,6 +97,12 @@ def _of_device(t: Tables) -> Iterator[Note]:
     if unknown > MAX_FAULTY_SHARE * len(t.tasks.start):
         yield Note(
             f"{unknown} of {len(t.tasks.start)} device tasks have no launch in the file: who queued them is not known."
+        )
+    if graphs_left_no_task(t):
+        yield Note(
+            "No graph that was launched left a device task in the file: what the device did is not known, and no "
+            "verdict is given.",
+            "lost-records",
         )
     yield from _of_clocks(t)
     if not _has_shapes(t):

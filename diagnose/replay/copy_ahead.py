@@ -30,12 +30,18 @@ class CopiesAhead:
     t: Tables
     tasks: Rows  # rows of Tasks
     duration_ns: npt.NDArray[np.float64]  # of each copy then
+    is_ahead: bool = True  # False: the copies stay where they are, and only no call waits for them
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with the copies ahead."""
         copies, took = self._nodes(graph)
         if not len(copies):
             return graph
+        if not self.is_ahead:
+            graph = self._unblocked(graph)
+            duration = graph.duration.copy()
+            duration[copies] = took
+            return replace(graph, duration=duration)
         is_copy = np.zeros(len(graph), bool)
         is_copy[copies] = True
         graph = _without_copies(self._unblocked(graph), is_copy)

@@ -10,9 +10,10 @@ from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, matching, rows_of
 
-__all__ = ["graph_holes", "launches_without_task", "lost_share", "time_without_task"]
+__all__ = ["graph_holes", "graphs_left_no_task", "launches_without_task", "lost_share", "time_without_task"]
 
 MIN_LOST_SHARE = 0.001  # of the launches in the window: where more have no device task, work is missing from the file
+MIN_KERNELS = 10  # for each graph: with as many beside it, the device's work is there for the most part
 MIN_HOLE_NS = 1_000_000  # nodes of a graph follow each other within some µs
 
 
@@ -30,6 +31,18 @@ def launches_without_task(t: Tables) -> Rows:
     has_task[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
     launches = _launches(t)
     return launches[~has_task[launches]]
+
+
+def graphs_left_no_task(t: Tables) -> bool:
+    """Return whether graphs were launched that left no task at all, and little else ran on the device.
+
+    What the device did is not in the file then, whatever its few other tasks are.
+    """
+    start, end = t.steps.window
+    rows = matching(t.trace, (Kind.RUNTIME,), GRAPH_LAUNCH)
+    rows = rows[(t.trace.events.start[rows] >= start) & (t.trace.events.start[rows] < end)]
+    without = len(rows) and np.isin(rows, launches_without_task(t)).all()
+    return bool(without) and int((~t.tasks.is_copy).sum()) < MIN_KERNELS * len(rows)
 
 
 def lost_share(t: Tables) -> float:

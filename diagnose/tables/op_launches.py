@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
+from diagnose.model.intervals import Intervals, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.window_matching import match_tasks
 
-__all__ = ["OperatorInputs", "operator_inputs", "operators"]
+__all__ = ["OperatorInputs", "host_time_of", "operator_inputs", "operators"]
 
 
 class OperatorInputs(NamedTuple):
@@ -42,18 +43,28 @@ class OperatorInputs(NamedTuple):
 
 @shared_table
 def operators(t: Tables) -> Rows:
-    """Return for each task the innermost operator that launched it, -1 where none is known."""
+    """Return for each task the innermost operator that launched it, -1 where none is known.
+
+    It is looked for in the middle of the call: times are rounded, and an operator before it may seem to end within.
+    """
     events = t.trace.events
     found = np.full(len(t.tasks.row), -1, np.intp)
     launch = t.tasks.launch
     for thread, layers in t.work_layers.items():
         mine = np.flatnonzero((launch >= 0) & (events.thread[np.maximum(launch, 0)] == thread))
-        time: Ints = events.start[launch[mine]]
+        time: Ints = (events.start[launch[mine]] + events.end[launch[mine]]) // 2
         for depth in range(len(layers.rows)):
             rows = layers.open_in(depth, time)
             is_op = (rows >= 0) & (events.kind[np.maximum(rows, 0)] == Kind.OP)
             found[mine[is_op]] = rows[is_op]
     return found
+
+
+def host_time_of(t: Tables, tasks: Rows) -> Intervals:
+    """Return when the operators ran on the host that launched the given tasks."""
+    rows = operators(t)[tasks]
+    rows = rows[rows >= 0]
+    return union((t.trace.events.start[rows], t.trace.events.end[rows]))
 
 
 @shared_table

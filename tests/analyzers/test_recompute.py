@@ -38,10 +38,11 @@ def test_in_both_kinds_of_checkpoint(recording, parent):
     assert training(recording, parent=parent).find("recompute").count == 3
 
 
-def test_nodes_that_touch_are_told_apart(recording):
-    # In whole µs one node begins as another ends: the gradients between two second forwards are no part of either.
+@pytest.mark.parametrize("overlap", [0, 0.25])
+def test_nodes_that_touch_are_told_apart(recording, overlap):
+    # Rounded, one node begins as another ends: the gradients between two second forwards are no part of either.
     r = training(recording)
-    r.op(EVALUATE + "AddmmBackward0", 200, 300)
+    r.op(EVALUATE + "AddmmBackward0", 200, 300 + overlap)
     r.op("aten::mm", 210, 220)
     r.kernel("gemm_nt", 1000, 1400, launched=(212, 215))
     r.op(EVALUATE + "GeluBackward0", 300, 400)

@@ -58,3 +58,13 @@ def test_the_fused_operator(recording):
     assert p.id == "fused-attention"
     assert "scaled_dot_product_attention" in p.after
     assert p.saves_ns == (125_000, 250_000)
+
+
+@pytest.mark.parametrize(("last", "found"), [("aten::bmm", 250_000), ("aten::mm", None)])
+def test_without_shapes_the_order_shows_it(recording, last, found):
+    r = attending(recording, last=last)
+    for row in r.rows:
+        row.values = {key: value for key, value in row.values.items() if key not in ("shapes", "types")}
+    finding = r.find("unfused-attention")
+    assert (finding.total_ns, finding.confidence, len(finding.evidence)) == (250_000, "medium", 1) if found else True
+    assert (finding is None) == (found is None)

@@ -116,6 +116,16 @@ def test_one_prescription_for_each_finding_falls(stalled):
     assert [f.ids for f in falls.forecasts] == [(), ("large",)]
 
 
+@pytest.mark.parametrize(
+    ("names", "num"), [(("compile-model", "fuse-kernels"), 1), (("compile-model", "cudnn-benchmark"), 2)]
+)
+def test_of_changes_that_compile_the_model_one_falls(stalled, names, num):
+    found = [finding("python-stall", 290), finding("slow-kernel", 85, [0, 1])]
+    prescribed = [prescription("python-stall", 290, 290, names[0]), prescription("slow-kernel", 85, 85, names[1])]
+    falls = waterfall(stalled, found, replay_savings(stalled, found, prescribed))
+    assert falls.forecasts[-1].ids == names[:num]
+
+
 def test_nothing_to_gain_is_no_waterfall(hidden):
     found = [finding("slow-kernel", 1)]
     assert waterfall(hidden, found, replay_savings(hidden, found, [prescription("slow-kernel", 0, 1)])) is None

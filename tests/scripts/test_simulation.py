@@ -4,10 +4,12 @@ import random
 from dataclasses import replace
 
 import pytest
+from simulation import kernel_names
 from simulation.cases import draw_case
 from simulation.checks import faults
 from simulation.engine import run
 from simulation.instructions import Emitter
+from simulation.layers import Shaper
 from simulation.machine import GPUS, Machine, draw_machine
 from simulation.timeline import Levers, Loader, Program
 
@@ -186,3 +188,24 @@ def test_the_checks_find_what_they_are_for():
     log.tasks[1] = log.tasks[1]._replace(start=0.0)
     log.calls[2] = log.calls[2]._replace(end=0.0)
     assert len(faults(done)) >= 3
+
+
+NVIDIA = [gpu for gpu in GPUS if gpu.vendor == "nvidia"]
+
+
+@pytest.mark.parametrize("gpu", NVIDIA, ids=lambda gpu: gpu.name)
+def test_float32_convolutions_are_not_named_as_those_of_tensor_cores(gpu):
+    name = kernel_names.convolution(gpu, "single")
+    assert "tensorop" not in name
+    assert "tf32" not in name
+
+
+@pytest.mark.parametrize("precision", ["half", "tf32", "single"])
+@pytest.mark.parametrize("gpu", NVIDIA, ids=lambda gpu: gpu.name)
+def test_fused_attention_is_no_slower_than_written_out(gpu, precision):
+    if precision == "tf32" and not gpu.tf32_tflops:
+        return
+    shaper = Shaper(replace(EXACT, gpu=gpu), precision)
+    fused, written = (shaper.attention("a", (4, 8, 512, 64), written=written) for written in (False, True))
+    taken = [sum(kernel.ns for op in layer.forward for kernel in op.kernels) for layer in (fused, written)]
+    assert taken[0] <= taken[1]
