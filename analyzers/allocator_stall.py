@@ -10,7 +10,8 @@ Why it costs
     changing.
 
 What to do
-    Expandable segments let the cache grow without new blocks; `empty_cache()` in the loop must go.
+    Expandable segments let the cache grow without new blocks, and sizes that are rounded share them where the device
+    has no such segments; `empty_cache()` in the loop must go.
 
 How sure
     High that the calls take the time; medium why the cache misses unless memory events were recorded.
@@ -32,7 +33,7 @@ META = RuleMeta(
     kind="idle",
     order=60,
     legend=Legend("the allocator asked the driver for memory", "#a5673f"),
-    changes=("cache-device-memory", "expandable-segments"),
+    changes=("cache-device-memory", "expandable-segments", "round-allocations"),
     one_off=True,
     cause="allocation",
 )

@@ -45,6 +45,15 @@ META = RuleMeta(
     changes=("overlap-exchange", "overlap-gradients", "compress-gradients", "bucket-gradients"),
     computes=False,
     cause="collective",
+    also=(
+        "tune-buckets",
+        "no-unused-search",
+        "hierarchical-exchange",
+        "accumulate-gradients",
+        "low-rank-gradients",
+        "eight-bit-gradients",
+        "local-sgd",
+    ),
 )
 _EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
 TITLE = "Collectives are not hidden under computation"
@@ -106,7 +115,12 @@ def find(t: Tables) -> list[Finding]:
             total_ns=exposed + base.total_ns,
             median_ns=int(np.median(length)) if len(rows) else 0,
             evidence=(*evidence, *base.evidence),
-            facts={"is_exchange": _is_exchange(t), **_ddp_facts(t)},
+            facts={
+                "is_exchange": _is_exchange(t),
+                "world_size": t.trace.world_size,
+                "num_devices": len(t.trace.devices),
+                **_ddp_facts(t),
+            },
         )
     ]
 

@@ -33,7 +33,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.names import STEP_MARK
-from diagnose.tables.syncs import RETURN_NS, blocking_calls
+from diagnose.tables.syncs import RETURN_NS, blocking_calls, waits_for_host_copies
 
 META = RuleMeta(
     id="host-sync",
@@ -44,7 +44,6 @@ META = RuleMeta(
     cause="device-wait",
 )
 _EXCHANGE = re.compile(r"^record_param_comms|^c10d::(?!barrier)|^nccl:|all_?to_?all.*init", re.IGNORECASE)
-_FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 MIN_PYTHON_SHARE = 0.5  # a gap that one stretch of Python fills to this share is that stretch's
 
 
@@ -87,7 +86,7 @@ def _facts(t: Tables) -> Facts:
         return {}
     calls = _last_calls(t, o)
     whole = max(int(o.lost.sum()), 1)
-    found = {"to_device": _after_copies(t, calls), "feeds_exchange": _before_exchanges(t, calls)}
+    found = {"to_device": waits_for_host_copies(t, calls), "feeds_exchange": _before_exchanges(t, calls)}
     return {name: float(o.lost[mine].sum() / whole) for name, mine in found.items()}
 
 
@@ -107,25 +106,6 @@ def _annotation_end(t: Tables, call: int) -> int:
     around = layers.at(int(events.start[call])) if layers else []
     own = [row for row in around if events.kind[row] == Kind.ANNOTATION and not STEP_MARK.match(t.name(row))]
     return int(events.end[own[0] if own else call])
-
-
-def _after_copies(t: Tables, calls: Rows) -> Mask:
-    """Return which calls wait for a copy from the host that the same operator made."""
-    events, tasks = t.trace.events, t.tasks
-    copies = tasks.launch[t.tasks_matching(_FROM_HOST) & (tasks.launch >= 0)]
-    start = np.array([_innermost(t, row) for row in calls.tolist()], np.int64)
-    begun = np.sort(events.start[copies])
-    found: Mask = np.searchsorted(begun, start) < np.searchsorted(begun, events.end[calls])
-    return found
-
-
-def _innermost(t: Tables, call: int) -> int:
-    """Return the begin of the operator that made a call, of the call itself where there is none."""
-    events = t.trace.events
-    layers = t.work_layers.get(int(events.thread[call]))
-    around = layers.at(int(events.start[call])) if layers else []
-    ops = [row for row in around if events.kind[row] == Kind.OP]
-    return int(events.start[ops[-1] if ops else call])
 
 
 def _last_calls(t: Tables, o: Occurrences) -> Rows:

@@ -31,6 +31,7 @@ META = RuleMeta(
     legend=Legend("the usual pause between two queued tasks", "#a48ee6"),
     changes=("fuse-kernels",),
     cause="pause",
+    also=("capture-step",),
 )
 
 

@@ -39,6 +39,7 @@ META = RuleMeta(
     changes=("vectorise-loop", "compile-model", "compile-graphs"),
     inflated=True,
     cause="host-work",
+    also=("capture-step",),
 )
 
 MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself

@@ -29,6 +29,17 @@ META = RuleMeta(
     order=50,
     changes=("expandable-segments", "checkpoint-blocks"),
     needs="memory events",
+    also=(
+        "accumulate-gradients",
+        "offload-activations",
+        "fused-loss",
+        "eight-bit-optimizer",
+        "offload-optimizer",
+        "shard-optimizer",
+        "shard-model",
+        "split-layers",
+        "find-memory",
+    ),
 )
 MIN_RESERVED_SHARE = 0.97  # of the device: the driver and the context take the rest
 
@@ -56,5 +67,10 @@ def find(t: Tables) -> list[Finding]:
                 f"then {memory.peak_allocated / 1e9:.2f} GB are allocated: {held}.",
             ),
             where=tuple(where for where, _ in memory.by_place[:3]),
+            facts={
+                "by_category": dict(memory.by_category),
+                "world_size": t.trace.world_size,
+                "optimizer": t.capture.info.optimizer.name if t.capture.info else None,
+            },
         )
     ]

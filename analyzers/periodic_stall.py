@@ -20,7 +20,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.model.diagnosis import Confidence, Finding, Where
+from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import LIGHT, Stall, stalls
@@ -31,6 +32,7 @@ META = RuleMeta(
     order=10,
     legend=Legend("one step in many was much longer", "#c2577a"),
     needs="steps of the whole run",
+    changes=("save-in-background", "load-mapped", "evaluate-less", "keep-workers"),
 )
 MIN_SHARE = 0.01  # of the run's time, as findings need of the step
 WHAT = {
@@ -75,8 +77,15 @@ def _finding(t: Tables, stall: Stall) -> Finding:
             "each_ms": round(stall.each_ns / 1e6, 3),
             "amortised_ms": round(stall.lost_ns / 1e6, 3),
             "phase": stall.phase,
+            **_loader(t),
         },
     )
+
+
+def _loader(t: Tables) -> Facts:
+    """Return what is known of the workers that an epoch starts."""
+    known = as_facts(t.capture.info.loader) if t.capture.info else {}
+    return {name: known[name] for name in ("num_workers", "persistent_workers", "batch_size", "made") if name in known}
 
 
 def _evidence(t: Tables, stall: Stall) -> list[str]:

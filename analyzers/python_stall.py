@@ -30,7 +30,7 @@ META = RuleMeta(
     order=120,
     host_order=80,
     legend=Legend("Python code ran between operators", "#2fa36b"),
-    changes=("python-off-the-loop",),
+    changes=("save-in-background", "load-mapped", "python-off-the-loop"),
     inflated=True,
     cause="between-operators",
 )

@@ -30,7 +30,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host import intervals_of
+from diagnose.tables.host import layers
 from diagnose.tables.names import matching
 
 META = RuleMeta(
@@ -60,14 +60,17 @@ def second_forwards(t: Tables) -> dict[int, Intervals]:
     backward, forward = (matching(t.trace, (Kind.OP, Kind.ANNOTATION), p) for p in (_BACKWARD, _FORWARD))
     if not len(backward) or not len(forward):
         return {}
-    thread = t.trace.events.thread
-    return {
-        each: _second_runs(
-            intervals_of(t.trace, backward[thread[backward] == each]),
-            intervals_of(t.trace, forward[thread[forward] == each]),
-        )
-        for each in t.threads
-    }
+    events = t.trace.events
+    found = {}
+    for each in t.threads:
+        nodes = layers(t.trace, backward[events.thread[backward] == each])
+        called = forward[events.thread[forward] == each]
+        if nodes.rows and len(
+            called
+        ):  # outermost nodes one by one: where times are whole µs one begins as another ends
+            outer = Intervals(nodes.start[0], nodes.end[0])
+            found[each] = _second_runs(outer, Intervals(events.start[called], events.end[called]))
+    return found
 
 
 def _recomputed(t: Tables) -> npt.NDArray[np.bool_]:

@@ -34,6 +34,7 @@ META = RuleMeta(
     order=20,
     legend=Legend("the model ran without gradients", "#a06cc9"),
     needs="steps of the whole run",
+    changes=("batch-rollouts",),
 )
 MIN_SHARE = 0.2  # of the run's time: target networks, teachers of usual size and moving averages take less
 RECURS_IN = 0.5  # of the steps

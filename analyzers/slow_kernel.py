@@ -44,6 +44,7 @@ META = RuleMeta(
     order=120,
     changes=("other-attention", "autotune-kernels"),
     needs="shapes on a known device",
+    also=("profile-kernel",),
 )
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 MAX_SHOWN = 3
@@ -87,7 +88,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
             ),
             where=tuple(dict.fromkeys(_where(t, group) for group in slow[:MAX_SHOWN])),
             confidence="medium",
-            facts={"attention": "attention" in slow[0].op},
+            facts={"attention": "attention" in slow[0].op, "kernel": slow[0].kernel},
         )
     ]
 

@@ -1,7 +1,7 @@
 """Many collectives, each too small to fill the link.
 
 What it looks for
-    More than 30 collectives of under 100 µs a step, and the time in which one of them runs and no other kernel: at
+    More than 10 collectives of under 100 µs a step, and the time in which one of them runs and no other kernel: at
     least 1 % of the step.
 
 Why it costs
@@ -34,6 +34,7 @@ META = RuleMeta(
     order=20,
     changes=("bucket-gradients",),
     computes=False,
+    also=("tune-buckets",),
 )
 MIN_SHARE = 0.01  # of the step
 

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.model.diagnosis import Finding
+from diagnose.analyzers.common.locate import sampled_lines
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.skew import Skew
@@ -31,6 +32,7 @@ META = RuleMeta(
     kind="rank",
     order=10,
     changes=("even-out-ranks",),
+    also=("balance-ranks", "local-sgd"),
 )
 MIN_SHARE = 0.05  # of the step
 MAX_NAMED_RANKS = 8
@@ -63,6 +65,16 @@ def find_in_all(ranks: Sequence[Tables], skew: Skew) -> list[Finding]:
                 f"Of the waiting in {skew.num_collectives} collectives a step, {share:.0%} is for rank {number}.",
                 f"Waiting that nothing hides, ms a step: {', '.join(waits[:MAX_NAMED_RANKS])}{more}.",
             ),
+            where=_where(ranks, skew),
             confidence="high",
+            facts={"late_rank": number if is_one else None, "is_exchange": False},
         )
     ]
+
+
+def _where(ranks: Sequence[Tables], skew: Skew) -> tuple[Where, ...]:
+    """Return the lines at which the rank that waits most was sampled; a GPU waits while its host is somewhere else."""
+    most = int(skew.waits_ns.argmax())
+    if ranks[most].device_id >= 0:
+        return ()
+    return tuple(where for where, _ in sampled_lines(ranks[most], skew.waiting[most], most=1))

@@ -37,7 +37,9 @@ META = RuleMeta(
     kind="kernel",
     order=90,
     changes=("compile-model",),
+    also=("patch-operators", "call-operator"),
 )
+MAX_KINDS = 5  # of chains, among which a bundled operator may be
 MIN_SHARE = 0.15  # of the busy time: less comes back only in part when a model is compiled
 
 
@@ -68,8 +70,17 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             ),
             where=_where(t, found),
             confidence="medium",
+            facts={"chains": _costliest(found)},
         )
     ]
+
+
+def _costliest(found: list[Chain]) -> list[list[str]]:
+    """Return the operators of the kinds of chains, the most expensive first."""
+    cost: Counter[tuple[str, ...]] = Counter()
+    for chain in found:
+        cost[chain.ops] += chain.time_ns
+    return [list(ops) for ops, _ in cost.most_common(MAX_KINDS)]
 
 
 def _commonest(found: list[Chain], num_steps: int) -> list[str]:

@@ -44,6 +44,7 @@ META = RuleMeta(
     changes=("fused-optimizer", "foreach-optimizer"),
     inflated=True,
     cause="host-work",
+    also=("clip-in-update",),
 )
 
 
@@ -52,6 +53,7 @@ META = RuleMeta(
 # moments read, all but the gradient written.
 PASSES = {"Adam": (21, 7), "AdamW": (21, 7)}
 MIN_SHARE = 0.05  # of the busy time
+_TITLES = {"LBFGS": "LBFGS computes each direction from its history, one vector after the other"}
 _FUSED = re.compile(r"[Ff]used")
 
 
@@ -72,7 +74,7 @@ def find(t: Tables) -> list[Finding]:
     facts = optimizer_facts(t)
     what = "launches" if t.device_id >= 0 else "operators"
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
-    title = f"{facts['name']} updates parameters one by one"
+    title = _TITLES.get(str(facts["name"]), f"{facts['name']} updates parameters one by one")
     idle = idle_finding(t, IdleRule(META.id, title, evidence=lambda _t, _o: [text], facts=facts))
     tasks = _separate_passes(t) if facts["name"] in PASSES else np.empty(0, np.intp)
     rule = KernelRule(

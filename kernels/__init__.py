@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from diagnose.kernels.patching import patch
     from diagnose.kernels.precision import Precision
     from diagnose.kernels.prefetch import DevicePrefetcher
+    from diagnose.kernels.saving import BackgroundSaver
+    from diagnose.kernels.shard_writing import folder_samples, table_samples, write_shards
     from diagnose.kernels.sharding import ShardedStream, share_of
     from diagnose.kernels.shared_cache import SharedCache
     from diagnose.kernels.step_graph import StepGraph
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ActivationOffload",
     "BackgroundLoader",
+    "BackgroundSaver",
     "ConcurrentSamples",
     "DeferredMetrics",
     "DevicePrefetcher",
@@ -61,6 +64,7 @@ __all__ = [
     "compile_in_place",
     "compile_log",
     "eight_bit_adamw",
+    "folder_samples",
     "fp32_precision",
     "load_on_demand",
     "masked_mean",
@@ -74,7 +78,9 @@ __all__ = [
     "set_fp32_precision",
     "share_of",
     "snapshot_on_oom",
+    "table_samples",
     "tune_loader",
+    "write_shards",
 ]
 
 _HOMES = {
@@ -99,6 +105,8 @@ _HOMES = {
     "patching": ("patch",),
     "precision": ("Precision",),
     "prefetch": ("DevicePrefetcher",),
+    "saving": ("BackgroundSaver",),
+    "shard_writing": ("folder_samples", "table_samples", "write_shards"),
     "sharding": ("ShardedStream", "share_of"),
     "shared_cache": ("SharedCache",),
     "step_graph": ("StepGraph",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from importlib import resources
@@ -51,7 +51,8 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         parts=_parts(d),
         phases=_phases(d),
         causes=_causes(d),
-        fixes=_by_rule(d),
+        fixes=_by_rule(d.prescriptions),
+        also=_by_rule(d.also_possible),
         path_shares=_path_shares(d),
         charts=data["trials"],
         drawn=charts,
@@ -150,8 +151,8 @@ def _path_shares(d: Diagnosis) -> list[tuple[str, float]]:
     return sorted(((name, share) for name, share in shares.items() if share > 0), key=lambda item: -item[1])
 
 
-def _by_rule(d: Diagnosis) -> dict[str, list[Prescription]]:
+def _by_rule(prescriptions: Sequence[Prescription]) -> dict[str, list[Prescription]]:
     found: dict[str, list[Prescription]] = {}
-    for prescription in d.prescriptions:
+    for prescription in prescriptions:
         found.setdefault(prescription.rule, []).append(prescription)
     return found

@@ -73,6 +73,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "run": {"steps": d.watched_steps, "phases": _shares(d.phases)},
         "findings": [_finding(f, d.step_ns) for f in d.findings],
         "prescriptions": _each(_prescription, d.prescriptions),
+        "also_possible": _each(_prescription, d.also_possible),
         "operators": _each(_operator, d.operators),
         "replay": {"error_share": _share(d.replay_error)},
         "critical_path": None if d.critical_path is None else _shares(d.critical_path.shares),

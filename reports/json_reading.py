@@ -154,6 +154,7 @@ class _Report(msgspec.Struct):
     profiler_overhead: Annotated[float, Meta(ge=-1, le=1e12)] | None = None
     recording_ms: Ms = None
     summary: list[str] = []
+    also_possible: list[_Prescription] = []
 
 
 def is_report(text: bytes) -> bool:
@@ -204,6 +205,7 @@ def _diagnosis(d: _Report) -> Diagnosis:
         idle_by_cause=_shares(d.idle_by_cause),
         findings=tuple(map(_finding, d.findings)),
         prescriptions=tuple(map(_prescription, d.prescriptions)),
+        also_possible=tuple(map(_prescription, d.also_possible)),
         trust=tuple(Note(note.text, note.rule) for note in d.trust),
         source=_source(d.source),
         replay_error=d.replay.error_share if d.replay else None,

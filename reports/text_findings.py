@@ -21,6 +21,7 @@ _MAX_FINDINGS = 5
 _MAX_CODE_LINES = 12
 _MAX_DIFF_LINES = 16  # with the neighbours of each changed line: two calls of several arguments
 _MAX_OPERATORS = 8
+_MAX_ALSO = 4  # further changes of a finding, by id
 _SAME_SHARE = 0.01  # of the step: what differs by less reads as the same
 _HIDDEN = "; without it other work takes as long"
 _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
@@ -66,6 +67,9 @@ def _finding(number: int, finding: Finding, fix: Prescription | None, d: Diagnos
         parts.append(Text(one_line(finding.evidence[0]), style="dim"))
     if fix is not None:
         parts.extend(_fix(fix, d, width))
+    if others := [p.id for p in d.also_possible if p.rule == finding.rule]:
+        more = f" and {plural(len(others) - _MAX_ALSO, 'more change')}" if len(others) > _MAX_ALSO else ""
+        parts.append(Text(f"also possible: {', '.join(others[:_MAX_ALSO])}{more}", style="dim"))
     grid = Table.grid()
     grid.add_column(width=4)
     grid.add_column(overflow="fold")

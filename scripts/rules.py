@@ -9,8 +9,9 @@ from pathlib import Path
 
 from diagnose import analyzers
 from diagnose.analyzers import Analyzer
-from diagnose.changes import CHANGES, by_hand, patch_of
+from diagnose.changes import CHANGES, by_hand, patch_of, proof_of
 from diagnose.changes.common.change import ByHand, Change
+from diagnose.changes.common.inventory import provable, public_modules
 from diagnose.text.pages import parse_page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,6 +54,14 @@ a trial checks. By hand: why only the script's author can make it.
 """
 
 
+MODULES_HEAD = """## Modules and their changes
+
+Of {changes} changes {provable} can be made by `diagnose prove`: by a patch of the running process, or in the text of
+the script that a trial runs, whose file stays as it is. For the others the reason stands at the change. Of {modules}
+public modules of `diagnose.kernels` {handed} are handed over by a change.
+"""
+
+
 def main() -> int:
     """Write the pages, or compare them."""
     status = 0
@@ -75,6 +84,9 @@ def _rules_page() -> Iterator[str]:
             if rule.META.changes:
                 links = ", ".join(f"[{name}](changes.md#{name})" for name in rule.META.changes)
                 yield f"- **Changes**: {links}"
+            if rule.META.also:
+                links = ", ".join(f"[{name}](changes.md#{name})" for name in rule.META.also)
+                yield f"- **Also possible**: {links}"
             yield ""
 
 
@@ -84,12 +96,30 @@ def _changes_page() -> Iterator[str]:
         yield from _page_of(f"diagnose.changes.{name.replace('-', '_')}", name)
         yield from (f"- **{heading}**: {text}" for heading, text in _properties(change))
         yield ""
+    yield from _modules()
+
+
+def _modules() -> Iterator[str]:
+    """Yield which change hands over each module, and how that is proved."""
+    modules = public_modules()
+    handed = [m for m in modules if m.changes]
+    yield MODULES_HEAD.format(changes=len(CHANGES), provable=len(provable()), modules=len(modules), handed=len(handed))
+    yield "| module | changes | rules | in a trial |\n|---|---|---|---|"
+    for m in handed:
+        links = ", ".join(f"[{name}](#{name})" for name in m.changes)
+        rules = ", ".join(f"[{name}](rules.md#{name})" for name in m.rules)
+        yield f"| `{m.name}` | {links} | {rules} | {', '.join(dict.fromkeys(m.proofs))} |"
+    yield "\nNo trace asks for these:\n"
+    yield from (f"- `{m.name}`: {m.building_block}." for m in modules if m.building_block)
+    yield ""
 
 
 def _properties(change: Change) -> Iterator[tuple[str, str]]:
     yield "Safety", f"{change.numerics.safety}."
     patch = patch_of(change.id)
-    if patch is None:
+    if proof_of(change.id) == "edited copy":
+        yield "In a trial", f"in the text of the script that runs; no patch can: {by_hand(change.id)}."
+    elif patch is None:
         yield "In a trial", f"by hand: {by_hand(change.id)}."
     else:
         what = "environment variables" if patch.environment else "from outside"
@@ -97,8 +127,11 @@ def _properties(change: Change) -> Iterator[tuple[str, str]]:
     edit = change.edit
     yield "In a diff of the script", f"by hand: {edit.reason}." if isinstance(edit, ByHand) else "written."
     rules = [rule.META.id for rule in analyzers.RULES if change.id in rule.META.changes]
-    yield "Prescribed by", ", ".join(f"[{rule}](rules.md#{rule})" for rule in rules) or "no rule"
-    yield "Remedy", f"`{change.remedy}`" if change.remedy else f"none: {change.without_remedy}."
+    also = [rule.META.id for rule in analyzers.RULES if change.id in rule.META.also]
+    links = [f"[{rule}](rules.md#{rule})" for rule in rules] + [f"[{rule}](rules.md#{rule}) also" for rule in also]
+    yield "Prescribed by", ", ".join(links) or "no rule"
+    modules = ", ".join(f"`{module}`" for module in (change.remedy, *change.modules) if module)
+    yield "Remedy", modules or f"none: {change.without_remedy}."
 
 
 def _page_of(module: str, name: str) -> Iterator[str]:

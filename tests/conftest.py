@@ -259,8 +259,8 @@ class Recording:
 
 
 VERB = re.compile(
-    "(Allow|Call|Capture|Compile|Do|Freeze|Fuse|Keep|Leave|Let|Load|Mark|Move|Pin|Read|Record|Reduce|Run|Send|Start|Stop|Take"
-    "|Use|Vectorise|Wait) "
+    "(Accumulate|Allow|Call|Capture|Co(mpile|mpute|py)|Cut|Do|Evaluate|Exchange|Freeze|Fuse|Give|Keep|Leave|Let|List|Load"
+    "|Look|M(ark|easure|ove)|Pin|Re(ad|cord|duce)|Run|S(ave|end|hard|hare|plit)|St(art|ep|op)|Take|Use|Vectorise|Wait) "
 )
 
 

@@ -10,10 +10,14 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
+from typing import Literal, TypeAlias
 
-from diagnose.changes.common.change import Change, Patch
+from diagnose.changes.common.change import ByHand, Change, Patch
 
-__all__ = ["CHANGES", "any_compiles", "by_hand", "patch_of"]
+__all__ = ["CHANGES", "Proof", "any_compiles", "by_hand", "edits_script", "patch_of", "proof_of"]
+
+Proof: TypeAlias = Literal["patch", "edited copy", "by hand"]
+"""How a trial makes a change: from outside, in the text of the script that it runs, or not at all."""
 
 
 class _Changes(Mapping[str, Change]):
@@ -46,8 +50,21 @@ def patch_of(name: str) -> Patch | None:
     return change.patch if change is not None and isinstance(change.patch, Patch) else None
 
 
+def edits_script(name: str) -> bool:
+    """Return whether a trial makes a change in the script's text: no patch does, and losses can be compared."""
+    change = CHANGES.get(name)
+    if change is None or isinstance(change.patch, Patch) or change.numerics.promise is None:
+        return False
+    return not isinstance(change.edit, ByHand)
+
+
+def proof_of(name: str) -> Proof:
+    """Return how a trial makes a change."""
+    return "patch" if patch_of(name) is not None else "edited copy" if edits_script(name) else "by hand"
+
+
 def by_hand(name: str) -> str:
-    """Return why only the script's author can make a change, "" where a trial can."""
+    """Return why no patch makes a change, "" where one does."""
     change = CHANGES.get(name)
     return change.patch.reason if change is not None and not isinstance(change.patch, Patch) else ""
 

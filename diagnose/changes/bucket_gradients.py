@@ -18,7 +18,11 @@ from diagnose.changes.patches import distributed
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
     from diagnose.tables.program import Program
+
+BUCKETS = (5, 2)  # that are left of many small reductions, at least and at most saved
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
@@ -35,6 +39,32 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     )
 
 
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    """Return the effect of few collectives: the others' start-ups go, with the host's calls; the bytes stay."""
+    import numpy as np
+
+    from diagnose.model.intervals import intersect, span
+    from diagnose.replay.effects import effect_of_tasks
+    from diagnose.tables.collectives import host_calls_of
+
+    if not len(finding.tasks):
+        return None
+    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
+    each = len(finding.tasks) / t.steps.num
+    least, most = (min(1.0, left / each) for left in BUCKETS)
+    start_up = float(length.min())
+    return effect_of_tasks(
+        t,
+        finding,
+        finding.tasks,
+        ((1 - least) * np.full(len(length), start_up), (1 - most) * np.full(len(length), start_up)),
+        f"{BUCKETS[1]} to {BUCKETS[0]} collectives a step carry what {each:.0f} carry now.",
+        host=intersect(host_calls_of(t, finding.tasks), span(*t.steps.window)),
+        host_left=(least, most),
+        frees_host=True,
+    )
+
+
 CHANGE = Change(
     id="bucket-gradients",
     title="Reduce gradients in buckets instead of one by one",
@@ -42,6 +72,7 @@ CHANGE = Change(
     patch=Patch(distributed.bucket_gradients, group="buckets"),
     edit=ByHand("which lines reduce the gradients only the script's author knows"),
     advice=_advice,
+    effect=_effect,
     applies=to_training,
     remedy="diagnose.kernels.distributed.bucket_tuning",
 )

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.allocations import without_regrowth
 from diagnose.changes.common.applies import script_of
-from diagnose.changes.common.change import Advice, ByHand, Change, identical
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -36,9 +37,12 @@ CHANGE = Change(
     id="cache-device-memory",
     title="Let the caching allocator keep freed memory",
     numerics=identical(),
-    patch=ByHand("the environment that the script is started in switches the cache off"),
+    patch=Patch(
+        environment=dict.fromkeys(("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")), needs_gpu=True
+    ),
     edit=ByHand("it is set in the environment that the script is started in"),
     advice=_advice,
     applies=_applies,
+    effect=without_regrowth,
     without_remedy="a variable of the environment",
 )

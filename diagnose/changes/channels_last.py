@@ -25,8 +25,9 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
         return None
     return Advice(
         before="model = Model().cuda()\nfor images, labels in loader:\n    y = model(images.cuda())",
-        after="model = model.to(memory_format=torch.channels_last)\n"
-        "images = images.to(memory_format=torch.channels_last)",
+        after="from diagnose.kernels.layout import channels_last\n\n"
+        "model = Model().cuda()\n"
+        "print(channels_last(model))   # before it is compiled or wrapped; converts images as they enter the model",
         least=0.3,
     )
 

@@ -9,9 +9,31 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.memory import ACTIVATIONS, held
 from diagnose.changes.patches import memory
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+SPARED = 0.74  # of the activations, with every block computed again; measured (docs/remedies-memory.md)
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    return Advice(
+        before="loss = criterion(model(x), y)",
+        after="from diagnose.kernels.checkpointing import checkpoint_blocks, plan_checkpoints\n\n"
+        "checkpoint_blocks(model)     # before DDP, fully_shard and compile\n"
+        "# or the fewest blocks for a target: plan_checkpoints(model, forward, target_bytes=2 << 30)\n"
+        "loss = criterion(model(x), y)",
+        needs="up to a third more time; plan_checkpoints chooses the fewest blocks under a memory target",
+        frees_bytes=int(held(finding, ACTIVATIONS) * SPARED),
+    )
+
 
 CHANGE = Change(
     id="checkpoint-blocks",
@@ -19,13 +41,7 @@ CHANGE = Change(
     numerics=identical(),
     patch=Patch(memory.checkpoint_blocks),
     edit=ByHand("where the model is made only the script's author knows"),
-    advice=Advice(
-        before="loss = criterion(model(x), y)",
-        after="from diagnose.kernels import checkpoint_blocks\n\n"
-        "checkpoint_blocks(model)     # before DDP, fully_shard and compile\n"
-        "loss = criterion(model(x), y)",
-        needs="up to a third more time; plan_checkpoints chooses the fewest blocks under a memory target",
-    ),
+    advice=_advice,
     applies=to_training,
     remedy="diagnose.kernels.checkpointing",
 )

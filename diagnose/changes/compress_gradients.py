@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import to_data_parallel_training
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
-from diagnose.changes.common.gradients import ddp_arguments, ddp_call, is_reduced_by_hand
+from diagnose.changes.common.gradients import ddp_arguments, ddp_call, is_a_reduction, to_large_gradients
 from diagnose.changes.patches import distributed
 
 if TYPE_CHECKING:
@@ -25,25 +24,12 @@ if TYPE_CHECKING:
 
 # Of the bytes that 16 bits spare, what is gained: the cast of the gradients and back takes some of it.
 HALVED = (0.25, 0.5)
-MIN_BYTES = 1_000_000  # of gradients: half of them take 50 µs over a link of 10 GB/s, about one collective's latency
-_OF_16_BITS = frozenset({"bfloat16", "half", "c10::bfloat16", "c10::half", "byte", "char"})
-
-
-def _applies(program: Program, finding: Finding) -> str:
-    wide = program.exchanged - _OF_16_BITS
-    if program.exchanged and not wide:
-        return "what the ranks exchange has 16 bits or fewer already"
-    sent = finding.facts.get("gradient_bytes")
-    if isinstance(sent, int) and sent < MIN_BYTES:
-        return f"the gradients are {sent} bytes: sending them is latency, which fewer bits do not shorten"
-    return to_data_parallel_training(program, finding)
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
-    facts = finding.facts
-    if facts.get("is_exchange") or is_reduced_by_hand(facts):
+    if not is_a_reduction(finding):
         return None
-    call = ddp_call(ddp_arguments(finding), has_device=bool(facts.get("has_device")))
+    call = ddp_call(ddp_arguments(finding), has_device=bool(finding.facts.get("has_device")))
     return Advice(
         before=call,
         after="from diagnose.kernels.distributed.comm_hooks import install\n\n"
@@ -74,10 +60,10 @@ CHANGE = Change(
     id="compress-gradients",
     title="Send gradients in 16 bits",
     numerics=reduced("16-bit gradients round; compare the loss of the first hundred steps"),
-    patch=Patch(distributed.compress_gradients),
+    patch=Patch(distributed.compress_gradients, group="hook"),
     edit=ByHand("which variable holds the DistributedDataParallel only the script's author knows"),
     advice=_advice,
-    applies=_applies,
+    applies=to_large_gradients,
     effect=_effect,
     remedy="diagnose.kernels.distributed.comm_hooks",
 )

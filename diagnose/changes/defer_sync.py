@@ -16,6 +16,8 @@ from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, ide
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
 
@@ -38,6 +40,38 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     )
 
 
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    """Return the effect of values that are not waited for, and at most not read at all."""
+    from functools import partial
+
+    import numpy as np
+
+    from diagnose.model.intervals import Intervals
+    from diagnose.replay.effects import Effect
+    from diagnose.replay.graph import Graph
+    from diagnose.replay.remove_cause import syncs_before
+    from diagnose.replay.transforms import drop_waits, scale_host, shorten_calls
+    from diagnose.tables.syncs import operators_around
+
+    rows = t.causes.of(finding.rule)
+    calls = syncs_before(t, Intervals(t.causes.start[rows], t.causes.end[rows]))
+    if not len(calls):
+        return None
+    reading = operators_around(t, calls)
+
+    def unread(graph: Graph) -> Graph:
+        dropped = drop_waits(graph, calls)
+        shorter = shorten_calls(dropped, calls, np.ones(len(calls)))
+        return scale_host(shorter, reading, 0.0)
+
+    return Effect(
+        partial(drop_waits, calls=calls),
+        unread,
+        t.steps.step_ns,
+        "Nothing else needs the value at once; at most it is not read in the recorded steps at all.",
+    )
+
+
 CHANGE = Change(
     id="defer-sync",
     title="Stop waiting for the device in the loop",
@@ -46,5 +80,6 @@ CHANGE = Change(
     edit=EditLoop("with_kept_values", "lines", ()),
     advice=_advice,
     applies=to_values_read,
+    effect=_effect,
     remedy="diagnose.kernels.deferred_metrics",
 )

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-_PAUSES = """gc.disable()  # collects at another step on every rank; once in a while, on all of them:
-if step % 1000 == 0:
-    gc.collect()"""
+_PAUSES = """from diagnose.kernels.gc_schedule import scheduled_gc
+
+with scheduled_gc() as collect:   # Python collects at another step on every rank; this does on all at the same
+    ...
+    collect.step()                # at the end of each step"""
 
 
 def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:

@@ -12,19 +12,15 @@ What to watch
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.allocations import without_regrowth
 from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
-    from diagnose.replay.effects import Effect
-    from diagnose.tables import Tables
     from diagnose.tables.program import Program
-
-_GIVES_BACK = re.compile(r"Free|Unmap|Release|Unregister")
 
 
 def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
@@ -47,23 +43,6 @@ def _applies(program: Program, _finding: Finding) -> str:
     return ""
 
 
-def _effect(t: Tables, finding: Finding) -> Effect | None:
-    import numpy as np
-
-    from diagnose.replay.effects import effect_of_share
-    from diagnose.tables.calls import allocations
-
-    if finding.rule != "allocator-stall":
-        return None
-    calls = t.in_window(allocations(t))
-    length = (t.trace.events.end - t.trace.events.start)[calls]
-    gives = np.array([_GIVES_BACK.search(t.name(call)) is not None for call in calls.tolist()], bool)
-    num_taken, num_given = int((~gives).sum()), int(gives.sum())
-    growing = max(num_taken - num_given, 0) / max(num_taken, 1)
-    least = 1 - growing * float(length[~gives].sum()) / max(float(length.sum()), 1.0)
-    return effect_of_share(t, finding, "allocation", (least, 1.0))
-
-
 CHANGE = Change(
     id="expandable-segments",
     title="Let the allocator grow its segments instead of freeing and taking them again",
@@ -75,6 +54,6 @@ CHANGE = Change(
     edit=ByHand("it is set in the environment that the script is started in"),
     advice=_advice,
     applies=_applies,
-    effect=_effect,
+    effect=without_regrowth,
     remedy="diagnose.kernels.allocator",
 )

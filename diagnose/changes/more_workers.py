@@ -1,16 +1,18 @@
 """Load batches in more worker processes.
 
 What it does
-    Doubles the DataLoader's workers, keeps them between epochs and lets each prepare more batches.
+    Gives the DataLoader as many workers as keep up with the rest of the step, at least twice as many as it has; keeps
+    them between epochs and lets each prepare more batches.
 
 What to watch
     Workers that are waited for deliver `num` batches in `num` steps, so that of `more` workers one arrives every
     `num / more` steps. At least that much is gone only where what they compute leaves the step its core. Where a
-    trace does not show how many there are, twice as many are the least, and as many as keep up with the step the most.
+    trace does not show how many there are, their number is given as a multiple of today's.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 MAX_WORKERS = 32
+MAX_FACTOR = 16  # of two workers, the fewest that most scripts have
 
 
 def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None:
@@ -46,19 +49,21 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     kept = {"persistent_workers": True, "prefetch_factor": PREFETCH_FACTOR}
     if not isinstance(num, int) or num <= 0:
         before = loader_call(facts, num_workers=num if num is not None else "…")
-        after = loader_call(facts, num_workers="2 * loader.num_workers", **kept, **pin)
+        factor = min(_enough(finding, 1, step_ns), MAX_FACTOR)
+        after = loader_call(facts, num_workers=f"{factor} * loader.num_workers", **kept, **pin)
         rest_ns = max(step_ns - finding.lost_ns, 1.0)
-        doubled = max(1 - max(step_ns / 2 - rest_ns, 0.0) / max(finding.lost_ns, 1.0), 0.0)
+        hidden = max(1 - max(step_ns / factor - rest_ns, 0.0) / max(finding.lost_ns, 1.0), 0.0)
         return Advice(
             before=before,
             after=after,
             beside=shared_out,
             is_whole=False,
-            least=HIDDEN * doubled,
+            least=HIDDEN * hidden,
+            most=hidden,
             needs=needs,
             numerics=numerics,
         )
-    more = min(2 * num, MAX_WORKERS)
+    more = min(_enough(finding, num, step_ns), MAX_WORKERS)
     least, most = _hidden(finding, num, more, step_ns)
     return Advice(
         title=f"Use {more} workers, keep them alive and let each prepare more batches",
@@ -72,6 +77,11 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         needs=needs,
         arguments={"workers": more, **pin},
     )
+
+
+def _enough(finding: Finding, num: int, step_ns: float) -> int:
+    """Return how many workers deliver a batch as often as the rest of the step wants one, at least twice as many."""
+    return max(2 * num, math.ceil(num * step_ns / max(step_ns - finding.lost_ns, 1.0)))
 
 
 def _hidden(finding: Finding, num: int, more: int, step_ns: float) -> tuple[float, float]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, identical
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.patches import memory
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -35,7 +36,7 @@ CHANGE = Change(
     id="no-fills",
     title="Let gradients be set to None, and make buffers that are written anyway with empty",
     numerics=identical("where all of the buffer is written"),
-    patch=ByHand("whether all of a buffer is written only the script's author knows"),
+    patch=Patch(memory.no_fills),
     edit=ByHand("whether all of a buffer is written only the script's author knows"),
     advice=_advice,
     without_remedy="one call in place of another of torch",

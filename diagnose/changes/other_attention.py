@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.patches import precision
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -46,6 +47,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         f"with sdpa_kernel([{others}]):   # in place of the one that ran\n"
         "    y = F.scaled_dot_product_attention(q, k, v)",
         needs="a device and shapes that the backend supports; is_causal=True where the mask is causal",
+        arguments={"backends": _others(program)},
     )
 
 
@@ -53,7 +55,7 @@ CHANGE = Change(
     id="other-attention",
     title="Let attention run in another backend and keep the fastest",
     numerics=rounding("backends round differently; compare the loss of the first steps"),
-    patch=ByHand("the attention is chosen in the model's own forward"),
+    patch=Patch(precision.other_attention, needs_gpu=True),
     edit=ByHand("the attention is chosen in the model's own forward"),
     advice=_advice,
     applies=_applies,

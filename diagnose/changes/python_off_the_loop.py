@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import at_line, is_in_a_library, is_in_the_model, own_place, script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 from diagnose.changes.common.loading import HIDDEN
+from diagnose.changes.common.places import LOADS, SAVES, calls
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -67,6 +68,8 @@ def _applies(_program: Program, finding: Finding) -> str:
     place = own_place(finding)
     if place is not None and _OWN_CALL.search(place.code or ""):
         return "the line calls torch's own Python, which cannot be moved"
+    if calls(finding, SAVES) or calls(finding, LOADS):
+        return "the line saves or loads a checkpoint, for which there is a module"
     inside = first is not None and _TORCHS_OWN.match(first.op or "")
     return "the time passes in torch's own Python, which cannot be moved" if inside else ""
 

@@ -35,9 +35,11 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     return Advice(
         title=f"Keep shapes independent of values on the device{at}",
         before=code or "mean = x[mask].mean()",
-        after="mean = torch.where(mask, x, 0).sum() / mask.sum()   # a masked operator in place of x[mask]\n"
-        "# where indices are needed: a fixed number of them, filled up\n"
-        "ids = torch.nonzero_static(mask, size=mask.numel(), fill_value=-1)",
+        after="from diagnose.kernels.indexing import assign_where, compact, masked_mean\n\n"
+        "mean = masked_mean(x, mask)                       # in place of x[mask].mean()\n"
+        "x = assign_where(x, mask, 0.0)                    # in place of x[mask] = 0\n"
+        "rows, count = compact(x, keep, capacity=len(x))   # in place of x[keep]: a fixed number of rows, filled up\n"
+        "ids = torch.nonzero_static(mask, size=mask.numel(), fill_value=-1)   # where indices are",
         least=0.2,
         needs="an upper bound of their number; a torch whose nonzero_static has a kernel for the device",
     )
@@ -51,5 +53,5 @@ CHANGE = Change(
     edit=ByHand("what is done with the elements only the script's author knows"),
     advice=_advice,
     applies=to_shapes_and_branches,
-    without_remedy="other operators of torch",
+    remedy="diagnose.kernels.indexing",
 )

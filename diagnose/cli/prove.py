@@ -22,7 +22,7 @@ from diagnose.trials.budget import Budget, parse_budget
 from diagnose.trials.candidates import check_ids
 from diagnose.trials.copy_plan import CopyPlan, plan_copy
 from diagnose.trials.ending import EndedBySignal, ended_by_signals
-from diagnose.trials.outcome import arguments_of, proven, with_trials
+from diagnose.trials.outcome import arguments_for_edits, arguments_of, proven, with_trials
 from diagnose.trials.protection import can_restrict
 from diagnose.trials.prove import NOTHING_TRIED, ProveResult
 from diagnose.trials.recorded_command import recorded_command
@@ -88,6 +88,7 @@ def _prove_and_answer(request: ProveRequest) -> int:
             private=private,
             plan=plan,
             say=request.progress.say,
+            edits=command.script[0] != "-m",
         )
         diagnosis, result = _proven(request, runner, capture, Budget(budget_s))
         try:
@@ -120,13 +121,14 @@ def _proven(
         if capture is None:
             record(runner, (), recorded, budget.left, request.progress)
         diagnosis = analyze_with_progress([recorded], request.progress)
-    runner.arguments = arguments_of(diagnosis)
+    script = Path(runner.command.cwd, runner.command.script[0])
+    runner.arguments = arguments_for_edits(diagnosis, script) if runner.edits else arguments_of(diagnosis)
     try:
         result = proven(runner, diagnosis, request.apply, budget.for_trials, request.progress.say)
     except CaptureError as error:
         raise CaptureError(f"{error}{in_the_copy(str(error), runner)}") from error
     goes_on = not runner.changed and budget.records(result.best, result.notes)
-    diagnosis = with_trials(diagnosis, result)
+    diagnosis = with_trials(diagnosis, result, edits=runner.edits)
     if goes_on:
         after = _after(runner, result.best, runner.folder / "after", budget.left, request.progress)
         diagnosis = replace(diagnosis, after=after)
@@ -263,20 +265,17 @@ def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, 
     from diagnose.trials.source_edits import write_patch
 
     say, patch = request.progress.say, str(request.write_patch)
-    untried = [p.id for p in diagnosis.prescriptions if by_hand(p.id) and not isinstance(CHANGES[p.id].edit, ByHand)]
+    tried = {name for trial in diagnosis.trials if not trial.failure for name in (trial.ids or (trial.id,))}
+    writable = [p.id for p in diagnosis.prescriptions if by_hand(p.id) and not isinstance(CHANGES[p.id].edit, ByHand)]
+    untried = [name for name in writable if name not in tried]
     if not best and not untried:
         say(f"no change made the step faster, so {patch} was not written")
         return
     if command.script[0] == "-m":
         raise UsageError("--write-patch needs a script file; give its path instead of -m.")
     script = Path(command.cwd, command.script[0])
-    device = "cuda" if diagnosis.queue else "cpu"
-    prescribed = {p.id: p for p in diagnosis.prescriptions}
-    arguments: dict[str, dict[str, object]] = {}
-    for name in (*best, *untried):
-        p = prescribed.get(name)
-        lines = _lines(diagnosis, p.rule, script) if p else ()
-        arguments[name] = {**(p.arguments if p else {}), "device": device, "lines": lines}
+    known, device = arguments_for_edits(diagnosis, script), "cuda" if diagnosis.queue else "cpu"
+    arguments = {name: known.get(name, {"device": device, "lines": ()}) for name in (*best, *untried)}
     written = write_patch(script, [*best, *untried], arguments, Path(patch), force=request.force)
     if written.diff:
         say(f"wrote {patch} ({', '.join(written.done)}); apply it with git apply {patch}")
@@ -284,15 +283,3 @@ def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, 
         say(f"{name} was not measured: {by_hand(name)}; review its part of the diff")
     for name, why in written.left.items():
         say(f"{name} must be applied by hand: {why}")
-
-
-def _lines(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
-    """Return the lines of the script that the rule's finding names, and those of its examples."""
-    found = [f for f in (diagnosis.findings) if f.rule == rule]
-    places = [place for f in found for place in (*f.where, *(e.where for e in f.examples))]
-    return tuple(sorted({p.line for p in places if p.line and p.file and _is_end_of(Path(p.file), script.resolve())}))
-
-
-def _is_end_of(named: Path, path: Path) -> bool:
-    """Return whether a trace's name of a file, which is data and no pattern, can be that of ``path``."""
-    return path.parts[-len(named.parts) :] == named.parts

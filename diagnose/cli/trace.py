@@ -157,7 +157,8 @@ def _from_here(folder: Path) -> Path:
 
 def _holds_steps(folder: Path, ranks: Ranks, *, since: float) -> bool:
     """Return whether this process's own capture lies in ``folder`` with at least one window, and not an earlier one."""
-    path = folder / ("capture.json" if ranks.world_size == 1 else f"capture.rank{ranks.rank}.json")
+    names = [f"capture.rank{ranks.rank}.json", *(["capture.json"] if ranks.world_size == 1 else [])]
+    path = next((folder / name for name in reversed(names) if (folder / name).exists()), folder / names[0])
     from diagnose.model.capture import CaptureInfo  # numpy, which a wrong option need not wait for
 
     try:

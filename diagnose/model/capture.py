@@ -171,3 +171,4 @@ class Capture:
     samples: Samples | None = None
     lines: Mapping[tuple[str, int], str] = field(default_factory=dict)  # source text of a file's line, as recorded
     run: RunSteps | None = None
+    event_cost_ns: float = 0.0  # of recording an event, where that was taken out of the trace

@@ -247,6 +247,7 @@ class Diagnosis:
     checked: tuple[str, ...] = ()  # the rules that were applied
     not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
+    also_possible: tuple[Prescription, ...] = ()  # further changes for the findings, whose gain is not predicted
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
     pages: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)  # that it was written to
 

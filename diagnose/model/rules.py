@@ -69,6 +69,7 @@ class RuleMeta:
     host_order: int | None = None  # None: not applied where there is no device
     legend: Legend = Legend()
     changes: tuple[str, ...] = ()  # ids of the changes that it can prescribe
+    also: tuple[str, ...] = ()  # ids of further changes, which a report names behind those and replays none of
     one_off: bool = False  # its idle comes once, not in every step: it makes a recording cold
     computes: bool = True  # of kernel rules: False where the tasks move data instead of computing
     explains: bool = True  # False: the time is there, its cause is not known

@@ -13,13 +13,24 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints
+from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding
-from diagnose.model.events import Kind
+from diagnose.model.events import Kind, Note
+from diagnose.replay.base import replay_base
+from diagnose.replay.unrecorded import unrecorded
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import LIGHT, variation
 
-__all__ = ["cost_per_event_ns", "overhead_share", "recording_ns", "variation_note", "without_recording"]
+__all__ = [
+    "as_unrecorded",
+    "cost_per_event_ns",
+    "overhead_share",
+    "recording_ns",
+    "variation_note",
+    "without_recording",
+]
 
+MIN_RATIO_TO_CORRECT = 1.1  # of recorded and unrecorded steps; below it findings are reduced by what recording costs
 MIN_SHARE_OF_LOSS = 0.01  # of a finding's loss
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on; a larger difference between recorded and
 # unrecorded steps is noise of the machine, not the profiler.
@@ -33,6 +44,26 @@ def overhead_share(t: Tables) -> float | None:
     """
     times = _times(t)
     return times[0] / times[1] - 1 if times is not None and times[1] > 0 else None
+
+
+def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
+    """Return the capture as it would have been without the profiler, where that made its steps clearly longer.
+
+    Steps of several ranks depend on each other, which the replay of one does not see; these stay as recorded.
+    """
+    times, info = _times(t), t.capture.info
+    alone = info is not None and info.world_size == 1 and t.device_id >= 0
+    if times is None or not alone or times[0] < MIN_RATIO_TO_CORRECT * times[1] or variation(t.capture) is not None:
+        return t.capture, []
+    found = unrecorded(t, times[1]) if replay_base(t).is_reliable else None
+    if found is None:
+        return t.capture, []
+    text = (
+        f"Recording made the step {times[0] / times[1] - 1:.0%} longer, {times[0] / 1e6:,.1f} ms instead of "
+        f"{times[1] / 1e6:,.1f}. That was taken out, {found.event_cost_ns / 1e3:.1f} µs for each operator: all "
+        f"times are of the step as a replay has it without them, {found.step_ns / 1e6:,.1f} ms."
+    )
+    return found.capture, [Note(text, "profiler-overhead")]
 
 
 def variation_note(t: Tables) -> str:
@@ -58,6 +89,8 @@ def _times(t: Tables) -> tuple[float, float] | None:
     if info is None or not info.light_ms or not info.unprofiled_ms:
         return None
     varies = variation(t.capture)
+    if t.capture.event_cost_ns:  # the steps are no longer the recorded ones
+        return t.steps.step_ns, 1e6 * statistics.median(info.unprofiled_ms)
     if varies is None:
         return 1e6 * statistics.median(info.light_ms), 1e6 * statistics.median(info.unprofiled_ms)
     if run is None or varies.per_work_ns is None or not (run.state == LIGHT).any():

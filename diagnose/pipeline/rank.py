@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -13,12 +12,12 @@ import numpy as np
 from diagnose import analyzers
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.changes.common.prescribe import (
+    further,
     is_worth_showing,
     prescribe,
     recording_first,
     without_savings,
 )
-from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
@@ -26,7 +25,8 @@ from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
-from diagnose.pipeline.overhead import overhead_share, recording_ns, without_recording
+from diagnose.pipeline.noting import noting
+from diagnose.pipeline.overhead import as_unrecorded, overhead_share, recording_ns, without_recording
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from diagnose.model.charts import Picture
     from diagnose.model.forecast import Waterfall
 
-__all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "noting"]
+__all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank"]
 
 _Part = TypeVar("_Part")
 
@@ -90,6 +90,11 @@ def find_in_rank(capture: Capture) -> RankFindings:
     """Run all rules on one rank's timing trace; names and lines come from its attribution trace, if any."""
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
+    with noting("profiler-overhead", notes):
+        unprofiled, said = as_unrecorded(t)
+        if said:
+            t = build_tables(unprofiled, unprofiled.trace, notes)
+            notes += said
     with noting("trust", notes):
         notes += trust_notes(t)
     found = list(_findings(t, notes))
@@ -171,6 +176,10 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         idle_by_cause=idle,
         findings=tuple(found),
         prescriptions=prescriptions,
+        also_possible=part(
+            "prescriptions", lambda t: () if again else further(found, prescriptions, step_ns, program_of(t))
+        )
+        or (),
         replay_error=replayed.error,
         waterfall=steps_after,
         critical_path=path,
@@ -262,19 +271,6 @@ def _careful(rule: str, claim: Claim, notes: list[Note]) -> Claim:
         return EMPTY
 
     return claims
-
-
-@contextmanager
-def noting(rule: str, notes: list[Note]) -> Iterator[None]:
-    """Turn a fault of one rule, or of a part that only a report shows, into a note; DIAGNOSE_DEBUG raises it."""
-    try:
-        yield
-    except Exception as error:
-        if is_debugging():
-            raise
-        note = Note(f"The rule {rule} failed on this trace ({type(error).__name__}: {error}).", rule)
-        if note not in notes:
-            notes.append(note)
 
 
 def _shares(t: Tables) -> Mapping[str, float]:

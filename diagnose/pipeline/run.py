@@ -9,13 +9,14 @@ from itertools import takewhile
 
 from diagnose.analyzers import RANK_RULES
 from diagnose.changes import CHANGES
-from diagnose.changes.common.prescribe import prescribe
+from diagnose.changes.common.prescribe import further, prescribe
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary
 from diagnose.model.events import Note
 from diagnose.pipeline.headline import Answer, headline, summary
-from diagnose.pipeline.rank import analyze_rank, build_tables, noting
+from diagnose.pipeline.noting import noting
+from diagnose.pipeline.rank import analyze_rank, build_tables
 from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.skew import Skew, skew_of
@@ -131,9 +132,12 @@ def _with(
     first = own if own and own.lost_ns >= MIN_CAUSE_SHARE * most.lost_ns else most
     ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, -f.gain_ns))
     prescribed: list[Prescription] = []
+    also = list(answer.also_possible)
     for rule in RANK_RULES if not (is_one and first is own) else ():
         with noting(rule.META.id, notes):
-            prescribed += [p for f in found if f.rule == rule.META.id for p in prescribe(f, answer.step_ns, program)]
+            mine = [f for f in found if f.rule == rule.META.id]
+            prescribed += [p for f in mine for p in prescribe(f, answer.step_ns, program)]
+            also += further(mine, prescribed, answer.step_ns, program)
     again = tuple(takewhile(lambda p: CHANGES[p.id].records is not None, answer.prescriptions))
     others = [p for p in (*answer.prescriptions, *prescribed) if p not in again]
     in_order = (*again, *sorted(others, key=lambda p: -sum(p.saves_ns)))
@@ -147,4 +151,5 @@ def _with(
         findings=tuple(ordered),
         dominant=first.rule,
         prescriptions=in_order,
+        also_possible=tuple({p.id: p for p in reversed(also)}.values())[::-1],
     )

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from diagnose.analyzers import META, WORK
+from diagnose.changes import CHANGES
 from diagnose.changes.common.buckets import with_buckets
+from diagnose.changes.common.prescribe import also_possible
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding
@@ -28,6 +30,7 @@ from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, p
 from diagnose.replay.remove_cause import remove_cause
 from diagnose.replay.transforms import scale_host, scale_kernels
 from diagnose.tables import Tables
+from diagnose.tables.program import program_of
 from diagnose.text.plain_text import one_line
 from diagnose.trace_reader import open_captures
 
@@ -191,14 +194,18 @@ def _applied(t: Tables, captures: Sequence[Capture], capture: Capture, ids: tupl
     # Found in the very window that is replayed: tasks of one window mean nothing in the other.
     found = find_in_rank(capture if t.trace is capture.trace else replace(capture, trace=t.trace, attribution=None))
     shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
-    known = {p.id: p for p in (*shared, *found.prescribed)}
+    step_ns, program = t.steps.step_ns, program_of(found.tables)
+    others = [p for finding in found.findings for p in also_possible(finding, step_ns, program)]
+    known = {p.id: p for p in (*reversed(others), *shared, *found.prescribed)}
     findings = {f.rule: f for f in found.findings}
     for name in ids:
         if name not in known:
             raise UsageError(f"This trace has no prescription {name}; there are: {_listed(known)}.")
         p = known[name]
-        if p.predicted_step_ns is None:
+        if CHANGES[name].records:
             raise UsageError(f"{name} changes the recording, not the step: there is nothing to predict.")
+        if p.predicted_step_ns is None:
+            raise UsageError(f"What {name} saves the recorded steps do not show: there is nothing to predict.")
         effect = effect_in(t, findings.get(p.rule), p)
         title = name if effect is not None else f"{name} (bounded by what its cause takes: no replay shows it)"
         yield _Step(title, partial(after_prescription, t, prescription=p, effect=effect))

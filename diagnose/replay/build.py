@@ -11,12 +11,23 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.intervals import distinct
 from diagnose.replay.graph import Edge, Graph, usual_delay
 from diagnose.replay.host_events import AWAITED, MARK, Points, find_points, handoffs
-from diagnose.replay.waits import LATE_NS, MARGIN_NS, awaited, inferred_events, recorded_events, room_given
+from diagnose.replay.waits import (
+    LATE_NS,
+    MARGIN_NS,
+    awaited,
+    collective_inputs,
+    inferred_events,
+    recorded_events,
+    room_given,
+)
 from diagnose.tables import Tables
 from diagnose.tables.device import Tasks
 from diagnose.tables.launch_latency import MIN_LATENCY_NS
 
 __all__ = ["build", "graph_of"]
+
+MIN_KNOWN = 5  # delays of a kind that tell the usual one
+STREAM_NS = 1_500.0  # between two queued tasks on data-centre GPUs
 
 Columns = tuple[Rows, Rows, npt.NDArray[np.int8]]
 
@@ -115,6 +126,7 @@ def _edges(t: Tables, points: Points) -> Columns:
     allowed = np.full(len(tasks.row), t.steps.window[0])
     allowed[behind] = tasks.end[ahead[behind]]
     allowed[launched] = np.maximum(allowed[launched], points.time[launch])
+    reads = collective_inputs(t)
     late = np.flatnonzero(tasks.start - allowed > LATE_NS)
     late = late[~np.isin(late, recorded[1])]
     inferred = inferred_events(t, late, allowed)
@@ -126,6 +138,7 @@ def _edges(t: Tables, points: Points) -> Columns:
         (launch + 1, launched + first, Edge.LAUNCH),
         (np.array(waited, np.intp) + first, np.array(ended, np.intp) + 1, Edge.WAIT),
         (np.array(recorded[0], np.intp) + first, np.array(recorded[1], np.intp) + first, Edge.EVENT),
+        (reads[0] + first, reads[1] + first, Edge.EVENT),
         (inferred[0] + first, inferred[1] + first, Edge.INFERRED),
         (given_room[0] + first, given_room[1] + first, Edge.ROOM),
     ]
@@ -187,7 +200,8 @@ def _delays(
     """Return the delay of each edge and whether it binds.
 
     What the node started after last is what it waited for: that edge keeps the measured delay. On the others as much
-    time may have passed as is usual for their kind, never more than was measured. A launch needs its latency, which is
+    time may have passed as is usual for their kind, never more than was measured, and on a stream that binds too seldom
+    to know what is usual at most what is usual elsewhere. A launch needs its latency, which is
     no waiting where it is long: other launches are in flight meanwhile.
     """
     needed = np.where(kind == Edge.LAUNCH, launch_latency if launch_latency > MIN_LATENCY_NS else 0, 0)
@@ -196,5 +210,8 @@ def _delays(
     binding[order[np.append(True, dst[order][1:] != dst[order][:-1])[: len(order)]]] = True
     usual = np.zeros(len(Edge))
     for each in distinct(kind).tolist():
-        usual[each] = usual_delay(slack[binding & (kind == each)])
+        known = slack[binding & (kind == each)]
+        usual[each] = usual_delay(known)
+        if each == Edge.STREAM and len(known) < MIN_KNOWN:  # hardly any task followed another one at once
+            usual[each] = min(usual[each], STREAM_NS)
     return np.where(binding, slack, np.minimum(slack, np.maximum(usual[kind], 0))), binding

@@ -16,7 +16,7 @@ from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.transforms import drop_waits, scale_host, shorten_calls, shorten_pauses, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.host_work import host_work
-from diagnose.tables.syncs import RETURN_NS, blocking_calls
+from diagnose.tables.syncs import RETURN_NS, blocking_calls, waits_for_host_copies
 
 __all__ = ["remove_cause", "syncs_before"]
 
@@ -47,7 +47,8 @@ def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> 
 def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
     """Return the blocking calls that end in a piece or shortly before one, and others of the same names.
 
-    A call of the same kind takes the host's lead also where the device idles only later.
+    A call of the same kind takes the host's lead also where the device idles only later. Waits for copies from the host
+    are of a kind of their own, whatever the call's name is.
     """
     calls = blocking_calls(t)
     ended = t.trace.events.end[calls]
@@ -57,7 +58,9 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
     following = np.minimum(at, len(pieces.start) - 1)
     mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= RETURN_NS)
     names = t.trace.events.name[calls]
-    found: npt.NDArray[np.intp] = calls[np.isin(names, names[mine])]
+    for_copies = waits_for_host_copies(t, calls)
+    same = np.isin(names, names[mine]) & (for_copies == (2 * int(for_copies[mine].sum()) >= max(int(mine.sum()), 1)))
+    found: npt.NDArray[np.intp] = calls[same]
     return found
 
 

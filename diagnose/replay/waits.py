@@ -18,7 +18,15 @@ from diagnose.replay.host_events import AWAITED, Points
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
 
-__all__ = ["LATE_NS", "MARGIN_NS", "awaited", "inferred_events", "recorded_events", "room_given"]
+__all__ = [
+    "LATE_NS",
+    "MARGIN_NS",
+    "awaited",
+    "collective_inputs",
+    "inferred_events",
+    "recorded_events",
+    "room_given",
+]
 
 Pairs = tuple[list[int], list[int]]
 
@@ -115,6 +123,27 @@ def recorded_events(t: Tables) -> Pairs:
             sources.append(max(before, key=lambda s: int(lanes.end[s])))
             targets.append(target)
     return sources, targets
+
+
+def collective_inputs(t: Tables) -> tuple[Rows, Rows]:
+    """Return (task, collective): a collective reads what was queued before it, so it follows the last such task.
+
+    Process groups let their stream wait for the current one before each collective, by an event that few files record.
+    Where some collective began before that task had ended, the program arranges its streams otherwise, and none is
+    returned.
+    """
+    tasks = t.tasks
+    queued = np.where(tasks.launch >= 0, t.trace.events.start[tasks.launch], QUEUED_BEFORE)
+    computing = np.flatnonzero(~tasks.is_collective & ~tasks.is_copy & (tasks.launch >= 0))
+    computing = computing[np.argsort(queued[computing], kind="stable")]
+    mine = np.flatnonzero(tasks.is_collective & (tasks.launch >= 0))
+    at = np.searchsorted(queued[computing], queued[mine]) - 1
+    mine, source = mine[at >= 0], computing[at[at >= 0]]
+    apart = tasks.stream[source] != tasks.stream[mine]
+    mine, source = mine[apart], source[apart]
+    if not (tasks.end[source] <= tasks.start[mine] + MARGIN_NS).all():
+        return mine[:0], mine[:0]
+    return source, mine
 
 
 def inferred_events(t: Tables, late: Rows, allowed: Ints) -> tuple[Rows, Rows]:

@@ -10,7 +10,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
 from diagnose.tables import Tables
-from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD
+from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD, OPTIMIZER_STEP
 from diagnose.tables.steps import COLD_CALL_NS
 
 __all__ = ["COMPILE", "allocations", "code_loads", "compile_frames", "recurs"]
@@ -28,6 +28,7 @@ COMPILE = re.compile(
 SETUP_NS = 50_000  # many of these calls are queries that return in a few µs when there is nothing to load
 # A slow call counts as part of every step when it shows in at least this share of them.
 MIN_STEP_SHARE = 0.5
+MIN_UPDATES = 3  # of the optimizer, that stand in for step marks: of two the first may be the cold one
 
 
 def allocations(t: Tables) -> Rows:
@@ -52,8 +53,17 @@ def compile_frames(t: Tables) -> Rows:
 
 
 def recurs(t: Tables, rows: Rows) -> bool:
-    """Return whether the given calls show in enough of the steps to be part of every step."""
-    if not t.steps.marked or t.steps.num < 2:
+    """Return whether the given calls show in enough of the steps to be part of every step.
+
+    Where steps are not marked, the optimizer's steps part them.
+    """
+    if not t.steps.marked:
+        updates = t.in_window(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
+        num = len(updates)
+        ends = np.sort(t.trace.events.end[updates])
+        step = np.searchsorted(ends, t.trace.events.start[rows], side="right")
+        return num >= MIN_UPDATES and len(distinct(step[step < num])) >= MIN_STEP_SHARE * num
+    if t.steps.num < 2:
         return False
     step = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right")
     inside = step[(step > 0) & (t.trace.events.start[rows] < t.steps.end[-1])]

@@ -17,16 +17,18 @@ __all__ = [
     "collectives_of_calls",
     "exposed_broadcasts",
     "exposed_small",
+    "host_calls_of",
     "small_collectives",
 ]
 
-MIN_COLLECTIVES_PER_STEP = 30  # collectives a step beyond which their number itself costs
+MIN_COLLECTIVES_PER_STEP = 10  # collectives a step beyond which their number itself costs; buckets are 1 to 5
 SMALL_NS = 100_000
 
 MIN_TIME_SHARE = 0.5  # of a kind's time inside barriers, from which on its collectives count as parts of them
 
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward")
 _HOST_COLLECTIVE = re.compile(r"^gloo:")
+_CALL = re.compile(r"^c10d::|^record_param_comms|^nccl:")
 _BROADCAST = re.compile(r"broadcast", re.IGNORECASE)
 
 
@@ -67,6 +69,16 @@ def exposed_small(t: Tables) -> Intervals:
         return EMPTY
     alone = intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
     return subtract(alone, exposed_broadcasts(t))
+
+
+def host_calls_of(t: Tables, tasks: Rows) -> Intervals:
+    """Return when the host called the collectives that are given as rows of Tasks: operators of process groups."""
+    events = t.trace.events
+    calls = t.calls(_CALL, Kind.OP, Kind.ANNOTATION)
+    launched = t.tasks.launch[tasks]
+    begun = np.sort(events.start[launched[launched >= 0]])
+    holds = np.searchsorted(begun, events.end[calls]) > np.searchsorted(begun, events.start[calls])
+    return union((events.start[calls[holds]], events.end[calls[holds]]))
 
 
 def collectives_of_calls(t: Tables) -> Rows:

@@ -19,7 +19,7 @@ from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.launch_latency import MIN_LATENCY_NS
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["host_work", "is_paced_by_workers", "waits_for_workers"]
+__all__ = ["MAX_FETCH_NS", "host_work", "is_paced_by_workers", "loads_in_process", "waits_for_workers"]
 
 _LOADING_RULE = "data-stall"
 MAX_FETCH_NS = 200_000  # of a batch that workers have ready: 0.05 to 0.2 ms on the training thread
@@ -43,21 +43,26 @@ def waits_for_workers(t: Tables, without: str) -> bool:
         return False
     pieces = t.causes.of(_LOADING_RULE)
     idle = int((t.causes.end - t.causes.start)[pieces].sum())
+    return idle > MIN_WAITING * (t.steps.window[1] - t.steps.window[0]) and not loads_in_process(t)
+
+
+def loads_in_process(t: Tables) -> bool:
+    """Return whether the training process itself loads batches, as the loader's name has it."""
     rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
-    in_process = any("SingleProcess" in t.trace.names[name] for name in distinct(t.trace.events.name[rows]).tolist())
-    return idle > MIN_WAITING * (t.steps.window[1] - t.steps.window[0]) and not in_process
+    return any("SingleProcess" in t.trace.names[name] for name in distinct(t.trace.events.name[rows]).tolist())
 
 
 def is_paced_by_workers(t: Tables, without: str) -> bool:
     """Return whether steps come as often as workers load batches, also without a rule's cause.
 
-    They do where the device idles for batches in several steps: what makes a step shorter makes the next wait longer.
-    A wait in one step may be for workers that had just been started.
+    They do where the device idles for several batches: what makes a step shorter makes the next wait longer. A wait for
+    one batch may be for workers that had just been started.
     """
     if not waits_for_workers(t, without):
         return False
-    step = np.searchsorted(t.steps.start, t.causes.start[t.causes.of(_LOADING_RULE)], side="right")
-    return len(distinct(step)) > 1
+    fetches = np.sort(t.trace.events.start[t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)])
+    fetch = np.searchsorted(fetches, t.causes.start[t.causes.of(_LOADING_RULE)], side="right")
+    return len(distinct(fetch)) > 1
 
 
 def _allocating(t: Tables, _pieces: Intervals) -> Intervals:

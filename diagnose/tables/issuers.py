@@ -30,6 +30,7 @@ MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 _MODULE = re.compile(r"^nn\.Module: |torch/nn/modules/module\.py")
 _BACKWARD = re.compile(r"torch/autograd/.*: (backward|grad|_engine_run_backward)$")
+_OPTIMIZER = re.compile(r"(^|/)torch/optim/")
 _LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
 READ = "aten::item"
 ENGINE = "autograd::engine::"
@@ -151,10 +152,11 @@ def _all_called(t: Tables) -> Rows:
 def _owner(frames: list[str]) -> _Owner | None:
     """Return the user's function that calls an operator, and whether a module calls that; innermost frame first.
 
-    None where one of torch's own modules stands between, or a backward pass: that is no call of the function's own.
+    None where one of torch's own modules stands between, a backward pass or an optimizer of torch's: these are no calls
+    of the function's own, and a loop in them is not the user's to change.
     """
     for at, frame in enumerate(frames):
-        if _MODULE.search(frame) or _BACKWARD.search(frame):
+        if any(kind.search(frame) for kind in (_MODULE, _BACKWARD, _OPTIMIZER)):
             return None
         match = _FRAME.match(frame)
         if match and not _LIBRARY.search(match["file"]):

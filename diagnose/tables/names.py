@@ -27,6 +27,7 @@ __all__ = [
     "OPTIMIZER_STEP",
     "REDUCTION",
     "STEP_MARK",
+    "ZERO_GRAD",
     "Pattern",
     "matching",
     "rows_of",
@@ -41,6 +42,7 @@ LOADER_NEXT = re.compile(
     r"^enumerate\(DataLoader\)#.*__next__|DataPipe.*__next__|^dataloader_iter|_BaseDataLoaderIter\.__next__"
 )
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
 REDUCTION = re.compile(r"all_?reduce", re.IGNORECASE)
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function: ")
 

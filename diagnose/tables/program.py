@@ -59,6 +59,7 @@ _SDPA = re.compile(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)
 _BACKEND = re.compile(
     r"^aten::_(?:scaled_dot_product_)?(?P<name>flash|efficient|cudnn)_attention|_attention_(?P<math>math)\b"
 )
+_CLIPPING = re.compile(r"clip_grad_norm|clip_grads_with_norm|^aten::_foreach_norm$")
 _SERVER = re.compile(r"(?:^|/)(?P<name>vllm|sglang)/(?:srt/)?(?:v1|worker|engine|executor|managers|model_executor)/")
 
 
@@ -83,6 +84,8 @@ class Program:
     has_loader: bool | None = None  # a DataLoader of torch's hands out batches
     has_collectives: bool = False
     server: Server = ""  # the library whose options decide how the model runs
+    has_cross_entropy: bool = False
+    clips: bool = False  # gradients, by their norm
 
 
 UNKNOWN = Program()
@@ -114,6 +117,8 @@ def program_of(t: Tables) -> Program:
         has_loader=_has_loader(traces, names, info),
         has_collectives=bool(t.device_id >= 0 and t.tasks.is_collective.any()),
         server=_server(names),
+        has_cross_entropy="aten::cross_entropy_loss" in names,
+        clips=any(map(_CLIPPING.search, names)),
     )
 
 

@@ -29,6 +29,7 @@ class Skew:
     num_collectives: int  # a step
     waits_ns: Floats  # exposed waiting for other ranks, per step
     last: Floats  # of the others' waiting, the share in which this rank was the one that came last
+    waiting: tuple[Intervals, ...]  # when each rank waits, hidden or not
 
     @property
     def lost_ns(self) -> float:
@@ -53,13 +54,13 @@ def skew_of(ranks: Sequence[Tables]) -> Skew | None:
         return None
     length = np.array([end - start for _, start, end in each])
     shortest = length.min(axis=0)
-    waits = np.zeros(len(ranks))
+    waits, waiting = np.zeros(len(ranks)), []
     for i, (t, (_, start, _)) in enumerate(zip(ranks, each, strict=True)):
-        wait = length[i] - shortest
-        waits[i] = _exposed(t, start, start + wait) / t.steps.num
+        waiting.append(union((start, start + length[i] - shortest)))
+        waits[i] = _exposed(t, waiting[-1]) / t.steps.num
     others = (length - shortest).sum(axis=0).astype(np.float64)
     last = np.bincount(length.argmin(axis=0), others, minlength=len(ranks)) / max(others.sum(), 1.0)
-    return Skew(len(each[0][0]) // max(ranks[0].steps.num, 1), waits, last)
+    return Skew(len(each[0][0]) // max(ranks[0].steps.num, 1), waits, last, tuple(waiting))
 
 
 def _collectives(t: Tables) -> tuple[list[str], Ints, Ints]:
@@ -73,8 +74,7 @@ def _collectives(t: Tables) -> tuple[list[str], Ints, Ints]:
     return [t.name(row) for row in rows.tolist()], events.start[rows], events.end[rows]
 
 
-def _exposed(t: Tables, start: Ints, end: Ints) -> int:
-    waits = union((start, end))
+def _exposed(t: Tables, waits: Intervals) -> int:
     if t.device_id < 0:
         return int((waits.end - waits.start).sum())
     exposed: Intervals = intersect(waits, t.occupancy.exposed_communication)

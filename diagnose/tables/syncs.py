@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
-from diagnose.model.arrays import Rows
+from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import Intervals, distinct, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BLOCKING, rows_of
 
-__all__ = ["RETURN_NS", "blocking_calls"]
+__all__ = ["RETURN_NS", "blocking_calls", "operators_around", "waits_for_host_copies"]
 
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 
 # A copy call that is still running this long after its copy began waits for it: a call that queues one returns first.
 _MARGIN_NS = 2_000
+_FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 
 
 @shared_table
@@ -28,3 +31,29 @@ def blocking_calls(t: Tables) -> Rows:
     waited = events.end[call] >= events.end[copies] - _MARGIN_NS
     waited &= np.isin(events.thread[call], t.threads)
     return distinct(t.calls(BLOCKING), call[waited]).astype(np.intp)
+
+
+def waits_for_host_copies(t: Tables, calls: Rows) -> Mask:
+    """Return which blocking calls wait for a copy from the host that the same operator made."""
+    events, tasks = t.trace.events, t.tasks
+    copies = tasks.launch[t.tasks_matching(_FROM_HOST) & (tasks.launch >= 0)]
+    begun = np.sort(events.start[copies])
+    innermost = [_operators(t, row)[-1:] or [row] for row in calls.tolist()]
+    start: Ints = np.array([events.start[rows[0]] for rows in innermost], np.int64)
+    found: Mask = np.searchsorted(begun, start) < np.searchsorted(begun, events.end[calls])
+    return found
+
+
+def operators_around(t: Tables, calls: Rows) -> Intervals:
+    """Return the outermost operators that make the blocking calls, such as ``aten::item``; the calls without one."""
+    events = t.trace.events
+    outer = np.array([(_operators(t, row) or [row])[0] for row in calls.tolist()], np.intp)
+    return union((events.start[outer], events.end[outer]))
+
+
+def _operators(t: Tables, call: int) -> list[int]:
+    """Return torch's own operators around a call, outermost first; other names may be a whole step's."""
+    events = t.trace.events
+    layers = t.work_layers.get(int(events.thread[call]))
+    around = layers.at(int(events.start[call])) if layers else []
+    return [row for row in around if events.kind[row] == Kind.OP and t.name(row).startswith("aten::")]

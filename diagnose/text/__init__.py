@@ -1,1 +1,1 @@
-"""Text of users, traces and files, made fit to be shown: control characters visible, credentials masked; and progress."""
+"""Text of users, traces and files, fit to be shown: control characters visible, credentials masked; and progress."""

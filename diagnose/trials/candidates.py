@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.changes import CHANGES, by_hand, patch_of
+from diagnose.changes import CHANGES, by_hand, edits_script, patch_of, proof_of
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.forecast import remaining_ratio
@@ -26,14 +26,16 @@ class Candidate:
     refusal: str = ""  # why it is not even tried
 
 
-def candidates(diagnosis: Diagnosis, asked: Sequence[str]) -> tuple[Candidate, ...]:
-    """Return what to run: the ids asked for, or without any every prescription that can be applied from outside.
+def candidates(diagnosis: Diagnosis, asked: Sequence[str], *, edits: bool = False) -> tuple[Candidate, ...]:
+    """Return what to run: the ids asked for, or without any every prescription that a trial can make.
 
-    What is predicted to save most comes first, so that a short budget is spent on it; then the rest.
+    With ``edits`` those count too that are made in the text of the script. What is only also possible runs where it is
+    asked for. What is predicted to save most comes first, so that a short budget is spent on it; then the rest.
     """
     prescribed = {p.id: p for p in diagnosis.prescriptions}
     has_gpu = diagnosis.queue is not None
-    wanted = asked or [name for name in prescribed if patch_of(name) is not None and (has_gpu or not _needs_gpu(name))]
+    made = [name for name in prescribed if patch_of(name) is not None or (edits and edits_script(name))]
+    wanted = asked or [name for name in made if has_gpu or not _needs_gpu(name)]
     found = (_candidate(name, prescribed.get(name), diagnosis) for name in dict.fromkeys(wanted))
     known = [c if has_gpu or not _needs_gpu(c.id) else replace(c, refusal=NO_GPU) for c in found]
     return tuple(sorted(known, key=lambda c: 1.0 if c.predicted_ratio is None else c.predicted_ratio))
@@ -48,18 +50,21 @@ def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
     """
     for name in asked:
         patch = patch_of(name)
-        if patch is None and name in CHANGES:
-            raise UsageError(f"{name} cannot be applied from outside: {by_hand(name)}. Make the change by hand.")
-        if patch is None:
-            known = ", ".join(one for one in CHANGES if patch_of(one) is not None)
+        if name not in CHANGES:
+            known = ", ".join(one for one in CHANGES if proof_of(one) != "by hand")
             raise UsageError(f"There is no change {name} that can be applied; there are {known}.")
-        if patch.environment and not own_process:
+        if proof_of(name) == "by hand":
+            raise UsageError(f"{name} cannot be applied from outside: {by_hand(name)}. Make the change by hand.")
+        if patch is None and not own_process:
+            raise UsageError(f"{name} is made in the text of a script; run the script with diagnose prove.")
+        if patch is not None and patch.environment and not own_process:
             raise UsageError(f"{name} {_AT_START}; run the script with diagnose prove.")
 
 
-def not_run(diagnosis: Diagnosis) -> tuple[str, ...]:
+def not_run(diagnosis: Diagnosis, *, edits: bool = False) -> tuple[str, ...]:
     """Return a sentence for each prescription that cannot be run."""
-    return tuple(f"{p.id} was not run: {by_hand(p.id)}." for p in diagnosis.prescriptions if patch_of(p.id) is None)
+    left = [p.id for p in diagnosis.prescriptions if patch_of(p.id) is None and not (edits and edits_script(p.id))]
+    return tuple(f"{name} was not run: {by_hand(name)}." for name in left)
 
 
 def _needs_gpu(name: str) -> bool:

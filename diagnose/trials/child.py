@@ -23,6 +23,7 @@ from diagnose.capture.steps.listener import Listener
 from diagnose.changes import patch_of
 from diagnose.changes.common.patching import CannotApply, Log, Undo
 from diagnose.errors import DiagnoseError
+from diagnose.trials.edited_script import edited
 from diagnose.trials.sentences import error_text
 from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialRequest, TrialResult
 from diagnose.trials.timing import StepTimer
@@ -40,7 +41,8 @@ def main() -> NoReturn:
     log = Log()
     undo = _patch(order, log)
     try:
-        run = _trace(order, script, module=module) if order.capture else _measure(order, script, module=module)
+        with edited(script, order.ids, order.arguments, log, module=module):
+            run = _trace(order, script, module=module) if order.capture else _measure(order, script, module=module)
     except DiagnoseError as error:
         run = TrialResult(failure=str(error), exit_code=error.exit_code)
     finally:
@@ -66,8 +68,12 @@ def _patch(order: TrialRequest, log: Log) -> list[Undo]:
     for name in order.ids:
         patch = patch_of(name)
         for variable, value in patch.environment.items() if patch is not None else ():
-            os.environ[variable] = value
-            log.did(f"{variable}={value}")
+            if value is None:
+                os.environ.pop(variable, None)
+                log.did(f"{variable} is not set")
+            else:
+                os.environ[variable] = value
+                log.did(f"{variable}={value}")
     when_imported("torch", install)
     return undo
 

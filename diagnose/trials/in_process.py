@@ -44,6 +44,7 @@ class InProcess:
     warm_up: int = 10
     timed: int = 30
     error: BaseException | None = None
+    edits: bool = False  # a step function has no text to change
     first_losses: set[float] = field(default_factory=set)  # of the unchanged runs: one, if they start alike
 
     def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:

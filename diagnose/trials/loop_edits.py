@@ -1,15 +1,25 @@
-"""Edits of the training loop in a syntax tree: autocast around the forward, values that are read later."""
+"""Edits of the training loop in a syntax tree: autocast around the forward, values read later, other constructors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import libcst as cst
 from libcst import matchers as m
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-__all__ = ["imports_torch", "with_autocast", "with_kept_values", "with_threads"]
+__all__ = [
+    "imports_torch",
+    "with_autocast",
+    "with_background_saver",
+    "with_eight_bit_adamw",
+    "with_fused_adamw",
+    "with_kept_values",
+    "with_sharded_stream",
+    "with_threads",
+    "with_zero_optimizer",
+]
 
 _ITEM = m.Call(func=m.Attribute(attr=m.Name("item")), args=[])
 _BACKWARD = m.SimpleStatementLine(body=[m.Expr(m.Call(func=m.Attribute(attr=m.Name("backward"))))])
@@ -174,35 +184,129 @@ class _Kept(cst.CSTTransformer):
 
 def with_threads(tree: cst.Module, threads: int) -> tuple[cst.Module, str]:
     """Wrap the dataset of every DataLoader that the script makes, so that threads load its samples."""
-    if "ConcurrentSamples" in tree.code:
-        return tree, "the script uses ConcurrentSamples itself"
-    editor = _Threads(threads)
+    return _with_dataset(tree, "ConcurrentSamples", f", threads={threads}")
+
+
+def with_sharded_stream(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
+    """Wrap the dataset of every DataLoader that the script makes, so that its workers share the stream out."""
+    return _with_dataset(tree, "ShardedStream", "")
+
+
+def _with_dataset(tree: cst.Module, wrapper: str, others: str) -> tuple[cst.Module, str]:
+    if wrapper in tree.code:
+        return tree, f"the script uses {wrapper} itself"
+    return _with_calls(tree, ("DataLoader",), lambda call: _wrapped_dataset(call, wrapper, others), "with a dataset")
+
+
+def _wrapped_dataset(call: cst.Call, wrapper: str, others: str) -> cst.Call | str:
+    args = list(call.args)
+    at = next((i for i, arg in enumerate(args) if arg.keyword and arg.keyword.value == "dataset"), 0)
+    if not args or args[at].star or (at == 0 and args[0].keyword and args[0].keyword.value != "dataset"):
+        return ""
+    wrapped = cst.parse_expression(f"{wrapper}(dataset{others})")
+    assert isinstance(wrapped, cst.Call), "as written above"
+    first = wrapped.args[0].with_changes(value=args[at].value)
+    args[at] = args[at].with_changes(value=wrapped.with_changes(args=[first, *wrapped.args[1:]]))
+    return call.with_changes(args=args)
+
+
+OPTIMIZERS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
+OF_ADAMW = frozenset({"lr", "betas", "eps", "weight_decay"})
+
+
+def with_fused_adamw(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
+    """Make `FusedAdamW` in the place of AdamW, and leave clipping to its author."""
+    return _with_calls(tree, ("AdamW",), lambda call: _renamed(call, "FusedAdamW", OF_ADAMW | {"maximize"}))
+
+
+def with_eight_bit_adamw(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
+    """Make AdamW of all parameters of a model as `eight_bit_adamw` of that model."""
+    return _with_calls(tree, ("AdamW",), _of_a_model)
+
+
+def with_zero_optimizer(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
+    """Make every optimizer of torch's by `zero_optimizer`, with its class as the first argument."""
+
+    def change(call: cst.Call) -> cst.Call:
+        first = cst.Arg(call.func, comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+        return call.with_changes(func=cst.Name("zero_optimizer"), args=[first, *call.args])
+
+    return _with_calls(tree, OPTIMIZERS, change)
+
+
+def _renamed(call: cst.Call, name: str, takes: frozenset[str]) -> cst.Call | str:
+    unknown = [arg.keyword.value for arg in call.args if arg.keyword and arg.keyword.value not in {*takes, "params"}]
+    if unknown:
+        return f"{name} does not take {unknown[0]}"
+    if any(arg.star for arg in call.args):
+        return "its arguments stand in a list that is not known"
+    return call.with_changes(func=cst.Name(name))
+
+
+def _of_a_model(call: cst.Call) -> cst.Call | str:
+    first = call.args[0].value if call.args and not call.args[0].keyword else None
+    if first is None or not m.matches(first, m.Call(func=m.Attribute(attr=m.Name("parameters")), args=[])):
+        return "the optimizer is not made of all parameters of one model"
+    assert isinstance(first, cst.Call), "as matched"
+    assert isinstance(first.func, cst.Attribute), "as matched"
+    model = call.args[0].with_changes(value=first.func.value)
+    return _renamed(call.with_changes(args=[model, *call.args[1:]]), "eight_bit_adamw", OF_ADAMW)
+
+
+def with_background_saver(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
+    """Let every `torch.save` be a `BackgroundSaver`'s, which the end of the program waits for."""
+    if "BackgroundSaver" in tree.code:
+        return tree, "the script uses BackgroundSaver itself"
+    torch_save = m.Attribute(value=m.Name("torch"), attr=m.Name("save"))
+
+    def change(call: cst.Call) -> cst.Call | str:
+        if not m.matches(call.func, torch_save):
+            return ""
+        if len(call.args) != 2 or any(arg.keyword or arg.star for arg in call.args):
+            return "its torch.save has options, or its arguments have names"
+        return call.with_changes(func=cst.parse_expression("_saver.save"))
+
+    changed, why = _with_calls(tree, ("save",), change)
+    if why:
+        return tree, why
+    made = cst.parse_module("_saver = BackgroundSaver()\natexit.register(_saver.close)\n").body
+    imports = [i for i, line in enumerate(changed.body) if m.matches(line, m.SimpleStatementLine(body=[_IMPORT]))]
+    at = imports[-1] + 1 if imports else int(changed.get_docstring() is not None)
+    needed = cst.parse_statement("import atexit")
+    return changed.with_changes(body=[*changed.body[:at], needed, *made, *changed.body[at:]]), ""
+
+
+_IMPORT = m.Import() | m.ImportFrom()
+
+
+def _with_calls(
+    tree: cst.Module, names: Sequence[str], change: Callable[[cst.Call], cst.Call | str], how: str = "itself"
+) -> tuple[cst.Module, str]:
+    """Replace the calls of these names; ``change`` returns the new call, or why not ("" for one that is not meant)."""
+    editor = _Calls(frozenset(names), change)
     changed = tree.visit(editor)
-    if not editor.count:
-        return tree, "the script calls no DataLoader with a dataset itself"
-    return changed, ""
+    if editor.count and not editor.why:
+        return changed, ""
+    called = " or ".join(names[:3])
+    return tree, editor.why or f"the script calls no {called} {how}{' itself' if how != 'itself' else ''}"
 
 
-class _Threads(cst.CSTTransformer):
-    def __init__(self, threads: int) -> None:
+class _Calls(cst.CSTTransformer):
+    def __init__(self, names: frozenset[str], change: Callable[[cst.Call], cst.Call | str]) -> None:
         super().__init__()
-        self.threads, self.count = threads, 0
+        self.names, self.change = names, change
+        self.count, self.why = 0, ""
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         del original_node
-        name = m.Name("DataLoader")
-        if not m.matches(updated_node, m.Call(func=name | m.Attribute(attr=name))):
-            return updated_node
-        args = list(updated_node.args)
-        at = next((i for i, arg in enumerate(args) if arg.keyword and arg.keyword.value == "dataset"), 0)
-        if not args or args[at].star or (at == 0 and args[0].keyword and args[0].keyword.value != "dataset"):
+        func = updated_node.func
+        name = func.attr.value if isinstance(func, cst.Attribute) else func.value if isinstance(func, cst.Name) else ""
+        changed = self.change(updated_node) if name in self.names else ""
+        if isinstance(changed, str):
+            self.why = self.why or changed
             return updated_node
         self.count += 1
-        wrapped = cst.parse_expression(f"ConcurrentSamples(dataset, threads={self.threads})")
-        assert isinstance(wrapped, cst.Call), "as written above"
-        first = wrapped.args[0].with_changes(value=args[at].value)
-        args[at] = args[at].with_changes(value=wrapped.with_changes(args=[first, *wrapped.args[1:]]))
-        return updated_node.with_changes(args=args)
+        return changed
 
 
 def imports_torch(tree: cst.Module) -> bool:

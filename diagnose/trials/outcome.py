@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from diagnose.model.diagnosis import Diagnosis, Facts
 from diagnose.model.events import Note
 from diagnose.trials.candidates import candidates, not_run
 from diagnose.trials.prove import ProveResult, Runs, prove
 
-__all__ = ["arguments_of", "proven", "with_trials"]
+__all__ = ["arguments_for_edits", "arguments_of", "proven", "with_trials"]
 
 NOTHING = "No prescription of this diagnosis can be applied from outside, so nothing was run."
 
@@ -23,17 +24,36 @@ def proven(
     Raises:
         CaptureError: what is unchanged could not be measured.
     """
-    chosen = candidates(diagnosis, asked)
+    chosen = candidates(diagnosis, asked, edits=runs.edits)
     known = diagnosis.source.unprofiled_step_ns
     return prove(runs, chosen, budget_s, say, known) if chosen else ProveResult(notes=[NOTHING])
 
 
-def with_trials(diagnosis: Diagnosis, result: ProveResult) -> Diagnosis:
+def with_trials(diagnosis: Diagnosis, result: ProveResult, *, edits: bool = False) -> Diagnosis:
     """Return the diagnosis with the trials, and with a note for what was not run."""
-    notes = [*result.notes, *not_run(diagnosis)]
+    notes = [*result.notes, *not_run(diagnosis, edits=edits)]
     return replace(diagnosis, trials=tuple(result.trials), trust=(*diagnosis.trust, *(Note(text) for text in notes)))
 
 
 def arguments_of(diagnosis: Diagnosis) -> dict[str, Facts]:
     """Return what the diagnosis wants its prescriptions applied with, by id."""
-    return {p.id: p.arguments for p in diagnosis.prescriptions if p.arguments}
+    return {p.id: p.arguments for p in (*diagnosis.also_possible, *diagnosis.prescriptions) if p.arguments}
+
+
+def arguments_for_edits(diagnosis: Diagnosis, script: Path) -> dict[str, Facts]:
+    """Return the same for changes of the script's text: with the type of its device and the lines of their findings."""
+    device = "cuda" if diagnosis.queue else "cpu"
+    prescribed = (*diagnosis.also_possible, *diagnosis.prescriptions)
+    return {p.id: {**p.arguments, "device": device, "lines": _lines(diagnosis, p.rule, script)} for p in prescribed}
+
+
+def _lines(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
+    """Return the lines of the script that the rule's finding names, and those of its examples."""
+    found = [f for f in (diagnosis.findings) if f.rule == rule]
+    places = [place for f in found for place in (*f.where, *(e.where for e in f.examples))]
+    return tuple(sorted({p.line for p in places if p.line and p.file and _is_end_of(Path(p.file), script.resolve())}))
+
+
+def _is_end_of(named: Path, path: Path) -> bool:
+    """Return whether a trace's name of a file, which is data and no pattern, can be that of ``path``."""
+    return path.parts[-len(named.parts) :] == named.parts

@@ -56,6 +56,7 @@ class Runs(Protocol):
 
     warm_up: int
     timed: int
+    edits: bool  # whether changes can be made in the text of what runs
 
     def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
         """Run the script with patches; a failure is a result too."""

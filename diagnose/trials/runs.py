@@ -81,6 +81,7 @@ class Runner:
     plan: CopyPlan | None = None
     say: Callable[[str], None] = lambda _text: None
     changed: str = ""
+    edits: bool = True  # whether changes can be made in the script's text
     _copy: WorkingCopy | None = None
     _surroundings: WorkingCopy | None = None
     _originals: Originals | None = None
@@ -241,10 +242,8 @@ class Runner:
 
     def _script(self) -> list[str]:
         """Return the words that start the script: of a file in the working folder its copy is run."""
-        words = _absolute(self.command)
-        if self._copy is None:
-            return words
-        return [_in_copy(word, self.command.cwd, self._copy.path) for word in words]
+        words, copy = _absolute(self.command), self._copy
+        return words if copy is None else [_in_copy(word, self.command.cwd, copy.path) for word in words]
 
     def _start(
         self, folder: Path, cwd: Path, log: IO[bytes], settings: Mapping[str, str]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnose.changes import CHANGES
+from diagnose.changes.common.call_edits import set_arguments
 from diagnose.changes.common.change import AddStatement, ByHand, EditLoop, SetArguments
 from diagnose.errors import UsageError
 from diagnose.model.files import write_file
@@ -21,7 +22,7 @@ from diagnose.model.files import write_file
 if TYPE_CHECKING:
     import libcst
 
-__all__ = ["Written", "write_patch"]
+__all__ = ["Written", "edited_source", "write_patch"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def write_patch(
         before = script.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{script} cannot be read as Python source ({error}); no patch can be made of it.") from error
-    after, done, left = _edited(before, script, wanted, arguments)
+    after, done, left = edited_source(before, str(script), wanted, arguments)
     name = _from_here(script)
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
@@ -62,13 +63,20 @@ def write_patch(
     return Written(diff, done, left)
 
 
-def _edited(
-    source: str, script: Path, wanted: Sequence[str], arguments: Mapping[str, Mapping[str, object]]
+def edited_source(
+    source: str, script: str, wanted: Sequence[str], arguments: Mapping[str, Mapping[str, object]]
 ) -> tuple[str, tuple[str, ...], dict[str, str]]:
+    """Return the source with these changes, the ids of those that were made, and by id why one was not.
+
+    Raises:
+        UsageError: libcst is not installed, or the source is no Python that it can parse.
+    """
     try:
         import libcst
     except ImportError as error:
-        raise UsageError("--write-patch needs the package libcst: pip install 'diagnose[patch]'.") from error
+        raise UsageError(
+            "Changes in a script's text need the package libcst: pip install 'diagnose[patch]'."
+        ) from error
     try:
         tree = libcst.parse_module(source)
     except libcst.ParserSyntaxError as error:
@@ -141,23 +149,24 @@ def _with_arguments(tree: libcst.Module, edit: SetArguments, asked: Mapping[str,
 
     class Editor(libcst.CSTTransformer):
         count = 0
-        spread = 0
+        why = ""
 
-        def leave_Call(self, _original: libcst.Call, updated_node: libcst.Call) -> libcst.Call:
+        def leave_Call(self, _original: libcst.Call, updated_node: libcst.Call) -> libcst.BaseExpression:
             if _called(updated_node) not in edit.of:
                 return updated_node
-            if any(arg.star == "**" for arg in updated_node.args):
-                self.spread += 1
+            text, why = set_arguments(tree.code_for_node(updated_node), values, spread=None)
+            if why:
+                self.why = why
                 return updated_node
             self.count += 1
-            return updated_node.with_changes(args=_given(updated_node, values))
+            return libcst.parse_expression(text, tree.config_for_parsing)
 
     editor = Editor()
     changed = tree.visit(editor)
     if editor.count:
         return changed, ""
-    if editor.spread:
-        return tree, f"its call of {edit.of[0]} takes its arguments from a mapping"
+    if editor.why:
+        return tree, f"its call of {edit.of[0]}: {editor.why}"
     return tree, f"the script calls no {' or '.join(edit.of[:3])} itself"
 
 
@@ -167,32 +176,6 @@ def _called(call: libcst.Call) -> str:
     if isinstance(call.func, libcst.Attribute):
         return call.func.attr.value
     return call.func.value if isinstance(call.func, libcst.Name) else ""
-
-
-def _given(call: libcst.Call, values: Mapping[str, object]) -> list[libcst.Arg]:
-    """Return the arguments of a call with these keywords set, in the style of the others."""
-    import libcst
-
-    args = list(call.args)
-    for name, value in values.items():
-        new = libcst.parse_expression(repr(value))
-        at = next((i for i, arg in enumerate(args) if arg.keyword and arg.keyword.value == name), None)
-        if at is not None:
-            args[at] = args[at].with_changes(value=new)
-            continue
-        equal = libcst.AssignEqual(libcst.SimpleWhitespace(""), libcst.SimpleWhitespace(""))
-        if not args:
-            args.append(libcst.Arg(new, libcst.Name(name), equal))
-            continue
-        last = args[-1]
-        own = isinstance(last.comma, libcst.Comma)  # a trailing comma: every argument has a line of its own
-        between = last.comma if own else libcst.Comma(whitespace_after=libcst.SimpleWhitespace(" "))
-        if own and len(args) > 1:
-            between = args[-2].comma
-        added = libcst.Arg(new, libcst.Name(name), equal, comma=last.comma if own else libcst.MaybeSentinel.DEFAULT)
-        args[-1] = last.with_changes(comma=between)
-        args.append(added)
-    return args
 
 
 def _from_here(script: Path) -> str:

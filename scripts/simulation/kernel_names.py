@@ -141,9 +141,14 @@ def convolution(gpu: Gpu, precision: Precision) -> str:
     """Return what the vendor's library calls its forward convolution."""
     if gpu.vendor == "amd":
         return "igemm_fprop_gtcx3_nhwc_bf16_bx0_ex1_bt256x128x32_wt32x32x8_ws2x1_wr2x2_ta1x4x1x8_1x8x1x32"
-    kind = {"half": "h16816", "tf32": "s1688", "single": "s161616"}[precision]
-    if gpu.capability[0] == 7:
-        kind = "h884" if precision == "half" else "simt"
+    if precision == "single":
+        return {
+            7: "volta_scudnn_128x64_relu_medium_nn_v1",
+            8: "cudnn_ampere_scudnn_128x64_relu_xregs_large_nn_v1",
+            9: "sm80_xmma_fprop_implicit_gemm_indexed_f32f32_f32f32_f32_nhwckrsc_nhwc_tilesize128x128x8_stage3"
+            "_warpsize2x2x1_g1_ffma_aligna4_alignc4_execute_kernel__5x_cudnn",
+        }[gpu.capability[0]]
+    kind = "s1688" if precision == "tf32" else "h884" if gpu.capability[0] == 7 else "h16816"
     types = "f16" if precision == "half" else "tf32"
     name = f"cutlass_tensorop_{kind}fprop_optimized_{types}_128x128_32x4_nhwc_align8"
     return f"void cutlass_cudnn_train::Kernel<{name}>(cutlass_tensorop::Params)"

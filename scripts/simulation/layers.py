@@ -164,7 +164,9 @@ class Shaper:
         batch, heads, length, width = shape
         dims = ((batch, heads, length, width),) * 3
         flops = 4.0 * batch * heads * length * length * width
-        peak = (self.gpu.half_tflops if self.precision == "half" else self.gpu.single_tflops) * 1e3
+        # In float32 a fused kernel computes each product as three in TF32, where there is TF32.
+        single = max(self.gpu.single_tflops, self.gpu.tf32_tflops / 3)
+        peak = (self.gpu.half_tflops if self.precision == "half" else single) * 1e3
         fused = FLOOR_NS * 2 + max(
             flops / (peak * self.machine.matmul_efficiency * 0.7),
             self._moved(4 * batch * heads * length * width * self.item),

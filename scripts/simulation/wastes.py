@@ -109,7 +109,7 @@ KINDS: dict[str, Kind] = {
     "no-graph": Kind(("launch-bound",), lambda w, _: w.graph, _spread(1, 1)),
     "float32-products": Kind(
         ("full-precision-matmul",),
-        lambda _, m: m.gpu.vendor == "nvidia" and m.gpu.tf32_tflops > 0,
+        lambda _, m: m.gpu.vendor == "nvidia" and m.gpu.tf32_tflops > m.gpu.single_tflops,
         _spread(1, 1),
     ),
     "written-attention": Kind(("unfused-attention", "unfused-elementwise"), _family("TransformerBlock"), _spread(1, 1)),

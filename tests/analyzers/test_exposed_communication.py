@@ -105,7 +105,7 @@ def test_an_exchange_is_also_known_by_the_operator_that_launched_it(recording):
     assert [p.id for p in r.prescribe("exposed-communication")] == ["overlap-exchange"]
 
 
-@pytest.mark.parametrize(("num", "length", "left"), [(31, 10, 0), (30, 10, 300), (31, 100, 3100)])
+@pytest.mark.parametrize(("num", "length", "left"), [(11, 10, 0), (10, 10, 100), (31, 100, 3100)])
 def test_many_small_collectives_have_a_rule_of_their_own(recording, num, length, left):
     r = recording()
     r.step(1, 0, 4000)

@@ -33,6 +33,15 @@ def test_compiling_in_fewer_steps_is_a_warm_up(recording):
     assert steps(recording, 4, {3}).booked() == {"launch-bound": 1_300_000, "warm-up": 300_000}
 
 
+@pytest.mark.parametrize(("compiled", "rule"), [({0, 1, 2, 3}, "recompilation"), ({0}, "warm-up")])
+def test_without_marks_the_optimizers_steps_part_the_recording(recording, compiled, rule):
+    r = steps(recording, 4, compiled)
+    r.rows = [row for row in r.rows if not row.name.startswith("ProfilerStep#")]
+    for i in range(4):
+        r.annotation("Optimizer.step#AdamW.step", 1000 * i + 900, 1000 * i + 1000)
+    assert r.booked()[rule] == 300_000 * len(compiled)
+
+
 def test_one_step_alone_cannot_show_that_it_recurs(recording):
     assert "recompilation" not in steps(recording, 1, {0}).booked()
 

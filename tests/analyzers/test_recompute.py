@@ -38,6 +38,18 @@ def test_in_both_kinds_of_checkpoint(recording, parent):
     assert training(recording, parent=parent).find("recompute").count == 3
 
 
+def test_nodes_that_touch_are_told_apart(recording):
+    # In whole µs one node begins as another ends: the gradients between two second forwards are no part of either.
+    r = training(recording)
+    r.op(EVALUATE + "AddmmBackward0", 200, 300)
+    r.op("aten::mm", 210, 220)
+    r.kernel("gemm_nt", 1000, 1400, launched=(212, 215))
+    r.op(EVALUATE + "GeluBackward0", 300, 400)
+    r.op("aten::gelu", 310, 320)
+    r.kernel("gelu", 1400, 1500, launched=(312, 315))
+    assert r.find("recompute").count == 4
+
+
 @pytest.mark.parametrize("change", [{"checkpointed": False}, {"took": 45}])
 def test_what_is_no_second_forward(recording, change):
     assert training(recording, **change).find("recompute") is None

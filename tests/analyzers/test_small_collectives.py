@@ -1,4 +1,4 @@
-"""small-collectives: more than 30 a step of under 100 µs, with nothing beside them."""
+"""small-collectives: more than 10 a step of under 100 µs, with nothing beside them."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_forty_of_twenty_microseconds(recording):
 @pytest.mark.parametrize(
     "change",
     [
-        {"num": 30},
+        {"num": 10},
         {"length": 100},
         {"num": 35, "length": 1},
         {"hidden": True},

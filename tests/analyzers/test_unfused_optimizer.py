@@ -111,6 +111,20 @@ def test_what_a_closure_computes_within_the_step_is_not_the_optimizers(recording
     assert r.booked()["unfused-optimizer"] == 2_000_000  # from the last gradient to the end of the step
 
 
+def test_between_two_calls_of_a_closure_the_optimizer_computes(recording):
+    """LBFGS calls the closure several times a step, and computes a direction in between."""
+    r = recording(devices=())
+    r.step(1, 0, 10_000)
+    r.annotation("Optimizer.step#LBFGS.step", 0, 10_000)
+    for call in (0, 5000):
+        r.annotation("Optimizer.zero_grad#LBFGS.zero_grad", call + 100, call + 110)
+        r.op("aten::mm", call + 200, call + 1000)
+        r.op("autograd::engine::evaluate_function: AddmmBackward0", call + 1000, call + 2000)
+        for i in range(150):
+            r.op("aten::dot", call + 2000 + 20 * i, call + 2010 + 20 * i)
+    assert r.booked()["unfused-optimizer"] == 6_100_000  # 2000 to 5100 and 7000 to 10000 µs
+
+
 def queued(recording, *, name="AdamW", kernel="multi_tensor_apply_kernel", part=700):
     """Return a step in which 8 kernels of the optimizer, queued behind a product, take the last ``part`` of 1000 µs."""
     r = recording()

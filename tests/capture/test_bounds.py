@@ -15,7 +15,7 @@ from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.plan import Plan
 from diagnose.capture.record.recording import Recorder
 from diagnose.capture.record.session import Session
-from diagnose.capture.record.trace_size import ScriptHeap, TraceSize
+from diagnose.capture.record.trace_size import TRACE_POLL_S, ScriptHeap, StepSize, TraceSize
 
 
 @pytest.fixture(scope="module")
@@ -229,3 +229,36 @@ def test_long_steps_go_to_the_windows_not_to_the_wait(tmp_path, monkeypatch):
         now[0] += 7
         plan.boundary()
     assert windows[0] == ("light", 7.0, True)
+
+
+def test_few_long_steps_are_waited_for_and_recorded(tmp_path, monkeypatch):
+    now, windows = [0.0], []
+    monkeypatch.setattr("diagnose.capture.record.plan.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("diagnose.capture.record.plan.time.perf_counter_ns", lambda: int(now[0] * 1e9))
+    measured = Measurements()
+    plan = Plan(CaptureOptions(output=tmp_path), hooks_of(tmp_path), measured)
+
+    def record(kind, num_steps, *_args, warm_up):
+        windows.append((kind, num_steps, now[0]))
+        measured.light, measured.mb["light"] = [2_000_000_000] * num_steps, 1.0
+        for _ in range(warm_up + num_steps):
+            yield
+
+    monkeypatch.setattr(plan._recorder, "record", record)
+    while not plan.done:
+        now[0] += 2.0
+        plan.boundary()
+    # Four steps are steady, 1 + 3 are recorded, 2 rest, 1 + 2 are recorded with stacks.
+    assert windows == [("light", 3, 8.0), ("attribution", 2, 20.0)]
+    assert now[0] <= 28.0
+
+
+def test_a_busy_machine_does_not_cut_a_window_of_ordinary_steps(heap):
+    """Seven steps of 13 MB each: neither how long they take, nor what the script takes of the heap, makes them more."""
+    size = TraceSize("attribution", mb_per_s=260.0, step=StepSize(13.0, 0.1))
+    for step in range(1, 7):
+        heap.update(mb=100.0 + 8 * step, s=0.2 * step)
+        size.boundary()
+    assert size.whole_steps_mb == pytest.approx(2 * 6 * 13)  # not 312 by time, or 552 by the heap
+    heap["s"] += 0.5  # a step that lasts longer than any before: its like may give anything
+    assert size.mb() == pytest.approx((1.2 + 0.5 + TRACE_POLL_S) * 260.0)

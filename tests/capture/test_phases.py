@@ -1,7 +1,10 @@
 """Phases of a step follow from events; times in ms on a clock that the test moves."""
 
 import pytest
+import torch
+from torch.distributions import Categorical, OneHotCategorical
 
+from diagnose.capture.steps.phase_hooks import watch_gradients
 from diagnose.capture.steps.phases import Phases, PhaseTimes
 
 
@@ -110,3 +113,27 @@ def test_an_evaluation_goes_on_over_a_boundary(step):
     step.phases.mode("model", False)
     assert step.passes(7).taken() == times(evaluation=7)
     assert step.passes(8).taken() == times(evaluation=8)
+
+
+def test_actions_drawn_with_gradients_on_make_a_rollout():
+    step = Step()
+    undo = watch_gradients(step.phases.gradients_off)
+    try:
+        for _ in range(6):
+            step.passes(2)
+            OneHotCategorical(torch.ones(2)).sample()  # which samples a Categorical: one draw
+            step.passes(8)
+    finally:
+        undo()
+    assert step.trains(10).taken() == times(rollout=52, backwards=1, work=6)
+
+
+def test_a_draw_compiles_as_one_graph():
+    seen = []
+    undo = watch_gradients(seen.append)
+    try:
+        draw = torch.compile(lambda x: Categorical(x, validate_args=False).sample(), backend="eager", fullgraph=True)
+        assert draw(torch.ones(2)).shape == ()
+    finally:
+        undo()
+    assert seen == []

@@ -64,6 +64,23 @@ def test_the_executing_line_not_the_function_s_first():
     assert {file for file, _, _ in found} == {__file__}
 
 
+def test_short_stretches_of_python_are_sampled_where_no_other_thread_wants_the_interpreter():
+    sampler, ends = Sampler(threading.get_ident(), threading.get_native_id(), 2.0), threading.Event()
+    before = sys.getswitchinterval()
+    sampler.start()
+    alone = sys.getswitchinterval()
+    sampler.stop()
+    other = threading.Thread(target=ends.wait)
+    other.start()
+    sampler.start()
+    beside_another = sys.getswitchinterval()
+    sampler.stop()
+    ends.set()
+    other.join()
+    assert (alone, beside_another) == pytest.approx((0.00002, 0.0002))
+    assert sys.getswitchinterval() == before
+
+
 def test_library_frames_are_seen_through():
     found = places(sampled(lambda: [statistics.median(range(20_000)) for _ in range(2)] and None))
     assert {file for file, _, _ in found} == {__file__}

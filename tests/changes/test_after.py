@@ -1,9 +1,12 @@
 """What prescriptions tell users to paste runs as pasted, on tiny stand-ins for what their script has."""
 
+import ast
 import concurrent.futures
+import inspect
 import itertools
 import subprocess
 from dataclasses import replace
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from diagnose import analyzers
-from diagnose.changes.common.prescribe import prescribe
+from diagnose.changes.common.prescribe import also_possible, prescribe
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.tables.program import Program
 
@@ -48,6 +51,10 @@ FACTS = {
         {"name": "AdamW"}, {"name": "RMSprop"}, {"name": "MyAdam", "class": "MyAdam", "module": "__main__"},
     ),
     "python-stall": ({}, {"waiting_share": 0.1}),
+    "periodic-stall": (
+        {"phase": "checkpoint"}, {"phase": "evaluation", "period": 16}, {"phase": "loading", "num_workers": 1},
+    ),
+    "rollout-bound": ({"phase": "rollout"}, {"phase": "inference"}),
 }  # fmt: skip
 ISSUER = {"file": "train.py", "line": 3, "num": 640.0, "share": 0.9, "in_model": False}
 FACTS["launch-bound"] = (
@@ -69,6 +76,9 @@ PLACED = {
         Finding("python-stall", "", 1e6, where=(Where("train.py", 3, caller="hook"),)),
         Finding("python-stall", "", 1e6, where=(Where("transformers/image.py", 3),)),
     ),
+    "periodic-stall": (
+        Finding("periodic-stall", "", 1e6, share=0.1, where=(Where("train.py", 3, code="torch.load(path)"),)),
+    ),
     "small-grid": (Finding("small-grid", "", 1e6, where=(Where(op="aten::mm"),)),),
     "unfused-attention": (Finding("unfused-attention", "", 1e6, where=(Where("serve.py", 3, library=LIBRARY),)),),
 }
@@ -76,6 +86,7 @@ PLACED = {
 
 PROGRAMS = (Program(trains=True, allocator="caching"), Program(trains=False, allocator="uncached"))
 OTHER_PROGRAMS = {
+    "allocator-stall": (Program(trains=True, vendor="AMD"),),
     "launch-bound": (Program(server="vllm"), Program(server="sglang")),
     "memory-headroom": (Program(has_loader=False, batch_size=4),),
     "recompute": (Program(trains=True, heavy=frozenset({"convolution", "product"})),),
@@ -143,7 +154,9 @@ def script(monkeypatch):
         "group": {"params": [weight], "lr": 0.1}, "self": SimpleNamespace(state={weight: {"exp_avg": torch.ones(1)}}),
         "pipe": lambda inputs, num_workers: (inputs, num_workers), "LLM": dict, "name": "some/model",
         "AutoModel": SimpleNamespace(from_pretrained=lambda _name, **_options: model),
-        "out": torch.empty(2), "mine": torch.ones(2), "bottom": len,
+        "out": torch.empty(2), "mine": torch.ones(2), "bottom": len, "keep": torch.tensor([True, False]),
+        "evaluate": lambda _model, _loader: None, "validation_loader": (), "policy": model, "teacher": model,
+        "observations": x, "gymnasium": SimpleNamespace(make_vec=environments),
     }  # fmt: skip
     yield names
     torch.set_float32_matmul_precision(precision)
@@ -154,6 +167,10 @@ def loader(dataset, **options):
     return DataLoader(dataset, **options | {"pin_memory": False})
 
 
+def environments(_name, **_options):
+    return SimpleNamespace(step=lambda _actions: (torch.ones(2, 4), torch.ones(2), {}))
+
+
 def without_devices(model, *, device_ids=None, **options):
     return DistributedDataParallel(model, **options)
 
@@ -161,7 +178,7 @@ def without_devices(model, *, device_ids=None, **options):
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available", "ignore:User provided device_type of 'cuda'")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning", "ignore:`broadcast_buffers` is deprecated")
 @pytest.mark.parametrize("prescription", PRESCRIPTIONS)
-def test_what_is_pasted_runs(prescription, script, monkeypatch):
+def test_what_is_pasted_runs(prescription, script, tmp_path):
     if prescription.after.startswith(SHELL):
         done = subprocess.run(["sh", "-n"], input=prescription.after, text=True, capture_output=True, check=False)
         assert done.stderr == ""
@@ -170,6 +187,11 @@ def test_what_is_pasted_runs(prescription, script, monkeypatch):
         script |= {"x": torch.randn(1, 4, 2), "w": torch.randn(4, 3)}
     if prescription.id == "checkpoint-blocks":
         script |= {"model": nn.Sequential(Model(), Model())}
+    if prescription.id == "channels-last":
+        script |= {"Model": lambda: nn.Conv2d(3, 4, 1)}
+    if prescription.id in ("save-in-background", "load-mapped"):
+        torch.save(script["model"].state_dict(), tmp_path / "model.pt")
+        script |= {"path": tmp_path / "model.pt", "state": script["model"].state_dict(), "build_model": Model}
     exec(compile(prescription.after, prescription.id, "exec"), script)  # that is what users do with it
 
 
@@ -181,3 +203,53 @@ def test_every_change_that_a_rule_names_was_asked_for():
 def test_every_rule_was_asked():
     asked = {param.values[0].rule for param in PRESCRIPTIONS}
     assert asked == {rule.META.id for rule in analyzers.RULES if rule.META.changes}
+
+
+ALSO = [
+    pytest.param(p, id=f"{p.id}-{p.rule}")
+    for name, facts, program in (
+        ("data-stall", {"single_process": True, "waits": True, "has_device": True}, Program(trains=True)),
+        ("data-stall", {"single_process": True, "iterable": True}, Program(trains=True)),
+        ("exposed-communication", {"is_exchange": False, "world_size": 4, "num_devices": 2}, Program(is_ddp=True)),
+        ("exposed-communication", {"ddp": {"find_unused_parameters": True}}, Program(is_ddp=True)),
+        ("kernel-latency", {}, Program(trains=False)),
+        ("launch-bound", {"has_device": True}, Program(trains=True)),
+        ("memory-fragmentation", {}, Program()),
+        (
+            "memory-pressure",
+            {"world_size": 4, "optimizer": "AdamW", "by_category": {"activations": 8 << 30}},
+            Program(trains=True, is_ddp=True, has_cross_entropy=True, heavy=frozenset({"product"})),
+        ),
+        ("slow-kernel", {"attention": False, "kernel": "void at::native::reduce_kernel<512, 1>(int)"}, Program()),
+        ("small-collectives", {}, Program(is_ddp=True)),
+        ("straggler", {"late_rank": 1, "is_exchange": False}, Program(is_ddp=True)),
+        ("unfused-elementwise", {"chains": [["aten::add", "aten::gelu"]]}, Program()),
+        ("unfused-optimizer", {"name": "AdamW", "has_device": True}, Program(trains=True, clips=True)),
+    )
+    for p in also_possible(Finding(name, "", 1e6, facts=facts), 1e7, program)
+]
+
+
+@pytest.mark.parametrize("prescription", ALSO)
+def test_what_is_also_possible_calls_modules_as_they_are(prescription, presentable):
+    presentable(prescription)
+    if prescription.after.startswith(("ncu ", "rsync ")):
+        subprocess.run(["sh", "-n"], input=prescription.after, text=True, check=True)
+        return
+    tree = ast.parse(prescription.after)
+    taken = {
+        alias.name: getattr(import_module(node.module), alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    calls = [call for call in ast.walk(tree) if isinstance(call, ast.Call)]
+    for call in calls:
+        if isinstance(call.func, ast.Name) and call.func.id in taken:
+            given = {keyword.arg: None for keyword in call.keywords}
+            inspect.signature(taken[call.func.id]).bind(*call.args, **given)
+
+
+def test_every_further_change_was_asked_for():
+    named = {name for rule in analyzers.RULES for name in rule.META.also}
+    assert {param.values[0].id for param in ALSO} == named

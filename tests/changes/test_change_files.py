@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from diagnose import analyzers
-from diagnose.changes import CHANGES, any_compiles, by_hand, patch_of
+from diagnose.changes import CHANGES, any_compiles, by_hand, patch_of, proof_of
 from diagnose.changes.common.change import (
     AddStatement,
     Advice,
@@ -25,6 +25,7 @@ from diagnose.changes.common.change import (
     reduced,
     rounding,
 )
+from diagnose.changes.common.inventory import BUILDING_BLOCKS, provable, public_modules
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.changes.patches import distributed
 from diagnose.model.diagnosis import Finding
@@ -40,7 +41,8 @@ def test_every_file_is_a_change_with_its_name():
 
 
 def test_rules_and_changes_name_each_other():
-    named = {name for rule in analyzers.RULES for name in rule.META.changes}
+    named = {name for rule in analyzers.RULES for name in (*rule.META.changes, *rule.META.also)}
+    assert not any(set(rule.META.changes) & set(rule.META.also) for rule in analyzers.RULES)
     assert named == {name for name in CHANGES if CHANGES[name].advice is not None}  # the others are asked for by name
 
 
@@ -135,7 +137,9 @@ def test_what_saves_nothing_predicts_nothing():
 
 
 def test_only_changes_that_compile_compile():
-    assert {name for name in CHANGES if any_compiles((name,))} == {"compile-graphs", "compile-model", "fuse-kernels"}
+    assert {name for name in CHANGES if any_compiles((name,))} == {
+        "compile-graphs", "compile-model", "fuse-kernels", "stop-recompiling",
+    }  # fmt: skip
     assert not any_compiles(())
 
 
@@ -161,7 +165,7 @@ def test_no_id_of_a_change_stands_outside_of_its_file_and_of_the_rules_that_name
         for text in literals(path)
         if text in set(CHANGES) - {"autocast", "sham"}  # words of their own
         and path != ROOT / "diagnose" / "changes" / f"{text.replace('-', '_')}.py"
-        and not (path.parent.name == "analyzers" and text in import_rule(path).changes)
+        and not (path.parent.name == "analyzers" and text in (*import_rule(path).changes, *import_rule(path).also))
     }
     assert elsewhere == set()
 
@@ -205,8 +209,31 @@ def test_code_to_paste_imports_names_that_are_there():
     assert len(pairs) >= 5
     for module, name in sorted(pairs):
         path = ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py")
-        defined = {getattr(node, "name", "") for node in ast.parse(path.read_text(encoding="utf-8")).body}
-        assert name in defined, f"{module} has no {name}"
+        assert path.is_file()
+        assert hasattr(import_module(module), name), f"{module} has no {name}"
+
+
+def test_a_change_names_every_module_that_its_code_takes():
+    for name in CHANGES:
+        path = ROOT / "diagnose" / "changes" / f"{name.replace('-', '_')}.py"
+        code = " ".join(text for text in literals(path) if isinstance(text, str))
+        taken = set(re.findall(r"from (diagnose\.kernels\.[\w.]+) import", code))
+        assert taken <= {CHANGES[name].remedy, *CHANGES[name].modules}, name
+
+
+def test_every_public_module_is_prescribed_or_a_building_block():
+    modules = public_modules()
+    assert [m.name for m in modules if bool(m.changes) == bool(m.building_block)] == []
+    assert [m.name for m in modules if m.changes and not m.rules] == [], "a change that no rule prescribes"
+    assert len(modules) >= 53
+    assert set(BUILDING_BLOCKS) <= {m.name for m in modules}
+
+
+def test_most_changes_can_be_proved():
+    assert len(provable()) >= 40
+    assert {name for name in CHANGES if proof_of(name) == "edited copy"} == {
+        "clip-in-update", "defer-sync", "eight-bit-optimizer", "shard-optimizer",
+    }  # fmt: skip
 
 
 def test_the_process_of_a_trial_imports_them_without_numpy_or_torch():
@@ -216,3 +243,9 @@ def test_the_process_of_a_trial_imports_them_without_numpy_or_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_no_module_is_named_that_does_something_else():
+    """`indexing` selects rows by masks; the backward of a look-up is torch's own."""
+    assert CHANGES["embedding-lookup"].remedy == ""
+    assert CHANGES["stay-on-device"].remedy == "diagnose.kernels.indexing"

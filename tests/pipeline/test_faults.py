@@ -11,7 +11,7 @@ from diagnose.changes import schedule_gc
 from diagnose.pipeline.run import analyze_captures
 from diagnose.tables.skew import Skew
 
-TWO_RANKS = Skew(1, np.zeros(2), np.zeros(2))
+TWO_RANKS = Skew(1, np.zeros(2), np.zeros(2), ())
 
 
 def broken(*_args):

@@ -46,6 +46,28 @@ def test_without_the_stall_the_step_is_shorter(asked):
     assert "shorter" in answer.text()
 
 
+def test_a_further_change_is_predicted_where_it_is_asked_for(recording, monkeypatch):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 300, launched=(-20, -15))
+    r.op("aten::relu", 300, 1000)
+    r.kernel("relu", 700, 1000, launched=(691, 695))
+    monkeypatch.setattr(what_if, "open_captures", lambda _paths: [r.capture()])
+    answer = run_what_if("trace.json", WhatIfRequest(apply=("capture-step",)))
+    assert answer.after_ns < 0.9 * answer.baseline_ns
+
+
+def test_what_lies_outside_of_the_recorded_steps_is_not_predicted(recording, run_steps, monkeypatch):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.op("aten::mm", 0, 10_000)
+    took = [400.0 if i % 16 == 15 else 10.0 for i in range(160)]
+    r.run = run_steps(took, backwards=[1] * 160, checkpoint=[390.0 * (t > 10) for t in took])
+    monkeypatch.setattr(what_if, "open_captures", lambda _paths: [r.capture()])
+    with pytest.raises(UsageError, match="save-in-background saves the recorded steps do not show"):
+        run_what_if("trace.json", WhatIfRequest(apply=("save-in-background",)))
+
+
 def test_changes_are_replayed_together(asked):
     both = asked(without=("python-stall",), scale=(("relu", 0.5),)).after_ns
     assert both < min(asked(without=("python-stall",)).after_ns, asked(scale=(("relu", 0.5),)).after_ns)
@@ -158,7 +180,7 @@ def test_a_wait_at_a_line_is_dropped(recording, monkeypatch):
 
 
 def test_an_unknown_prescription_names_those_that_there_are(on_the_host):
-    with pytest.raises(UsageError, match="no prescription nonsense; there are: load-in-workers"):
+    with pytest.raises(UsageError, match="no prescription nonsense; there are: cache-samples, load-in-workers"):
         on_the_host(apply=("nonsense",))
 
 

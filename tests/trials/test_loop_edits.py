@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose.cli.prove import _lines
 from diagnose.model.diagnosis import Example, Finding, Where
+from diagnose.trials.outcome import _lines
 from diagnose.trials.source_edits import write_patch
 
 LOOP = '''"""Trains."""

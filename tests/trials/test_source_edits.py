@@ -70,7 +70,7 @@ def test_what_has_to_be_written_by_hand(script, tmp_path):
 def test_arguments_from_a_mapping_are_left_alone(script, tmp_path):
     script.write_text("loader = DataLoader(data, **options)\n")
     written = write_patch(script, ("load-in-workers",), {}, tmp_path / "fix.patch")
-    assert written.left == {"load-in-workers": "its call of DataLoader takes its arguments from a mapping"}
+    assert written.left == {"load-in-workers": "its call of DataLoader: it takes its arguments from a mapping"}
 
 
 @pytest.mark.parametrize("newline", ["", "\n"])

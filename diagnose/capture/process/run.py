@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import sys
@@ -16,6 +15,7 @@ from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.children import ForkedChildren, end_others, end_workers, mark_run
 from diagnose.capture.process.failure_messages import nothing_captured
 from diagnose.capture.process.script import BY_SIGNAL, Outcome, StopScript, check_script, run_script
+from diagnose.capture.process.spawned import adopt_ranks, destroy_process_group, watch_spawned
 from diagnose.capture.process.stop_signals import StopSignals
 from diagnose.capture.record.session import Session
 from diagnose.capture.steps.import_hooks import when_imported
@@ -68,7 +68,7 @@ def trace_script(
     command = (*(("-m",) if module else ()), *argv)
     session = Session(options, command, say=say, stop=_stop)
     say("waiting for the first step")
-    forget = when_imported("torch", session.install)
+    forget = when_imported("torch", lambda: _install(session))
     owner, forked, mark, signals = os.getpid(), ForkedChildren(), mark_run(), StopSignals()
     with signals.installed():
         outcome: Outcome | None = None
@@ -91,6 +91,17 @@ def trace_script(
     return result
 
 
+def _install(session: Session) -> None:
+    session.install()
+    if session.num_ranks == 1:
+        watch_spawned(session, lambda: _stop_after_ranks(session))
+
+
+def _stop_after_ranks(session: Session) -> None:
+    session.complete = True
+    _stop()
+
+
 def silence_kineto() -> None:
     """Keep the profiler's own log lines off the terminal; torch reads this when it is first used."""
     os.environ.setdefault("KINETO_LOG_LEVEL", KINETO_SILENT)
@@ -98,12 +109,25 @@ def silence_kineto() -> None:
 
 def _conclude(session: Session, outcome: Outcome, threads: tuple[str, ...]) -> CaptureResult:
     if not session.measured.files:
-        session.folder.discard()
-        raise nothing_captured(session, outcome)
+        return _of_spawned_ranks(session, outcome, threads)
     session.note_what_is_missing()
     session.say("writing the capture")
     info = session.publish(outcome.ended, outcome.exit_code)
     return CaptureResult(session.folder.target, info, outcome.exit_code, outcome.error, threads)
+
+
+def _of_spawned_ranks(session: Session, outcome: Outcome, threads: tuple[str, ...]) -> CaptureResult:
+    """Publish what the ranks captured that the script has spawned, where there are any."""
+    described = adopt_ranks(session.folder)
+    if described is None:
+        session.folder.discard()
+        raise nothing_captured(session, outcome)
+    from diagnose.model.capture import CaptureInfo
+
+    info = CaptureInfo.from_json(described.read_bytes(), source=str(described))
+    session.say("writing the capture")
+    folder = session.folder.publish()
+    return CaptureResult(folder, info, outcome.exit_code, outcome.error, threads)
 
 
 def _stop() -> None:
@@ -115,20 +139,13 @@ def leave_behind(outcome: Outcome, forked: ForkedChildren, mark: str = "") -> tu
     gc.collect()
     if outcome.ended not in ("stopped", "interrupted", "killed"):
         return ()
-    _destroy_process_group()
+    destroy_process_group()
     end_workers()
     forked.end()
     if mark:
         end_others(mark)
     others = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
     return tuple(thread.name for thread in others)
-
-
-def _destroy_process_group() -> None:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        with contextlib.suppress(RuntimeError, ValueError):
-            distributed.destroy_process_group()
 
 
 def _say_nothing(text: str) -> None:

@@ -116,6 +116,11 @@ class CaptureFolder:
             self.discard()
             raise
 
+    def renumber(self, rank: int, num_ranks: int) -> None:
+        """Take another rank, before anything was written: what a process of a script is follows while it runs."""
+        self._rank, self._num_ranks = rank, num_ranks
+        self._name = f"capture.rank{rank}.json"
+
     def _check(self) -> None:
         if os.path.lexists(self.target) and not self.target.is_dir():
             raise OutputError(f"{printable(self.target)} is a file, but a capture is a folder; give another name.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+
+from diagnose.capture.steps.replacing import Undo, around
 
 __all__ = ["OtherProfilers"]
 
@@ -21,31 +22,20 @@ class OtherProfilers:
         self.place = ""  # "file:line" where the script made its latest profiler
         self._on_start = on_start
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._undo: Callable[[], None] = lambda: None
+        self._undo: Undo = lambda: None
 
     def watch(self) -> None:
         """Begin watching; torch must have been imported."""
         from torch.autograd import profiler as torch_profiler
 
-        profile: Any = torch_profiler.profile
-        original = profile.__init__
+        self._undo = around(torch_profiler.profile, "__init__", after=self._profiler_made)
 
-        @functools.wraps(original)
-        def wrapped(profiler: Any, *args: Any, **kwargs: Any) -> None:
-            original(profiler, *args, **kwargs)
-            frame = _caller()
-            if not str(frame.f_globals.get("__name__")).startswith(OWN_MODULES):
-                self._made.add(profiler)
-                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                self._on_start()
-
-        profile.__init__ = wrapped
-
-        def undo() -> None:
-            if profile.__init__ is wrapped:
-                profile.__init__ = original
-
-        self._undo = undo
+    def _profiler_made(self, profiler: Any) -> None:
+        frame = _caller()
+        if not str(frame.f_globals.get("__name__")).startswith(OWN_MODULES):
+            self._made.add(profiler)
+            self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self._on_start()
 
     def forget(self) -> None:
         """Stop watching."""
@@ -63,7 +53,7 @@ class OtherProfilers:
 
 def _caller() -> FrameType:
     """Return the innermost frame outside torch."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(3)  # past this, what calls it and the function around the constructor
     while frame.f_back is not None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package not in ("torch", "contextlib"):

@@ -20,18 +20,16 @@ from diagnose.capture.record.frame_count import JSON_BYTES, MAX_FUNCTIONS, MAX_F
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
 from diagnose.capture.record.run_log import StepState
-from diagnose.capture.record.trace_size import HEAP_POLL_S
+from diagnose.capture.record.trace_size import HEAP_POLL_S, StepSize
 from diagnose.capture.record.window import WindowKind
+from diagnose.capture.record.window_steps import MIN_STEPS, fitting_steps, steady_steps
 from diagnose.capture.steps.converged import converged_since
 
-__all__ = ["MIN_STEPS", "Plan"]
+__all__ = ["Plan"]
 
 DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or never
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
 QUICK_SKIP = 3  # the same with --quick
-MIN_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
-MAX_STEPS = 100  # and of short steps so many that the window lasts
-WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
 MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
 OBSERVED_NS = 5_000_000_000  # in steps: an evaluation every hundred short steps comes several times
@@ -109,6 +107,11 @@ class Plan:
         self.done = True
 
     @property
+    def wanted_steps(self) -> int:
+        """Return how many steps the first timing window is to have."""
+        return self._options.steps or min(self._num_steps, MIN_STEPS)
+
+    @property
     def due_in(self) -> float:
         """Return in how many seconds to look whether a bound is reached inside a step; 0 once one is."""
         if self.done:
@@ -166,7 +169,7 @@ class Plan:
         yield from self._wait()
         yield from self._plain()
         self._unprofiled = False
-        first = min(self._num_steps, self._options.steps or MIN_STEPS)
+        first = self.wanted_steps
         yield from self._record("light", first, TIMING_SHARE)
         if self._recorder.given_up and not self._measured.light:
             return
@@ -210,12 +213,14 @@ class Plan:
             if compiled != self._hooks.compiled():
                 compiled, settling_from, steady = self._hooks.compiled(), len(times), None
             if steady is None:
-                steady = converged_since(times[settling_from:])
+                steady = converged_since(times[settling_from:], steady_steps(times[settling_from:]))
             if steady is not None and not fixed and not self._hooks.undecided():
                 break
             now_ms = median(times[-8:]) / 1e6
             self._hooks.say(f"waiting for a steady state: step {len(times)}, now {now_ms:.1f} ms each")
-        self._num_steps = self._options.steps or self._fitting_steps(times)
+        self._num_steps = self._options.steps or (
+            MIN_STEPS if self._together else fitting_steps(times, self._measured.clock.recent_ns)
+        )
         self._hooks.settled()
         start = time.time_ns()
         if steady is None:
@@ -235,7 +240,7 @@ class Plan:
     def _plain(self) -> Steps:
         """Time steps with no profiler running, where the wait has not timed enough of them."""
         times = self._measured.unprofiled
-        wanted = (self._options.steps or MIN_STEPS) - (0 if self._together else len(times))
+        wanted = self.wanted_steps - (0 if self._together else len(times))
         if wanted > 0:
             self._hooks.say(f"measuring {wanted} steps without the profiler")
         for _ in range(max(wanted, 0)):
@@ -256,13 +261,6 @@ class Plan:
             kind, num_steps, limit_mb, lambda: self._full(kind, share), warm_up=self._affords(2)
         )
 
-    def _fitting_steps(self, times: list[int]) -> int:
-        """Return how many steps make a window long enough for the sampler and for a steady median."""
-        if self._together or not times:
-            return MIN_STEPS
-        step_ns = max(median(times[-MIN_STEPS:]), self._measured.clock.recent_ns or 0.0)
-        return min(max(math.ceil(WINDOW_NS / step_ns), MIN_STEPS), MAX_STEPS)
-
     def _count_functions(self) -> Steps:
         """Count the functions that one step calls; where they are too many, stacks are left out."""
         functions = FrameCount()
@@ -282,7 +280,7 @@ class Plan:
             )
         elif self._measured.light:
             step_s = median(self._measured.light) / 1e9
-            self._recorder.expect("attribution", self._attribution_mb() / max(step_s, 1e-6))
+            self._recorder.expect("attribution", StepSize(self._attribution_mb(), step_s))
 
     def _attribution_mb(self) -> float:
         """Return what a step of the attribution window takes, judging by the timing window and what it calls."""

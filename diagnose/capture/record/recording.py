@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.run_log import StepState
-from diagnose.capture.record.trace_size import TRACE_POLL_S, ScriptHeap, TraceSize
+from diagnose.capture.record.trace_size import SAFETY, TRACE_POLL_S, ScriptHeap, StepSize, TraceSize
 from diagnose.capture.record.window import Window, WindowKind
 from diagnose.model.files import reason
 
@@ -22,7 +22,6 @@ Steps: TypeAlias = Generator[None, int, None]
 
 MAX_ATTEMPTS = 3  # of a window that is cut although its trace is small
 SMALL_SHARE = 0.5  # of the limit: a trace below it was cut because of the script's own memory
-SAFETY = 2.0  # against the mean rate of a window that was cut: events come in bursts
 MIN_MB_PER_S = 5.0  # as much as an ordinary training script gives
 MAX_WRITE_S_PER_MB = 0.25  # of a small trace most of the time goes into starting to write it
 MAX_DISTURBED = 5  # windows that the script's own profiler broke off before the recording is given up
@@ -43,6 +42,7 @@ class Recorder:
         self._size: TraceSize | None = None
         self._limit_mb = math.inf
         self._highest: dict[WindowKind, float] = {}  # MB a second that a window may give, from one that was cut
+        self._expected: dict[WindowKind, StepSize] = {}
         self._marking = False
         self._first = 0  # number of the first step with a mark
         self._disturbed = False
@@ -50,9 +50,10 @@ class Recorder:
         self._why = ""
         self._recorded_s = self._recorded_mb = 0.0  # until the window was cut
 
-    def expect(self, kind: WindowKind, mb_per_s: float) -> None:
-        """Take at most twice this rate for possible in a window that is to be recorded."""
-        self._highest[kind] = max(SAFETY * mb_per_s, MIN_MB_PER_S)
+    def expect(self, kind: WindowKind, step: StepSize) -> None:
+        """Take at most twice as much for possible in a window that is to be recorded."""
+        self._expected[kind] = step
+        self._highest[kind] = max(step.most_mb_per_s, MIN_MB_PER_S)
 
     def end_step(self) -> None:
         """Close the mark of the step that is over."""
@@ -159,7 +160,7 @@ class Recorder:
         self._first = 0
         times: list[int] = []
         self._window = None if self._hooks.other_active() else self._start(kind, num_steps)
-        self._size = size = TraceSize(kind, self._highest.get(kind), self.script_heap)
+        self._size = size = TraceSize(kind, self._highest.get(kind), self.script_heap, self._expected.get(kind))
         self._hooks.look()
         began, small = time.time_ns(), False
         try:
@@ -189,7 +190,7 @@ class Recorder:
         """Return whether one more step like those before would exceed the limit, and take it for a cut."""
         if size.safe_s(self._limit_mb * num_steps / (num_steps + 1)) > 0:
             return False
-        if size.mb() * (num_steps + 1) / num_steps > self._limit_mb:
+        if size.whole_steps_mb * (num_steps + 1) / num_steps > self._limit_mb:
             self.cut(f"--max-mb, {self._limit_mb:.3g} MB for this window")
         return self._cut
 

@@ -18,7 +18,7 @@ from diagnose.capture.record.interrupt import StepInterrupt
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.other_profilers import OtherProfilers
-from diagnose.capture.record.plan import MIN_STEPS, Plan
+from diagnose.capture.record.plan import Plan
 from diagnose.capture.record.run_log import RunLog, StepState
 from diagnose.capture.record.sampler import Sampler
 from diagnose.capture.record.samplers import Samplers
@@ -42,7 +42,8 @@ MIN_MESSAGE_S = 1.0  # seconds between two lines about the same wait
 class Session:
     """One capture, from before the script's first line to its folder.
 
-    ``stop`` unwinds the script by raising; None where there is none to unwind.
+    ``stop`` unwinds the script by raising; None where there is none to unwind. ``spawned`` is the number of a process
+    among those that the script has started, and how many: which rank it is follows once there is a process group.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class Session:
         *,
         say: Callable[[str], None],
         stop: Callable[[], None] | None,
+        spawned: tuple[int, int] | None = None,
     ) -> None:
         self.options, self.command = options, command
-        self.rank, self.num_ranks = rank_and_size()
+        self._spawned = spawned
+        self.rank, self.num_ranks = spawned or rank_and_size()
         self.folder = CaptureFolder(options.output, rank=self.rank, num_ranks=self.num_ranks, force=options.force)
         self.script_config = ScriptConfig()
         self.listener = Listener(options.step_on, self.script_config, self._boundary)
@@ -125,6 +128,11 @@ class Session:
     def _begin(self, *, at_once: bool = False) -> None:
         """Start the plan at the first boundary of what is now taken for a step, or in the midst of a long one."""
         self.rank, self.num_ranks = rank_and_size()
+        if self._spawned is not None:
+            if self.num_ranks == 1:  # it works for itself, or for others: it is no rank
+                self._remove_hooks()
+                return
+            self.folder.renumber(self.rank, self.num_ranks)
         self.measured = Measurements()
         hooks = PlanHooks(
             folder=self.folder.partial,
@@ -222,7 +230,7 @@ class Session:
             return
         if "attribution" not in self.measured.files:
             self.notes.append("The script ended before the attribution window: stacks, shapes and lines are missing.")
-        if len(light) < (self.options.steps or MIN_STEPS):
+        if self.plan is not None and len(light) < self.plan.wanted_steps:
             self.notes.append(f"The script ended during the timing window: the timing rests on {len(light)} steps.")
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-__all__ = ["MIN_CONVERGED_STEPS", "converged_since"]
+__all__ = ["MIN_CONVERGED_STEPS", "MIN_WINDOW_STEPS", "converged_since"]
 
 MIN_WINDOW_STEPS = 4  # steps: the smallest group whose median shrugs off one outlier on either side
 MIN_CONVERGED_STEPS = 2 * MIN_WINDOW_STEPS
@@ -14,13 +14,13 @@ TOLERANCE = 0.10  # medians of successive windows that differ by less count as e
 NOISE_FACTOR = 1.0  # a difference within the noise of the medians themselves is not significant either
 
 
-def converged_since(times: Sequence[float]) -> int | None:
+def converged_since(times: Sequence[float], smallest: int = MIN_WINDOW_STEPS) -> int | None:
     """Return the first step from which ``times`` have converged, None while they have not.
 
-    The last two windows (a quarter of all steps each, at least four) must have the same median. Windows grow with
-    the wait, so noise averages out while a slow warm-up does not look flat.
+    The last two windows (a quarter of all steps each, at least ``smallest``) must have the same median. Windows grow
+    with the wait, so noise averages out while a slow warm-up does not look flat.
     """
-    window = max(MIN_WINDOW_STEPS, len(times) // 4)
+    window = max(smallest, len(times) // 4)
     if len(times) < 2 * window:
         return None
     before, after = times[-2 * window : -window], times[-window:]

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any
 
 from diagnose.capture import step_marker as marker
+from diagnose.capture.steps.replacing import OnEvent, Undo, around, replace_function
 
 __all__ = [
-    "OnEvent",
-    "Undo",
     "shut_workers",
     "watch_autocast",
     "watch_backward",
@@ -26,10 +25,6 @@ __all__ = [
     "watch_marks",
     "watch_optimizers",
 ]
-
-OnEvent: TypeAlias = Callable[[object], None]
-"""Called at each event with the object that it comes from."""
-Undo: TypeAlias = Callable[[], None]
 
 
 def watch_marks(on_event: OnEvent) -> Undo:
@@ -47,7 +42,7 @@ def watch_optimizers(on_event: OnEvent, made: Callable[[], None]) -> Undo:
 
     _keep_uncompiled(stepped)
     handle = register_optimizer_step_post_hook(stepped)
-    undo_made = _around(Optimizer, "__init__", before=lambda _optimizer: made())
+    undo_made = around(Optimizer, "__init__", before=lambda _optimizer: made())
 
     def undo() -> None:
         handle.remove()
@@ -68,27 +63,24 @@ def watch_loaders(
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    next_batch = _BaseDataLoaderIter.__next__
+    def watched(next_batch: Any) -> Callable[[Any], object]:
+        def watched_next(self: Any) -> object:  # torch's iterator, whose type is private
+            loading(True)
+            try:
+                batch = next_batch(self)
+            finally:
+                loading(False)
+            delivered(self, batch)
+            return batch
 
-    @functools.wraps(next_batch)
-    def watched_next(self: Any) -> object:  # torch's iterator, whose type is private
-        loading(True)
-        try:
-            batch = next_batch(self)
-        finally:
-            loading(False)
-        delivered(self, batch)
-        return batch
+        return watched_next
 
-    undo_opened = _around(
-        DataLoader, "__iter__", before=lambda loader: opened(loader, getattr(loader, "dataset", None))
-    )
-    _BaseDataLoaderIter.__next__ = watched_next  # type: ignore[method-assign]  # wrapped on purpose
+    undo_opened = around(DataLoader, "__iter__", before=lambda loader: opened(loader, getattr(loader, "dataset", None)))
+    undo_next = replace_function(_BaseDataLoaderIter, "__next__", watched)
 
     def undo() -> None:
         undo_opened()
-        if _BaseDataLoaderIter.__next__ is watched_next:
-            _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
+        undo_next()
 
     return undo
 
@@ -110,35 +102,29 @@ def watch_ddp(made: OnEvent) -> Undo:
     """Report every DistributedDataParallel once it is constructed."""
     from torch.nn.parallel import DistributedDataParallel
 
-    return _around(DistributedDataParallel, "__init__", after=made)
+    return around(DistributedDataParallel, "__init__", after=made)
 
 
 def watch_autocast(entered: OnEvent) -> Undo:
     """Report every autocast region that is entered outside compiled code."""
     from torch.amp.autocast_mode import autocast
 
-    return _around(autocast, "__enter__", before=entered)
+    return around(autocast, "__enter__", before=entered)
 
 
 def watch_backward(began: Callable[[], None], over: Callable[[], None]) -> Undo:
     """Report begin and end of every backward pass that ``Tensor.backward`` or ``torch.autograd.backward`` starts."""
     import torch
 
-    original = torch.autograd.backward
+    def watched(backward: Any) -> Callable[..., None]:
+        def watched_backward(*args: Any, **kwargs: Any) -> None:
+            began()
+            backward(*args, **kwargs)
+            over()
 
-    @functools.wraps(original)
-    def watched(*args: Any, **kwargs: Any) -> None:
-        began()
-        original(*args, **kwargs)
-        over()
+        return watched_backward
 
-    torch.autograd.backward = watched
-
-    def undo() -> None:
-        if torch.autograd.backward is watched:
-            torch.autograd.backward = original
-
-    return undo
+    return replace_function(torch.autograd, "backward", watched)
 
 
 class _NoHandle:
@@ -207,35 +193,13 @@ class watch_forward:  # it must remember which call is the outermost
 
             module._compiled_call_impl = outermost
 
-        return _around(Module, "compile", after=compiled)
+        return around(Module, "compile", after=compiled)
 
     def _ends(self, module: object, args: object, output: object) -> None:  # torch's signature
         if self._inner is not None:
             self._inner.remove()
             self._inner = None
             self._register()
-
-
-def _around(cls: type, name: str, *, before: OnEvent | None = None, after: OnEvent | None = None) -> Undo:
-    """Wrap the method ``name`` of ``cls`` so that ``before`` and ``after`` get the object around each call."""
-    original = getattr(cls, name)
-
-    @functools.wraps(original)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if before is not None:
-            before(self)
-        result = original(self, *args, **kwargs)
-        if after is not None:
-            after(self)
-        return result
-
-    setattr(cls, name, wrapped)
-
-    def undo() -> None:
-        if getattr(cls, name) is wrapped:
-            setattr(cls, name, original)
-
-    return undo
 
 
 def _keep_uncompiled(*functions: Any) -> None:  # functions and bound methods alike

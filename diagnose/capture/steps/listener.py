@@ -16,9 +16,9 @@ from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks, phase_hooks
 from diagnose.capture.steps.callers import in_module, prepares_data
 from diagnose.capture.steps.construction_hooks import watch_constructions, watch_first_batches
-from diagnose.capture.steps.hooks import Undo
 from diagnose.capture.steps.period import StepFinder
 from diagnose.capture.steps.phases import Phases
+from diagnose.capture.steps.replacing import Undo
 from diagnose.capture.steps.step_source import SourceChoice
 
 __all__ = ["Listener", "in_backward"]

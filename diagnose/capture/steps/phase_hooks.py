@@ -5,12 +5,10 @@ Like those in `hooks`, each installs one hook and returns a function that remove
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from diagnose.capture.steps.hooks import Undo
+from diagnose.capture.steps.replacing import Undo, replace_function
 
 __all__ = ["watch_gradients", "watch_modes", "watch_saves"]
 
@@ -18,101 +16,114 @@ OnSwitch: TypeAlias = Callable[[bool], None]
 
 
 def watch_gradients(off: OnSwitch) -> Undo:
-    """Report where ``torch.no_grad`` or ``torch.inference_mode`` switch gradients off, and where that is over.
+    """Report what is computed without gradients, its begin and its end: ``torch.no_grad``, ``inference_mode``, draws.
 
-    Regions within such a region are not reported, nor what an autograd function computes without gradients.
+    A sample of a distribution has no gradient, whether its class switches gradients off for it or not. Regions within
+    ``no_grad`` are not reported, nor what an autograd function computes without gradients, nor compiled code.
     """
     import torch
 
-    regions = [_watch_region(kind, off) for kind in (torch.no_grad, torch.inference_mode)]
+    undo = [one for region in (torch.no_grad, torch.inference_mode) for one in _watch_region(region, off)]
+    undo += _watch_draws(off)
 
-    def undo() -> None:
-        for forget in regions:
-            forget()
+    def end() -> None:
+        for one in reversed(undo):
+            one()
 
-    return undo
+    return end
 
 
-def _watch_region(region: type, off: OnSwitch) -> Undo:
+def _watch_region(region: type, off: OnSwitch) -> tuple[Undo, Undo]:
     import torch
 
-    enter, leave = region.__enter__, region.__exit__  # type: ignore[attr-defined]  # both are context managers
     enabled = torch.is_grad_enabled
 
-    @functools.wraps(enter)
-    def watched_enter(self: Any) -> Any:
-        outermost = enabled()
-        result = enter(self)
-        if outermost and not enabled():
+    def entering(enter: Any) -> Callable[[Any], Any]:
+        def watched_enter(self: Any) -> Any:
+            outermost = enabled()
+            result = enter(self)
+            if outermost and not enabled():
+                off(True)
+            return result
+
+        return watched_enter
+
+    def leaving(leave: Any) -> Callable[..., Any]:
+        def watched_leave(self: Any, *error: Any) -> Any:
+            inside = not enabled()
+            result = leave(self, *error)
+            if inside and enabled():
+                off(False)
+            return result
+
+        return watched_leave
+
+    return replace_function(region, "__enter__", entering), replace_function(region, "__exit__", leaving)
+
+
+def _watch_draws(off: OnSwitch) -> list[Undo]:
+    """Report samples that are drawn while gradients are on, and within one those that it is made of."""
+    import torch
+    from torch.distributions import Distribution
+
+    def watched(sample: Any) -> Callable[..., Any]:
+        def watched_sample(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+                return sample(self, *args, **kwargs)
             off(True)
-        return result
+            try:
+                return sample(self, *args, **kwargs)
+            finally:
+                off(False)
 
-    @functools.wraps(leave)
-    def watched_leave(self: Any, *error: Any) -> Any:
-        inside = not enabled()
-        result = leave(self, *error)
-        if inside and enabled():
-            off(False)
-        return result
+        return watched_sample
 
-    region.__enter__, region.__exit__ = watched_enter, watched_leave  # type: ignore[attr-defined]
+    return [replace_function(cls, "sample", watched) for cls in _subclasses(Distribution) if "sample" in vars(cls)]
 
-    def undo() -> None:
-        if region.__enter__ is watched_enter:  # type: ignore[attr-defined]
-            region.__enter__, region.__exit__ = enter, leave  # type: ignore[attr-defined]
 
-    return undo
+def _subclasses(cls: type[Any]) -> Iterator[type[Any]]:
+    for sub in cls.__subclasses__():
+        yield sub
+        yield from _subclasses(sub)
 
 
 def watch_modes(switched: Callable[[Any, bool], None]) -> Undo:
     """Report each call of ``module.train()`` or ``module.eval()`` that changes a module's mode; its children follow."""
     from torch.nn import Module
 
-    original = Module.train
     busy = False
 
-    @functools.wraps(original)
-    def watched(self: Any, mode: bool = True) -> Any:  # torch's signature
-        nonlocal busy
-        if busy:
-            return original(self, mode)
-        busy, before = True, self.training
-        try:
-            result = original(self, mode)
-        finally:
-            busy = False
-        if before != self.training:
-            switched(self, self.training)
-        return result
+    def watched(train: Any) -> Callable[..., Any]:
+        def watched_train(self: Any, mode: bool = True) -> Any:  # torch's signature
+            nonlocal busy
+            if busy:
+                return train(self, mode)
+            busy, before = True, self.training
+            try:
+                result = train(self, mode)
+            finally:
+                busy = False
+            if before != self.training:
+                switched(self, self.training)
+            return result
 
-    Module.train = watched  # type: ignore[method-assign]  # wrapped on purpose
+        return watched_train
 
-    def undo() -> None:
-        if Module.train is watched:
-            Module.train = original  # type: ignore[method-assign]
-
-    return undo
+    return replace_function(Module, "train", watched)
 
 
 def watch_saves(saving: OnSwitch) -> Undo:
     """Report begin and end of each ``torch.save``."""
     import torch
 
-    original = torch.save
+    def watched(save: Any) -> Callable[..., None]:
+        def watched_save(*args: Any, **kwargs: Any) -> None:
+            saving(True)
+            try:
+                save(*args, **kwargs)
+            finally:
+                saving(False)
 
-    @functools.wraps(original)
-    def watched(*args: Any, **kwargs: Any) -> None:
-        saving(True)
-        try:
-            original(*args, **kwargs)
-        finally:
-            saving(False)
+        return watched_save
 
-    torch.save = watched
-
-    def undo() -> None:
-        with contextlib.suppress(AttributeError):
-            if torch.save is watched:
-                torch.save = original
-
-    return undo
+    return replace_function(torch, "save", watched)

@@ -78,7 +78,7 @@ class Phases:
         """Take notice of a stretch without gradients, outside of any module's own forward pass."""
         now = self._clock()
         if begins:
-            self._off_began = now
+            self._off_began = self._off_began or now  # a sample of a distribution may be made of others
         elif self._off_began:
             began, self._off_began = self._off_began, 0
             if not self._eval_began and not self._step.first_backward:

@@ -100,6 +100,7 @@ class Advice:
     needs: str = ""
     arguments: Facts = field(default_factory=dict)  # what the patch and the source edit are given
     numerics: Numerics | None = None  # where they differ from the change's own
+    frees_bytes: int = 0  # of device memory at the peak, as far as the recording shows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Patch:
     """
 
     install: Install | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)  # None: the variable is taken away
     needs_gpu: bool = False
     compiles: bool = False
     group: str = ""  # of changes to the same thing: only the best of them goes into a combination
@@ -185,6 +186,7 @@ class Change:
     effect: Callable[[Tables, Finding], Effect | None] | None = None  # a model of its own, in a replay with a device
     records: Recording | None = None  # of a change to the recording instead of the script: what it records
     remedy: str = ""  # dotted name of the module that does it
+    modules: tuple[str, ...] = ()  # dotted names of further modules of kernels that its code or its patch takes
     without_remedy: str = ""  # why there is none
 
     def why_not(self, program: Program, finding: Finding) -> str:

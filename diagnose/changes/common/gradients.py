@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_data_parallel_training
+
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
+    from diagnose.tables.program import Program
 
-__all__ = ["BUCKET_MB", "CONSTRUCTORS", "MIN_BY_HAND", "ddp_arguments", "ddp_call", "is_reduced_by_hand"]
+__all__ = [
+    "BUCKET_MB",
+    "CONSTRUCTORS",
+    "MIN_BY_HAND",
+    "ddp_arguments",
+    "ddp_call",
+    "is_a_reduction",
+    "is_costly",
+    "is_reduced_by_hand",
+    "to_large_gradients",
+]
 
 BUCKET_MB = 25  # torch's own default; a single bucket of everything begins when backward is over
 MIN_BY_HAND = 8  # reductions a step that the script calls itself: from here on buckets are what it lacks
 CONSTRUCTORS = ("DistributedDataParallel", "DDP")
+MIN_BYTES = 1_000_000  # of gradients: half of them take 50 µs over a link of 10 GB/s, about one collective's latency
+MIN_LOSSY_SHARE = 0.1  # of the step: below it no loss of gradients, or of exchanges, is offered
+_OF_16_BITS = frozenset({"bfloat16", "half", "c10::bfloat16", "c10::half", "byte", "char"})
 _SHOWN = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")  # arguments that bear on the exchange
 
 
@@ -34,3 +50,24 @@ def ddp_call(arguments: Mapping[str, object], *, has_device: bool) -> str:
     devices = ["device_ids=[local_rank]"] if has_device else []
     given = [f"{k}={int(v) if isinstance(v, float) and v.is_integer() else v}" for k, v in shown.items()]
     return f"model = DistributedDataParallel({', '.join(['model', *devices, *given])})"
+
+
+def is_a_reduction(finding: Finding) -> bool:
+    """Return whether DistributedDataParallel reduces the gradients, as far as the finding shows it."""
+    return not finding.facts.get("is_exchange") and not is_reduced_by_hand(finding.facts)
+
+
+def is_costly(finding: Finding, step_ns: float) -> bool:
+    """Return whether the exchange costs so much that a change of the training itself may be worth it."""
+    return finding.lost_ns >= MIN_LOSSY_SHARE * step_ns
+
+
+def to_large_gradients(program: Program, finding: Finding) -> str:
+    """Return why fewer bytes do not fit: they are few already, or the ranks exchange something else."""
+    wide = program.exchanged - _OF_16_BITS
+    if program.exchanged and not wide:
+        return "what the ranks exchange has 16 bits or fewer already"
+    sent = finding.facts.get("gradient_bytes")
+    if isinstance(sent, int) and sent < MIN_BYTES:
+        return f"the gradients are {sent} bytes: sending them is latency, which fewer bits do not shorten"
+    return to_data_parallel_training(program, finding)

@@ -16,37 +16,55 @@ FP16_BY_HAND = "fp16 needs a GradScaler around backward() and the optimizer's st
 # Of the bound of the new precision: what good libraries reach, with shapes that fit badly and with those that fit. A
 # product that reaches less of its bound today may reach as little, one that reaches more may reach as much.
 REACHED = (0.4, 0.7)
+# Where shapes are not known, relative to the share of its peak that a product reaches in float32 (80 % with good
+# libraries): the same at most, half of it at least; 16-bit products of float32 tensors also pay for their casts.
+RELATIVE = {"tf32": (0.5, 1.0), "f16": (0.25, 1.0)}
 
 
 def products_in(t: Tables, finding: Finding, precision: Literal["tf32", "f16"]) -> Effect | None:
-    """Return the effect of the next precision on the products whose shapes are known, None where none is."""
+    """Return the effect of the next precision on the products: by their shapes, or by the peaks' ratio without them."""
     import numpy as np
 
     from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.roofline import gpu_spec, groups
+    from diagnose.tables.roofline import MIN_NS, gpu_spec, groups
 
     peak = gpu_spec(t)
     rate = peak.rate(precision) if peak else 0.0
-    full = [group for group in groups(t) if group.full_precision]
-    if peak is None or not rate or not full:
+    if peak is None or not rate:
         return None
+    full = [group for group in groups(t) if group.full_precision]
     smaller = 0.5 if precision == "f16" else 1.0  # of the bytes
-    tasks = np.concatenate([group.tasks for group in full])
     length = (t.tasks.end - t.tasks.start).astype(np.float64)
+    known = np.concatenate([group.tasks for group in full]) if full else np.empty(0, np.intp)
+    others = np.setdiff1d(finding.tasks, known)
+    others = others[length[others] >= MIN_NS]  # the fixed cost of a kernel sets the time of shorter ones
+    tasks = np.concatenate([known, others]).astype(np.intp)
+    if not len(tasks):
+        return None
     spared = []
     today = [min(g.bound_ns / g.time_ns, 1.0) for g in full]
-    for reached in ([min(REACHED[0], now) for now in today], [max(REACHED[1], now) for now in today]):
+    by_shape = ([min(REACHED[0], now) for now in today], [max(REACHED[1], now) for now in today])
+    for reached, relative in zip(by_shape, RELATIVE[precision], strict=True):
         bounds = [max(g.work.flop / rate * 1e9, g.work.bytes * smaller / peak.bandwidth) for g in full]
         share = [
             max(0.0, 1 - bound / of_it / g.time_ns) if of_it > 0 else 0.0
             for g, bound, of_it in zip(full, bounds, reached, strict=True)
         ]
-        spared.append(np.concatenate([length[g.tasks] * s for g, s in zip(full, share, strict=True)]))
-    known = length[tasks].sum() / max(length[finding.tasks].sum(), 1.0)
+        by_ratio = max(0.0, 1 - peak.rate("fp32") / rate / relative)
+        parts = [length[g.tasks] * s for g, s in zip(full, share, strict=True)]
+        spared.append(np.concatenate([*parts, length[others] * by_ratio]))
+    name = "TF32" if precision == "tf32" else "16-bit"
+    share_known = min(length[known].sum() / max(length[finding.tasks].sum(), 1.0), 1.0)
     assumption = (
-        f"{min(known, 1):.0%} of the float32 products, whose shapes are known, reach {REACHED[0]:.0%} to "
-        f"{REACHED[1]:.0%} of the device's {'TF32' if precision == 'tf32' else '16-bit'} rate."
+        f"{share_known:.0%} of the float32 products, whose shapes are known, reach {REACHED[0]:.0%} to "
+        f"{REACHED[1]:.0%} of the device's {name} rate."
     )
+    if len(others):
+        low, high = RELATIVE[precision]
+        assumption += (
+            f" Those without shapes get faster by {low:.0%} to {high:.0%} of the ratio of the {name} peak to the "
+            "float32 one."
+        )
     # The rule's loss is half of the products' time, whatever their shapes; with these known the model goes further.
     time_ns = min(max(finding.total_ns / t.steps.num, finding.lost_ns), t.steps.step_ns)
     return effect_of_tasks(t, finding, tasks, (spared[0], spared[1]), assumption)._replace(limit_ns=time_ns)

@@ -17,9 +17,18 @@ from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["effect_of", "is_worth_showing", "prescribe", "recording_first", "without_savings"]
+__all__ = [
+    "also_possible",
+    "effect_of",
+    "further",
+    "is_worth_showing",
+    "prescribe",
+    "recording_first",
+    "without_savings",
+]
 
 
+MIN_FREED_BYTES = 5_000_000  # reads as 0.01 GB
 _LOSSES = re.compile(r"compare the (first losses|loss\b[^;]*)")
 
 
@@ -32,20 +41,44 @@ def prescribe(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> l
     return [prescription for prescription in made if prescription is not None]
 
 
+def also_possible(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> list[Prescription]:
+    """Return the further changes of the finding's rule that fit the program, those that free most memory first."""
+    advised = [(CHANGES[name], CHANGES[name].advice_for(finding, step_ns, program)) for name in META[finding.rule].also]
+    fitting = [(change, advice) for change, advice in advised if advice is not None]
+    fitting.sort(key=lambda pair: -pair[1].frees_bytes)
+    return [_prescribed(change, finding, step_ns, program, advice) for change, advice in fitting]
+
+
+def further(
+    found: Sequence[Finding], shown: Sequence[Prescription], step_ns: float, program: Program
+) -> tuple[Prescription, ...]:
+    """Return the further changes for the findings, each once and none that is prescribed anyway.
+
+    What they save is not predicted: several do the same in other ways, and a report names them in a line.
+    """
+    each = {p.id: p for finding in reversed(found) for p in reversed(also_possible(finding, step_ns, program))}
+    prescribed = {p.id for p in shown}
+    return without_savings([p for p in reversed(each.values()) if p.id not in prescribed])
+
+
 def _prescription(change: Change, finding: Finding, step_ns: float, program: Program) -> Prescription | None:
     advice = change.advice_for(finding, step_ns, program)
-    if advice is None:
-        return None
+    return None if advice is None else _prescribed(change, finding, step_ns, program, advice)
+
+
+def _prescribed(change: Change, finding: Finding, step_ns: float, program: Program, advice: Advice) -> Prescription:
     least_ns, most_ns = finding.lost_ns * advice.least, finding.lost_ns * advice.most
     edits = _edits(change, finding, advice)
     return Prescription(
         rule=finding.rule,
         id=change.id,
-        title=advice.title or change.title,
+        title=(advice.title or change.title) + _freed(advice.frees_bytes),
         before="\n".join(edit.shown_before for edit in edits) or advice.before,
         after=("\n".join(edit.shown_after for edit in edits) or advice.after) + advice.beside,
         saves_ns=(least_ns, most_ns),
-        predicted_step_ns=middle_ns(step_ns - most_ns, step_ns - least_ns) if advice.most > 0 else None,
+        predicted_step_ns=middle_ns(step_ns - most_ns, step_ns - least_ns)
+        if advice.most > 0 and finding.share is None
+        else None,
         safety=_safety(advice.numerics or change.numerics, program),
         needs=advice.needs,
         remedy=change.remedy,
@@ -53,6 +86,11 @@ def _prescription(change: Change, finding: Finding, step_ns: float, program: Pro
         edits=tuple(Where(edit.call.file, edit.call.begin[0], code=edit.line) for edit in edits),
         diff=diff_of(edits) if advice.is_whole else "",
     )
+
+
+def _freed(num_bytes: int) -> str:
+    """Return what a title adds where the memory that a change frees is known."""
+    return f" (up to {num_bytes / 1e9:.2f} GB less at the peak)" if num_bytes >= MIN_FREED_BYTES else ""
 
 
 def _edits(change: Change, finding: Finding, advice: Advice) -> list[EditedCall]:
@@ -113,6 +151,8 @@ def effect_of(t: Tables, finding: Finding, prescription: Prescription) -> Effect
 
     That is the change's own model, where it has one, and otherwise the part of the finding's cause that it takes away.
     """
+    if META[finding.rule].kind == "run":
+        return None  # the recorded steps are the others
     change = CHANGES.get(prescription.id)
     model = change.effect if change is not None and t.device_id >= 0 else None
     effect = model(t, finding) if model is not None else None

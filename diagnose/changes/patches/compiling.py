@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from diagnose.changes.common.patching import Log, Undo
+from diagnose.changes.common.patching import Log, Undo, replace_attribute
 from diagnose.changes.patches.top_module import once_for_top_module
 
-__all__ = ["compile_graphs", "compile_model"]
+__all__ = ["compile_graphs", "compile_model", "stop_recompiling"]
 
 
 def compile_model(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
@@ -19,6 +20,32 @@ def compile_model(log: Log, options: Mapping[str, Any]) -> Undo:  # the signatur
 def compile_graphs(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Compile the outermost module and replay its launches as CUDA graphs."""
     return _compile(log, "reduce-overhead")
+
+
+def stop_recompiling(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Let every `torch.compile` and `Module.compile` of the script make one graph for all sizes."""
+    import torch
+
+    undo_each = [_dynamic(owner, log) for owner in (torch, torch.nn.Module)]
+
+    def undo() -> None:
+        for one in undo_each:
+            one()
+
+    return undo
+
+
+def _dynamic(owner: Any, log: Log) -> Undo:  # torch, or the class Module
+    original = owner.compile
+
+    @functools.wraps(original)
+    def compile(*args: Any, **kwargs: Any) -> Any:  # whatever it takes
+        if kwargs.get("dynamic") is None:
+            kwargs["dynamic"] = True
+            log.did("torch.compile(dynamic=True)")
+        return original(*args, **kwargs)
+
+    return replace_attribute(owner, "compile", compile)
 
 
 def _compile(log: Log, mode: str | None) -> Undo:

@@ -1,4 +1,4 @@
-"""Patches of DistributedDataParallel: its arguments, and a hook that halves what is exchanged."""
+"""Patches of DistributedDataParallel: its arguments, and hooks that exchange fewer bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ from typing import Any
 from diagnose.changes.common.gradients import BUCKET_MB
 from diagnose.changes.common.patching import Log, Undo, replace_attribute
 
-__all__ = ["bucket_gradients", "compress_gradients", "no_buffer_broadcast", "overlap_gradients"]
+__all__ = [
+    "bucket_gradients",
+    "compress_gradients",
+    "eight_bit_gradients",
+    "hierarchical_exchange",
+    "low_rank_gradients",
+    "no_buffer_broadcast",
+    "no_unused_search",
+    "overlap_gradients",
+]
+
+WARM_UP_STEPS = 4  # of PowerSGD in a trial, which is shorter than the thousand that a training should take
+RANK = 2  # of its products
 
 
 def bucket_gradients(log: Log, options: Mapping[str, Any]) -> Undo:
@@ -30,14 +42,49 @@ def no_buffer_broadcast(log: Log, options: Mapping[str, Any]) -> Undo:  # the si
     return _arguments(log, broadcast_buffers=False)
 
 
+def no_unused_search(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Do not look for parameters that a forward did not use."""
+    return _arguments(log, find_unused_parameters=False)
+
+
 def compress_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Exchange gradients in bf16."""
+    return _hook(log, "bf16", "gradients are exchanged in bf16")
+
+
+def eight_bit_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Exchange gradients in 8 bits."""
+    return _hook(log, "int8", "gradients are exchanged in 8 bits")
+
+
+def low_rank_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Exchange gradients as products of thin matrices."""
+    return _hook(log, "power_sgd", "gradients are exchanged as thin matrices", rank=RANK, warm_up=WARM_UP_STEPS)
+
+
+def hierarchical_exchange(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Exchange gradients inside each host first."""
 
     def made(ddp: Any) -> None:  # a DistributedDataParallel
         from diagnose.kernels.distributed.comm_hooks import install
+        from diagnose.kernels.distributed.mesh import two_levels
 
-        install(ddp, "bf16")
-        log.did("DistributedDataParallel: gradients are exchanged in bf16")
+        try:
+            install(ddp, "hierarchical", mesh=two_levels(ddp.device_type))
+        except ValueError as error:
+            log.left(str(error))
+        else:
+            log.did("DistributedDataParallel: gradients are summed inside each host first")
+
+    return _around_init(lambda _given: None, made)
+
+
+def _hook(log: Log, name: str, what: str, **options: object) -> Undo:
+    def made(ddp: Any) -> None:  # a DistributedDataParallel
+        from diagnose.kernels.distributed.comm_hooks import install
+
+        install(ddp, name, **options)
+        log.did(f"DistributedDataParallel: {what}")
 
     return _around_init(lambda _given: None, made)
 

@@ -11,7 +11,14 @@ from typing import Any
 from diagnose.changes.common.loading import PREFETCH_FACTOR, THREADS
 from diagnose.changes.common.patching import Log, Undo, replace_attribute
 
-__all__ = ["concurrent_samples", "load_in_workers", "more_workers", "prefetch_to_device"]
+__all__ = [
+    "concurrent_samples",
+    "keep_workers",
+    "load_in_workers",
+    "load_on_thread",
+    "more_workers",
+    "prefetch_to_device",
+]
 
 
 def load_in_workers(log: Log, options: Mapping[str, Any]) -> Undo:
@@ -52,6 +59,38 @@ def more_workers(log: Log, options: Mapping[str, Any]) -> Undo:
         )
 
     return _change_arguments(change)
+
+
+def keep_workers(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Let the workers of every DataLoader live on between epochs."""
+
+    def change(given: dict[str, Any]) -> None:
+        if not given.get("num_workers"):
+            log.left("a DataLoader without workers")
+            return
+        given["persistent_workers"] = True
+        log.did("DataLoader: persistent_workers=True")
+
+    return _change_arguments(change)
+
+
+def load_on_thread(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Let every DataLoader without workers load the coming batches on a thread."""
+    from torch.utils.data import DataLoader
+
+    from diagnose.kernels.background_loader import BackgroundLoader
+
+    original = DataLoader.__iter__
+
+    @functools.wraps(original)
+    def ahead(self: Any) -> Iterator[Any]:  # a DataLoader of anything
+        if self.num_workers:
+            log.left(f"a DataLoader that has {self.num_workers} workers already")
+            return original(self)
+        log.did("DataLoader: batches are loaded on a thread, two ahead")
+        return iter(BackgroundLoader(_Plain(self, original)))
+
+    return replace_attribute(DataLoader, "__iter__", ahead)
 
 
 def concurrent_samples(log: Log, options: Mapping[str, Any]) -> Undo:

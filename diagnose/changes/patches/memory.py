@@ -1,14 +1,15 @@
-"""Patches of memory: recomputation of repeated blocks, scheduled garbage collection, memory format."""
+"""Patches of memory: recomputation and offload, gradients set to None, garbage collection, memory format."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from diagnose.changes.common.patching import Log, Undo
+from diagnose.changes.common.patching import Log, Undo, replace_attribute
 from diagnose.changes.patches.top_module import around_top_module, once_for_top_module
 
-__all__ = ["channels_last", "checkpoint_blocks", "schedule_gc"]
+__all__ = ["channels_last", "checkpoint_blocks", "no_fills", "offload_activations", "offload_optimizer", "schedule_gc"]
 
 MIN_BLOCKS = 2  # fewer of a kind in a list are no repeated blocks
 
@@ -80,33 +81,102 @@ def schedule_gc(log: Log, options: Mapping[str, Any]) -> Undo:
 
 
 def channels_last(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
-    """Keep the model and its four-dimensional inputs in channels-last memory format."""
-    import torch
+    """Keep the convolutions of each outermost module, and the images that it is given, in channels-last format."""
+    from torch import Tensor
     from torch.utils._pytree import tree_map
 
-    converted: dict[int, bool] = {}
-    modules: list[Any] = []
+    from diagnose.kernels.layout import channels_last, in_channels_last
+
+    reports: dict[int, Any] = {}  # by outermost module; None where there is nothing to convert
 
     def begins(module: Any, args: tuple[Any, ...]) -> Any:  # a Module
-        if id(module) not in converted:
-            converted[id(module)] = any(isinstance(inner, torch.nn.Conv2d) for inner in module.modules())
-            if converted[id(module)]:
-                module.to(memory_format=torch.channels_last)
-                modules.append(module)
-                log.did(f"{type(module).__name__} and its inputs in channels_last")
+        if id(module) not in reports:
+            reports[id(module)] = None
+            try:
+                reports[id(module)] = report = channels_last(module, inputs=False)
+            except ValueError as error:
+                log.left(str(error))
             else:
-                log.left(f"{type(module).__name__}, which has no Conv2d")
-        return tree_map(convert, args) if converted[id(module)] else None
+                log.did(f"{len(report.converted)} convolutions of {type(module).__name__}, and its inputs")
+        return None if reports[id(module)] is None else tree_map(convert, args)
 
-    def convert(leaf: Any) -> Any:  # a leaf
-        image = isinstance(leaf, torch.Tensor) and leaf.dim() == 4  # batch, channels, two sides
-        return leaf.contiguous(memory_format=torch.channels_last) if image else leaf
+    def convert(leaf: Any) -> Any:
+        return in_channels_last(leaf) if isinstance(leaf, Tensor) else leaf
 
     undo_hooks = around_top_module(begins, lambda output: output)
 
     def undo() -> None:
         undo_hooks()
-        for module in modules:
-            module.to(memory_format=torch.contiguous_format)
+        for report in reports.values():
+            if report is not None:
+                report.undo()
 
     return undo
+
+
+def offload_activations(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Keep what the outermost module's forward saves for the backward pass in host memory."""
+    from diagnose.kernels.offload import ActivationOffload
+
+    offload = ActivationOffload()
+
+    def begins(module: Any, args: tuple[Any, ...]) -> None:  # a Module and its arguments
+        offload.__enter__()
+        log.did(f"{type(module).__name__}: activations go to the host until the backward pass")
+
+    def ends(output: Any) -> Any:  # whatever the module returns
+        offload.__exit__(None, None, None)
+        return output
+
+    return around_top_module(begins, ends)
+
+
+def offload_optimizer(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Keep the state of every optimizer that is made in host memory between steps."""
+    from torch.optim import Optimizer
+
+    from diagnose.kernels.offload import offload_optimizer_state
+
+    original = Optimizer.__init__
+    undo_each: list[Undo] = []
+
+    @functools.wraps(original)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
+        original(self, *args, **kwargs)
+        undo_each.append(offload_optimizer_state(self).undo)
+        log.did(f"{type(self).__name__}: its state is on the host between steps")
+
+    undo_init = replace_attribute(Optimizer, "__init__", made)
+
+    def undo() -> None:
+        undo_init()
+        for one in undo_each:
+            one()
+
+    return undo
+
+
+def no_fills(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Let every `zero_grad` of an optimizer or a module set gradients to None."""
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    undo_each = [_sets_to_none(owner, log) for owner in (Optimizer, Module)]
+
+    def undo() -> None:
+        for one in undo_each:
+            one()
+
+    return undo
+
+
+def _sets_to_none(owner: Any, log: Log) -> Undo:  # a class with zero_grad
+    original = owner.zero_grad
+
+    @functools.wraps(original)
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:  # torch's signature
+        if not set_to_none:
+            log.did(f"{type(self).__name__}.zero_grad(set_to_none=True)")
+        original(self, set_to_none=True)
+
+    return replace_attribute(owner, "zero_grad", zero_grad)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from diagnose.changes.common.patching import Log, Undo, replace_attribute
@@ -49,8 +49,8 @@ def _patched(cls: type, flag: str, log: Log) -> Undo:
         changed = {k: v for k, v in bound.arguments.items() if k not in ("self", other)}
         changed["params"] = _kept(changed["params"])
         before = {**changed, **({other: bound.arguments[other]} if other in bound.arguments else {})}
-        if flag == "fused" and not all(p.is_floating_point() for p in _tensors(changed["params"])):
-            log.left(f"{cls.__name__}: a parameter is not of a floating-point type")
+        if not _is_best(cls, flag, changed):
+            log.left(f"{cls.__name__}: {flag} does not work for its parameters")
             original(self, **before)
             return
         try:
@@ -79,10 +79,10 @@ def _listed(parameters: Any) -> list[Any]:  # a tensor, or an iterable of what a
     return [parameters] if hasattr(parameters, "dtype") else list(parameters)
 
 
-def _tensors(parameters: list[Any]) -> Iterator[Any]:
-    """Go through the tensors of parameters, named parameters and groups."""
-    for entry in parameters:
-        if isinstance(entry, Mapping):
-            yield from _tensors(entry["params"])
-        else:
-            yield entry[1] if isinstance(entry, tuple) else entry
+def _is_best(cls: type, flag: str, arguments: Mapping[str, Any]) -> bool:
+    """Return whether the bundled choice of implementations takes this one for these parameters."""
+    from diagnose.kernels.optimizers import best_implementation
+
+    others = {name: value for name, value in arguments.items() if name != "params"}
+    no_fused = {"fused": False} if flag == "foreach" else {}
+    return best_implementation(cls, arguments["params"], **others, **no_fused) == flag

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diagnose.changes.common.patching import Log, Undo
+from diagnose.changes.common.patching import Log, Undo, replace_attribute
 from diagnose.changes.patches.top_module import around_top_module
 
-__all__ = ["allow_tf32", "as_float", "autocast", "benchmark_convolutions"]
+__all__ = ["allow_tf32", "as_float", "autocast", "benchmark_convolutions", "other_attention"]
 
 
 def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
@@ -23,6 +23,8 @@ def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
         return autocast_fp16(log, options)
     import torch
 
+    from diagnose.kernels.precision import Precision
+
     active: list[Any] = []
 
     def begins(module: Any, args: tuple[Any, ...]) -> None:  # a Module
@@ -31,7 +33,7 @@ def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
             log.left("a model that runs under autocast already")
             active.append(None)
             return
-        region = torch.autocast(device, dtype=torch.bfloat16)
+        region = Precision(device, torch.bfloat16).autocast()
         region.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it so
         active.append(region)
         log.did(f"{type(module).__name__}: forward under bf16 autocast on {device}")
@@ -59,12 +61,11 @@ def as_float(output: Any, dtype: Any) -> Any:  # a nesting of tensors, a torch.d
 
 def allow_tf32(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Let fp32 matrix products run in TF32."""
-    import torch
+    from diagnose.kernels.matmul_precision import set_fp32_precision
 
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    log.did('torch.set_float32_matmul_precision("high")')
-    return lambda: torch.set_float32_matmul_precision(before)
+    undo = set_fp32_precision("tf32")
+    log.did('set_fp32_precision("tf32"): torch.set_float32_matmul_precision("high")')
+    return undo
 
 
 def benchmark_convolutions(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
@@ -79,3 +80,20 @@ def benchmark_convolutions(log: Log, options: Mapping[str, Any]) -> Undo:  # the
         torch.backends.cudnn.benchmark = before
 
     return undo
+
+
+def other_attention(log: Log, options: Mapping[str, Any]) -> Undo:
+    """Let scaled_dot_product_attention run in ``backends``, and in the plain one where none of them can."""
+    from torch.nn import functional
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    wanted = [str(name) for name in options.get("backends") or ("flash", "efficient")]
+    backends = [getattr(SDPBackend, f"{name.upper()}_ATTENTION") for name in wanted] + [SDPBackend.MATH]
+    original = functional.scaled_dot_product_attention
+
+    def restricted(*args: Any, **kwargs: Any) -> Any:  # whatever it takes
+        with sdpa_kernel(backends):
+            log.did(f"scaled_dot_product_attention in {', '.join(wanted)}, else written out")
+            return original(*args, **kwargs)
+
+    return replace_attribute(functional, "scaled_dot_product_attention", restricted)

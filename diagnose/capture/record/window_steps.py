@@ -1,0 +1,36 @@
+"""How many steps a recorded window has, and how many show that steps are steady."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from diagnose.capture.steps.converged import MIN_WINDOW_STEPS
+
+__all__ = ["MIN_STEPS", "fitting_steps", "steady_steps"]
+
+MIN_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
+LONG_WINDOW_NS = 5_000_000_000  # so long a window needs no ten steps: long ones vary less
+MIN_LONG_STEPS = 3
+MIN_LONG_WINDOW = 2
+LONG_STEP_NS = 1_000_000_000  # of such steps two and two show that they are steady
+MAX_STEPS = 100  # and of short steps so many that the window lasts
+WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
+
+
+def fitting_steps(times: Sequence[int], device_ns: float | None) -> int:
+    """Return how many steps make a window long enough for the sampler and for a steady median.
+
+    ``times`` are the host's (ns), which may only queue what the device takes ``device_ns`` for.
+    """
+    if not times:
+        return MIN_STEPS
+    step_ns = max(median(times[-MIN_STEPS:]), device_ns or 0.0)
+    least = min(max(math.ceil(LONG_WINDOW_NS / step_ns), MIN_LONG_STEPS), MIN_STEPS)
+    return min(max(math.ceil(WINDOW_NS / step_ns), least), MAX_STEPS)
+
+
+def steady_steps(times: Sequence[int]) -> int:
+    """Return how many steps make the smallest group that is compared with the one before."""
+    return MIN_LONG_WINDOW if times and median(times[-2 * MIN_LONG_WINDOW :]) >= LONG_STEP_NS else MIN_WINDOW_STEPS

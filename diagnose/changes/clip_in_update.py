@@ -1,0 +1,50 @@
+"""Clip gradients within the update of AdamW.
+
+What it does
+    Updates all parameters in one launch, which multiplies the gradients by the clip factor as it reads them: clipping
+    makes no pass over the gradients of its own.
+
+What to watch
+    State dicts are those of torch's AdamW without amsgrad. Only where gradients are clipped in every step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import to_training
+from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, rounding
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _applies(program: Program, finding: Finding) -> str:
+    if finding.facts.get("name") != "AdamW" or not finding.facts.get("has_device"):
+        return "it takes the place of AdamW on a GPU"
+    if not program.clips:
+        return "no clipping of gradients was recorded"
+    return to_training(program, finding)
+
+
+CHANGE = Change(
+    id="clip-in-update",
+    title="Let one launch clip the gradients and update all parameters",
+    numerics=rounding("the order of roundings differs; the same to about 1e-6 after a step"),
+    patch=ByHand("the script itself clips the gradients, and makes the optimizer"),
+    edit=EditLoop(
+        "with_fused_adamw", "device", "cuda", "from diagnose.kernels.ops.adamw import FusedAdamW, clip_factor"
+    ),
+    advice=Advice(
+        before="optimizer = torch.optim.AdamW(model.parameters(), lr=lr)\n...\n"
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()",
+        after="from diagnose.kernels.ops.adamw import FusedAdamW, clip_factor\n\n"
+        "optimizer = FusedAdamW(model.parameters(), lr=lr)\n...\n"
+        "optimizer.step(grad_scale=clip_factor(model.parameters(), 1.0))",
+        least=0.4,
+        needs="AdamW without amsgrad, and the package triton",
+    ),
+    applies=_applies,
+    remedy="diagnose.kernels.ops.adamw",
+)

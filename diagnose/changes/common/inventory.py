@@ -1,0 +1,63 @@
+"""Which change hands over each public module of ``diagnose.kernels``, which rules lead there, and how it is proved.
+
+All of it follows from the changes and the rules, but for `BUILDING_BLOCKS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnose import analyzers
+from diagnose.changes import CHANGES, Proof, proof_of
+
+__all__ = ["BUILDING_BLOCKS", "PublicModule", "provable", "public_modules"]
+
+# Modules that no trace asks for, and why.
+BUILDING_BLOCKS = {
+    "distributed.hook_timing": "times an exchange without a profiler; a trace has those times",
+    "distributed.single_process_parity": "checks the numbers of any way of sharding against one process",
+    "ops.custom_op": "what the bundled operators are built with, and one of your own can be",
+    "ops.native": "builds the operators' C++ and CUDA sources, where Triton is not to be had",
+    "ops.scale": "an example: the smallest operator, in all four languages",
+    "parity": "checks the numbers of any change of precision; a trial does so by itself",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PublicModule:
+    """One public module, with the changes that hand it over."""
+
+    name: str  # without the package: ops.gelu
+    changes: tuple[str, ...]
+    rules: tuple[str, ...]  # that prescribe one of the changes
+    proofs: tuple[Proof, ...]  # of the changes, in their order
+    building_block: str  # why no change hands it over, "" where one does
+
+
+def provable() -> list[str]:
+    """Return the changes that `diagnose prove` can apply, by a patch or in the text of the script that it runs."""
+    return [name for name in CHANGES if proof_of(name) != "by hand"]
+
+
+def public_modules() -> list[PublicModule]:
+    """Return every public module, by name."""
+    return [_described(name) for name in sorted(_names())]
+
+
+def _described(name: str) -> PublicModule:
+    dotted = f"diagnose.kernels.{name}"
+    changes = tuple(c for c in CHANGES if dotted in (CHANGES[c].remedy, *CHANGES[c].modules))
+    rules = tuple(r.META.id for r in analyzers.RULES if set(changes) & {*r.META.changes, *r.META.also})
+    return PublicModule(name, changes, rules, tuple(map(proof_of, changes)), BUILDING_BLOCKS.get(name, ""))
+
+
+def _names() -> Iterator[str]:
+    from diagnose import kernels
+
+    folder = Path(kernels.__file__).parent
+    for package in ("", "distributed", "ops"):
+        for path in (folder / package).glob("*.py"):
+            if not path.name.startswith("_") and path.stem not in kernels._OLD_NAMES:
+                yield f"{package}.{path.stem}".lstrip(".")

@@ -1,0 +1,20 @@
+"""What a line of the script calls, as its text shows."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+
+__all__ = ["LOADS", "SAVES", "calls"]
+
+SAVES = re.compile(r"\btorch\.save\(|\bsave_(checkpoint|pretrained|state|model|file)\w*\(|\.save_checkpoint\(")
+LOADS = re.compile(r"\btorch\.load\(|\.load_state_dict\(|\.from_pretrained\(|\bload_(checkpoint|file)\w*\(")
+
+
+def calls(finding: Finding, pattern: re.Pattern[str]) -> bool:
+    """Return whether the finding's line is such a call; of a finding of the whole run, or a line that calls it."""
+    places = finding.where[:1] if finding.share is None else finding.where[:3]
+    return any(pattern.search(place.code or "") for place in places)

@@ -1,0 +1,55 @@
+"""Send gradients in 8 bits.
+
+What it does
+    Installs a hook on DistributedDataParallel that sends a quarter of the bytes; what rounding dropped is added to the
+    next step's gradients.
+
+What to watch
+    About six passes over the gradients, and every rank receives from every other: beyond eight ranks nothing is gained.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
+from diagnose.changes.common.gradients import is_a_reduction, is_costly, to_large_gradients
+from diagnose.changes.common.memory import num_ranks
+from diagnose.changes.patches import distributed
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+MAX_RANKS = 8  # each receives the bytes of all others
+
+
+def _applies(program: Program, finding: Finding) -> str:
+    if num_ranks(finding) > MAX_RANKS:
+        return f"each of {num_ranks(finding)} ranks would receive the bytes of all others"
+    return to_large_gradients(program, finding)
+
+
+def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
+    if not is_a_reduction(finding) or not is_costly(finding, step_ns):
+        return None
+    return Advice(
+        after="from diagnose.kernels.distributed.comm_hooks import install\n\n"
+        'hook = install(ddp, "int8")   # before the first backward; save hook.state_dict() on every rank',
+        least=0.0,
+        most=0.7,
+        needs="DistributedDataParallel over a slow link",
+    )
+
+
+CHANGE = Change(
+    id="eight-bit-gradients",
+    title="Send gradients in 8 bits",
+    numerics=reduced("8-bit gradients round; compare the loss of the first thousand steps"),
+    patch=Patch(distributed.eight_bit_gradients, group="hook"),
+    edit=ByHand("which variable holds the DistributedDataParallel only the script's author knows"),
+    advice=_advice,
+    applies=_applies,
+    remedy="diagnose.kernels.distributed.comm_hooks",
+)

@@ -1,0 +1,45 @@
+"""Compute the cross entropy in one pass over the logits.
+
+What it does
+    Computes loss and gradient without a second tensor of the logits' size; together with the last layer, chunk by
+    chunk, without all of the logits.
+
+What to watch
+    It pays where the vocabulary is large. A compiled model fuses the loss itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import to_a_model_of_the_script, to_training
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.patches import operators
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _applies(program: Program, finding: Finding) -> str:
+    if not program.has_cross_entropy:
+        return "no cross entropy was recorded"
+    return to_training(program, finding) or to_a_model_of_the_script(program, finding)
+
+
+CHANGE = Change(
+    id="fused-loss",
+    title="Compute the cross entropy without a second tensor of the logits' size",
+    numerics=rounding("sums are taken in float32 and in another order; compare the loss of the first steps"),
+    patch=Patch(operators.fused_loss, needs_gpu=True),
+    edit=ByHand("which tensor holds the logits only the script's author knows"),
+    advice=Advice(
+        before="loss = F.cross_entropy(hidden @ head.t(), target)",
+        after="from diagnose.kernels.ops.cross_entropy import cross_entropy, linear_cross_entropy\n\n"
+        "loss = cross_entropy(logits, target)\n"
+        "loss = linear_cross_entropy(hidden, head, target)   # the last layer too: the logits never exist as a whole",
+        needs="classes as integers, no weights of classes; the package triton",
+    ),
+    applies=_applies,
+    remedy="diagnose.kernels.ops.cross_entropy",
+)

@@ -1,0 +1,55 @@
+"""Reduce gradients inside each host first.
+
+What it does
+    Installs a hook on DistributedDataParallel that scatters inside a host, sums between hosts, and gathers inside: each
+    rank sends its share only over the slow links.
+
+What to watch
+    Hosts with equally many ranks in a row. NCCL does the same by itself where it knows the topology.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.common.gradients import is_a_reduction, to_large_gradients
+from diagnose.changes.common.memory import num_ranks
+from diagnose.changes.patches import distributed
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _applies(program: Program, finding: Finding) -> str:
+    devices = finding.facts.get("num_devices")
+    if not isinstance(devices, int) or not 1 < devices < num_ranks(finding):
+        return "the ranks are not known to lie on several hosts with several devices each"
+    return to_large_gradients(program, finding)
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+    if not is_a_reduction(finding):
+        return None
+    return Advice(
+        after="from diagnose.kernels.distributed.comm_hooks import install\n"
+        "from diagnose.kernels.distributed.mesh import two_levels\n\n"
+        'install(ddp, "hierarchical", mesh=two_levels("cuda"))   # before the first backward',
+        least=0.0,
+        most=0.8,
+        needs="several hosts with equally many ranks, and a slower link between them",
+    )
+
+
+CHANGE = Change(
+    id="hierarchical-exchange",
+    title="Reduce gradients inside each host before they cross between hosts",
+    numerics=rounding("gradients are summed in another order; compare the loss of the first steps"),
+    patch=Patch(distributed.hierarchical_exchange, group="hook"),
+    edit=ByHand("which variable holds the DistributedDataParallel only the script's author knows"),
+    advice=_advice,
+    applies=_applies,
+    remedy="diagnose.kernels.distributed.comm_hooks",
+    modules=("diagnose.kernels.distributed.mesh",),
+)

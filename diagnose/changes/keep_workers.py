@@ -1,0 +1,45 @@
+"""Keep the loader's workers between epochs.
+
+What it does
+    Makes the DataLoader with `persistent_workers=True`, so that an epoch does not begin with starting processes.
+
+What to watch
+    Workers keep their copy of the dataset: what `set_epoch` changes there must reach them another way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
+from diagnose.changes.common.loading import loader_call
+from diagnose.changes.patches import loading
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+    facts = finding.facts
+    workers = facts.get("num_workers")
+    if facts.get("phase") != "loading" or not workers or facts.get("persistent_workers"):
+        return None
+    return Advice(
+        before=loader_call(facts, num_workers=workers),
+        after=loader_call(facts, num_workers=workers, persistent_workers=True),
+        least=0.3,
+        most=0.95,
+        needs="a dataset that does not change between epochs",
+    )
+
+
+CHANGE = Change(
+    id="keep-workers",
+    title="Keep the loader's workers between epochs",
+    numerics=identical("where the dataset does not change between epochs"),
+    patch=Patch(loading.keep_workers),
+    edit=SetArguments(("DataLoader",), {"persistent_workers": True}),
+    advice=_advice,
+    remedy="diagnose.kernels.loader_tuning",
+)

@@ -1,0 +1,44 @@
+"""Load the coming batches on a thread.
+
+What it does
+    Asks the loader for the next batches on a thread of the training process while the step runs, without workers.
+
+What to watch
+    Loading that computes in Python takes turns with the training thread. A dataset that draws from the global random
+    generators is loaded as before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.patches import loading
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+    facts = finding.facts
+    if not facts.get("single_process") or facts.get("library") == "transformers":
+        return None
+    return Advice(
+        before="for batch in loader:",
+        after="from diagnose.kernels.background_loader import BackgroundLoader\n\n"
+        "for batch in BackgroundLoader(loader):   # up to two batches ahead, on a thread\n    ...",
+        least=0.0,
+        needs="loading that waits, or computes where Python's lock is free (decoders, NumPy, tensor operators)",
+    )
+
+
+CHANGE = Change(
+    id="load-on-thread",
+    title="Load the coming batches on a thread, where worker processes do not fit",
+    numerics=identical(),
+    patch=Patch(loading.load_on_thread),
+    edit=ByHand("which loop takes the batches only the script's author knows"),
+    advice=_advice,
+    remedy="diagnose.kernels.background_loader",
+)

@@ -1,0 +1,45 @@
+"""Leave out the search for parameters that a forward does not use.
+
+What it does
+    Makes DistributedDataParallel with `find_unused_parameters=False`: no walk over the graph after each forward.
+
+What to watch
+    A step that leaves a parameter out raises then; such a model needs the search.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import to_data_parallel_training
+from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
+from diagnose.changes.common.gradients import CONSTRUCTORS, ddp_arguments
+from diagnose.changes.patches import distributed
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+    if not ddp_arguments(finding).get("find_unused_parameters"):
+        return None
+    return Advice(
+        before="model = DistributedDataParallel(model, find_unused_parameters=True)",
+        after="model = DistributedDataParallel(model)   # diagnose.kernels.distributed.ddp_arguments.advise checks it",
+        least=0.0,
+        most=0.2,
+        needs="a forward that uses every parameter in every step",
+    )
+
+
+CHANGE = Change(
+    id="no-unused-search",
+    title="Leave out the search for unused parameters",
+    numerics=identical("where every step uses every parameter"),
+    patch=Patch(distributed.no_unused_search),
+    edit=SetArguments(CONSTRUCTORS, {"find_unused_parameters": False}),
+    advice=_advice,
+    applies=to_data_parallel_training,
+    remedy="diagnose.kernels.distributed.ddp_arguments",
+)

@@ -1,0 +1,43 @@
+"""Keep activations in host memory until the backward pass needs them.
+
+What it does
+    Copies what autograd saves to pinned memory on a side stream, and back ahead of the backward pass.
+
+What to watch
+    The link: where computing is faster than copying, the step waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import to_training
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.memory import ACTIVATIONS, held
+from diagnose.changes.patches import memory
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    return Advice(
+        before="loss = criterion(model(x), y)",
+        after="from diagnose.kernels.offload import ActivationOffload\n\noffload = ActivationOffload()\n"
+        "with offload:\n    loss = criterion(model(x), y)",
+        needs="pinned memory on the host, and a link that keeps up with the step",
+        frees_bytes=held(finding, ACTIVATIONS),
+    )
+
+
+CHANGE = Change(
+    id="offload-activations",
+    title="Keep activations in host memory until the backward pass",
+    numerics=identical(),
+    patch=Patch(memory.offload_activations, needs_gpu=True),
+    edit=ByHand("which lines are the forward only the script's author knows"),
+    advice=_advice,
+    applies=to_training,
+    remedy="diagnose.kernels.offload",
+)

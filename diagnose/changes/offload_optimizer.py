@@ -1,0 +1,43 @@
+"""Keep the optimizer's state in host memory between steps.
+
+What it does
+    Takes the state to pinned memory after each step of the optimizer and brings it back before the next.
+
+What to watch
+    Both copies take part in the step; fetch() earlier hides the second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import to_training
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.memory import OPTIMIZER, held
+from diagnose.changes.patches import memory
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    return Advice(
+        before="optimizer = torch.optim.AdamW(model.parameters(), lr=lr)",
+        after="from diagnose.kernels.offload import offload_optimizer_state\n\n"
+        "optimizer = torch.optim.AdamW(model.parameters(), lr=lr)\nstate = offload_optimizer_state(optimizer)",
+        needs="pinned memory on the host for the state, and the time of two copies a step",
+        frees_bytes=held(finding, OPTIMIZER),
+    )
+
+
+CHANGE = Change(
+    id="offload-optimizer",
+    title="Keep the optimizer's state in host memory between steps",
+    numerics=identical(),
+    patch=Patch(memory.offload_optimizer, needs_gpu=True, group="optimizer"),
+    edit=ByHand("where the optimizer is complete only the script's author knows"),
+    advice=_advice,
+    applies=to_training,
+    remedy="diagnose.kernels.offload",
+)

@@ -1,0 +1,61 @@
+"""Round the sizes of allocations up.
+
+What it does
+    Sets an option of torch's caching allocator, which then rounds each size up to a few divisions of a power of two:
+    sizes that differ a little take the same blocks, so that a freed one fits the next request. It stands in for
+    expandable segments where the device has none.
+
+What to watch
+    Up to an eighth more memory for each block. `torch.cuda.empty_cache()` in the loop undoes it; take it out. Calls
+    that take more from the driver than was given back stay at least, since memory still grows there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.allocations import without_regrowth
+from diagnose.changes.common.applies import script_of
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+OPTION = "roundup_power2_divisions:8"
+
+
+def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+    script = script_of(program)
+    return Advice(
+        before=f"python {script}            # and torch.cuda.empty_cache() in the loop: remove it",
+        after=f"PYTORCH_ALLOC_CONF={OPTION} python {script}\n"
+        "# torch before 2.9: PYTORCH_HIP_ALLOC_CONF, on NVIDIA devices PYTORCH_CUDA_ALLOC_CONF",
+        needs="memory for blocks that are up to an eighth larger",
+    )
+
+
+def _applies(program: Program, _finding: Finding) -> str:
+    if program.vendor != "AMD":
+        return "expandable segments serve all sizes there"
+    if program.allocator == "uncached":
+        return "the caching allocator is off (PYTORCH_NO_CUDA_MEMORY_CACHING)"
+    if program.allocator == "async":
+        return "memory comes from the driver's own pool, which rounds by itself"
+    return ""
+
+
+CHANGE = Change(
+    id="round-allocations",
+    title="Let the allocator round sizes up, so that freed blocks fit again",
+    numerics=identical(),
+    patch=Patch(
+        environment=dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), OPTION),
+        needs_gpu=True,
+    ),
+    edit=ByHand("it is set in the environment that the script is started in"),
+    advice=_advice,
+    applies=_applies,
+    effect=without_regrowth,
+    remedy="diagnose.kernels.allocator",
+)

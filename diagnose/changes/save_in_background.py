@@ -1,0 +1,50 @@
+"""Save checkpoints from a background thread.
+
+What it does
+    Copies what is to be saved to the host, and writes the file on a thread while the next steps run.
+
+What to watch
+    Host memory for one copy. A run that ends waits for the last file; each file appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import own_place
+from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, identical
+from diagnose.changes.common.places import SAVES, calls
+from diagnose.changes.patches import saving
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+IMPORT = "from diagnose.kernels.saving import BackgroundSaver"
+LEAST = 0.3  # of the pause: copying to the host stays, and where the disk is fast that is most of it
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+    if finding.facts.get("phase") != "checkpoint" and not calls(finding, SAVES):
+        return None
+    place = own_place(finding)
+    return Advice(
+        before=(place.code or "") if place else "torch.save(state, path)",
+        after=f"{IMPORT}\n\nsaver = BackgroundSaver()\nsaver.save(state, path)   # the step waits for a copy only\n"
+        "...\nsaver.wait()             # before the program ends",
+        least=LEAST,
+        most=0.95,
+        needs="host memory for one copy of what is saved",
+    )
+
+
+CHANGE = Change(
+    id="save-in-background",
+    title="Save checkpoints from a background thread",
+    numerics=identical(),
+    patch=Patch(saving.save_in_background),
+    edit=EditLoop("with_background_saver", "device", "cpu", IMPORT),
+    advice=_advice,
+    remedy="diagnose.kernels.saving",
+)

@@ -1,0 +1,54 @@
+"""Split the optimizer's state over the ranks.
+
+What it does
+    Lets each rank keep and update the state of its share of the parameters, beside DistributedDataParallel (ZeRO,
+    first stage).
+
+What to watch
+    After each step the updated parameters are broadcast: the bytes of the model, not hidden.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import to_data_parallel_training
+from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, identical
+from diagnose.changes.common.memory import num_ranks, share_freed
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+IMPORT = "from diagnose.kernels.distributed.zero import zero_optimizer"
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    name = finding.facts.get("optimizer") or "AdamW"
+    return Advice(
+        before=f"optimizer = torch.optim.{name}(model.parameters(), lr=lr)",
+        after=f"{IMPORT}\n\noptimizer = zero_optimizer(torch.optim.{name}, model.parameters(), lr=lr)",
+        needs="several ranks, and more parameters than ranks",
+        frees_bytes=share_freed(finding, "optimizer"),
+    )
+
+
+def _applies(program: Program, finding: Finding) -> str:
+    return (
+        "one process alone has nobody to share with"
+        if num_ranks(finding) < 2
+        else to_data_parallel_training(program, finding)
+    )
+
+
+CHANGE = Change(
+    id="shard-optimizer",
+    title="Split the optimizer's state over the ranks",
+    numerics=identical(),
+    patch=ByHand("the class of the optimizer changes, which a patch of its constructor cannot make"),
+    edit=EditLoop("with_zero_optimizer", "device", "cuda", IMPORT),
+    advice=_advice,
+    applies=_applies,
+    remedy="diagnose.kernels.distributed.zero",
+)

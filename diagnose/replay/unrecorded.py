@@ -1,0 +1,173 @@
+"""The recorded steps as they would have run without the profiler.
+
+Recording an event costs the thread that it happens on one to three microseconds. A step of nine thousand events on a
+slow host takes twice as long while it is recorded, and then most of its gaps are the profiler's. Steps are timed
+without it as well, so the cost of an event is what makes the replayed step as long as the unrecorded ones; every event
+is then moved to where the replay without that cost has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.arrays import Floats, Ints, Rows
+from diagnose.model.capture import Capture, Samples
+from diagnose.model.events import Events, Kind, Trace
+from diagnose.replay.build import graph_of
+from diagnose.replay.graph import Edge, Graph, Times
+from diagnose.replay.simulate import owners, period_ns, simulate
+from diagnose.tables import Tables
+
+__all__ = ["Unrecorded", "unrecorded"]
+
+MAX_EVENT_COST_NS = 5_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtual machine with an H100
+MIN_LEFT = 0.1  # of a segment of host work: even the cheapest operator computes something
+CALL_WEIGHT = 3  # what a call of the runtime costs against an operator: 7.9 against 2.5 µs on that machine
+MIN_CALL_LEFT = 0.4  # of a blocking call, and of the time from a launch call to its task or from a task to a call's end
+MIN_EXPLAINED = 0.6  # of what recorded steps are longer
+PRECISION_NS = 20.0  # of the cost of an event
+
+
+class Unrecorded(NamedTuple):
+    """A capture with its timing trace moved to where it would have been."""
+
+    capture: Capture
+    event_cost_ns: float
+    recorded_ns: float  # step as replayed with the profiler
+    step_ns: float  # and without it
+
+
+def unrecorded(t: Tables, unprofiled_ns: float) -> Unrecorded | None:
+    """Return the capture without the cost of recording it, None where the replay takes no such cost for a step's.
+
+    ``unprofiled_ns`` is what a step takes without the profiler. Where even the highest plausible cost of an event does
+    not explain most of the difference, something else made the recorded steps slow, and they stay.
+    """
+    graph = graph_of(t)
+    if len(graph) < 2:
+        return None
+    owner, number = owners(t, graph), _events_inside(t, graph)
+
+    def step(cost_ns: float) -> float:
+        return period_ns(graph, simulate(_cheaper(graph, number, cost_ns)), owner)
+
+    recorded_ns = step(0.0)
+    low, high = 0.0, MAX_EVENT_COST_NS
+    if not unprofiled_ns < recorded_ns or recorded_ns - step(high) < MIN_EXPLAINED * (recorded_ns - unprofiled_ns):
+        return None
+    while high - low > PRECISION_NS and step(high) <= unprofiled_ns:
+        middle = (low + high) / 2
+        low, high = (middle, high) if step(middle) > unprofiled_ns else (low, middle)
+    changed = _cheaper(graph, number, high)
+    times = simulate(changed)
+    moved = _Moved(t, changed, times)
+    capture = replace(t.capture, trace=moved.trace(), samples=moved.samples(t.capture.samples), event_cost_ns=high)
+    return Unrecorded(capture, high, recorded_ns, period_ns(changed, times, owner))
+
+
+def _events_inside(t: Tables, graph: Graph) -> Ints:
+    """Return how many recorded host events begin inside each segment of host work, calls of the runtime threefold."""
+    events = t.trace.events
+    rows = t.host_rows(Kind.OP, Kind.RUNTIME, Kind.ANNOTATION)
+    weight = np.where(events.kind[rows] == Kind.RUNTIME, CALL_WEIGHT, 1)
+    number = np.zeros(len(graph), np.int64)
+    for thread in np.unique(graph.lane[~graph.is_task]).tolist():
+        nodes = np.flatnonzero(~graph.is_task & (graph.lane == thread))
+        mine = events.thread[rows] == thread
+        began, so_far = events.start[rows[mine]], np.append(0, np.cumsum(weight[mine]))
+        inside = so_far[np.searchsorted(began, graph.end[nodes])] - so_far[np.searchsorted(began, graph.start[nodes])]
+        number[nodes] = np.maximum(inside, 0)
+    return number
+
+
+def _cheaper(graph: Graph, number: Ints, cost_ns: float) -> Graph:
+    """Return the graph without what recording adds to host work and to calls of the runtime."""
+    less = np.minimum(number * cost_ns, (1 - MIN_LEFT) * graph.duration)
+    calls = np.select(
+        [graph.kind == Edge.CALL, (graph.kind == Edge.LAUNCH) | (graph.kind == Edge.WAIT)], [CALL_WEIGHT, 1], 0
+    )
+    sooner = np.minimum(calls * cost_ns, (1 - MIN_CALL_LEFT) * np.maximum(graph.delay, 0.0))
+    return replace(graph, duration=graph.duration - np.where(graph.is_task, 0.0, less), delay=graph.delay - sooner)
+
+
+class _Moved:
+    """Moves events: device tasks to their replayed times, host events along with the work around them."""
+
+    def __init__(self, t: Tables, graph: Graph, times: Times) -> None:
+        self._t, self._graph, self._times = t, graph, times
+        self._host = {
+            thread: self._knots(np.flatnonzero(~graph.is_task & (graph.lane == thread)))
+            for thread in np.unique(graph.lane[~graph.is_task]).tolist()
+            if thread >= 0
+        }
+        self._device = self._knots(np.flatnonzero(graph.is_task))
+
+    def trace(self) -> Trace:
+        """Return the trace with its events moved, in the order of their new times."""
+        trace, graph = self._t.trace, self._graph
+        events = trace.events
+        start, end = events.start.copy(), events.end.copy()
+        of_device = np.isin(events.kind, [Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET]) | (events.device >= 0)
+        for thread in np.unique(events.thread[~of_device]).tolist():
+            rows = np.flatnonzero(~of_device & (events.thread == thread))
+            knots = self._host.get(thread, self._main)
+            start[rows], end[rows] = _warped(knots, start[rows]), _warped(knots, end[rows])
+        rows = np.flatnonzero(of_device)
+        start[rows], end[rows] = _warped(self._device, start[rows]), _warped(self._device, end[rows])
+        tasks = np.flatnonzero(graph.is_task)
+        start[graph.row[tasks]] = np.round(self._times.ready[tasks]).astype(np.int64)
+        end[graph.row[tasks]] = np.round(self._times.end[tasks]).astype(np.int64)
+        return replace(trace, events=_sorted(replace(events, start=start, end=np.maximum(start, end))))
+
+    def samples(self, samples: Samples | None) -> Samples | None:
+        """Return the sampler's rows at the times of the work that they were taken of."""
+        if samples is None:
+            return None
+        base = self._t.trace.epoch_ns
+
+        def warped(times: Ints) -> Ints:
+            return _warped(self._main, times - base) + base
+
+        runs = warped(np.array(samples.gc_runs, np.int64).reshape(-1, 2))
+        return replace(
+            samples,
+            time_ns=warped(samples.time_ns),
+            gc_runs=tuple((int(begin), int(end)) for begin, end in runs.tolist()),
+        )
+
+    @property
+    def _main(self) -> tuple[Ints, Floats]:
+        """Return the knots of the training thread, which stand for threads that launch nothing."""
+        return self._host.get(self._t.main) or next(iter(self._host.values()), self._device)
+
+    def _knots(self, nodes: Rows) -> tuple[Ints, Floats]:
+        """Return measured times of a lane's nodes and their times in the replay, both rising."""
+        graph, times = self._graph, self._times
+        old = np.concatenate([graph.start[:1], graph.start[nodes], graph.end[nodes]])
+        new = np.concatenate([times.end[:1], times.end[nodes] - graph.duration[nodes], times.end[nodes]])
+        order = np.lexsort((new, old))
+        old, new = old[order], np.maximum.accumulate(new[order])
+        first = np.append(True, old[1:] != old[:-1])
+        return old[first], new[first]
+
+
+def _warped(knots: tuple[Ints, Floats], times: Ints) -> Ints:
+    """Return times moved with the knots around them; before the first and after the last as far as these."""
+    old, new = knots
+    moved: npt.NDArray[np.float64] = np.interp(times, old, new)
+    moved = np.where(times < old[0], times + (new[0] - old[0]), moved)
+    moved = np.where(times > old[-1], times + (new[-1] - old[-1]), moved)
+    return np.round(moved).astype(np.int64)
+
+
+def _sorted(events: Events) -> Events:
+    """Return the rows in the order that every table expects, with ``cause`` pointing to the same rows as before."""
+    order = np.lexsort((-(events.end - events.start), events.start))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    cause = np.where(events.cause >= 0, place[np.maximum(events.cause, 0)], events.cause).astype(events.cause.dtype)
+    return replace(events, cause=cause).rows(order)

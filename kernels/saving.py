@@ -1,0 +1,146 @@
+"""Saves checkpoints from a background thread: the step waits for a copy in host memory, not for the file.
+
+What it cures
+    `periodic-stall` and `python-stall` at a line that saves: serialising and writing a checkpoint takes seconds, in
+    which nothing is launched.
+
+When it does not help
+    Where the next checkpoint comes before the last one is written: `save` then waits for it. Where host memory has no
+    room for a copy.
+
+Cost
+    One copy of the state in host memory, taken while the step waits; the interpreter's lock while a thread pickles.
+
+Numerics
+    Identical: the file holds what the state was when `save` was called, tensors that share memory included. They are
+    saved as tensors of the CPU: ``torch.load`` leaves them there, where one from a GPU would go back to it.
+
+Example::
+
+    from diagnose.kernels.saving import BackgroundSaver
+
+    with BackgroundSaver() as saver:  # its end waits for the last file
+        for step, (x, y) in enumerate(loader):
+            train_step(x, y)
+            if step % 100 == 0:  # before: torch.save(model.state_dict(), path)
+                saver.save(model.state_dict(), path)
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from uuid import uuid4
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["BackgroundSaver"]
+
+
+class BackgroundSaver:
+    """Writes what ``torch.save`` would, on a thread; a file appears under its name when it is whole.
+
+    At most ``max_pending`` files are being written; a further `save` waits for the oldest. An error of a write is
+    raised by the next `save`, or by `wait`.
+
+    Raises:
+        ValueError: ``max_pending`` is less than one.
+    """
+
+    def __init__(self, *, max_pending: int = 1) -> None:
+        if max_pending < 1:
+            raise ValueError(f"BackgroundSaver needs max_pending >= 1, not {max_pending}.")
+        self.max_pending = max_pending
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="save-checkpoint")
+        self._pending: deque[Future[None]] = deque()
+
+    def save(self, obj: Any, path: str | os.PathLike[str]) -> None:  # whatever torch.save takes
+        """Copy ``obj`` to the host and begin to write it; return when the copy is made.
+
+        Raises:
+            OSError: an earlier file could not be written.
+        """
+        while len(self._pending) >= self.max_pending:
+            self._pending.popleft().result()
+        self._pending.append(self._pool.submit(_write, _Copies().of(obj), Path(path)))
+
+    def wait(self) -> None:
+        """Return when every file is written.
+
+        Raises:
+            OSError: one of them could not be.
+        """
+        while self._pending:
+            self._pending.popleft().result()
+
+    def close(self) -> None:
+        """Wait for the files and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._pool.shutdown(wait=True)
+
+    def __enter__(self) -> BackgroundSaver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Copies:
+    """One copy of each memory, however many tensors of the object share it."""
+
+    def __init__(self) -> None:
+        self._storages: dict[tuple[torch.device, int], torch.UntypedStorage] = {}
+
+    def of(self, value: Any) -> Any:  # whatever is saved
+        """Return the value with every tensor copied to the host; of other objects a deep copy."""
+        if type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_quantized:
+            return self._tensor(value)
+        if type(value) is tuple:
+            return tuple(self.of(item) for item in value)
+        if type(value) is list:
+            return [self.of(item) for item in value]
+        if isinstance(value, dict):
+            made = copy.copy(value)  # of the same class, with its attributes: a state dict has metadata
+            made.update({key: self.of(item) for key, item in value.items()})
+            return made
+        return copy.deepcopy(value)
+
+    def _tensor(self, value: Tensor) -> Tensor:
+        if value.device.type == "meta":
+            return value
+        storage = value.untyped_storage()
+        key = (value.device, storage.data_ptr())
+        if key not in self._storages:
+            whole: Any = storage
+            self._storages[key] = whole.clone() if value.device.type == "cpu" else whole.cpu()
+        made = torch.empty(0, dtype=value.dtype)
+        made.set_(self._storages[key], value.storage_offset(), value.size(), value.stride())
+        if value.is_conj():
+            made = made.conj()
+        if value.is_neg():
+            made = torch._neg_view(made)
+        if isinstance(value, nn.Parameter):
+            return nn.Parameter(made, requires_grad=value.requires_grad)
+        return made.requires_grad_(value.requires_grad)
+
+
+def _write(obj: Any, path: Path) -> None:  # whatever torch.save takes
+    """Write beside the path and rename, so that no reader finds half a file."""
+    partial = path.with_name(f".{path.name}.{uuid4().hex}.partial")
+    try:
+        with partial.open("xb") as file:
+            torch.save(obj, file)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,46 @@
+"""more-workers: as many as keep up with the rest of the step, and what they save. Times in µs."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("busy", "cpus", "least", "most"),
+    [
+        (0.1, 8, 0.9, 1.0),
+        (0.8, 8, 0.85, 1.0),
+        (0.8, 2, 0.0, 0.9),  # two workers of 0.8 cores each leave the step none of its own
+        (None, 8, 0.0, 0.9),
+    ],
+)
+def test_more_workers_save_most_where_they_find_cores(recording, monkeypatch, busy, cpus, least, most):
+    monkeypatch.setattr("os.cpu_count", lambda: cpus)
+    r = recording(devices=())
+    for step in (0, 1):
+        r.step(step + 1, 1000 * step, 1000 * step + 1000)
+        r.op("aten::mm", 1000 * step, 1000 * step + 300)
+        r.annotation(
+            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * step + 300, 1000 * step + 1000
+        )
+    told = {} if busy is None else {"workers_busy": busy}
+    r.told(loader={"num_workers": 1, **told})
+    finding = r.find("data-stall")
+    p = r.prescribe("data-stall")[0]
+    # four workers deliver a batch every 250 us, and the rest of the step takes 300
+    assert p.arguments == {"workers": 4}
+    assert p.saves_ns == (pytest.approx(least * 700_000), pytest.approx(most * 700_000))
+    assert ("The workers compute" in finding.evidence[1]) == (busy is not None)
+
+
+def test_of_workers_that_a_trace_does_not_show_as_many_times_as_keep_up(recording):
+    # Steps of 1000 us, 800 of them a wait for workers: five times as many deliver a batch every 200.
+    r = recording()
+    for step in (0, 1):
+        at = 1000 * step
+        r.step(step + 1, at, at + 1000)
+        r.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, at + 800)
+        r.op("aten::relu", at + 800, at + 1000)
+        r.kernel("relu", at + 810, at + 1000, launched=(at + 800, at + 805))
+    lost = r.find("data-stall").lost_ns
+    p = r.prescribe("data-stall")[0]
+    assert "num_workers=5 * loader.num_workers" in p.after
+    assert p.saves_ns == (pytest.approx(0.85 * lost), pytest.approx(lost))

@@ -1,0 +1,80 @@
+"""What is prescribed for long steps now and then, for rollouts, and for lines that save or load. Times in ms."""
+
+import pytest
+
+
+@pytest.fixture
+def ran(recording, run_steps):
+    def make(line="", **known):
+        r = recording()
+        r.step(1, 0, 10_000)
+        r.op("aten::mm", 0, 10_000)
+        took = [400.0 if i % 16 == 15 else 10.0 for i in range(160)]
+        if line:
+            at = [(sum(took[:15]) + time, [("train.py", 9, "main")]) for time in range(10, 400, 20)]
+            known["sampled"] = at
+            r.lines["train.py", 9] = line
+        r.run = run_steps(took, backwards=[1] * 160, **{k: _times(v, took) for k, v in known.items()})
+        return r
+
+    def _times(value, took):
+        return [390.0 * (t > 10) for t in took] if value is True else value
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("known", "ids"),
+    [
+        ({"checkpoint": True}, ["save-in-background"]),
+        ({"evaluation": True}, ["evaluate-less"]),
+        ({"line": "torch.save(model.state_dict(), path)"}, ["save-in-background"]),
+        ({"line": "table = torch.load(path)"}, ["load-mapped"]),
+        ({"line": "plot(history)"}, []),
+    ],
+)
+def test_long_steps_now_and_then(ran, known, ids):
+    r = ran(**known)
+    prescribed = r.prescribe("periodic-stall")
+    assert [p.id for p in prescribed] == ids
+    assert all(p.predicted_step_ns is None for p in prescribed), "the recorded steps are the others"
+    assert {p.id for p in r.diagnosis().prescriptions} >= set(ids)
+
+
+@pytest.mark.parametrize(
+    ("loader", "ids"),
+    [
+        ({"num_workers": 4, "persistent_workers": False}, ["keep-workers"]),
+        ({"num_workers": 4, "persistent_workers": True}, []),
+        ({"num_workers": 0}, []),
+        ({}, []),
+    ],
+)
+def test_epochs_that_start_workers(recording, run_steps, loader, ids):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.op("aten::mm", 0, 10_000)
+    took = [100.0 if i % 25 == 24 else 10.0 for i in range(200)]
+    r.run = run_steps(took, loading=[t - 8 for t in took], backwards=[1] * 200)
+    r.told(loader=loader)
+    assert [p.id for p in r.prescribe("periodic-stall")] == ids
+
+
+def test_an_evaluation_half_as_often(ran):
+    (p,) = ran(evaluation=True).prescribe("periodic-stall")
+    assert "if step % 32 == 0:" in p.after
+
+
+def test_a_rollout_in_one_call(recording, run_steps):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.op("aten::mm", 0, 10_000)
+    r.run = run_steps([10.0] * 20, backwards=[1] * 20, rollout=[6.6] * 20)
+    (p,) = r.prescribe("rollout-bound")
+    assert (p.id, "make_vec" in p.after) == ("batch-rollouts", True)
+
+
+def test_python_that_saves_goes_to_a_thread_and_no_other(late):
+    late.samples_every(10, 310, 690, ("train.py", 12, "main"), 1)
+    late.lines["train.py", 12] = "torch.save(model.state_dict(), 'last.pt')"
+    assert [p.id for p in late.prescribe("python-stall")] == ["save-in-background"]

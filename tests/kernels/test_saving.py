@@ -1,0 +1,74 @@
+"""Checkpoints written by a thread hold what the state was when they were asked for."""
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+
+from diagnose.kernels.saving import BackgroundSaver
+
+
+def test_the_file_holds_the_state_of_the_call(tmp_path):
+    model = nn.Linear(2, 2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with BackgroundSaver() as saver:
+        saver.save(model.state_dict(), tmp_path / "model.pt")
+        with torch.no_grad():
+            model.weight.zero_()
+    loaded = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert isinstance(loaded, OrderedDict)
+    assert all(torch.equal(loaded[name], value) for name, value in before.items())
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.complex64])
+def test_views_of_one_memory_stay_views_of_one(tmp_path, dtype):
+    whole = torch.arange(7).to(dtype)
+    with BackgroundSaver() as saver:
+        saver.save({"whole": whole, "odd": [whole[1::2]], "shape": (3, "text")}, tmp_path / "state.pt")
+    loaded = torch.load(tmp_path / "state.pt", weights_only=True)
+    loaded["whole"][1] = 0
+    assert loaded["odd"][0].tolist()[0] == 0
+    assert (loaded["odd"][0].stride(), loaded["shape"]) == ((2,), (3, "text"))
+    assert whole[1] == torch.ones((), dtype=dtype)
+
+
+def test_parameters_gradients_and_optimizers_come_back(tmp_path):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    with BackgroundSaver() as saver:
+        saver.save({"optimizer": optimizer.state_dict(), "weight": model.weight}, tmp_path / "state.pt")
+    loaded = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert isinstance(loaded["weight"], nn.Parameter)
+    assert torch.equal(loaded["optimizer"]["state"][0]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
+
+
+def test_a_module_is_saved_whole(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 2))
+    with BackgroundSaver() as saver:
+        saver.save(model, tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    assert torch.equal(loaded[0].weight, model[0].weight)
+
+
+def test_an_error_is_raised_by_the_next_call_and_leaves_no_part_of_a_file(tmp_path):
+    saver = BackgroundSaver()
+    saver.save({}, tmp_path / "missing" / "state.pt")
+    with pytest.raises(OSError, match="missing"):
+        saver.wait()
+    saver.save({}, tmp_path / "state.pt")
+    saver.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["state.pt"]
+
+
+def test_a_second_file_waits_for_the_first(tmp_path):
+    saver = BackgroundSaver(max_pending=1)
+    for step in range(3):
+        saver.save(torch.tensor(step), tmp_path / "last.pt")
+    saver.close()
+    assert torch.load(tmp_path / "last.pt", weights_only=True) == 2
+    with pytest.raises(ValueError, match="max_pending >= 1"):
+        BackgroundSaver(max_pending=0)

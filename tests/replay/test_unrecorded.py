@@ -1,0 +1,102 @@
+"""Steps moved to where they would have been without the profiler, from steps whose recording cost is planted."""
+
+import numpy as np
+import pytest
+
+from diagnose.model.capture import Capture
+from diagnose.model.events import Kind
+from diagnose.replay.unrecorded import unrecorded
+
+NUM = 40  # launches of a step
+OP_US, CALL_US = 6.0, 4.0  # of an operator without its call, and of the call in it
+KERNEL_US = 3.0
+
+
+def steps(recording, cost_us, *, kernel_us=KERNEL_US, op_us=OP_US, num_steps=4):
+    """Return a capture of steps whose operators take ``cost_us`` longer each, and their calls three times as much.
+
+    The stepping thread queues NUM kernels, each of which starts 5 µs after its call began or when the one before it
+    ends, and waits for nothing.
+    """
+    r = recording()
+    now, free = 0.0, 0.0
+    for number in range(num_steps):
+        began = now
+        for _ in range(NUM):
+            op_ends = now + op_us + cost_us + CALL_US + 3 * cost_us
+            call = now + op_us / 2 + cost_us
+            r.op("aten::mul", now, op_ends)
+            start = max(call + 5 + min(cost_us, 2.0), free + 1.5)
+            r.kernel("mul", start, start + kernel_us, launched=(call, call + CALL_US + 3 * cost_us))
+            free, now = start + kernel_us, op_ends
+        r.step(number, began, now)
+    return r
+
+
+def per_step_ms(tables):
+    return tables.steps.step_ns / 1e6
+
+
+@pytest.mark.parametrize("cost_us", [0.5, 1.0, 2.5])
+def test_the_cost_of_an_event_is_found_and_taken_out(recording, cost_us):
+    bare, made = steps(recording, 0.0).tables(), steps(recording, cost_us).tables()
+    found = unrecorded(made, bare.steps.step_ns)
+    assert found.event_cost_ns == pytest.approx(1000 * cost_us, rel=0.15)
+    again = type(made)(found.capture, found.capture.trace)
+    assert per_step_ms(again) == pytest.approx(per_step_ms(bare), rel=0.02)
+    assert again.queue.idle_share == pytest.approx(bare.queue.idle_share, abs=0.05)
+
+
+def test_events_keep_their_order_and_their_launches(recording):
+    made = steps(recording, 2.0).tables()
+    trace = unrecorded(made, steps(recording, 0.0).tables().steps.step_ns).capture.trace
+    events = trace.events
+    assert (np.diff(events.start) >= 0).all()
+    kernels = np.flatnonzero(events.kind == Kind.KERNEL)
+    calls = events.cause[kernels]
+    assert (events.kind[calls] == Kind.RUNTIME).all()
+    assert (events.correlation[calls] == events.correlation[kernels]).all()
+    assert (events.start[kernels] > events.start[calls]).all()
+    inner = np.flatnonzero(events.kind == Kind.OP)
+    for call in calls[:5].tolist():  # inside their operators, as recorded
+        assert ((events.start[inner] <= events.start[call]) & (events.end[inner] >= events.end[call])).any()
+
+
+def test_a_full_device_has_nothing_to_take_out(recording):
+    made = steps(recording, 1.0, kernel_us=40.0).tables()
+    assert unrecorded(made, made.steps.step_ns) is None
+
+
+def test_what_recording_cannot_explain_stays(recording):
+    made = steps(recording, 0.0, op_us=300.0).tables()  # operators that compute
+    assert unrecorded(made, 0.5 * made.steps.step_ns) is None
+
+
+def test_samples_move_with_the_work_they_were_taken_of(recording):
+    r = steps(recording, 2.0)
+    r.sample(400.0)
+    made = r.tables()
+    found = unrecorded(made, steps(recording, 0.0).tables().steps.step_ns)
+    share = 400.0 * 1000 / made.steps.end[-1]
+    assert (found.capture.samples.time_ns[0] - r.epoch_ns) / found.capture.trace.events.end.max() == pytest.approx(
+        share, abs=0.02
+    )
+    assert isinstance(found.capture, Capture)
+
+
+def test_the_diagnosis_is_of_the_step_without_its_recording(recording):
+    bare, r = steps(recording, 0.0), steps(recording, 2.5)
+    ms = per_step_ms(bare.tables())
+    r.told(light_ms=(per_step_ms(r.tables()),) * 4, unprofiled_ms=(ms,) * 4)
+    d = r.diagnosis()
+    assert d.step_ns / 1e6 == pytest.approx(ms, rel=0.03)
+    assert abs(d.profiler_overhead) < 0.03
+    (note,) = [n.text for n in d.trust if n.rule == "profiler-overhead"]
+    assert note.startswith("Recording made the step 100% longer")
+
+
+def test_several_ranks_stay_as_recorded(recording):
+    r = steps(recording, 2.5)
+    ms = per_step_ms(r.tables())
+    r.told(light_ms=(ms,) * 4, unprofiled_ms=(ms / 2,) * 4, world_size=2)
+    assert r.diagnosis().step_ns / 1e6 == pytest.approx(ms)

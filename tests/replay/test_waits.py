@@ -1,0 +1,51 @@
+"""What tasks wait for that no file records, and the pauses between them. Times in µs."""
+
+import numpy as np
+
+from diagnose.replay import Edge, build, drop_waits, scale_kernels, simulate
+
+
+def ends(graph, name, t):
+    """Return when the tasks of a name end in a replay, µs."""
+    rows = [i for i in range(len(graph)) if graph.is_task[i] and t.name(int(graph.row[i])) == name]
+    return (simulate(graph).end[rows] / 1000).tolist()
+
+
+def reducing(recording, *, early=False):
+    """Two steps: the host reads a value to 50, launches a gradient of 20 and its reduction of 60, which follows."""
+    r = recording()
+    for at in (0, 150):
+        r.step(at // 150 + 1, at, at + 150)
+        r.kernel("forward", at + 5, at + 45, launched=(at, at + 2))
+        r.runtime("cudaStreamSynchronize", at + 4, at + 50)
+        r.kernel("gradient", at + 60, at + 80, launched=(at + 52, at + 55))
+        begun = at + 70 if early else at + 80
+        called = begun - 10, begun - 6
+        r.kernel("ncclDevKernel_AllReduce", begun, begun + 60, stream=20, launched=called)
+    return r.tables()
+
+
+def test_a_reduction_follows_what_was_queued_before_it(recording):
+    t = reducing(recording)
+    graph = build(t)
+    later = scale_kernels(drop_waits(graph, np.arange(len(t.trace.events.start))), t.trace, "^gradient$", 3)
+    first = ends(later, "ncclDevKernel_AllReduce", t)[0]
+    assert first == ends(later, "gradient", t)[0] + 60
+
+
+def test_where_one_did_not_none_does(recording):
+    assert not (build(reducing(recording, early=True)).kind == Edge.EVENT).any()
+
+
+def test_pauses_that_bind_too_seldom_are_not_usual(recording):
+    # Four launches take 20 us each, so their kernels wait for the host; one pause of 40 us on the stream binds.
+    r = recording()
+    r.step(1, 0, 300)
+    r.kernel("first", 10, 20, launched=(0, 2))
+    r.kernel("late", 60, 70, launched=(5, 8))
+    for i in range(4):
+        r.kernel("host", 110 + 50 * i, 115 + 50 * i, launched=(98 + 50 * i, 100 + 50 * i))
+    graph = build(r.tables())
+    stream = graph.kind == Edge.STREAM
+    assert graph.delay[stream & graph.binding].tolist() == [40_000]
+    assert graph.delay[stream & ~graph.binding].tolist() == [1500, 1500, 1500, 1500]  # what is usual elsewhere

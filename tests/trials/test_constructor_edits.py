@@ -1,0 +1,78 @@
+"""Edits that make another object in the place of one: optimizers, streams, savers."""
+
+import libcst as cst
+import pytest
+
+from diagnose.trials import loop_edits
+from diagnose.trials.source_edits import edited_source
+
+ADAMW = "optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)  # as usual\n"
+
+
+@pytest.mark.parametrize(
+    ("function", "after"),
+    [
+        ("with_fused_adamw", "optimizer = FusedAdamW(model.parameters(), lr=0.1)  # as usual\n"),
+        ("with_eight_bit_adamw", "optimizer = eight_bit_adamw(model, lr=0.1)  # as usual\n"),
+        (
+            "with_zero_optimizer",
+            "optimizer = zero_optimizer(torch.optim.AdamW, model.parameters(), lr=0.1)  # as usual\n",
+        ),
+    ],
+)
+def test_another_optimizer(function, after):
+    tree, why = getattr(loop_edits, function)(cst.parse_module(ADAMW), "cuda")
+    assert (tree.code, why) == (after, "")
+
+
+@pytest.mark.parametrize(
+    ("function", "source", "why"),
+    [
+        ("with_fused_adamw", "o = AdamW(p, amsgrad=True)\n", "FusedAdamW does not take amsgrad"),
+        ("with_fused_adamw", "o = AdamW(*given)\n", "its arguments stand in a list that is not known"),
+        ("with_fused_adamw", "o = SGD(p)\n", "the script calls no AdamW itself"),
+        ("with_eight_bit_adamw", "o = AdamW(groups)\n", "the optimizer is not made of all parameters of one model"),
+        ("with_eight_bit_adamw", "o = AdamW(m.parameters(), foreach=True)\n", "eight_bit_adamw does not take foreach"),
+        ("with_sharded_stream", "loader = DataLoader()\n", "the script calls no DataLoader with a dataset itself"),
+        ("with_sharded_stream", "d = ShardedStream(s)\n", "the script uses ShardedStream itself"),
+        ("with_background_saver", "torch.save(s, p, pickle_protocol=4)\n", "its torch.save has options"),
+        ("with_background_saver", "model.save(p)\n", "the script calls no save itself"),
+    ],
+)
+def test_what_is_left_to_its_author(function, source, why):
+    tree, reason = getattr(loop_edits, function)(cst.parse_module(source), "cpu")
+    assert tree.code == source
+    assert reason.startswith(why)
+
+
+def test_a_stream_is_wrapped():
+    tree, _ = loop_edits.with_sharded_stream(cst.parse_module("loader = DataLoader(stream, 8)\n"), "cpu")
+    assert tree.code == "loader = DataLoader(ShardedStream(stream), 8)\n"
+
+
+def test_a_saver_is_made_after_the_imports_and_closed_at_the_end():
+    source = '"""Trains."""\nimport torch\n\nfor step in range(9):\n    torch.save(state, path)  # each\n'
+    after, done, left = edited_source(source, "train.py", ["save-in-background"], {})
+    assert (done, left) == (("save-in-background",), {})
+    assert after == (
+        '"""Trains."""\nimport torch\nimport atexit\nfrom diagnose.kernels.saving import BackgroundSaver\n'
+        "_saver = BackgroundSaver()\natexit.register(_saver.close)\n\n"
+        "for step in range(9):\n    _saver.save(state, path)  # each\n"
+    )
+    compile(after, "train.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("DataLoader(\n        data,\n        batch_size=4,  # small\n    )", ["num_workers=4", "# small"]),
+        ("DataLoader(data, num_workers = 0)", ["num_workers = 4"]),
+        ("DataLoader(x for x in data)", ["(x for x in data), num_workers=4"]),
+    ],
+)
+def test_arguments_are_set_as_in_a_printed_diff(before, after):
+    source = f"import torch\ndef main():\n    loader = {before}\n"
+    text, done, _ = edited_source(source, "train.py", ["load-in-workers"], {})
+    assert done == ("load-in-workers",)
+    assert all(part in text for part in after)
+    compile(text, "train.py", "exec")
