@@ -5,8 +5,7 @@ What it looks for
     at least 60 % of its peak rate or bandwidth.
 
 Why it costs
-    It does not: the finding marks where there is little to gain. What counts as lost is the time above the data sheet's
-    peak, which no kernel reaches.
+    It does not: the finding marks where there is little to gain, and is never the answer for a step.
 
 What to do
     Do less work: fewer bytes, fewer operations, a narrower type, a faster device. Other kernels will not help.
@@ -21,7 +20,6 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import busy_part
-from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
@@ -31,14 +29,14 @@ from diagnose.tables.thresholds import THRESHOLDS
 
 META = RuleMeta(
     id="at-roofline",
-    kind="kernel",
-    order=130,
+    kind="state",
+    order=25,
     needs="shapes on a known device",
 )
 MIN_COVERED = 0.6  # of the busy time: most of what the device does must be covered for that
 
 
-def find(t: Tables, _free: Mask) -> list[Finding]:
+def find(t: Tables) -> list[Finding]:
     """State that the kernels are good where they are."""
     peak, known = gpu_spec(t), [group for group in groups(t) if not group.full_precision]
     if peak is None or not known or t.queue.idle_share > THRESHOLDS.significant_idle:
@@ -52,7 +50,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
         Finding(
             rule=META.id,
             title=f"The heavy kernels run at {near:.0%} of what the device can do: little to gain there",
-            lost_ns=time * (1 - near) / t.steps.num,
+            lost_ns=0.0,
             count=len(tasks),
             total_ns=time,
             median_ns=int(np.median((t.tasks.end - t.tasks.start)[tasks])),

@@ -20,11 +20,11 @@ from __future__ import annotations
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, intersect, longer_than, subtract, union
+from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.collectives import collectives_of_calls
-from diagnose.tables.names import HOST_COLLECTIVE
+from diagnose.tables.names import HOST_BACKEND, HOST_COLLECTIVE, matching
 
 META = RuleMeta(
     id="host-collective",
@@ -32,7 +32,7 @@ META = RuleMeta(
     order=80,
     host_order=50,
     legend=Legend("the host waited for other processes", "#0f9aa8"),
-    changes=("no-host-collective",),
+    changes=("device-backend", "no-host-collective"),
     cause="host-work",
 )
 MIN_NS = 50_000  # shorter ones only queue work on the device
@@ -41,8 +41,14 @@ MIN_NS = 50_000  # shorter ones only queue work on the device
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle while the host waits for other ranks."""
     rows = t.calls(HOST_COLLECTIVE, Kind.OP, Kind.ANNOTATION, Kind.PYTHON)
-    waits = longer_than(t.covering(rows), MIN_NS)
+    waits = union(longer_than(t.covering(rows), MIN_NS), _host_backend(t) if t.device_id >= 0 else EMPTY)
     return intersect(intersect(left, t.gaps.host_part()), waits)
+
+
+def _host_backend(t: Tables) -> Intervals:
+    """Return when threads of a host backend exchange tensors while the stepping thread runs no operator."""
+    exchanged = t.covering(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
+    return longer_than(subtract(exchanged, t.in_ops), MIN_NS)
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
@@ -53,4 +59,9 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of collectives that the host waits for."""
-    return idle_finding(t, IdleRule(META.id, "The training thread waits for other ranks on the host", probe="middle"))
+    title = "The training thread waits for other ranks on the host"
+    rows = t.causes.of(META.id)
+    waits = Intervals(t.causes.start[rows], t.causes.end[rows])
+    own = intersect(waits, _host_backend(t)) if t.device_id >= 0 else EMPTY
+    facts = {"of_host_backend": 2 * total(own) > total(waits)}
+    return idle_finding(t, IdleRule(META.id, title, probe="middle", facts=facts))

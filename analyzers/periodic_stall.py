@@ -3,7 +3,8 @@
 What it looks for
     Steps of at least three times the median, over all steps of the run and not only the recorded ones, that recur at a
     regular distance (three times at least), or that do what other steps do not: an evaluation, a checkpoint, a rollout,
-    waiting for a loader that starts its next epoch. They must cost 1 % of the run's time.
+    waiting for a loader that starts its next epoch. Where the first three take half as long as the median step, the
+    step is a long one whatever else it took. They must cost 1 % of the run's time.
 
 Why it costs
     Most steps look fast, and so does a profile of a few of them. Spread over all steps the long ones may cost more than

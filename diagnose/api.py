@@ -58,6 +58,7 @@ def analyze(
     skip: int | None = None,
     max_seconds: float = MAX_SECONDS,
     max_mb: float = MAX_MB,
+    quick: bool = False,
     capture: AnyPath | None = None,
     force: bool = False,
     quiet: bool = True,
@@ -70,6 +71,7 @@ def analyze(
         skip: Most steps to wait for that; None leaves the choice to diagnose.
         max_seconds: Bound of the whole recording.
         max_mb: Bound of the recorded traces, MB of JSON.
+        quick: Record one short window of at most 6 seconds, without stacks.
         capture: Folder to keep the recording in; None keeps nothing.
         force: Replace an earlier capture in that folder.
         quiet: Show no progress on standard error.
@@ -89,6 +91,7 @@ def analyze(
             output=folder,
             max_seconds=max_seconds,
             max_mb=max_mb,
+            quick=quick,
             force=force,
             progress=Progress(quiet=quiet),
         )
@@ -179,6 +182,7 @@ def trace(
     skip: int | None = None,
     max_seconds: float = MAX_SECONDS,
     max_mb: float = MAX_MB,
+    quick: bool = False,
     capture: AnyPath | None = None,
     force: bool = False,
     quiet: bool = True,
@@ -206,6 +210,7 @@ def trace(
             step_on="marker",
             max_seconds=max_seconds,
             max_mb=max_mb,
+            quick=quick,
             force=force,
             quiet=quiet,
         )

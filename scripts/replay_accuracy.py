@@ -59,7 +59,7 @@ Three questions, from the weakest to the strongest:
   one. Beside it, what no graph at all would give: the mean of the other steps' host times for the last one's. Host
   times scatter that much in these files, so this shows how even the steps are, not how good the replay is.
 
-Not modelled: other ranks (a collective takes as long as it took), a launch that blocks because the queue is full,
+Not modelled: other ranks (a collective takes as long as it took),
 kernels slowing each other down, DataLoader workers (loading is host work of the training thread).
 Host work keeps its measured length, so no question here tests how well that of a changed script is predicted.
 

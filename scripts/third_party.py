@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("--pick", type=int, metavar="N", help="N of the scripts, drawn at random")
     parser.add_argument("--seed", default="0", help="what the draw depends on (default: 0)")
     parser.add_argument("--prove", action="store_true", help="run diagnose prove too, and note what it tried")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table there")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table there; sections below it stay")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep rows there, and take those that are there")
     parser.add_argument("--bar", type=float, default=0.0, help="the share of rows that must be right (default: 0)")
     options = parser.parse_args()
@@ -86,11 +86,18 @@ def main() -> int:
         print(_line(row), flush=True)
     text = page(rows)
     if options.write:
-        options.write.write_text(text, encoding="utf-8")
+        options.write.write_text(text + _kept(options.write), encoding="utf-8")
     print(text)
     broken = [row.name for row in rows if set(row.wrong) & CERTAIN]
     right = sum(not row.wrong for row in rows)
     return 1 if broken or right < options.bar * len(rows) else 0
+
+
+def _kept(page: Path) -> str:
+    """Return the sections below the table of an earlier page: they are written by hand."""
+    earlier = page.read_text(encoding="utf-8") if page.exists() else ""
+    _, heading, sections = earlier.partition("\n## ")
+    return heading + sections
 
 
 def _chosen(only: list[str], number: int | None, seed: str) -> list[Script]:
@@ -186,7 +193,7 @@ def _steps(script: Script, capture: Path, diagnosis: Mapping[str, Any]) -> dict[
     if not steps:
         return {"steps": WRONG, "remark_steps": "no steps are marked"}
     start, end = min(e["ts"] for e in steps), max(e["ts"] + e["dur"] for e in steps)
-    num, off = diagnosis["steps"], []  # a script's own profiler marks steps in the same trace
+    num, off = len(steps), []  # recorded: the steady ones of them are analysed
     for name, per_step in script.per_step.items():
         seen = sum(event["name"] == name and start <= event["ts"] < end for event in events)
         if abs(seen - per_step * num) > per_step:  # a step may be cut at either end

@@ -67,7 +67,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         is_whole=not shared_out,
         numerics=ITERABLE_NUMERICS if shared_out else None,
         least=max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
-        needs=f"{takes} and memory for {workers} copies of what the dataset holds",
+        needs=f"{takes} and memory for {'a copy' if workers == 1 else f'{workers} copies'} of what the dataset holds",
         arguments={"workers": workers, **pin},
     )
 
@@ -91,7 +91,7 @@ def _of_a_pipeline(is_chunked: bool, workers: int) -> Advice:
 CHANGE = Change(
     id="load-in-workers",
     title="Load batches in worker processes, ahead of the step",
-    numerics=identical("where samples do not draw from the main process's random state"),
+    numerics=identical("where samples do not draw from the main process's random state", own_draws=True),
     patch=Patch(loading.load_in_workers),
     edit=SetArguments(
         ("DataLoader",),

@@ -18,6 +18,7 @@ from diagnose.changes.common.prescribe import (
     recording_first,
     without_savings,
 )
+from diagnose.changes.common.separate_diffs import separated
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
@@ -175,7 +176,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         partition=partition,
         idle_by_cause=idle,
         findings=tuple(found),
-        prescriptions=prescriptions,
+        prescriptions=separated(prescriptions),
         also_possible=part(
             "prescriptions", lambda t: () if again else further(found, prescriptions, step_ns, program_of(t))
         )

@@ -75,7 +75,8 @@ def _of_step(
     It is the largest one, unless a step without its cause would hardly be shorter, or a step without another's cause
     would be much shorter. On a full device without a wasteful kernel, waiting answers that makes the step longer. Time
     without a known cause is no answer beside a cause of 10 % of the step. Recording makes some causes longer than they
-    are: where another one is nearly as large and recurs in most steps, it is preferred to one of those.
+    are: where another one is nearly as large and recurs in most steps, it is preferred to one of those. Below 10 % of a
+    step without a device one of those is no answer: a host that computes has to call operators, its optimizer's too.
     """
     costly = [f for f in findings if _cost_ns(f) >= at.answering_share * step_ns]
     large = [f for f in findings if f.lost_ns >= at.answering_share * step_ns]
@@ -99,7 +100,9 @@ def _of_step(
         and _cost_ns(f) >= at.near_share * _cost_ns(answer)
         and f.count >= at.recurs_in * num_steps
     ]
-    return max(near, key=_cost_ns, default=answer)
+    preferred = max(near, key=_cost_ns, default=answer)
+    is_minor = preferred is answer and _size_ns(answer) < at.known_share * step_ns
+    return None if found == "no-gpu" and is_minor else preferred
 
 
 def _in_scope(found: Verdict, finding: Finding) -> bool:

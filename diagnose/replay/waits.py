@@ -14,6 +14,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
+from diagnose.replay.full_queue import full_queue
 from diagnose.replay.host_events import AWAITED, Points
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
@@ -73,11 +74,16 @@ def awaited(t: Tables, points: Points) -> Pairs:
         own.setdefault(launch, []).append(task)
     syncs = rows_of(t.trace, Kind.SYNC)
     stream_of = dict(zip(events.cause[syncs].tolist(), events.stream[syncs].tolist(), strict=True))
+    at = {row: task for task, row in enumerate(t.tasks.row.tolist())}
+    room = {call: at.get(task, -1) for call, task in zip(*(rows.tolist() for rows in full_queue(t)), strict=True)}
     tasks: list[int] = []
     ends: list[int] = []
     for point in np.flatnonzero(points.sort == AWAITED).tolist():
         row = int(points.row[point])
-        found = own.get(row) or _drained(t, lanes, row, stream_of.get(row, -1))
+        if row in room:
+            found = [room[row]] if room[row] >= 0 else []
+        else:
+            found = own.get(row) or _drained(t, lanes, row, stream_of.get(row, -1))
         tasks += found
         ends += [point] * len(found)
     return tasks, ends

@@ -27,6 +27,8 @@ LIGHT = 1
 PLAIN = 0
 MIN_STEPS = 8  # of a run that is judged
 MIN_RATIO = 3.0  # of the median: steps on a busy machine are up to twice as long now and then
+SEEN_PHASES = ("evaluation", "rollout", "inference", "checkpoint")  # by events, and no part of every step
+MIN_PHASE_RATIO = 0.5  # of the median: a step with so much of one of these is a long one, whatever the machine does
 MIN_LABEL_SHARE = 0.5  # of what a long step takes longer, for a phase to explain it
 MAX_USUAL_SHARE = 0.1  # of a usual step: a phase that takes more of it than this is nothing special
 MIN_REGULAR = 0.7  # of the distances between long steps, and of the steps where one is expected
@@ -154,7 +156,7 @@ def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
             base[rows] = np.median(times[rows])
             ratio[rows] = times[rows] / base[rows]
     usable &= ratio > 0
-    long = usable & (ratio >= MIN_RATIO)
+    long = usable & ((ratio >= MIN_RATIO) | _in_a_phase(run, usable, base))
     if int(usable.sum()) < MIN_STEPS or not long.any() or 2 * long.sum() > usable.sum():
         return
     judged = _Judged(run, capture, usable, base)
@@ -166,6 +168,15 @@ def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
             period = _period(group, usable)
             if _is_kept(label, group, period):
                 yield _stall(judged, group, label, period)
+
+
+def _in_a_phase(run: RunSteps, usable: Mask, base: Floats) -> Mask:
+    """Return which steps hold much of a phase that usual steps do not have; no load of the machine changes that."""
+    found = np.zeros(run.num, bool)
+    for name, ns in phase_steps(run).items():
+        if name in SEEN_PHASES and np.median(ns[usable]) <= MAX_USUAL_SHARE * np.median(base[usable]):
+            found |= ns >= MIN_PHASE_RATIO * base
+    return found
 
 
 def _is_kept(label: str, rows: Rows, period: int) -> bool:
@@ -222,10 +233,10 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
     plain = base[np.flatnonzero(usable & (run.state == PLAIN))]
     base_ns = float(plain[0] if len(plain) else base[rows[0]])
     scale = base_ns / base  # what recording made longer
-    excess = (times[rows] - base[rows]) * scale[rows]
+    phase = phase_steps(run)[label][rows].astype(np.float64) * scale[rows] if label else np.zeros(len(rows))
+    excess = np.maximum((times[rows] - base[rows]) * scale[rows], phase)
     judged = np.flatnonzero(usable)
     lost = float(excess.sum()) / len(judged)
-    phase = phase_steps(run)[label][rows].astype(np.float64) * scale[rows] if label else np.zeros(len(rows))
     place, place_share = _place(run, steps.capture, rows, np.setdiff1d(judged, rows))
     return Stall(
         rows=rows,

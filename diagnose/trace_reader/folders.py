@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.capture import Capture, CaptureInfo, Samples
@@ -17,6 +17,7 @@ from diagnose.trace_reader.file import read_trace
 __all__ = ["open_captures"]
 
 _Read = TypeVar("_Read")
+_Place: TypeAlias = tuple[str, int, str]  # file, line, function
 
 _DESCRIPTIONS = ("capture.json", "capture.rank*.json")
 _TRACES = (("*.pt.trace.json", "*.pt.trace.json.gz"), ("*.json", "*.json.gz"))
@@ -91,10 +92,19 @@ def _open_rank(folder: Path, info: CaptureInfo) -> Capture:
         trace=_of_rank(timing, info, notes),
         attribution=_of_rank(attribution, info, []) if light and attribution else None,
         info=info,
-        samples=samples,
-        run=run,
-        lines=lines or {},
+        samples=samples and replace(samples, places=_from_cwd(samples.places, info)),
+        run=run and replace(run, paths=tuple(_from_cwd(path, info) for path in run.paths)),
+        lines={(_name_from_cwd(file, info), line): text for (file, line), text in (lines or {}).items()},
     )
+
+
+def _from_cwd(places: Sequence[_Place], info: CaptureInfo) -> tuple[_Place, ...]:
+    return tuple((_name_from_cwd(file, info), line, function) for file, line, function in places)
+
+
+def _name_from_cwd(file: str, info: CaptureInfo) -> str:
+    """Return a file's name as the profiler's frames have it: below the working folder without that."""
+    return file.removeprefix(f"{info.cwd.rstrip('/')}/") if info.cwd else file
 
 
 def _optional(folder: Path, name: str, read: Callable[[Path], _Read], notes: list[Note]) -> _Read | None:

@@ -27,7 +27,7 @@ from diagnose.trials.edited_script import edited
 from diagnose.trials.sentences import error_text
 from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialRequest, TrialResult
 from diagnose.trials.timing import StepTimer
-from diagnose.trials.watching import Numbers, PeakMemory, seed_everything
+from diagnose.trials.watching import Numbers, PeakMemory, SampleDraws, seed_everything
 
 __all__ = ["main"]
 
@@ -89,7 +89,7 @@ def _trace(order: TrialRequest, script: Sequence[str], *, module: bool) -> Trial
 def _measure(order: TrialRequest, script: Sequence[str], *, module: bool) -> TrialResult:
     check_script(script, module=module)
     silence_kineto()
-    numbers, memory = Numbers(), PeakMemory()
+    numbers, draws, memory = Numbers(), SampleDraws(), PeakMemory()
     timer = StepTimer(order.warm_up, order.timed, alone=rank_and_size()[1] == 1, timing_begins=memory.start)
 
     def boundary(fresh: bool) -> None:  # a callback
@@ -102,6 +102,7 @@ def _measure(order: TrialRequest, script: Sequence[str], *, module: bool) -> Tri
 
     listener = Listener(order.step_on, ScriptConfig(), boundary)  # type: ignore[arg-type]  # checked by the parent
     when_imported("torch", numbers.install)
+    when_imported("torch", draws.install)
     when_imported("torch", listener.install)
     owner, forked = os.getpid(), ForkedChildren()
     outcome = run_script(script, module=module)
@@ -110,7 +111,8 @@ def _measure(order: TrialRequest, script: Sequence[str], *, module: bool) -> Tri
     listener.remove()
     listener.shut_loaders()
     numbers.remove()
-    run = _result(order, outcome, timer, numbers, memory)
+    draws.remove()
+    run = replace(_result(order, outcome, timer, numbers, memory), samples_draw=draws.found)
     leave_behind(outcome, forked)
     return run
 

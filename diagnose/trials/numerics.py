@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.changes.common.change import Promise
 
-__all__ = ["Parity", "compare_losses", "norms_apart"]
+__all__ = ["Parity", "compare_losses", "norms_apart", "of_other_draws"]
 
 Numerics: TypeAlias = Literal["identical", "within", "drifted", "unknown"]
 
@@ -19,6 +19,10 @@ MIN_LOSSES = 3  # fewer show nothing
 ALLOWED: dict[Promise, float] = {"identical": 1e-5, "rounding": 1e-3, "reduced": 2e-2}
 WORST_STEP = 10.0  # times the allowed median: no single loss may be further away
 SPREAD = 3.0  # times the distance between two runs of the baseline itself
+OTHER_DRAWS = (
+    "Samples draw random numbers, and others where another process loads them: losses cannot show whether the rest "
+    "stays the same."
+)
 _ORDER: tuple[Numerics, ...] = ("identical", "within", "unknown", "drifted")
 
 
@@ -61,6 +65,13 @@ def compare_losses(
     if own_worst and worst.numerics in ("within", "drifted"):
         notes.append(f"Unchanged, it differs from itself by {own_middle:.1e} (median loss); that is allowed for.")
     return worst._replace(note=" ".join(notes))
+
+
+def of_other_draws(parity: Parity) -> Parity:
+    """Return what losses show where samples drew other random numbers: nothing, unless one is not finite."""
+    if parity.numerics != "drifted" or parity.drift is None:
+        return parity
+    return parity._replace(numerics="unknown", note=OTHER_DRAWS)
 
 
 def norms_apart(baseline: Sequence[float], variant: Sequence[float]) -> float | None:

@@ -123,7 +123,7 @@ class _Proving:
             self._first_baselines()
         left_out = []
         for i, candidate in enumerate(chosen):
-            if not candidate.refusal and not self._has_time_for(2):
+            if not candidate.refusal and not self._has_time_for(2 if self._num_tried else 1):
                 left_out = [c.id for c in chosen[i:]]
                 break
             self._waiting -= not candidate.refusal

@@ -63,6 +63,7 @@ class TrialResult:
     exit_code: int = 0
     failure: str = ""
     wall_s: float = 0.0
+    samples_draw: bool = False  # samples that its own process loaded drew random numbers
 
     def to_json(self) -> str:
         """Return the run as JSON."""
@@ -148,6 +149,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "clock": _text,
     "warm_up": _whole,
     "steady": _flag,
+    "samples_draw": _flag,
     "applied": _texts,
     "refused": _texts,
     "ended": _text,

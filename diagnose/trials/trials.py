@@ -13,7 +13,7 @@ from diagnose.changes.common.change import Promise
 from diagnose.model.diagnosis import Trial
 from diagnose.model.statistics import middle_step, noise_of, speed_up
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.numerics import compare_losses, norms_apart
+from diagnose.trials.numerics import compare_losses, norms_apart, of_other_draws
 from diagnose.trials.spec import TrialResult
 
 __all__ = [
@@ -65,6 +65,8 @@ def evaluate(candidate: Candidate, measured: Measured) -> Trial:
     faster = speed_up(before, after, noise)
     unchanged = [run.losses for run in all_baselines if run.losses] or [()]
     parity = compare_losses(unchanged, [run.losses for run in good], loosest(ids))
+    if _draws_otherwise(ids, all_baselines):
+        parity = of_other_draws(parity)
     worst = good[parity.run]
     norms = [apart for run in good if (apart := norms_apart(baselines[0].grad_norms, run.grad_norms)) is not None]
     apart = max(norms, default=None)
@@ -127,6 +129,11 @@ def is_inconclusive(trial: Trial) -> bool:
 def with_note(trial: Trial, sentence: str) -> Trial:
     """Return the trial with one more sentence in its note."""
     return replace(trial, note=f"{trial.note} {sentence}".strip())
+
+
+def _draws_otherwise(ids: Sequence[str], baselines: Sequence[TrialResult]) -> bool:
+    """Return whether samples draw random numbers, and others with one of the changes."""
+    return any(run.samples_draw for run in baselines) and any(CHANGES[name].numerics.own_draws for name in ids)
 
 
 def loosest(ids: Sequence[str]) -> Promise:

@@ -12,9 +12,10 @@ from typing import Any
 
 from diagnose.changes.common.patching import replace_attribute
 
-__all__ = ["DevicePeak", "Numbers", "PeakMemory", "Returned", "seed_everything"]
+__all__ = ["DevicePeak", "Numbers", "PeakMemory", "Returned", "SampleDraws", "seed_everything"]
 
 MAX_RECORDED_LOSSES = 2000
+MAX_LOOKED_AT = 3  # batches whose samples are looked at, all of them warm-up
 MAX_NORMS = 8  # optimizer steps whose gradients are measured: during the warm-up, since a norm costs time
 CLEAR_PEAK = "5"  # linux, proc(5): clear_refs resets the peak of the resident set
 
@@ -99,6 +100,48 @@ class Numbers:
         if gradients and not any(gradient.is_sparse for gradient in gradients):
             norms = torch.stack([torch.linalg.vector_norm(gradient.float()) for gradient in gradients])
             self._norms.append(torch.linalg.vector_norm(norms))
+
+
+class SampleDraws:
+    """Notices whether the samples that this process loads draw from the global random generators."""
+
+    def __init__(self) -> None:
+        self.found = False
+        self._num_left = MAX_LOOKED_AT
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Begin to look; torch has just been imported."""
+        from torch.utils.data._utils import fetch
+
+        for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            self._undo.append(replace_attribute(fetcher, "fetch", self._watched(fetcher.fetch)))
+
+    def remove(self) -> None:
+        """Look no longer."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _watched(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fetch)
+        def watched(*args: Any) -> Any:  # torch's fetcher and the indices of a batch
+            if not self._num_left:
+                return fetch(*args)
+            self._num_left -= 1
+            before = _random_states()
+            batch = fetch(*args)
+            self.found |= _random_states() != before
+            return batch
+
+        return watched
+
+
+def _random_states() -> tuple[object, ...]:
+    import torch
+
+    numpy: Any = sys.modules.get("numpy")
+    drawn: dict[str, Any] = numpy.random.get_state(legacy=False)["state"] if numpy is not None else {}
+    return random.getstate(), drawn and (bytes(drawn["key"]), drawn["pos"]), bytes(torch.get_rng_state().numpy())
 
 
 class Returned:

@@ -117,7 +117,12 @@ SCRIPTS = (
         "pictures are drawn pixel by pixel in Python",
         LOADING,
         _optimizer("RMSprop"),
-        (("segmenter/data.py", "rows.append([1.0 if math.hypot("),),
+        (
+            ("segmenter/data.py", "rows.append([1.0 if math.hypot("),
+            # making a tensor of the nested lists takes as long as computing them (0.32 and 0.29 ms, timed apart):
+            # accepted after the second score
+            ("segmenter/data.py", "return torch.tensor(rows)"),
+        ),
         target="segmenter.train",
         launcher="module",
     ),

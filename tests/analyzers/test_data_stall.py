@@ -124,6 +124,7 @@ def test_workers_that_compute_are_fewer_than_cores(recording, monkeypatch, runni
     p = r.prescribe("data-stall")[0]
     assert p.arguments["workers"] == workers
     assert p.needs.startswith("1 CPU core beside" if running else "little CPU")
+    assert p.needs.endswith(f"memory for {'a copy' if running else '6 copies'} of what the dataset holds")
 
 
 @pytest.mark.parametrize(("size", "threads"), [(32, 8), (None, 8), (4, 4), (1, None)])

@@ -78,3 +78,21 @@ def test_without_a_device_a_part_of_an_object_collective_is_told_by_the_attribut
     assert answer.dominant == "host-collective"
     assert answer.findings[0].lost_ns == 300_000
     assert ring(recording()).diagnosis().dominant == "exposed-communication", "nothing tells it without frames"
+
+
+def exchanging(recording):
+    """Return a step whose gradients another thread reduces on the host, 600 µs of it with an empty queue."""
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 300, launched=(-20, -15))
+    r.annotation("gloo:all_reduce", 250, 920, thread="gloo")
+    r.kernel("adam", 930, 1000, launched=(921, 925))
+    r.samples_every(5, 20, 920, ("train.py", 12, "main"), running=0)
+    return r
+
+
+def test_gradients_reduced_on_the_host_are_waited_for(recording):
+    r = exchanging(recording)
+    assert r.booked()["host-collective"] == pytest.approx(620_000, abs=2_000)
+    assert r.booked()["off-cpu"] == 1_000  # after it
+    assert [p.id for p in r.prescribe("host-collective")] == ["device-backend"]

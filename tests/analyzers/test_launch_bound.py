@@ -164,3 +164,10 @@ def test_a_backward_pass_is_no_loop_of_the_function_that_starts_it(recording):
     for i in range(119):
         r.op("autograd::engine::evaluate_function: MulBackward0" if i % 2 else "aten::mul", i * 100.0, i * 100.0 + 95)
     assert "launch-bound" not in r.booked()
+
+
+def test_a_loop_of_torchs_own_optimizer_is_no_loop_of_its_caller(recording):
+    own = loop(recording, around=("many.py(17): update",), frame="torch/optim/lbfgs.py(330): step")
+    assert "launch-bound" not in own.booked()
+    closure = loop(recording, around=("torch/optim/lbfgs.py(330): step",), frame="many.py(17): closure")
+    assert closure.find("launch-bound").where[0].function == "closure"

@@ -37,6 +37,11 @@ def test_a_function_is_called_until_enough_is_captured(step_fn, tmp_path):
     assert found["optimizer"]["class"] == "SGD"
 
 
+def test_a_quick_capture_has_one_window_without_stacks(step_fn, tmp_path):
+    found = info(capture_steps(step_fn, quick=True, steps=4, output=tmp_path / "capture"))
+    assert (len(found["light_ms"]), found["attribution_ms"], found["attribution_file"]) == (4, [], "")
+
+
 def test_a_loop_of_one_s_own(step_fn, tmp_path):
     with Tracer(CaptureOptions(output=tmp_path / "capture", steps=3, skip=2)) as tracer:
         for _ in range(60):

@@ -64,21 +64,19 @@ def test_the_executing_line_not_the_function_s_first():
     assert {file for file, _, _ in found} == {__file__}
 
 
-def test_short_stretches_of_python_are_sampled_where_no_other_thread_wants_the_interpreter():
-    sampler, ends = Sampler(threading.get_ident(), threading.get_native_id(), 2.0), threading.Event()
-    before = sys.getswitchinterval()
+@pytest.mark.parametrize(
+    ("others", "switch_s"), [([], 0.00002), (["diagnose-limits"], 0.00002), (["diagnose-nvml", "prefetch"], 0.0002)]
+)
+def test_short_stretches_of_python_are_sampled_where_no_other_thread_wants_the_interpreter(
+    monkeypatch, others, switch_s
+):
+    sampler, before = Sampler(threading.get_ident(), threading.get_native_id(), 2.0), sys.getswitchinterval()
+    threads = [SimpleNamespace(ident=i, name=name) for i, name in enumerate(others)]
+    monkeypatch.setattr(module.threading, "enumerate", lambda: [threading.current_thread(), *threads])
     sampler.start()
-    alone = sys.getswitchinterval()
+    meanwhile = sys.getswitchinterval()
     sampler.stop()
-    other = threading.Thread(target=ends.wait)
-    other.start()
-    sampler.start()
-    beside_another = sys.getswitchinterval()
-    sampler.stop()
-    ends.set()
-    other.join()
-    assert (alone, beside_another) == pytest.approx((0.00002, 0.0002))
-    assert sys.getswitchinterval() == before
+    assert (meanwhile, sys.getswitchinterval()) == (pytest.approx(switch_s), before)
 
 
 def test_library_frames_are_seen_through():

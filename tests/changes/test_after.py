@@ -34,6 +34,7 @@ FACTS = {
         {"single_process": True, "num_workers": 0, "batch_size": 2, "waits": True, "waiting_share": 0.9},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "library": "transformers"},
     ),
+    "host-collective": ({}, {"of_host_backend": True}),
     "host-compute": ({"operator": "aten::unique", "on_host": 1.0},),
     "host-sync": ({}, {"to_device": 1.0}),
     "full-precision-matmul": ({"has_tf32": False}, {"has_tf32": True}),

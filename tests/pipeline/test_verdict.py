@@ -78,6 +78,20 @@ def test_which_finding_answers(findings, expected):
     assert (answer.rule if answer else None) == expected
 
 
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    [
+        ([found("unfused-optimizer", 0.1)], "unfused-optimizer"),
+        ([found("unfused-optimizer", 0.099), found("data-stall", 0.03)], None),
+        ([found("unfused-optimizer", 0.099), found("data-stall", 0.08)], "data-stall"),
+        ([found("data-stall", 0.03)], "data-stall"),
+    ],
+)
+def test_without_a_device_calling_operators_answers_from_a_tenth_on(findings, expected):
+    answer = dominant("no-gpu", findings, 1e6, 10)
+    assert (answer.rule if answer else None) == expected
+
+
 def relieved(rule, share, relief):
     return replace(found(rule, share), relief_ns=relief * 1e6)
 

@@ -57,6 +57,15 @@ def test_a_phase_explains_long_steps_that_do_not_recur_regularly(ran):
     assert stall.phase_share == 1
 
 
+def test_a_checkpoint_is_seen_beside_steps_of_a_busy_machine(ran):
+    """Every third step writes for 20 ms; the machine makes any step up to twice as long."""
+    saves = [20.0 if i % 3 == 0 else 0.0 for i in range(90)]
+    took = [16.0 + 16.0 * (i % 7 == 0) + save for i, save in enumerate(saves)]
+    (stall,) = stalls(ran(took, checkpoint=saves, backwards=[1] * 90).tables())
+    assert (stall.phase, stall.period, len(stall.rows)) == ("checkpoint", 3, 29)
+    assert stall.lost_ns == pytest.approx(20e6 / 3, rel=0.25)
+
+
 def test_a_phase_that_every_step_has_explains_nothing(ran):
     took = [30.0 if i in (17, 31, 57) else 10.0 for i in range(100)]
     assert stalls(ran(took, rollout=[0.9 * t for t in took], backwards=[1] * 100).tables()) == ()

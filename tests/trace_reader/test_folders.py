@@ -186,6 +186,19 @@ def test_stored_lines_are_read_with_a_capture(tmp_path):
     assert (capture.lines, len(capture.trace.trust)) == ({}, 1)
 
 
+def test_files_below_the_working_folder_are_named_from_there(tmp_path):
+    """A module's functions have absolute names, a script's the one it was given, the profiler's frames short ones."""
+    write_capture(tmp_path, cwd="/home/me/project", lines_file="rank0.lines.json.gz")
+    samples = {"places": [["/home/me/project/data.py", 3, "load"], ["/home/me/project2/x.py", 1, "f"]]}
+    rows = {**samples, "time_ns": [10], "place": [0], "running": [1]}
+    (tmp_path / "rank0.samples.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
+    stored = {"files": {"/home/me/project/data.py": {"sha256": "0", "changed_at": "", "lines": {"3": "load()"}}}}
+    (tmp_path / "rank0.lines.json.gz").write_bytes(gzip.compress(json.dumps(stored).encode()))
+    (capture,) = open_captures([tmp_path])
+    assert [file for file, _, _ in capture.samples.places] == ["data.py", "/home/me/project2/x.py"]
+    assert capture.lines == {("data.py", 3): "load()"}
+
+
 @pytest.mark.parametrize("name", ["../other.json", "{absolute}", "..", "a\0b"])
 def test_a_file_is_named_plainly(tmp_path, name):
     (tmp_path / "other.json").write_text(trace_text("elsewhere"))

@@ -2,7 +2,10 @@ import math
 
 import pytest
 
+from diagnose.trials.candidates import Candidate
 from diagnose.trials.numerics import compare_losses, norms_apart
+from diagnose.trials.spec import TrialResult
+from diagnose.trials.trials import Measured, evaluate, is_gain
 
 LOSSES = tuple(2.0 / (i + 1) for i in range(40))
 
@@ -94,3 +97,21 @@ def test_every_run_with_the_change_counts():
     assert compare_losses([LOSSES], [LOSSES, ()], "reduced").numerics == "unknown"
     assert compare_losses([LOSSES], [LOSSES, scaled(1e-4)], "reduced").numerics == "within"
     assert compare_losses([LOSSES], [LOSSES, LOSSES], "reduced").numerics == "identical"
+
+
+@pytest.mark.parametrize(
+    ("change", "draws", "losses", "numerics"),
+    [
+        ("load-in-workers", True, scaled(1e-2), "unknown"),
+        ("load-in-workers", False, scaled(1e-2), "drifted"),
+        ("load-in-workers", True, (math.nan, *LOSSES[1:]), "drifted"),
+        ("fused-optimizer", True, scaled(1e-1), "drifted"),
+    ],
+)
+def test_samples_that_draw_otherwise_in_workers_are_no_drift(change, draws, losses, numerics):
+    before = [TrialResult(step_ns=(10e6,) * 20, losses=LOSSES, samples_draw=draws)] * 2
+    after = [TrialResult(step_ns=(5e6,) * 20, losses=losses, applied=("it",))] * 2
+    trial = evaluate(Candidate(change, ""), Measured((change,), before, after, before))
+    assert trial.numerics == numerics
+    assert is_gain(trial) is (numerics == "unknown")
+    assert ("Samples draw random numbers" in trial.note) is (numerics == "unknown")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from diagnose.trials.timing import StepTimer
-from diagnose.trials.watching import Numbers, PeakMemory, seed_everything
+from diagnose.trials.watching import Numbers, PeakMemory, SampleDraws, seed_everything
 
 
 @pytest.fixture
@@ -65,3 +65,27 @@ def test_steps_are_timed_after_the_warm_up_only():
     assert timer.done
     assert begun == [3]
     assert len(timer.step_ns()) == 4
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, draws):
+        self.draws = draws
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index + self.draws()
+
+
+@pytest.mark.parametrize(
+    ("draws", "found"), [(lambda: 0, False), (random.random, True), (lambda: torch.rand(()).item(), True)]
+)
+def test_samples_that_draw_random_numbers_are_noticed(draws, found):
+    watched = SampleDraws()
+    watched.install()
+    try:
+        list(torch.utils.data.DataLoader(Rows(draws), batch_size=4, shuffle=True))
+    finally:
+        watched.remove()
+    assert watched.found is found

@@ -94,6 +94,7 @@ def capture_steps(
     output: Path | None = None,
     max_seconds: float = 300.0,
     max_mb: float = MAX_MB,
+    quick: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
@@ -105,7 +106,7 @@ def capture_steps(
     """
     options = CaptureOptions(
         output=output or _temporary_folder(), steps=steps, skip=skip, step_on="marker",
-        max_seconds=max_seconds, max_mb=max_mb, force=force,
+        max_seconds=max_seconds, max_mb=max_mb, quick=quick, force=force,
     )  # fmt: skip
     tracer = Tracer(options, progress=progress)
     with tracer:

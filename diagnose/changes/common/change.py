@@ -53,6 +53,7 @@ class Numerics:
 
     promise: Promise | None
     detail: str = ""
+    own_draws: bool = False  # samples that draw random numbers draw others than without the change
 
     @property
     def safety(self) -> str:
@@ -62,9 +63,9 @@ class Numerics:
         return f"may change the numbers: {self.detail}"
 
 
-def identical(condition: str = "") -> Numerics:
+def identical(condition: str = "", *, own_draws: bool = False) -> Numerics:
     """Return that the numbers stay the same; ``condition`` goes on after those words."""
-    return Numerics("identical", condition)
+    return Numerics("identical", condition, own_draws)
 
 
 def rounding(what: str) -> Numerics:

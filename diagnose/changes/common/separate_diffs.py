@@ -1,0 +1,95 @@
+"""Keeps the printed diffs of one script apart: each applies to it as it is, and also where others were applied before.
+
+A diff's context may hold a line that another one edits, as where a DataLoader and an optimizer are made one below the
+other. Such context is left out, as far as git needs none of it. Of edits to two lines without one between them the
+upper one has to be applied first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from diagnose.model.diagnosis import Prescription
+
+__all__ = ["separated"]
+
+_FILE = re.compile(r"^--- a/(?P<name>.*)$")
+_HUNK = re.compile(r"^@@ -(?P<old>\d+),(?P<before>\d+) \+(?P<new>\d+),(?P<after>\d+) @@$")
+CHANGES, NO_END = ("-", "+"), "\\"
+
+
+@dataclass(frozen=True, slots=True)
+class _Hunk:
+    """Lines of one file that follow each other, with the edits in them."""
+
+    head: tuple[str, ...]  # the file's two lines, before its first hunk
+    file: str
+    old: int  # number of the first line, before and after the edit
+    new: int
+    body: tuple[str, ...]
+
+    def edited(self) -> set[tuple[str, int]]:
+        """Return the lines that are replaced or removed, or behind which one is added."""
+        found, number = set(), self.old
+        for line in self.body:
+            if line.startswith(CHANGES):
+                found.add((self.file, number if line[0] == "-" else number - 1))
+            number += line[0] in " -"
+        return found
+
+    def without(self, others: set[tuple[str, int]]) -> _Hunk:
+        """Return the hunk without the context that others edit, and what lies beyond."""
+        edits = [i for i, line in enumerate(self.body) if line.startswith(CHANGES)]
+        first, last = edits[0], edits[-1]
+        start = max((i + 1 for i in range(first) if (self.file, self.old + i) in others), default=0)
+        behind = range(last + 1, len(self.body))
+        after = self.old + sum(line[0] in " -" for line in self.body[: last + 1])
+        end = next((i for n, i in enumerate(behind) if (self.file, after + n) in others), len(self.body))
+        if end == last + 1:  # git takes an edit without context behind it for one of the file's end
+            end = len(self.body)
+        return replace(self, old=self.old + start, new=self.new + start, body=self.body[start:end])
+
+    def text(self) -> str:
+        """Return the hunk as it stands in a diff."""
+        before, after = (sum(line[0] in kinds for line in self.body) for kinds in (" -", " +"))
+        lines = (*self.head, f"@@ -{self.old},{before} +{self.new},{after} @@", *self.body)
+        return "\n".join(lines) + "\n"
+
+
+def separated(prescriptions: Sequence[Prescription]) -> tuple[Prescription, ...]:
+    """Return the prescriptions with diffs that do not stand in each other's way."""
+    hunks = [list(_hunks(p.diff)) for p in prescriptions]
+    edited = [set().union(*(hunk.edited() for hunk in one)) for one in hunks]
+    found = []
+    for i, p in enumerate(prescriptions):
+        others = set().union(*(lines for k, lines in enumerate(edited) if k != i)) - edited[i]
+        found.append(replace(p, diff="".join(hunk.without(others).text() for hunk in hunks[i])))
+    return tuple(found)
+
+
+def _hunks(diff: str) -> Iterator[_Hunk]:
+    lines = diff.split("\n")[:-1]
+    at, file = 0, ""
+    head: list[str] = []
+    while at < len(lines):
+        match = _HUNK.match(lines[at])
+        at += 1
+        if match is None:
+            named = _FILE.match(lines[at - 1])
+            file = named["name"] if named else file
+            head.append(lines[at - 1])
+            continue
+        end = _end_of_hunk(lines, at, int(match["before"]), int(match["after"]))
+        yield _Hunk(tuple(head), file, int(match["old"]), int(match["new"]), tuple(lines[at:end]))
+        at, head = end, []
+
+
+def _end_of_hunk(lines: Sequence[str], at: int, before: int, after: int) -> int:
+    """Return where a hunk ends that has so many lines before and after the edit."""
+    while at < len(lines) and (before or after or lines[at].startswith(NO_END)):
+        before -= lines[at][0] in " -"
+        after -= lines[at][0] in " +"
+        at += 1
+    return at

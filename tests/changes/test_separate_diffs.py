@@ -1,0 +1,68 @@
+"""Diffs of two prescriptions that edit lines near each other."""
+
+import itertools
+import subprocess
+
+import pytest
+
+from diagnose.changes.common.call_edits import calls_in, diff_of, edited
+from diagnose.changes.common.separate_diffs import separated
+from diagnose.model.diagnosis import Prescription
+
+LINES = ["import x", "", "loader = DataLoader(data)", "model = Model()", "optimizer = Adam(params)", "", "run()"]
+
+
+def prescribed(lines, number, **values):
+    """Return a change of the call in a line, with three lines around it."""
+    line = lines[number - 1]
+    start = line.index("= ") + 2
+    first, last = max(1, number - 3), min(len(lines), number + 3)
+    made = {
+        "name": "Any",
+        "file": "train.py",
+        "first": first,
+        "lines": lines[first - 1 : last],
+        "begin": [number, start],
+        "end": [number, len(line)],
+        "parameters": ["first", *values],
+        "ends_file": last == len(lines),
+    }
+    diff = diff_of([edited(one, values) for one in calls_in({"made": made}, ("Any",))])
+    return Prescription("", "", "", "", "", (0.0, 0.0), None, "", diff=diff)
+
+
+def applied(folder, lines, diffs):
+    (folder / "train.py").write_text("\n".join(lines))
+    for diff in diffs:
+        subprocess.run(["git", "apply", "-"], cwd=folder, input=diff, text=True, check=True)
+    return (folder / "train.py").read_text().splitlines()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(2))))
+def test_edits_with_a_line_between_them_apply_in_any_order(tmp_path, order):
+    changes = separated([prescribed(LINES, 3, num_workers=2), prescribed(LINES, 5, fused=True)])
+    after = applied(tmp_path, LINES, [changes[i].diff for i in order])
+    assert after == [
+        *LINES[:2],
+        "loader = DataLoader(data, num_workers=2)",
+        LINES[3],
+        "optimizer = Adam(params, fused=True)",
+        *LINES[5:],
+    ]
+    for change in changes:
+        applied(tmp_path, LINES, [change.diff])
+
+
+def test_of_edits_one_below_the_other_the_upper_one_comes_first(tmp_path):
+    lines = [line for line in LINES if line != "model = Model()"]
+    changes = separated([prescribed(lines, 4, fused=True), prescribed(lines, 3, num_workers=2)])
+    assert applied(tmp_path, lines, [changes[1].diff, changes[0].diff])[2:4] == [
+        "loader = DataLoader(data, num_workers=2)",
+        "optimizer = Adam(params, fused=True)",
+    ]
+
+
+def test_two_changes_of_one_line_and_changes_without_a_diff_stay_as_they_are():
+    same = [prescribed(LINES, 5, fused=True), prescribed(LINES, 5, foreach=True)]
+    none = Prescription("", "", "", "", "", (0.0, 0.0), None, "")
+    assert separated([*same, none]) == (*same, none)
