@@ -1,7 +1,7 @@
 """What holds for every test: which run, in which order, and that every JSON that one makes keeps the contract.
 
 Tests marked ``full`` or ``timing`` run only where ``-m`` names their mark, or where a test is asked for by its name;
-``--pick N`` runs N of the tests that are left, drawn with ``--pick-seed``.
+``--pick N`` runs N of the tests that are left, drawn with ``--pick-seed`` from as many files as can be.
 
 In several processes at once (``-n 2``) the files that take longest come first, so that no process is left with one of
 them at the end; and those that are marked ``timing`` run alone: they hold a lock by themselves that all others share.
@@ -15,6 +15,7 @@ import math
 import os
 import random
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
@@ -64,13 +65,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             kept = [item for item in kept if item.get_closest_marker(mark) is None]
     num: int | None = config.getoption("--pick")
     if num is not None and num < len(kept):
-        drawn = random.Random(config.getoption("--pick-seed")).sample(range(len(kept)), num)
-        kept = [kept[place] for place in sorted(drawn)]
+        kept = [
+            kept[place] for place in drawn_places([_place(item) for item in kept], num, config.getoption("--pick-seed"))
+        ]
     if len(kept) < len(items):
         ids = {id(item) for item in kept}
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in ids])
         items[:] = kept
     items.sort(key=lambda item: not _place(item).startswith(LONGEST))
+
+
+def drawn_places(files: Sequence[str], num: int, seed: str) -> list[int]:
+    """Return the places of ``num`` tests, given the file of each: from as many files as can be.
+
+    One large matrix, whose cases are alike, would otherwise be nearly all that is drawn.
+    """
+    order = random.Random(seed).sample(range(len(files)), len(files))
+    seen: dict[str, int] = defaultdict(int)
+    rounds = []
+    for place in order:
+        rounds.append((seen[files[place]], place))
+        seen[files[place]] += 1
+    rounds.sort(key=lambda pair: pair[0])
+    return sorted(place for _, place in rounds[:num])
 
 
 def _place(item: pytest.Item) -> str:

@@ -13,7 +13,7 @@ What to do
     Taking a batch that workers have ready costs 0.05 to 0.2 ms and is no such wait: more workers would not shorten it.
 
 How sure
-    High: the loader marks its own time, and its name says whether one process or several load.
+    High: the loader marks its own time, and its name shows whether one process or several load.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from diagnose import analyzers
 from diagnose.analyzers import Analyzer
-from diagnose.changes import CHANGES, by_hand, patch_of, proof_of
+from diagnose.changes import CHANGES, by_hand, patch_of, trial_method
 from diagnose.changes.common.change import ByHand, Change
 from diagnose.changes.common.inventory import provable, public_modules
 from diagnose.text.pages import parse_page
@@ -108,7 +108,7 @@ def _modules() -> Iterator[str]:
     for m in handed:
         links = ", ".join(f"[{name}](#{name})" for name in m.changes)
         rules = ", ".join(f"[{name}](rules.md#{name})" for name in m.rules)
-        yield f"| `{m.name}` | {links} | {rules} | {', '.join(dict.fromkeys(m.proofs))} |"
+        yield f"| `{m.name}` | {links} | {rules} | {', '.join(dict.fromkeys(m.methods))} |"
     yield "\nNo trace asks for these:\n"
     yield from (f"- `{m.name}`: {m.building_block}." for m in modules if m.building_block)
     yield ""
@@ -117,7 +117,7 @@ def _modules() -> Iterator[str]:
 def _properties(change: Change) -> Iterator[tuple[str, str]]:
     yield "Safety", f"{change.numerics.safety}."
     patch = patch_of(change.id)
-    if proof_of(change.id) == "edited copy":
+    if trial_method(change.id) == "edited copy":
         yield "In a trial", f"in the text of the script that runs; no patch can: {by_hand(change.id)}."
     elif patch is None:
         yield "In a trial", f"by hand: {by_hand(change.id)}."

@@ -14,9 +14,9 @@ from typing import Literal, TypeAlias
 
 from diagnose.changes.common.change import ByHand, Change, Patch
 
-__all__ = ["CHANGES", "Proof", "any_compiles", "by_hand", "edits_script", "patch_of", "proof_of"]
+__all__ = ["CHANGES", "TrialMethod", "any_compiles", "by_hand", "edits_script", "patch_of", "trial_method"]
 
-Proof: TypeAlias = Literal["patch", "edited copy", "by hand"]
+TrialMethod: TypeAlias = Literal["patch", "edited copy", "by hand"]
 """How a trial makes a change: from outside, in the text of the script that it runs, or not at all."""
 
 
@@ -58,7 +58,7 @@ def edits_script(name: str) -> bool:
     return not isinstance(change.edit, ByHand)
 
 
-def proof_of(name: str) -> Proof:
+def trial_method(name: str) -> TrialMethod:
     """Return how a trial makes a change."""
     return "patch" if patch_of(name) is not None else "edited copy" if edits_script(name) else "by hand"
 

@@ -5,7 +5,7 @@ What it does
     rank sends its share only over the slow links.
 
 What to watch
-    Hosts with equally many ranks in a row. NCCL does the same by itself where it knows the topology.
+    Hosts with equally many ranks in a row. NCCL does the same by itself where it detects the topology.
 """
 
 from __future__ import annotations

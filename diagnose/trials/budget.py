@@ -1,4 +1,4 @@
-"""The time that a whole proof may take: the recording before the trials, the trials, and the recording after them."""
+"""The time that ``diagnose prove`` may take: the recording before the trials, the trials, and the recording after."""
 
 from __future__ import annotations
 

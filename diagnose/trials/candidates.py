@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.changes import CHANGES, by_hand, edits_script, patch_of, proof_of
+from diagnose.changes import CHANGES, by_hand, edits_script, patch_of, trial_method
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.forecast import remaining_ratio
@@ -51,9 +51,9 @@ def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
     for name in asked:
         patch = patch_of(name)
         if name not in CHANGES:
-            known = ", ".join(one for one in CHANGES if proof_of(one) != "by hand")
+            known = ", ".join(one for one in CHANGES if trial_method(one) != "by hand")
             raise UsageError(f"There is no change {name} that can be applied; there are {known}.")
-        if proof_of(name) == "by hand":
+        if trial_method(name) == "by hand":
             raise UsageError(f"{name} cannot be applied from outside: {by_hand(name)}. Make the change by hand.")
         if patch is None and not own_process:
             raise UsageError(f"{name} is made in the text of a script; run the script with diagnose prove.")

@@ -85,14 +85,14 @@ def prove(
             diagnosis = _recorded(runs, ())
     runs.arguments = arguments_of(diagnosis)
     try:
-        proof = proven(runs, diagnosis, asked, time_left.for_trials, progress.say)
+        result = proven(runs, diagnosis, asked, time_left.for_trials, progress.say)
     except CaptureError as error:
         raise error from runs.error
     if len(runs.first_losses) > 1:
-        proof.notes.append(BEGINS_DIFFERENTLY)
-    goes_on = time_left.records(proof.best, proof.notes)
-    diagnosis = with_trials(diagnosis, proof)
-    return replace(diagnosis, after=_after(runs, proof.best, progress)) if goes_on else diagnosis
+        result.notes.append(BEGINS_DIFFERENTLY)
+    goes_on = time_left.records(result.best, result.notes)
+    diagnosis = with_trials(diagnosis, result)
+    return replace(diagnosis, after=_after(runs, result.best, progress)) if goes_on else diagnosis
 
 
 def _checked(asked: Sequence[str], budget: str | float) -> float:

@@ -44,17 +44,17 @@ _failed_rules: list[str] = []
 
 def watch_rules() -> None:
     """Note where exceptions came from that the analysis turned into notes."""
-    from diagnose.pipeline import noting as noted
+    from diagnose.pipeline import noting as module
 
-    note = noted.Note
+    note = module.Note
 
-    def noting(text: str, *rest: object) -> object:
+    def watched(text: str, *rest: object) -> object:
         error = sys.exc_info()[1]
         if error is not None and "failed on this trace" in text:
             _failed_rules.append(origin(error))
         return note(text, *rest)
 
-    noted.Note = noting
+    module.Note = watched
 
 
 def _root() -> Path:

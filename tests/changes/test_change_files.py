@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from diagnose import analyzers
-from diagnose.changes import CHANGES, any_compiles, by_hand, patch_of, proof_of
+from diagnose.changes import CHANGES, any_compiles, by_hand, patch_of, trial_method
 from diagnose.changes.common.change import (
     AddStatement,
     Advice,
@@ -231,7 +231,7 @@ def test_every_public_module_is_prescribed_or_a_building_block():
 
 def test_most_changes_can_be_proved():
     assert len(provable()) >= 40
-    assert {name for name in CHANGES if proof_of(name) == "edited copy"} == {
+    assert {name for name in CHANGES if trial_method(name) == "edited copy"} == {
         "clip-in-update", "defer-sync", "eight-bit-optimizer", "shard-optimizer",
     }  # fmt: skip
 

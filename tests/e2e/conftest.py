@@ -35,7 +35,7 @@ def diagnose(tmp_path: Path) -> Command:
 
 @pytest.fixture(scope="session")
 def few_runs() -> Sequence[str]:
-    """Return what starts ``diagnose`` with proofs of few steps, and of few runs however their times fall."""
+    """Return what starts ``diagnose`` with trials of few steps, and few runs however their times fall."""
     return (sys.executable, "-c", FEW_RUNS)
 
 

@@ -18,7 +18,7 @@ from fuzzing.worker import Result
 from diagnose.analyzers import data_stall
 from diagnose.cli import main as cli
 from diagnose.cli import output
-from diagnose.pipeline import noting as noted_rules
+from diagnose.pipeline import noting
 from diagnose.pipeline import run as pipeline
 from diagnose.reports import html, text
 from diagnose.reports import json as json_report
@@ -59,7 +59,7 @@ def test_a_crash_is_found_with_its_origin(monkeypatch):
 
 
 def test_a_crash_within_a_rule_is_found_with_its_origin(monkeypatch, noted):
-    monkeypatch.setattr(noted_rules, "Note", noted_rules.Note)  # undoes what watch_rules does
+    monkeypatch.setattr(noting, "Note", noting.Note)  # undoes what watch_rules does
     watch_rules()
     monkeypatch.setattr(data_stall, "find", crash)
     case = traced()
@@ -180,7 +180,7 @@ def test_a_failing_mutant_is_made_small(monkeypatch):
             raise ZeroDivisionError("planted")
         return sound(captures, **options)
 
-    monkeypatch.setattr(noted_rules, "Note", noted_rules.Note)
+    monkeypatch.setattr(noting, "Note", noting.Note)
     monkeypatch.setattr(pipeline, "analyze_captures", picky)
     case = traced()
     document = json.loads(case.files["t.json"])

@@ -3,6 +3,7 @@ import pickle
 
 import pytest
 import torch
+import torch._functorch.config as functorch
 from torch import nn
 
 from diagnose.kernels.checkpointing import COSTLY_OPS, activation_budget, blocks_of, checkpoint_blocks, plan_checkpoints
@@ -318,5 +319,12 @@ def test_budget_of_the_compiler(net):
         saved = {t.untyped_storage().data_ptr(): t.nbytes for t in output.grad_fn.saved_tensors if t is not None}
         kept.append(sum(size for key, size in saved.items() if key not in fixed))
     assert kept[0] > kept[1] > kept[2]
+
+
+def test_the_budget_holds_within_the_block_alone():
+    before = functorch.activation_memory_budget
+    with activation_budget(0.5):
+        assert functorch.activation_memory_budget == 0.5
+    assert functorch.activation_memory_budget == before
     with pytest.raises(ValueError, match="a share from 0 to 1, not 2"), activation_budget(2):
         pass

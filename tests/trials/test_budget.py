@@ -1,4 +1,4 @@
-"""The time of a whole proof."""
+"""The time of all of ``diagnose prove``."""
 
 import pytest
 

@@ -63,10 +63,10 @@ def test_what_was_faster_once_only_is_no_gain():
 
     for budget_s, runs in ((1e6, 12), (50, 8)):
         script = Lucky({}, wall_s=10.0)
-        proof = run(script, "schedule-gc", budget_s=budget_s)
-        (trial,) = proof.trials
+        result = run(script, "schedule-gc", budget_s=budget_s)
+        (trial,) = result.trials
         assert trial.interval[0] <= 1.0
-        assert proof.best == ()
+        assert result.best == ()
         assert len(script.ran) == runs
     assert "may have been chance" in trial.note
 
@@ -92,14 +92,14 @@ class Uneven(Script):
 
 def test_what_uneven_runs_leave_open_is_run_again():
     script = Uneven({"schedule-gc": 0.5})
-    proof = run(script, "schedule-gc", "sham")
-    gain, sham = proof.trials
-    assert proof.best == ("schedule-gc",)
+    result = run(script, "schedule-gc", "sham")
+    gain, sham = result.trials
+    assert result.best == ("schedule-gc",)
     assert gain.speed_up == pytest.approx(2.0, rel=0.01)
     assert sham.speed_up == pytest.approx(1.0, abs=0.01)
     assert sham.interval[0] < 1 < sham.interval[1]
     assert script.ran.count(("sham",)) == 6
-    assert all(len(trial.step_ms) == script.timed * script.ran.count((trial.id,)) for trial in proof.trials)
+    assert all(len(trial.step_ms) == script.timed * script.ran.count((trial.id,)) for trial in result.trials)
 
 
 def test_what_is_faster_in_two_of_three_pairs_of_runs_is_no_gain():
@@ -109,10 +109,10 @@ def test_what_is_faster_in_two_of_three_pairs_of_runs_is_no_gain():
             self.factors = {"schedule-gc": 0.55 if earlier % 4 < 2 else 1.02}
             return super().time(ids, timeout_s=timeout_s)
 
-    proof = run(Fading({}), "schedule-gc")
-    (trial,) = proof.trials
+    result = run(Fading({}), "schedule-gc")
+    (trial,) = result.trials
     assert trial.interval[0] <= 1.0
-    assert proof.best == ()
+    assert result.best == ()
 
 
 def test_what_is_open_is_not_run_again_when_the_budget_is_needed_for_what_follows():
@@ -132,23 +132,23 @@ def test_a_gain_that_there_was_no_time_to_see_again_says_so():
 
 
 def test_a_gain_is_measured_and_a_control_is_none():
-    proof = run(Script({"schedule-gc": 0.5}), "schedule-gc", "sham")
-    gain, sham = proof.trials
+    result = run(Script({"schedule-gc": 0.5}), "schedule-gc", "sham")
+    gain, sham = result.trials
     assert gain.speed_up == pytest.approx(2.0)
     assert gain.interval[0] > 1.9
     assert gain.numerics == "identical"
     assert gain.predicted_ms == pytest.approx(5.0, rel=0.01)
     assert sham.interval[0] <= 1.0 <= sham.interval[1]
-    assert proof.best == ("schedule-gc",)
+    assert result.best == ("schedule-gc",)
 
 
 def test_gains_are_run_together_and_each_is_left_out():
     script = Script({"schedule-gc": 0.5, "fused-optimizer": 0.8, "load-in-workers": 0.9})
-    proof = run(script, "schedule-gc", "fused-optimizer", "load-in-workers")
-    whole = proof.trials[3]
+    result = run(script, "schedule-gc", "fused-optimizer", "load-in-workers")
+    whole = result.trials[3]
     assert whole.kind == "combination"
     assert whole.speed_up == pytest.approx(1 / (0.5 * 0.8 * 0.9))
-    left_out = {trial.id: trial for trial in proof.trials[4:]}
+    left_out = {trial.id: trial for trial in result.trials[4:]}
     assert set(left_out) == {"schedule-gc", "fused-optimizer", "load-in-workers"}
     assert all(trial.kind == "without" for trial in left_out.values())
     assert left_out["schedule-gc"].speed_up == pytest.approx(1 / (0.8 * 0.9))
@@ -167,9 +167,9 @@ def test_gradient_norms_stand_beside_each_other():
 
 def test_of_changes_to_the_same_thing_the_best_is_combined():
     script = Script({"foreach-optimizer": 0.9, "fused-optimizer": 0.8, "schedule-gc": 0.5})
-    proof = run(script, "foreach-optimizer", "fused-optimizer", "schedule-gc")
-    assert proof.best == ("schedule-gc", "fused-optimizer")
-    assert proof.trials[3].ids == ("schedule-gc", "fused-optimizer")
+    result = run(script, "foreach-optimizer", "fused-optimizer", "schedule-gc")
+    assert result.best == ("schedule-gc", "fused-optimizer")
+    assert result.trials[3].ids == ("schedule-gc", "fused-optimizer")
 
 
 def test_a_change_that_changes_nothing_is_no_gain_whatever_the_clock_says():
@@ -178,16 +178,16 @@ def test_a_change_that_changes_nothing_is_no_gain_whatever_the_clock_says():
             return replace(super().time(ids, timeout_s=timeout_s), applied=(), refused=("a model",) if ids else ())
 
     script = Idle({"schedule-gc": 0.5})
-    proof = run(script, "schedule-gc")
-    assert proof.trials[0].failure == "It found nothing to change. Left alone: a model."
-    assert proof.best == ()
+    result = run(script, "schedule-gc")
+    assert result.trials[0].failure == "It found nothing to change. Left alone: a model."
+    assert result.best == ()
     assert script.ran == [(), (), (), ("schedule-gc",)]
 
 
 def test_a_change_that_is_refused_is_not_run():
     script = Script({})
-    proof = prove(script, [Candidate("autocast-fp16", "Fp16", refusal="It needs a GPU.")], 1e6, lambda _text: None)
-    assert [(t.id, t.failure, t.step_ms) for t in proof.trials] == [("autocast-fp16", "It needs a GPU.", ())]
+    result = prove(script, [Candidate("autocast-fp16", "Fp16", refusal="It needs a GPU.")], 1e6, lambda _text: None)
+    assert [(t.id, t.failure, t.step_ms) for t in result.trials] == [("autocast-fp16", "It needs a GPU.", ())]
     assert script.ran == []
 
 
@@ -205,10 +205,10 @@ def test_steps_that_a_scaler_skips_are_told():
 def test_a_slower_change_and_one_that_drifts_are_results_but_no_gains():
     drifted = tuple(loss * 2 for loss in LOSSES)
     script = Script({"schedule-gc": 1.5, "autocast": 0.5}, losses={"autocast": drifted})
-    proof = run(script, "schedule-gc", "autocast")
-    assert proof.trials[0].interval[1] < 1.0
-    assert proof.trials[1].numerics == "drifted"
-    assert proof.best == ()
+    result = run(script, "schedule-gc", "autocast")
+    assert result.trials[0].interval[1] < 1.0
+    assert result.trials[1].numerics == "drifted"
+    assert result.best == ()
 
 
 def test_a_run_that_diverges_out_of_several_is_no_gain():
@@ -217,9 +217,9 @@ def test_a_run_that_diverges_out_of_several_is_no_gain():
             run = super().time(ids, timeout_s=timeout_s)
             return replace(run, losses=(*LOSSES[:9], *(5.0,) * 11)) if self.ran.count(("autocast",)) == 3 else run
 
-    proof = run(Diverges({"autocast": 0.5}), "autocast")
-    (trial,) = proof.trials
-    assert (trial.numerics, proof.best) == ("drifted", ())
+    result = run(Diverges({"autocast": 0.5}), "autocast")
+    (trial,) = result.trials
+    assert (trial.numerics, result.best) == ("drifted", ())
     assert trial.worst_drift > trial.drift_limits[1]
     assert trial.losses[1][9] == 5.0
     assert "In 1 of 4 runs with the change" in trial.note
@@ -236,18 +236,18 @@ def test_a_run_with_a_change_that_fails_once_is_named():
 
 
 def test_a_change_that_crashes_is_reported_and_the_others_go_on():
-    proof = run(Script({"sham": 1.0}, fails=("compile-model",)), "compile-model", "sham")
-    assert proof.trials[0].failure.startswith("It ended with exit code 1")
-    assert proof.trials[0].step_ms == ()
-    assert proof.trials[1].failure == ""
+    result = run(Script({"sham": 1.0}, fails=("compile-model",)), "compile-model", "sham")
+    assert result.trials[0].failure.startswith("It ended with exit code 1")
+    assert result.trials[0].step_ms == ()
+    assert result.trials[1].failure == ""
 
 
 def test_the_budget_ends_the_trials_and_says_which_are_missing(monkeypatch):
     now = iter(range(0, 10_000, 10))
     monkeypatch.setattr("diagnose.trials.prove.time.monotonic", lambda: next(now))
-    proof = run(Script({"schedule-gc": 0.5}, wall_s=10.0), "schedule-gc", "sham", budget_s=100)
-    assert [t.id for t in proof.trials] == ["schedule-gc"]
-    assert any("sham" in note and "--budget" in note for note in proof.notes)
+    result = run(Script({"schedule-gc": 0.5}, wall_s=10.0), "schedule-gc", "sham", budget_s=100)
+    assert [t.id for t in result.trials] == ["schedule-gc"]
+    assert any("sham" in note and "--budget" in note for note in result.notes)
 
 
 def test_a_script_that_cannot_be_measured_at_all_is_an_error():

@@ -1,4 +1,4 @@
-"""What the runs of a proof may take of its budget, by a clock that goes on while a run lasts and at no other time."""
+"""What trials may take of their budget, by a clock that goes on while a run lasts and at no other time."""
 
 import pytest
 
@@ -49,21 +49,21 @@ def test_unchanged_runs_take_a_third_of_the_budget_while_changes_wait():
 @pytest.mark.parametrize(("budget_s", "ran"), [(14, 1), (25, 2), (32, 3), (61, 6)])
 def test_no_run_begins_or_goes_on_beyond_the_budget(budget_s, ran):
     script = Ticking()
-    proof = run(script, budget_s, "schedule-gc", "sham")
+    result = run(script, budget_s, "schedule-gc", "sham")
     assert Ticking.clock <= 1.1 * budget_s
     assert len(script.ran) == ran
-    assert proof.nothing_tried is (ran == 1)
-    assert any("before any change could be tried" in note for note in proof.notes) is (ran == 1)
+    assert result.nothing_tried is (ran == 1)
+    assert any("before any change could be tried" in note for note in result.notes) is (ran == 1)
 
 
 def test_one_unchanged_run_makes_nothing_certain():
-    proof = run(Ticking(), 32, "schedule-gc")
-    assert proof.best == ()
-    assert "one unchanged run only" in proof.trials[0].note
+    result = run(Ticking(), 32, "schedule-gc")
+    assert result.best == ()
+    assert "one unchanged run only" in result.trials[0].note
 
 
 def test_a_change_that_the_budget_cuts_off_has_not_failed():
-    proof = run(Ticking(changed_s=100.0), 40, "compile-model")
-    assert proof.trials[0].failure == "The budget ended while it ran; give --budget more."
-    assert proof.nothing_tried
+    result = run(Ticking(changed_s=100.0), 40, "compile-model")
+    assert result.trials[0].failure == "The budget ended while it ran; give --budget more."
+    assert result.nothing_tried
     assert Ticking.clock == 40

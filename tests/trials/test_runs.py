@@ -230,9 +230,9 @@ def test_trials_that_are_stopped_keep_what_was_measured():
             )
 
     chosen = [Candidate("sham", "Sham"), Candidate("schedule-gc", "Collect")]
-    proof = prove(Stops(), chosen, 1e6, lambda _text: None)
-    assert [trial.id for trial in proof.trials] == ["sham"]
-    assert proof.notes == ["x was changed."]
+    result = prove(Stops(), chosen, 1e6, lambda _text: None)
+    assert [trial.id for trial in result.trials] == ["sham"]
+    assert result.notes == ["x was changed."]
 
 
 def test_a_result_that_is_broken_is_a_failed_run(tmp_path):

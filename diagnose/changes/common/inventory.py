@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose import analyzers
-from diagnose.changes import CHANGES, Proof, proof_of
+from diagnose.changes import CHANGES, TrialMethod, trial_method
 
 __all__ = ["BUILDING_BLOCKS", "PublicModule", "provable", "public_modules"]
 
@@ -32,13 +32,13 @@ class PublicModule:
     name: str  # without the package: ops.gelu
     changes: tuple[str, ...]
     rules: tuple[str, ...]  # that prescribe one of the changes
-    proofs: tuple[Proof, ...]  # of the changes, in their order
+    methods: tuple[TrialMethod, ...]  # of the changes, in their order
     building_block: str  # why no change hands it over, "" where one does
 
 
 def provable() -> list[str]:
     """Return the changes that `diagnose prove` can apply, by a patch or in the text of the script that it runs."""
-    return [name for name in CHANGES if proof_of(name) != "by hand"]
+    return [name for name in CHANGES if trial_method(name) != "by hand"]
 
 
 def public_modules() -> list[PublicModule]:
@@ -50,7 +50,7 @@ def _described(name: str) -> PublicModule:
     dotted = f"diagnose.kernels.{name}"
     changes = tuple(c for c in CHANGES if dotted in (CHANGES[c].remedy, *CHANGES[c].modules))
     rules = tuple(r.META.id for r in analyzers.RULES if set(changes) & {*r.META.changes, *r.META.also})
-    return PublicModule(name, changes, rules, tuple(map(proof_of, changes)), BUILDING_BLOCKS.get(name, ""))
+    return PublicModule(name, changes, rules, tuple(map(trial_method, changes)), BUILDING_BLOCKS.get(name, ""))
 
 
 def _names() -> Iterator[str]:
