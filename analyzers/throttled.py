@@ -9,7 +9,7 @@ Why it costs
 
 What to do
     Raise the power limit if the machine allows it, mind the cooling, and compare nodes: one hot GPU holds all ranks
-    back.
+    back. A board at its highest limit is as it should be: it costs no time that could be had back.
 
 How sure
     Medium: clocks and reasons are the driver's own, every tenth of a second. What is lost takes all busy time to scale
@@ -21,7 +21,7 @@ from __future__ import annotations
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.nvml_readings import clocks_of, gpu_rows, slowed_by
+from diagnose.tables.nvml_readings import ANY, POWER, clocks_of, gpu_rows, slowed_by
 
 META = RuleMeta(
     id="throttled",
@@ -44,17 +44,22 @@ def find(t: Tables) -> list[Finding]:
         if drop < MIN_DROP:
             continue
         share = float(clocks.slowed.mean())
+        most_w, limit_w = gpu.max_power_limit_w, gpu.power_limit_w
+        bits = clocks.reasons[clocks.slowed] & ANY
+        at_most = most_w is not None and limit_w is not None and limit_w >= most_w and bool((bits == POWER).all())
+        highest = f" The limit, {limit_w:.0f} W, is the highest that it can be set to." if at_most else ""
         return [
             Finding(
                 rule=META.id,
                 title=f"The device runs at {1 - drop:.0%} of its clock",
-                lost_ns=t.queue.busy_share * t.steps.step_ns * share * drop,
+                lost_ns=0.0 if at_most else t.queue.busy_share * t.steps.step_ns * share * drop,
                 count=int(clocks.slowed.sum()),
                 evidence=(
                     f"{gpu.name}: {clocks.mhz[clocks.slowed].mean():.0f} MHz of {clocks.most_mhz:.0f} MHz, "
-                    f"held back by {'; by '.join(slowed_by(clocks))}.",
+                    f"held back by {'; by '.join(slowed_by(clocks))}.{highest}",
                 ),
                 confidence="medium",
+                facts={"at_most": at_most},
             )
         ]
     return []

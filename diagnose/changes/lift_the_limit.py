@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
+    if finding.facts.get("at_most"):
+        return None
     needs = "the machine's administrator"
     if program.vendor == "AMD":
         before = "rocm-smi --showpower --showmaxpower --showtemp"

@@ -77,6 +77,7 @@ class GpuReadings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     max_sm_mhz: Amount | None = None
     max_memory_mhz: Amount | None = None
     power_limit_w: Amount | None = None
+    max_power_limit_w: Amount | None = None  # what it can be raised to
     memory_total_bytes: Count | None = None
     pcie_generation: Count | None = None
     pcie_width: Count | None = None

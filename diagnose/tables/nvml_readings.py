@@ -11,18 +11,19 @@ from diagnose.model.arrays import Floats, Ints, Mask
 from diagnose.model.records import GpuReadings, ProcessRecord
 from diagnose.tables import Tables
 
-__all__ = ["SLOWED", "Clocks", "clocks_of", "gpu_rows", "other_processes", "slowed_by"]
+__all__ = ["ANY", "POWER", "SLOWED", "Clocks", "clocks_of", "gpu_rows", "other_processes", "slowed_by"]
 
 IDLE = 0x01
+POWER = 0x04
 # Bits of NVML's reasons by which the device runs slower than it could, and their names in reports.
 SLOWED: Mapping[int, str] = {
-    0x04: "the power limit",
+    POWER: "the power limit",
     0x08: "a hardware slowdown",
     0x20: "its temperature",
     0x40: "its temperature (hardware limit)",
     0x80: "the power brake",
 }
-_ANY = sum(SLOWED)
+ANY = sum(SLOWED)
 
 
 class Clocks(NamedTuple):
@@ -35,7 +36,7 @@ class Clocks(NamedTuple):
     @property
     def slowed(self) -> Mask:
         """Return which readings show a reason of SLOWED."""
-        found: Mask = (self.reasons & _ANY) != 0
+        found: Mask = (self.reasons & ANY) != 0
         return found
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 
-def clocked(recording, *, mhz=1400, reason=0x04, rows=10, slowed=5, use=100):
+def clocked(recording, *, mhz=1400, reason=0x04, rows=10, slowed=5, use=100, **watts):
     r = recording()
     r.step(1, 0, 1000)
     r.kernel("gemm", 0, 1000, launched=(2, 3))
@@ -13,7 +13,7 @@ def clocked(recording, *, mhz=1400, reason=0x04, rows=10, slowed=5, use=100):
         "throttle_reasons": reasons,
         "utilisation": [use] * rows,
     }
-    r.told(nvml={"gpus": [{"name": "H100", "max_sm_mhz": 2000, **series}]})
+    r.told(nvml={"gpus": [{"name": "H100", "max_sm_mhz": 2000, **series, **watts}]})
     return r
 
 
@@ -45,3 +45,14 @@ def test_boards_that_tell_nothing(recording):
     r = clocked(recording)
     r.told(nvml={"gpus": [{"name": "H100", "max_sm_mhz": None, "sm_mhz": [None], "throttle_reasons": [None]}]})
     assert r.find("throttled") is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason", "ids"), [(700, 0x04, []), (500, 0x04, ["lift-the-limit"]), (700, 0x24, ["lift-the-limit"])]
+)
+def test_a_board_at_its_highest_limit_needs_no_advice(recording, limit, reason, ids):
+    r = clocked(recording, reason=reason, power_limit_w=limit, max_power_limit_w=700)
+    finding = r.find("throttled")
+    assert (finding.lost_ns == 0) == (ids == [])
+    assert finding.evidence[0].endswith("is the highest that it can be set to.") == (ids == [])
+    assert [p.id for p in r.prescribe("throttled")] == ids

@@ -116,11 +116,13 @@ def _constants(nvml: Any, handle: Any) -> dict[str, Any]:
     name = _ask(lambda: nvml.nvmlDeviceGetName(handle))
     memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     limit = _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+    allowed = _ask(lambda: nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle))  # least and most, mW
     return {
         "name": name.decode() if isinstance(name, bytes) else name,
         "max_sm_mhz": _ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
         "max_memory_mhz": _ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)),
         "power_limit_w": None if limit is None else limit / 1e3,
+        "max_power_limit_w": None if allowed is None else allowed[1] / 1e3,
         "memory_total_bytes": None if memory is None else memory.total,
         "pcie_generation": _ask(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
         "pcie_width": _ask(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
