@@ -229,7 +229,7 @@ ALSO = [
         ("slow-kernel", {"attention": False, "kernel": "void at::native::reduce_kernel<512, 1>(int)"}, Program()),
         ("small-collectives", {}, Program(is_ddp=True)),
         ("straggler", {"late_rank": 1, "is_exchange": False}, Program(is_ddp=True)),
-        ("unfused-elementwise", {"chains": [["aten::add", "aten::gelu"]]}, Program()),
+        ("unfused-elementwise", {"chains": [["aten::silu", "aten::mul"]]}, Program()),
         ("unfused-optimizer", {"name": "AdamW", "has_device": True}, Program(trains=True, clips=True)),
     )
     for p in also_possible(Finding(name, "", 1e6, facts=facts), 1e7, program)

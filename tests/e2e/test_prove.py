@@ -125,7 +125,7 @@ def test_a_script_of_few_steps_cannot_be_proven(diagnose, script):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--apply", "defer-sync", "train.py"), "by hand"),
+        (("--apply", "own-device", "train.py"), "by hand"),
         (("--apply", "no-such-thing", "train.py"), "There is no change no-such-thing"),
         (("--budget", "soon", "train.py"), "Invalid --budget 'soon': use 90s, 10m or 1h."),
         (("nowhere.py",), "The script or capture nowhere.py does not exist"),
