@@ -111,7 +111,7 @@ class _Moved:
         trace, graph = self._t.trace, self._graph
         events = trace.events
         start, end = events.start.copy(), events.end.copy()
-        of_device = np.isin(events.kind, [Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET]) | (events.device >= 0)
+        of_device = (events.device >= 0) & (events.kind != Kind.MEMORY)  # which the host allocates
         for thread in np.unique(events.thread[~of_device]).tolist():
             rows = np.flatnonzero(~of_device & (events.thread == thread))
             knots = self._host.get(thread, self._main)
