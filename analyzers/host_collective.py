@@ -22,7 +22,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.collectives import collectives_of_calls
 from diagnose.tables.names import HOST_BACKEND, HOST_COLLECTIVE, matching
 
@@ -45,6 +45,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     return intersect(intersect(left, t.gaps.host_part()), waits)
 
 
+@shared_table
 def _host_backend(t: Tables) -> Intervals:
     """Return when threads of a host backend exchange tensors while the stepping thread runs no operator."""
     exchanged = t.covering(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))

@@ -13,7 +13,8 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
+from diagnose.tables.names import rows_of
 
 __all__ = ["CALL_NS", "FullQueue", "full_queue"]
 
@@ -31,17 +32,15 @@ class FullQueue(NamedTuple):
     freed_by: Rows  # the row of the device task whose end let the next one be taken out
 
 
+@shared_table
 def full_queue(t: Tables) -> FullQueue:
     """Return the launches of the window that waited for room in the queue."""
     none = np.empty(0, np.intp)
     if t.device_id < 0:
         return FullQueue(none, none)
     events = t.trace.events
-    tasks = np.flatnonzero(
-        np.isin(events.kind, [Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET])
-        & (events.device == t.device_id)
-        & (events.cause >= 0)
-    )
+    tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    tasks = tasks[(events.device[tasks] == t.device_id) & (events.cause[tasks] >= 0)]
     launches = distinct(events.cause[tasks]).astype(np.intp)
     calls = t.in_window(launches[(events.end - events.start)[launches] >= MIN_BLOCKED_NS])
     if not len(calls):

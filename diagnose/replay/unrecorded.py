@@ -57,9 +57,12 @@ def unrecorded(t: Tables, unprofiled_ns: float) -> Unrecorded | None:
 
     recorded_ns = step(0.0)
     low, high = 0.0, MAX_EVENT_COST_NS
-    if not unprofiled_ns < recorded_ns or recorded_ns - step(high) < MIN_EXPLAINED * (recorded_ns - unprofiled_ns):
+    if unprofiled_ns >= recorded_ns:
         return None
-    while high - low > PRECISION_NS and step(high) <= unprofiled_ns:
+    shortest = step(high)
+    if recorded_ns - shortest < MIN_EXPLAINED * (recorded_ns - unprofiled_ns):
+        return None
+    while shortest <= unprofiled_ns and high - low > PRECISION_NS:
         middle = (low + high) / 2
         low, high = (middle, high) if step(middle) > unprofiled_ns else (low, middle)
     changed = _cheaper(graph, number, high)
