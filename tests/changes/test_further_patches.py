@@ -13,20 +13,6 @@ from diagnose.changes.common.patching import Log
 from diagnose.kernels import _host_copies
 
 
-@pytest.fixture
-def patched():
-    undo = []
-
-    def install(name, **options):
-        log = Log()
-        undo.append(patch_of(name).install(log, options))
-        return log
-
-    yield install
-    for one in reversed(undo):
-        one()
-
-
 @pytest.mark.parametrize("name", [n for n in CHANGES if patch_of(n) and patch_of(n).install])
 def test_undoing_leaves_functions_as_they_were(name):
     names = [
