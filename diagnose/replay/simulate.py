@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Mask, Rows
 from diagnose.replay.graph import Graph, Times
 from diagnose.tables import Tables
 
@@ -14,27 +15,43 @@ MIN_STEPS = 3  # fewer leave no two ends of steps beside the first: the whole wi
 
 
 def simulate(graph: Graph) -> Times:
-    """Return when each node is ready and ends; takes about 0.025 s for 45,000 nodes.
+    """Return when each node is ready and ends; takes about 0.012 s for 12,600 nodes.
 
-    A plain loop over lists: levels are too narrow to gain from arrays, most hold one launch and one task.
+    A plain loop over lists: levels are too narrow to gain from arrays, most hold one launch and one task. Nearly every
+    node waits for one or two others, which stand in columns of their own.
     """
     num = len(graph)
     order = np.argsort(graph.dst, kind="stable")
-    bounds = np.searchsorted(graph.dst[order], np.arange(num + 1))
-    sources, delays = graph.src[order].tolist(), graph.delay[order].tolist()
-    durations = graph.duration.tolist()
+    dst, src, delay = graph.dst[order], graph.src[order], graph.delay[order]
+    place = np.arange(len(dst)) - np.searchsorted(dst, dst)  # among the edges of a node
+    one, two = (_column(num, dst, src, delay, place == i) for i in (0, 1))
+    more: dict[int, list[tuple[int, float]]] = {}
+    rest = place > 1
+    for node, source, wait in zip(dst[rest].tolist(), src[rest].tolist(), delay[rest].tolist(), strict=True):
+        more.setdefault(node, []).append((source, wait))
     first = float(graph.start[0])
-    ready, end = [first] * num, [first] * num
-    lower = 0
-    for node, upper in enumerate(bounds[1:].tolist()):
-        latest = first
-        for edge in range(lower, upper):
-            allowed = end[sources[edge]] + delays[edge]
-            latest = max(latest, allowed)
-        lower = upper
-        ready[node] = latest
-        end[node] = latest + durations[node]
+    ready, end = [], [first] * num
+    columns = zip(*one, *two, graph.duration.tolist(), strict=True)
+    for node, (source, wait, other, other_wait, duration) in enumerate(columns):
+        latest = end[source] + wait
+        if (allowed := end[other] + other_wait) > latest:
+            latest = allowed
+        if latest < first:  # noqa: PLR1730  # max() takes longer than all the rest of a turn
+            latest = first
+        if node in more:
+            latest = max(latest, *(end[source] + wait for source, wait in more[node]))
+        ready.append(latest)
+        end[node] = latest + duration
     return Times(np.array(ready), np.array(end))
+
+
+def _column(
+    num: int, dst: Rows, src: Rows, delay: npt.NDArray[np.float64], mine: Mask
+) -> tuple[list[int], list[float]]:
+    """Return the source and the delay of one edge of each node; a node without it waits for nothing."""
+    sources, delays = np.zeros(num, np.intp), np.full(num, -np.inf)
+    sources[dst[mine]], delays[dst[mine]] = src[mine], delay[mine]
+    return sources.tolist(), delays.tolist()
 
 
 def owners(t: Tables, graph: Graph) -> npt.NDArray[np.intp]:
