@@ -15,41 +15,39 @@ MIN_STEPS = 3  # fewer leave no two ends of steps beside the first: the whole wi
 
 
 def simulate(graph: Graph) -> Times:
-    """Return when each node is ready and ends; takes about 0.012 s for 12,600 nodes.
+    """Return when each node is ready and ends; takes about 0.01 s for 12,600 nodes.
 
     A plain loop over lists: levels are too narrow to gain from arrays, most hold one launch and one task. Nearly every
-    node waits for one or two others, which stand in columns of their own.
+    node waits for one or two others, which stand in columns of their own. What a node lacks waits for the begin of the
+    window, which stands in the first place of ``ends``, before the nodes.
     """
-    num = len(graph)
+    num, first = len(graph), float(graph.start[0])
     order = np.argsort(graph.dst, kind="stable")
-    dst, src, delay = graph.dst[order], graph.src[order], graph.delay[order]
+    dst, src, delay = graph.dst[order], graph.src[order] + 1, graph.delay[order]
     place = np.arange(len(dst)) - np.searchsorted(dst, dst)  # among the edges of a node
     one, two = (_column(num, dst, src, delay, place == i) for i in (0, 1))
-    more: dict[int, list[tuple[int, float]]] = {}
-    rest = place > 1
+    rest = (place > 1) | (delay < 0)  # where clocks are skewed an edge may end before the window begins
+    more: list[list[tuple[int, float]] | None] = [None] * num
     for node, source, wait in zip(dst[rest].tolist(), src[rest].tolist(), delay[rest].tolist(), strict=True):
-        more.setdefault(node, []).append((source, wait))
-    first = float(graph.start[0])
-    ready, end = [], [first] * num
-    columns = zip(*one, *two, graph.duration.tolist(), strict=True)
-    for node, (source, wait, other, other_wait, duration) in enumerate(columns):
-        latest = end[source] + wait
-        if (allowed := end[other] + other_wait) > latest:
-            latest = allowed
-        if latest < first:  # noqa: PLR1730  # max() takes longer than all the rest of a turn
-            latest = first
-        if node in more:
-            latest = max(latest, *(end[source] + wait for source, wait in more[node]))
+        more[node] = [*(more[node] or ()), (source, wait), (0, 0.0)]
+    ready: list[float] = []
+    ends = [first]
+    columns = zip(*one, *two, graph.duration.tolist(), more, strict=True)
+    for source, wait, other, other_wait, duration, others in columns:
+        latest, allowed = ends[source] + wait, ends[other] + other_wait
+        latest = max(latest, allowed)
+        if others is not None:
+            latest = max(latest, *(ends[each] + needed for each, needed in others))
         ready.append(latest)
-        end[node] = latest + duration
-    return Times(np.array(ready), np.array(end))
+        ends.append(latest + duration)
+    return Times(np.array(ready), np.array(ends[1:]))
 
 
 def _column(
     num: int, dst: Rows, src: Rows, delay: npt.NDArray[np.float64], mine: Mask
 ) -> tuple[list[int], list[float]]:
-    """Return the source and the delay of one edge of each node; a node without it waits for nothing."""
-    sources, delays = np.zeros(num, np.intp), np.full(num, -np.inf)
+    """Return the place and the delay of one edge of each node; a node without it waits for the begin of the window."""
+    sources, delays = np.zeros(num, np.intp), np.zeros(num)
     sources[dst[mine]], delays[dst[mine]] = src[mine], delay[mine]
     return sources.tolist(), delays.tolist()
 
