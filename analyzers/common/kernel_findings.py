@@ -44,9 +44,9 @@ def is_minor(t: Tables, tasks: Rows, min_share: float) -> bool:
     Where the device idles the host takes as much for a short kernel as for a long one: of idle time the tasks have
     their share of the launches. What their finding costs is replayed, and what costs little is not listed.
     """
-    if not len(tasks):
-        return True
     time, busy = busy_part(t, tasks), total(t.occupancy.busy)
+    if not len(tasks) or not busy:
+        return True
     window = t.steps.window[1] - t.steps.window[0]
     launches, mine = (distinct(rows[rows >= 0]) for rows in (t.tasks.launch, t.tasks.launch[tasks]))
     issuing = (window - busy) * len(mine) / max(len(launches), 1)
