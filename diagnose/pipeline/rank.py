@@ -74,9 +74,14 @@ def _is_state(finding: Finding) -> bool:
     return analyzers.META[finding.rule].kind == "state"
 
 
-def _drains(finding: Finding) -> bool:
-    """Return whether its cause takes the host's lead: later idle is its echo, and only a replay shows how much."""
-    return analyzers.META[finding.rule].cause == "device-wait"
+def _costs_more(finding: Finding) -> bool:
+    """Return whether its cause may cost more than the time it takes, so that only a replay shows whether it is small.
+
+    A wait for the device takes the host's lead, and later idle time is its echo; superfluous kernels take the host's
+    time as well, which issues them.
+    """
+    rule = analyzers.META[finding.rule]
+    return rule.cause == "device-wait" or (rule.kind == "kernel" and len(finding.tasks) > 0)
 
 
 class RankFindings(NamedTuple):
@@ -108,7 +113,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     found = [
         f
         for f in found
-        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or _drains(f)
+        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or _costs_more(f)
     ]
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
@@ -142,7 +147,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         for f in found
     ]
     least_ns = THRESHOLDS.naming_share * step_ns
-    found = [f for f in found if not _drains(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
+    found = [f for f in found if not _costs_more(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
     with noting("replay", notes):
         steps_after = waterfall(t, found, replayed)  # of what is listed
     named = {f.rule for f in found}
