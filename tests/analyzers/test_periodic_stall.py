@@ -56,5 +56,13 @@ def test_what_came_once_may_not_come_again(ran):
     assert (finding.title, finding.confidence) == (title, "low")
 
 
+@pytest.mark.parametrize(("evaluating", "found"), [(40.0, False), (80.0, True)])
+def test_an_evaluation_is_a_phase_unless_it_costs_much(ran, evaluating, found):
+    """Every 20th of 400 steps of 10 ms evaluates: 17 % of the run, or 29 %."""
+    took = [10.0 + evaluating * (i % 20 == 19) for i in range(400)]
+    r = ran(took, evaluation=[t - 10 for t in took], backwards=[1] * 400)
+    assert (r.find("periodic-stall") is not None) is found
+
+
 def test_without_times_of_the_run_nothing_is_found(late):
     assert late.find("periodic-stall") is None
