@@ -2,6 +2,8 @@
 
 import pytest
 
+from diagnose.reports.format import saving
+
 
 @pytest.fixture
 def ran(recording, run_steps):
@@ -45,6 +47,17 @@ def test_its_line_is_named(ran):
     where = r.find("periodic-stall").where
     assert (where[0].file, where[0].line, where[0].code) == ("train.py", 9, "torch.save(model)")
     assert where[1].line == 15
+
+
+def test_what_is_saved_is_a_part_of_the_run_s_mean_step(ran):
+    """Steps of 10 ms, of which every 16th saves for 390 ms: half of that is more than the steps beside it take."""
+    took = one_in_16()
+    d = ran(took, checkpoint=[390.0 * (t > 10) for t in took], backwards=[1] * 160).diagnosis()
+    fix = d.prescriptions[0]
+    assert (fix.id, fix.mean_step_ns) == ("save-in-background", pytest.approx(34.684e6, rel=1e-4))
+    assert saving(fix, d.step_ns) == "saves 7.41 ms to 23.4 ms of the run's mean step of 34.7 ms"
+    assert d.summary[-1].endswith("(saves 7.41 ms to 23.4 ms of the run's mean step of 34.7 ms)")
+    assert d.summary[1].endswith(", avoidable")
 
 
 def test_what_came_once_may_not_come_again(ran):
