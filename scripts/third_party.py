@@ -142,7 +142,9 @@ def score(script: Script, prove: bool = False, keep: Path | None = None) -> Row:
             **_diff(script, diagnosis, folder),
         }
         if prove:
-            columns |= _proof(script, folder, keep / f"{script.name}.proof.json" if keep else Path(scratch, "proof.json"))
+            columns |= _proof(
+                script, folder, keep / f"{script.name}.proof.json" if keep else Path(scratch, "proof.json")
+            )
     remarks = "; ".join(str(value) for key, value in columns.items() if key.startswith("remark_") and value)
     told = {key: value for key, value in columns.items() if not key.startswith("remark_")}
     return _with(blank, remark=remarks, **told)

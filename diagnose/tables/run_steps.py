@@ -99,7 +99,9 @@ def phase_shares(capture: Capture) -> dict[str, float]:
     if run is None:
         return {}
     rows = np.flatnonzero(_judged(run, capture) & (run.state != ATTRIBUTION))
-    times = {name: float(ns[rows].sum()) for name, ns in phase_steps(run).items()} if len(rows) >= MIN_PHASE_STEPS else {}
+    times = (
+        {name: float(ns[rows].sum()) for name, ns in phase_steps(run).items()} if len(rows) >= MIN_PHASE_STEPS else {}
+    )
     whole = sum(times.values())
     return (
         {name: ns / whole for name, ns in sorted(times.items(), key=lambda item: -item[1]) if ns > 0} if whole else {}
