@@ -78,4 +78,6 @@ def _candidate(name: str, prescription: Prescription | None, diagnosis: Diagnosi
         ratio = 1 - middle_ns(*prescription.saves_ns) / prescription.mean_step_ns
     if prescription and prescription.predicted_step_ns is not None:
         ratio = remaining_ratio(prescription.predicted_step_ns, diagnosis.step_ns, diagnosis.recording_ns)
-    return Candidate(name, prescription.title if prescription else CHANGES[name].title, ratio)
+    by_hand = prescription.arguments.get("by_hand") if prescription else None
+    refusal = f"It is made by hand: {by_hand}." if by_hand else ""
+    return Candidate(name, prescription.title if prescription else CHANGES[name].title, ratio, refusal)

@@ -37,3 +37,12 @@ def test_what_is_a_part_of_the_run_s_mean_step_is_set_against_that():
     diagnosis = SimpleNamespace(prescriptions=(save,), step_ns=10e6, recording_ns=0.0, queue=None)
     (candidate,) = candidates(diagnosis, ())
     assert candidate.predicted_ratio == pytest.approx(0.75)
+
+
+def test_what_only_the_author_can_write_is_not_run():
+    workers = Prescription(
+        "data-stall", "load-in-workers", "Load", "", "", (0.0, 5e6), 8e6, "same", arguments={"by_hand": "it is theirs"}
+    )
+    diagnosis = SimpleNamespace(prescriptions=(workers,), step_ns=10e6, recording_ns=0.0, queue=None)
+    (candidate,) = candidates(diagnosis, ())
+    assert candidate.refusal == "It is made by hand: it is theirs."
