@@ -167,6 +167,7 @@ def _prescription(p: Prescription) -> dict[str, Json]:
         "predicted_step_ms": None if p.predicted_step_ns is None else _ms(p.predicted_step_ns),
         "edits": _each(_where, p.edits),
         "diff": _text(p.diff),
+        "mean_step_ms": None if p.mean_step_ns is None else _ms(p.mean_step_ns),
     }
 
 

@@ -308,16 +308,24 @@ def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, 
 def _prescriptions(
     found: list[Finding], step_ns: float, program: Program, notes: list[Note]
 ) -> tuple[Prescription, ...]:
-    """Collect the changes, those that save most first; one that several findings ask for is listed once."""
+    """Collect the changes, those that save most first; one that several findings ask for is listed once.
+
+    Of a change for steps that are long now and then the whole run shows what it saves; what the recorded steps hold of
+    them is chance.
+    """
     listed: dict[str, Prescription] = {}
     for finding in found:
         given: list[Prescription] = []
         with noting(finding.rule, notes):
             given = prescribe(finding, step_ns, program)
         for p in given:
-            if p.id not in listed or sum(p.saves_ns) > sum(listed[p.id].saves_ns):
+            if p.id not in listed or _weight(p) > _weight(listed[p.id]):
                 listed[p.id] = p
     return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
+
+
+def _weight(prescription: Prescription) -> tuple[bool, float]:
+    return prescription.mean_step_ns is not None, sum(prescription.saves_ns)
 
 
 def _worth_showing(
