@@ -83,6 +83,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "not_checked": dict(d.not_checked),
         "memory": None if d.memory is None else _memory(d.memory),
         "profiler_overhead": _share(d.profiler_overhead),
+        "recording_removed": _share(d.recording_removed),
         "recording_ms": _ms(d.recording_ns),
         "trust": [{"text": _text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": _each(_rank, d.ranks),
