@@ -9,7 +9,7 @@ import glob
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,11 +19,12 @@ from typing import TypeAlias
 from diagnose.errors import InputError
 from diagnose.text.masking import mask_text
 from diagnose.trace_reader.archives import ARCHIVES, FIRST_BYTES, is_archive, keep_stream, list_archive
+from diagnose.trace_reader.documents import read_info
 from diagnose.trace_reader.remote import is_folder, is_url, list_folder, matching_urls
 from diagnose.trace_reader.source import STANDARD_INPUT, open_pipe
 from diagnose.trace_reader.stored import Piped, Stored
 
-__all__ = ["Folder", "Inputs", "RankFiles", "list_inputs"]
+__all__ = ["Folder", "Inputs", "RankFiles", "files_of", "list_inputs"]
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
@@ -87,6 +88,25 @@ class RankFiles:
     def __str__(self) -> str:
         """Return the name of the file that stands for the rank."""
         return str(self.trace or self.description)
+
+
+def files_of(rank: RankFiles) -> list[Stored | Piped]:
+    """Return every file that reading a rank reads.
+
+    Raises:
+        InputError: the description of its capture cannot be read.
+    """
+    if rank.description is None or rank.folder is None:
+        return [rank.trace] if rank.trace is not None else []
+    info = read_info(rank.description)
+    names = (info.light_file, info.attribution_file, info.samples_file, info.lines_file, info.steps_file)
+    found: list[Stored | Piped] = [rank.description]
+    for name in filter(None, names):
+        with suppress(InputError):  # one that is missing becomes a note
+            file = rank.folder.file(name)
+            if is_url(file.path) or os.path.exists(file.path):  # noqa: PTH110  # as os.path.isdir below
+                found.append(file)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

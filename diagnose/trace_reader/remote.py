@@ -15,10 +15,11 @@ from diagnose.text.plain_text import middle, one_line
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["RemoteFile", "is_folder", "is_url", "list_folder", "matching_urls", "open_url"]
+__all__ = ["RemoteFile", "is_folder", "is_url", "list_folder", "matching_urls", "open_url", "version_of"]
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://")
 _BLOCK_BYTES = 4 << 20  # fetched at a time, and held
+_VERSIONS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5")  # by store: S3, Google's and Azure's
 _MAX_WHY_CHARS = 200  # of what a store answered
 
 
@@ -108,6 +109,18 @@ def matching_urls(pattern: str) -> list[str]:
     system, path = _system(pattern)
     with _input_errors(pattern):
         return sorted(map(system.unstrip_protocol, system.glob(path)))
+
+
+def version_of(url: str) -> str | None:
+    """Return what a store keeps that changes with the content of a file, such as its ETag; None for nothing like it.
+
+    Raises:
+        InputError: the store does not answer.
+    """
+    system, path = _system(url)
+    with _input_errors(url):
+        found = system.info(path)
+    return next((f"{name} {found[name]}" for name in _VERSIONS if found.get(name)), None)
 
 
 def _system(url: str) -> tuple[AbstractFileSystem, str]:

@@ -14,7 +14,6 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from pathlib import Path
 
 import pytest
 import zstandard
@@ -254,9 +253,13 @@ def test_a_zstd_file_that_is_cut_off(tmp_path):
 
 def test_without_space_for_a_temporary_file(tmp_path, monkeypatch):
     (tmp_path / "run.tar.gz").write_bytes(ARCHIVES["run.tar.gz"])
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("wb", buffering=0))
+    monkeypatch.setattr(tempfile, "TemporaryFile", _full_disk)
     with pytest.raises(
         Exception, match=r"a temporary file for .*run\.tar\.gz cannot be written: No space left"
     ) as error:
         open_captures([tmp_path / "run.tar.gz"])
     assert error.value.exit_code == 6
+
+
+def _full_disk(**_):
+    return io.FileIO("/dev/full", "wb")
