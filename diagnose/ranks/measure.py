@@ -17,6 +17,7 @@ from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP
 from diagnose.tables.nvml_readings import clocks_of, gpu_rows
+from diagnose.tables.roofline import gpu_spec
 
 __all__ = ["profile_of"]
 
@@ -41,6 +42,8 @@ def profile_of(t: Tables, *, verdict: Verdict = "no-gpu", notes: tuple[str, ...]
         run_id=info.run_id if info else "",
         host=str(t.trace.metadata.get("host_name", "")),
         has_device=t.device_id >= 0,
+        device=next((d.name for d in t.trace.devices if d.id == t.device_id), ""),
+        link_gbps=spec.link / 2 if (spec := gpu_spec(t)) is not None else 0.0,
         verdict=verdict,
         step_ns=t.steps.step_ns,
         partition=t.partition if t.device_id >= 0 else None,

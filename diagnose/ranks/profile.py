@@ -118,6 +118,8 @@ class RankProfile:
     run_id: str = ""  # of a capture; "" where none describes the trace
     host: str = ""  # name of the machine, "" where it was not recorded
     has_device: bool = False
+    device: str = ""  # its name
+    link_gbps: float = 0.0  # peak of all its links to other devices, one direction, 1e9 bytes a second; 0: not known
     verdict: Verdict = "no-gpu"
     step_ns: float = 0.0
     partition: Partition | None = None
