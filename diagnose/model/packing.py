@@ -15,7 +15,7 @@ import numpy as np
 
 __all__ = ["pack", "unpack"]
 
-_TUPLE, _LIST, _DICT, _ARRAY = "()", "[]", "{}", "#"
+_TUPLE, _LIST, _DICT, _ARRAY, _NUMBER = "()", "[]", "{}", "#", "."
 _Packed = list[Any]
 
 
@@ -37,7 +37,7 @@ def unpack(data: bytes) -> object:
     """
     try:
         return _unpacked(msgspec.msgpack.decode(data))
-    except (msgspec.DecodeError, TypeError, KeyError, IndexError, RecursionError, UnicodeDecodeError) as error:
+    except (ValueError, msgspec.DecodeError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise ValueError(f"these bytes hold no result ({type(error).__name__})") from None
 
 
@@ -52,10 +52,10 @@ def _types() -> dict[str, type]:
 
 
 def _packed(value: object) -> Any:
-    if value is None or isinstance(value, (bool, str)):
+    if isinstance(value, np.generic):  # rounds otherwise than Python's numbers do
+        return [_NUMBER, value.dtype.str, value.tobytes()]
+    if value is None or isinstance(value, (bool, str, int, float)):
         return value
-    if isinstance(value, (int, float, np.generic)):
-        return value.item() if isinstance(value, np.generic) else value
     if isinstance(value, np.ndarray):
         return [_ARRAY, value.dtype.str, list(value.shape), value.tobytes()]
     if isinstance(value, Mapping):
@@ -69,26 +69,29 @@ def _packed_record(value: Any) -> _Packed:
     kind = type(value)
     if _types().get(kind.__name__) is not kind:
         raise TypeError(f"{kind.__name__} is no type of a result")
-    values = value if isinstance(value, tuple) else (getattr(value, f.name) for f in fields(value))
-    return [kind.__name__, *map(_packed, values)]
+    return [kind.__name__, *(_packed(getattr(value, name)) for name in _names(kind))]
+
+
+def _names(kind: Any) -> list[str]:
+    """Return the fields of a type that it is made from."""
+    return list(kind._fields) if issubclass(kind, tuple) else [f.name for f in fields(kind) if f.init]
 
 
 def _unpacked(packed: Any) -> Any:
     if not isinstance(packed, list):
         return packed
     kind, *rest = packed
+    if kind == _NUMBER:
+        return np.frombuffer(rest[1], rest[0])[0]
     if kind == _ARRAY:
-        dtype, shape, data = rest
-        if np.dtype(dtype).hasobject:
-            raise TypeError("an array of objects")
-        return np.frombuffer(data, dtype).reshape(shape).copy()
+        return np.frombuffer(rest[2], rest[0]).reshape(rest[1]).copy()
     values = [_unpacked(each) for each in rest]
     if kind == _DICT:
         return dict(zip(values[::2], values[1::2], strict=True))
     if kind in (_LIST, _TUPLE):
         return values if kind == _LIST else tuple(values)
     record: Any = _types()[kind]
-    names = record._fields if issubclass(record, tuple) else [f.name for f in fields(record)]
+    names = _names(record)
     if len(names) != len(values):
         raise TypeError(f"{kind} has other fields")
     return record(**dict(zip(names, values, strict=True)))

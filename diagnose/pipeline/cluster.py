@@ -13,16 +13,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from diagnose.errors import InputError, UsageError, missing_extra
 from diagnose.text.progress import Progress
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from distributed import Client
 
 __all__ = ["Cluster", "check_cluster", "connected"]
 
@@ -70,6 +66,7 @@ def connected(address: str, progress: Progress) -> Iterator[Cluster]:
         raise missing_extra("--cluster sends work by Dask", "cluster") from None
     with ExitStack() as stack:
         try:
+            client: Any  # Dask has no types
             if address == SLURM:
                 client = stack.enter_context(_under_slurm(progress))
             elif address.startswith(FILE):
@@ -83,7 +80,7 @@ def connected(address: str, progress: Progress) -> Iterator[Cluster]:
                 "Start its scheduler and at least one worker."
             ) from None
         num_workers = sum(client.nthreads().values())
-        progress.say(f"{num_workers} workers at {client.scheduler.address}")
+        progress.say(f"{num_workers} workers of {address}")
         yield Cluster(client.get_executor(pure=False), num_workers)
 
 
@@ -95,7 +92,7 @@ def _scheduler_file(address: str) -> str:
 
 
 @contextmanager
-def _under_slurm(progress: Progress) -> Iterator[Client]:
+def _under_slurm(progress: Progress) -> Iterator[Any]:
     """Start a scheduler here, and by srun one worker for each task of the allocation."""
     from distributed import Client, LocalCluster
 
