@@ -32,6 +32,7 @@ FOLDER = "diagnose"
 MAX_BYTES = 256 << 20  # of all entries together
 MAX_ENTRIES = 50_000
 MAX_ENTRY_BYTES = 16 << 20  # a result with its charts has some hundred kB
+TIDY_AT = ("00", "01", "02", "03")  # begins of a key: every 64th result that is stored looks whether all fit
 LEFT_SHARE = 0.8  # of the bounds, that is left when one is passed: the next writer need not tidy up again
 
 _SUM_BYTES = 16
@@ -66,6 +67,8 @@ class Cache:
         if len(data) <= MAX_ENTRY_BYTES:
             with contextlib.suppress(OSError):
                 replace_private(self.folder / key, _sum(data) + data)
+        if key.startswith(TIDY_AT):
+            self.trim()
 
     def trim(self) -> None:
         """Remove the entries that were not used for longest, where all together are too large."""

@@ -7,16 +7,32 @@ imported when something has to be computed, since a result from the cache needs 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias, cast
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from diagnose.errors import InputError, is_debugging
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.events import Note
 from diagnose.model.packing import pack, unpack
 from diagnose.pipeline.cache import Cache
 from diagnose.text.plain_text import middle, one_line
 from diagnose.trace_reader.inputs import RankFiles
 
-__all__ = ["Outcome", "Work", "attempt", "diagnosis_of", "packed_diagnosis", "packed_profile"]
+if TYPE_CHECKING:
+    from diagnose.tables.program import Program
+
+__all__ = [
+    "Outcome",
+    "Work",
+    "attempt",
+    "describe",
+    "diagnosis_of",
+    "packed_examination",
+    "packed_profile",
+    "unpack_examination",
+]
 
 Work: TypeAlias = Callable[[RankFiles], bytes]
 
@@ -55,47 +71,73 @@ def packed_profile(files: RankFiles, cache: Cache | None = None) -> bytes:
     Raises:
         InputError: its files cannot be read.
     """
-
-    def make() -> bytes:
-        from diagnose.pipeline.rank import profile_rank
-        from diagnose.trace_reader.folders import read_rank
-
-        return profile_rank(read_rank(files)).to_bytes()
-
-    return _found_or_made(cache, "profile", files, make)
+    return _found_or_made(files, cache, "profile", _profiled)
 
 
-def packed_diagnosis(files: RankFiles, cache: Cache | None = None, *, draw: bool, alone: bool) -> bytes:
-    """Return the whole examination of one rank.
+def packed_examination(files: RankFiles, cache: Cache | None = None, *, draw: bool) -> bytes:
+    """Return the whole examination of a rank among others, and what is known of its program.
 
     Raises:
         InputError: its files cannot be read.
     """
-
-    def make() -> bytes:
-        from diagnose.pipeline.rank import analyze_rank
-        from diagnose.trace_reader.folders import read_rank
-
-        return pack(analyze_rank(read_rank(files), draw=draw, alone=alone))
-
-    return _found_or_made(cache, f"diagnosis {draw} {alone}", files, make)
+    return _found_or_made(files, cache, f"examination {draw}", partial(_examined, draw=draw))
 
 
-def diagnosis_of(packed: bytes) -> Diagnosis:
-    """Return what ``packed_diagnosis`` packed.
+def unpack_examination(packed: bytes) -> tuple[Diagnosis, Program]:
+    """Return what ``packed_examination`` packed."""
+    from diagnose.tables.program import Program
+
+    return cast("tuple[Diagnosis, Program]", unpack(packed, Program))
+
+
+def diagnosis_of(files: RankFiles, cache: Cache | None = None, *, draw: bool) -> Diagnosis:
+    """Return the diagnosis of a rank that is alone.
 
     Raises:
-        ValueError: these are other bytes.
+        InputError: its files cannot be read.
     """
-    return cast("Diagnosis", unpack(packed))
-
-
-def _found_or_made(cache: Cache | None, what: str, files: RankFiles, make: Callable[[], bytes]) -> bytes:
-    key = cache.key(what, files) if cache else None
+    key = cache.key(f"diagnosis {draw}", files) if cache else None
     found = cache.get(key) if cache and key else None
     if found is not None:
-        return found
-    made = make()
+        with suppress(ValueError):
+            return cast("Diagnosis", unpack(found))
+    from diagnose.pipeline.rank import analyze_rank
+    from diagnose.trace_reader.folders import read_rank
+
+    made = analyze_rank(read_rank(files), draw=draw)
     if cache and key:
-        cache.put(key, made)
+        with suppress(TypeError, OverflowError):  # it is only not kept
+            cache.put(key, pack(made))
     return made
+
+
+def _examined(files: RankFiles, *, draw: bool) -> bytes:
+    from diagnose.pipeline.noting import noting
+    from diagnose.pipeline.rank import analyze_rank, build_tables
+    from diagnose.tables.program import UNKNOWN, Program, program_of
+    from diagnose.trace_reader.folders import read_rank
+
+    capture = read_rank(files)
+    diagnosis = analyze_rank(capture, draw=draw, alone=False)
+    notes: list[Note] = []
+    program = UNKNOWN
+    with noting("program", notes):
+        program = program_of(build_tables(capture, capture.trace))
+    return pack((replace(diagnosis, trust=(*diagnosis.trust, *notes)), program), Program)
+
+
+def _profiled(files: RankFiles) -> bytes:
+    from diagnose.pipeline.rank import profile_rank
+    from diagnose.trace_reader.folders import read_rank
+
+    return profile_rank(read_rank(files)).to_bytes()
+
+
+def _found_or_made(files: RankFiles, cache: Cache | None, what: str, make: Work) -> bytes:
+    key = cache.key(what, files) if cache else None
+    found = cache.get(key) if cache and key else None
+    if found is None:
+        found = make(files)
+        if cache and key:
+            cache.put(key, found)
+    return found

@@ -24,7 +24,7 @@ from diagnose.trace_reader.remote import is_folder, is_url, list_folder, matchin
 from diagnose.trace_reader.source import STANDARD_INPUT, open_pipe
 from diagnose.trace_reader.stored import Piped, Stored
 
-__all__ = ["Folder", "Inputs", "RankFiles", "files_of", "list_inputs"]
+__all__ = ["AnyPath", "Folder", "Inputs", "RankFiles", "files_of", "list_inputs"]
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
@@ -115,7 +115,7 @@ class Inputs:
 
     ranks: tuple[RankFiles, ...]
     faults: tuple[str, ...]  # sentences about archives that cannot be read to their end
-    _keep: ExitStack
+    _keep: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Inputs:
         return self

@@ -13,7 +13,7 @@ from diagnose.model.packing import pack, unpack
 from diagnose.pipeline import cache as cache_module
 from diagnose.pipeline.cache import Cache, default_cache
 from diagnose.pipeline.rank import analyze_rank
-from diagnose.pipeline.rank_results import diagnosis_of, packed_diagnosis, packed_profile
+from diagnose.pipeline.rank_results import diagnosis_of, packed_examination, packed_profile, unpack_examination
 from diagnose.trace_reader import open_captures
 from diagnose.trace_reader.inputs import list_inputs
 from tests.trace_reader.test_inputs import tar_of, trace_of
@@ -107,17 +107,18 @@ def test_what_can_be_read_once_has_no_key(cache, tmp_path):
 def test_a_second_look_computes_nothing(cache, tmp_path, monkeypatch):
     (tmp_path / "t.json").write_bytes(trace_of(0, 50))
     files = rank_at(tmp_path / "t.json")
-    first = packed_diagnosis(files, cache, draw=True, alone=True)
+    first = diagnosis_of(files, cache, draw=True), packed_examination(files, cache, draw=True)
     monkeypatch.setattr("diagnose.pipeline.rank.analyze_rank", None)
-    assert packed_diagnosis(files, cache, draw=True, alone=True) == first
+    assert repr((diagnosis_of(files, cache, draw=True), packed_examination(files, cache, draw=True))) == repr(first)
+    assert unpack_examination(first[1])[0].step_ns == first[0].step_ns
     with pytest.raises(TypeError):
-        packed_diagnosis(files, cache, draw=False, alone=True)
+        diagnosis_of(files, cache, draw=False)
 
 
-def test_a_diagnosis_comes_back_as_it_was(cache):
+def test_a_diagnosis_comes_back_as_it_was():
     (capture,) = open_captures(["fixtures/captures/slow_dataset"])
     diagnosis = analyze_rank(capture)
-    assert repr(diagnosis_of(pack(diagnosis))) == repr(diagnosis)
+    assert repr(unpack(pack(diagnosis))) == repr(diagnosis)
 
 
 def test_a_damaged_entry_counts_as_absent(cache):
@@ -148,7 +149,8 @@ def test_what_was_not_used_for_longest_goes_first(cache, monkeypatch):
         cache.put(f"k{n}", bytes(184))  # 200 with the checksum
         os.utime(cache.folder / f"k{n}", (n, n))
     cache.get("k0")
-    cache.trim()
+    cache.put("00", bytes(4))
+    (cache.folder / "00").unlink()
     assert sorted(path.name for path in cache.folder.iterdir()) == ["k0", "k5", "k6", "k7"]
 
 
