@@ -75,8 +75,8 @@ def collectives_of(t: Tables) -> Found:
     rows, launches = _of_device(t) if t.device_id >= 0 else _of_host(t)
     events = t.trace.events
     begun = np.where(launches >= 0, events.start[launches], events.start[rows])
-    step = np.searchsorted(t.steps.start, begun, side="right") - 1
-    keep = (step >= 0) & (begun < t.steps.end[-1])
+    step = np.maximum(np.searchsorted(t.steps.start, begun, side="right") - 1, 0)
+    keep = (events.start[rows] >= t.steps.window[0]) & (begun < t.steps.end[-1])
     rows, launches, step = rows[keep], launches[keep], step[keep]
     groups: dict[Group, int] = {}
     kinds: dict[CollectiveKind, int] = {}

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
 from diagnose.ranks.lateness import Lateness, Times, Waits, lateness_of, times_of, waits_of
-from diagnose.ranks.links import CollectiveTimes, SlowGroup, collective_times, imbalance, slow_group
+from diagnose.ranks.links import collective_times, imbalance, slow_group
 from diagnose.ranks.matching import Matches, match_collectives
 from diagnose.ranks.profile import JobProfile, RankProfile
 from diagnose.ranks.reasons import Reason, reason_of, reason_of_turns
 from diagnose.ranks.usable import listed, usable
 
-__all__ = ["Comparison", "compare_ranks"]
+__all__ = ["Comparison", "compare_ranks", "job_of"]
+
+MAX_ROWS = 64  # of the tables and of the heat map
+MAX_ARRIVALS = 64  # collectives of one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Comparison:
     waits: Waits
     lateness: Lateness
     reason: Reason
-    collectives: tuple[CollectiveTimes, ...] = ()
+    collectives: tuple[CollectiveSummary, ...] = ()
     slow_group: SlowGroup | None = None
     imbalance: float = 1.0  # of all-to-all: the rank that exchanges most, by the mean
 
@@ -58,7 +62,7 @@ def compare_ranks(job: JobProfile) -> Comparison:
     ranks, notes = usable(job)
     matches = match_collectives(ranks)
     times = times_of(ranks)
-    waits = waits_of(ranks, matches, times.steps)
+    waits = waits_of(ranks, matches, times)
     step_ns = float(np.median([p.step_ns for p in ranks])) if ranks else 0.0
     slow = slow_group(ranks, matches, step_ns) if matches.num else None
     lateness = lateness_of(ranks, times, waits, matches)
@@ -105,3 +109,70 @@ def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:
             "ends lie apart."
         )
     return tuple(found)
+
+
+def job_of(c: Comparison) -> Job:
+    """Return what reports show of the comparison."""
+    late, ranks = c.lateness, c.ranks
+    number = [p.rank for p in ranks]
+    slow = c.slow_group
+    rows, arrivals = _rows(c)
+    return Job(
+        num_ranks=len(set(c.matches.rank.tolist())),
+        num_collectives=c.matches.num,
+        residual_ns=c.matches.residual_ns,
+        steps=tuple(int(n) for n in c.times.steps),
+        rows=rows,
+        arrivals=arrivals,
+        late_ranks=tuple(sorted(number[i] for i in late.late)),
+        late_ns=late.late_ns,
+        saved_ns=late.saved_ns,
+        cause=c.reason.cause,
+        cause_ns=c.reason.more_ns,
+        cause_share=c.reason.share,
+        ratio=c.reason.ratio,
+        taking_turns=tuple(number[i] for i in late.taking_turns) if late.in_turns and slow is None else (),
+        begins_late=None if late.begins_late is None else number[late.begins_late],
+        begins_late_ns=late.begins_late_ns,
+        first_share=c.waits.first_share,
+        slow_group=slow,
+        collectives=c.collectives,
+        differences=tuple(c.reason.differences.items()),
+    )
+
+
+def _rows(c: Comparison) -> tuple[tuple[RankRow, ...], tuple[str, ...]]:
+    """Return a row for each of the worst ranks, and the names of the collectives whose arrivals they hold."""
+    excess = c.lateness.excess
+    known = ~np.isnan(excess)
+    usual = [float(np.median(row[k])) if k.any() else None for row, k in zip(excess, known, strict=True)]
+    blame = c.waits.blame / max(float(c.waits.blame.sum()), 1.0)
+    order = sorted(range(len(c.ranks)), key=lambda i: (i not in c.lateness.late, -(usual[i] or 0.0), -blame[i]))
+    matches, of_rank = _of_middle_step(c)
+    names = tuple(c.matches.kinds[m].purpose or c.matches.kinds[m].name for m in matches)
+    rows = tuple(
+        RankRow(
+            rank=c.ranks[i].rank,
+            late_ns=usual[i],
+            by_step_ns=tuple(None if np.isnan(ns) else float(ns) for ns in excess[i].tolist()),
+            blame_share=float(blame[i]),
+            begins_ns=float(c.times.begins[i]),
+            arrivals_ns=tuple(of_rank.get((i, m)) for m in matches),
+            host=c.ranks[i].host,
+        )
+        for i in order[:MAX_ROWS]
+    )
+    return rows, names
+
+
+def _of_middle_step(c: Comparison) -> tuple[list[int], dict[tuple[int, int], float]]:
+    """Return the collectives of the step in the middle, and how long before the last one each rank came."""
+    if not c.matches.num or not len(c.times.steps):
+        return [], {}
+    number = c.times.steps[len(c.times.steps) // 2]
+    step = c.matches.column(c.ranks, "step")
+    mine = np.array([c.ranks[r].step_number[s] == number for r, s in zip(c.matches.rank, step, strict=True)], bool)
+    matches = sorted(set(c.matches.match[mine].tolist()))[:MAX_ARRIVALS]
+    kept = set(matches)
+    parts = [p for p in np.flatnonzero(mine).tolist() if int(c.matches.match[p]) in kept]
+    return matches, {(int(c.matches.rank[p]), int(c.matches.match[p])): float(c.waits.of_part[p]) for p in parts}

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 MIN_SHARE = 0.01  # of the step, by which a rank is late; ranks of one job differ by some tenths of a per cent
+MIN_SHARE_OF_ONE_STEP = 0.05  # where one step was recorded: nothing shows what a rank's own times vary by
 MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
 MIN_SIGMAS_OF_FEW = 3.0  # of the spread of two other ranks, which is a poor measure of it
 MIN_BLAME_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
@@ -62,7 +63,7 @@ class Waits:
     by_step: Floats  # [rank, step], exposed ns
     first: Floats  # by rank: in the first collective of the window, exposed ns
     last: Rows  # of each collective: index of the rank that came last
-    blame: Floats  # by rank: what the others waited in collectives into which it came last, but for ``first``, ns
+    blame: Floats  # by rank: what the others waited for it to come, but for its late begin of the window, ns
 
     @property
     def total(self) -> float:
@@ -113,13 +114,13 @@ def times_of(ranks: Sequence[RankProfile]) -> Times:
     return Times(steps, spent.sum(axis=1), spent, causes, np.nan_to_num(begins))
 
 
-def waits_of(ranks: Sequence[RankProfile], matches: Matches, steps: Ints) -> Waits:
+def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Waits:
     """Return how long each rank waits in each collective: longer than who comes last is inside."""
     length = matches.column(ranks, "length")
     of_part = length - matches.least(length)[matches.match]
     covered, alone = matches.column(ranks, "covered"), matches.column(ranks, "alone")
     exposed = np.clip(of_part - covered, 0, alone)
-    step = matches.column(ranks, "step")
+    step, steps = matches.column(ranks, "step"), times.steps
     number = np.zeros(len(step), np.int64)
     for i, p in enumerate(ranks):
         mine = matches.rank == i
@@ -131,8 +132,9 @@ def waits_of(ranks: Sequence[RankProfile], matches: Matches, steps: Ints) -> Wai
     _, firsts = np.unique(matches.rank, return_index=True)  # parts are sorted by time
     for part in firsts.tolist():
         if len(steps) and number[part] == steps[0]:
-            first[matches.rank[part]] = exposed[part]
-            rest[part] = 0.0
+            rank = int(matches.rank[part])
+            first[rank] = exposed[part]
+            rest[part] -= np.clip(times.begins.max() - times.begins[rank], 0.0, rest[part])
     last, blame = _blame(matches, of_part, rest, len(ranks))
     return Waits(of_part, exposed, by_step, first, last, blame)
 
@@ -194,7 +196,8 @@ def median_of_others(values: Floats) -> Floats:
 
 def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matches: Matches) -> Lateness:
     """Return who is late: the same rank in most steps, by more than ranks and steps differ anyway."""
-    excess = _excess(times.own, roles_of(ranks))
+    roles = roles_of(ranks)
+    excess = _excess(times.own, roles)
     step_ns = float(np.median([p.step_ns for p in ranks]))
     nobody = Lateness(excess)
     if not matches.num or not _enough_given(ranks, matches):
@@ -207,19 +210,21 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
         return found
     worst = order[0]
     late = [i for i in order if usual[i] >= ALSO_LATE * usual[worst]]
-    sigmas = _sigmas(excess, usual, worst, late)
-    saved = _saved(excess, late)
+    equals = [i for i in order if roles[i] == roles[worst] and i not in late]
+    sigmas = _sigmas(excess[worst], _median_steps(times.own[equals]))
+    saved = _saved(times.own, late, equals)
+    least_ns = (MIN_SHARE if len(times.steps) > 1 else MIN_SHARE_OF_ONE_STEP) * step_ns
     is_late = (
-        usual[worst] >= MIN_SHARE * step_ns
+        usual[worst] >= least_ns
         and sigmas >= MIN_SIGMAS
         and len(late) <= max(1, MAX_LATE_SHARE * len(ranks))
         and _in_most_steps(excess[worst], usual[worst])
-        and _others_wait(waits, times, late) >= MIN_SHARE * step_ns / 2
+        and _others_wait(waits, times, late) >= least_ns / 2
     )
     if is_late:
         return Lateness(excess, tuple(late), float(usual[worst]), saved, begins_late, begins_ns, sigmas=float(sigmas))
     turns = _taking_turns(waits)
-    mean_ns = float(waits.total - waits.first.sum()) / max(len(ranks) * len(times.steps), 1)
+    mean_ns = float(waits.blame.sum()) / max(len(ranks) * len(times.steps), 1)
     return Lateness(
         excess,
         begins_late=begins_late,
@@ -258,19 +263,18 @@ def _median_steps(excess: Floats) -> Floats:
     return usual
 
 
-def _sigmas(excess: Floats, usual: Floats, worst: int, late: Sequence[int]) -> float:
-    """Return the lateness in units of what ranks differ by anyway and of what the rank's own varies by."""
-    others = np.array([usual[i] for i in range(len(usual)) if i not in late and not np.isnan(usual[i])])
-    spread = SPREAD * float(np.median(np.abs(others - np.median(others)))) if len(others) > 2 else 0.0
-    if len(others) == 2:
-        spread = abs(float(others[0] - others[1])) / 2 * MIN_SIGMAS_OF_FEW / MIN_SIGMAS
-    own = excess[worst][~np.isnan(excess[worst])]
+def _sigmas(excess: Floats, equals: Floats) -> float:
+    """Return the lateness in units of what ``equals`` differ by anyway and of what the rank's own varies by."""
+    spread = SPREAD * float(np.median(np.abs(equals - np.median(equals)))) if len(equals) > 2 else 0.0
+    if len(equals) == 2:
+        spread = abs(float(equals[0] - equals[1])) / 2 * MIN_SIGMAS_OF_FEW / MIN_SIGMAS
+    own = excess[~np.isnan(excess)]
     varies = 0.0
     if len(own) > 2:
         varies = SPREAD * float(np.median(np.abs(own - np.median(own)))) * 1.2533 / np.sqrt(len(own))
     elif len(own) == 2:
         varies = abs(float(own[0] - own[1])) / 2
-    return float(usual[worst] / max(spread, varies, 1.0))
+    return float(np.median(own)) / max(spread, varies, 1.0) if len(own) else 0.0
 
 
 def _in_most_steps(excess: Floats, usual: float) -> bool:
@@ -285,14 +289,15 @@ def _others_wait(waits: Waits, times: Times, late: Sequence[int]) -> float:
     return float(np.median(others)) / max(len(times.steps), 1) if len(others) else 0.0
 
 
-def _saved(excess: Floats, late: Sequence[int]) -> float:
-    """Return what a step is shorter on average if the late ones came when the next latest of the others does."""
-    others = np.array([i for i in range(len(excess)) if i not in late], np.intp)
-    known = ~np.isnan(excess[list(late)]).all(axis=0) & ~np.isnan(excess[others]).all(axis=0)
+def _saved(own: Floats, late: Sequence[int], equals: Sequence[int]) -> float:
+    """Return what a step is shorter on average if the late ones came when the next latest of their role does."""
+    if not equals:
+        return 0.0
+    known = ~np.isnan(own[list(late)]).all(axis=0) & ~np.isnan(own[list(equals)]).all(axis=0)
     if not known.any():
         return 0.0
-    latest = np.nanmax(excess[list(late)][:, known], axis=0)
-    following = np.maximum(np.nanmax(excess[others][:, known], axis=0), 0.0)
+    latest = np.nanmax(own[list(late)][:, known], axis=0)
+    following = np.nanmax(own[list(equals)][:, known], axis=0)
     return float(np.maximum(latest - following, 0.0).mean())
 
 

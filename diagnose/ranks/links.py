@@ -9,55 +9,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from diagnose.model.arrays import Floats
+from diagnose.model.job import CollectiveSummary, SlowGroup
 from diagnose.ranks.lateness import Waits
 from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import Group, RankProfile
 
-__all__ = ["CollectiveTimes", "SlowGroup", "collective_times", "imbalance", "slow_group"]
+__all__ = ["collective_times", "imbalance", "slow_group"]
 
 MIN_SLOWER = 1.3  # than the other groups of its kind: rings through one node differ by some per cent
 MIN_SHARE = 0.01  # of the step
 MIN_GROUPS = 2
-SIXTEEN_BIT = frozenset({"half", "bfloat16", "float16"})
 _FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveTimes:
-    """Collectives of one kind, in all groups that do the same; times are ns, means over ranks."""
-
-    name: str
-    purpose: str
-    group_use: str
-    group_size: int
-    num_groups: int
-    num_bytes: int  # of one rank; -1: not recorded
-    dtype: str
-    per_step: float  # how many on each rank
-    waiting_ns: float  # of each step
-    exposed_waiting_ns: float
-    transfer_ns: float  # of one
-    hidden_share: float  # of their time
-    algorithm_gbps: float  # 1e9 bytes a second; 0: not known
-    bus_gbps: float
-    peak_gbps: float = 0.0  # of the links within a host, where all members are on one
-
-
-@dataclass(frozen=True, slots=True)
-class SlowGroup:
-    """A group whose collectives take longer than the same in the other groups."""
-
-    group: Group
-    others: int  # how many groups it was compared with
-    ratio: float
-    more_ns: float  # a step
-    bus_gbps: float
-    others_gbps: float  # median
 
 
 def _look(matches: Matches, i: int) -> tuple[str, str, str, int, int, str]:
@@ -66,7 +32,7 @@ def _look(matches: Matches, i: int) -> tuple[str, str, str, int, int, str]:
     return (kind.name, kind.purpose, group.use, len(group.members) or group.size, size, kind.dtype)
 
 
-def collective_times(ranks: Sequence[RankProfile], matches: Matches, waits: Waits) -> tuple[CollectiveTimes, ...]:
+def collective_times(ranks: Sequence[RankProfile], matches: Matches, waits: Waits) -> tuple[CollectiveSummary, ...]:
     """Return what each kind of collective costs, the longest waiting and transfer first."""
     length, alone = matches.column(ranks, "length"), matches.column(ranks, "alone")
     transfer = matches.least(length)
@@ -84,7 +50,7 @@ def collective_times(ranks: Sequence[RankProfile], matches: Matches, waits: Wait
         took = float(np.median(transfer[rows]))
         algorithm = float(np.median(moved)) / took if took > 0 and min(moved, default=-1) >= 0 else 0.0
         found.append(
-            CollectiveTimes(
+            CollectiveSummary(
                 name=name,
                 purpose=purpose,
                 group_use=use,
@@ -96,7 +62,7 @@ def collective_times(ranks: Sequence[RankProfile], matches: Matches, waits: Wait
                 waiting_ns=float(waits.of_part[parts].sum()) / max(rank_steps, 1),
                 exposed_waiting_ns=float(waits.exposed[parts].sum()) / max(rank_steps, 1),
                 transfer_ns=took,
-                hidden_share=1 - float(alone[parts].sum()) / max(float(length[parts].sum()), 1.0),
+                hidden_share=max(1 - float(alone[parts].sum()) / max(float(length[parts].sum()), 1.0), 0.0),
                 algorithm_gbps=algorithm,
                 bus_gbps=algorithm * _factor(name, size),
                 peak_gbps=_peak(ranks, matches, rows),
@@ -153,7 +119,7 @@ def slow_group(ranks: Sequence[RankProfile], matches: Matches, step_ns: float) -
     if ratio < MIN_SLOWER or more[worst] / num_steps < MIN_SHARE * step_ns:
         return None
     _, own, rest = rates.get(worst, (0.0, 0.0, 0.0))
-    return SlowGroup(worst, others[worst], ratio, more[worst] / num_steps, own, rest)
+    return SlowGroup(worst.members, worst.use, others[worst], ratio, more[worst] / num_steps, own, rest)
 
 
 def _bus_rates(matches: Matches, rows: Sequence[int], own_ns: float, others_ns: float) -> tuple[float, float, float]:

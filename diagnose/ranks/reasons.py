@@ -18,10 +18,13 @@ __all__ = ["MIN_REASON_SHARE", "Reason", "reason_of", "reason_of_turns"]
 
 MIN_REASON_SHARE = 0.5  # of the lateness: with less, most of it is left to explain
 MIN_SLOWER = 1.05  # of a kernel's or an operator's mean time; equal devices differ by one or two per cent
+MIN_NAMES = 3  # kernels or operators of different names: fewer are not "everything"
 MAX_COUNT_APART = 0.02  # as many launches: the same work
 MIN_UNIFORM_SHARE = 0.75  # of the compared time, in names slowed down by at least half as much as the median one
 UNKNOWN = frozenset({"unexplained-device", "unexplained-host", "lost-records", "profiler-overhead"})
+# Idle time that grows where a host executes the same more slowly, and of it what nothing else makes grow.
 _HOST = frozenset({"launch-bound", "host-compute", "python-stall", "off-cpu", "unexplained-host", "kernel-latency"})
+_OPERATORS = frozenset({"launch-bound", "host-compute", "kernel-latency", ""})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def _named(
         if differences.get(phase, 0.0) >= MIN_REASON_SHARE * late_ns:
             return Reason(phase, differences[phase], min(differences[phase] / late_ns, 1.0), differences=differences)
     largest = _largest(differences, late_ns)
-    if largest.cause not in _HOST and largest.cause:
+    if largest.cause not in _OPERATORS:
         return largest
     if hosting >= MIN_REASON_SHARE * late_ns:
         ratio, _ = _slower([p.operators for p in ranks], late, equals)
@@ -145,6 +148,6 @@ def _slower(speeds: Sequence[Speeds], late: int, equals: Sequence[int]) -> tuple
     middle = float(ratio[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)])
     uniform = weight[ratio - 1 >= (middle - 1) / 2].sum() / weight.sum()
     more_work = float((times * weight).sum() / weight.sum()) > 1 + MAX_COUNT_APART
-    if middle < MIN_SLOWER or uniform < MIN_UNIFORM_SHARE or more_work:
+    if len(ratio) < MIN_NAMES or middle < MIN_SLOWER or uniform < MIN_UNIFORM_SHARE or more_work:
         return 1.0, more_work
     return middle, more_work
