@@ -99,9 +99,7 @@ def analyze_inputs(
             return _answer(job, run, workers.cache, draw=draw)
 
 
-def profile_inputs(
-    paths: Sequence[AnyPath], *, workers: Workers, progress: Progress
-) -> JobProfile:
+def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Progress) -> JobProfile:
     """Return the summaries of the ranks that are named.
 
     Raises:
@@ -115,13 +113,13 @@ def profile_inputs(
         return _profiled(inputs, run, workers.cache).profile
 
 
-def answer_from_summaries(
-    profile: JobProfile, *, workers: Workers, progress: Progress, draw: bool
-) -> Diagnosis:
+def answer_from_summaries(profile: JobProfile, *, workers: Workers, progress: Progress, draw: bool) -> Diagnosis:
     """Diagnose a job by its summaries; the traces of the ranks that matter are examined where they are at hand."""
     with _workers(workers, Inputs((), ()), progress) as run:
         files = {(p.rank, p.path): _at_hand(p.path) for p in profile.ranks}
-        return _answer(Job(profile, {key: found for key, found in files.items() if found}), run, workers.cache, draw=draw)
+        return _answer(
+            Job(profile, {key: found for key, found in files.items() if found}), run, workers.cache, draw=draw
+        )
 
 
 def _at_hand(path: str) -> RankFiles | None:
@@ -194,7 +192,7 @@ def _for_others(rank: RankFiles) -> RankFiles:
     file = rank.trace or rank.description
     if not isinstance(file, Stored) or file.path.startswith(f"/proc/{os.getpid()}/"):
         raise InputError(
-            f"{file} is only here: a cluster cannot read a pipe or a compressed tar. Unpack it where all workers see it."
+            f"{file} is only here: a cluster cannot read a pipe or a compressed tar. Unpack it where workers see it."
         )
     if rank.trace is not None:
         return replace(rank, trace=_absolute(file))

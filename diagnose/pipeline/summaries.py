@@ -6,8 +6,10 @@ wants to query it, whose last column holds the same packed profile. Both can be 
 
 from __future__ import annotations
 
+import glob
 import io
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +19,15 @@ import msgspec
 from diagnose.errors import InputError, UsageError, missing_extra
 from diagnose.model.files import printable, write_bytes
 from diagnose.ranks.profile import JobProfile, RankProfile
+from diagnose.text.masking import mask_text
+from diagnose.trace_reader.remote import is_url, list_folder, matching_urls
 from diagnose.trace_reader.source import open_source
+from diagnose.trace_reader.stored import Stored
 
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["SUFFIXES", "check_keep", "is_summary", "read_summaries", "write_summaries"]
+__all__ = ["SUFFIXES", "check_keep", "list_summaries", "read_summaries", "write_summaries"]
 
 SUFFIXES = (".ranks", ".parquet")
 MAX_FILE_BYTES = 2 << 30  # 200,000 ranks
@@ -38,11 +43,6 @@ class _File(msgspec.Struct):
     format: str
     ranks: list[bytes]
     missing: list[str]
-
-
-def is_summary(path: str) -> bool:
-    """Return whether a path is called like a file of summaries."""
-    return path.endswith(SUFFIXES)
 
 
 def check_keep(path: Path) -> None:
@@ -70,6 +70,34 @@ def write_summaries(path: Path, job: JobProfile, *, force: bool) -> None:
         ranks = [profile.to_bytes() for profile in job.ranks]
         data = msgspec.msgpack.encode(_File(_FORMAT, ranks, list(job.missing)))
     write_bytes(path, data, force=force)
+
+
+def list_summaries(paths: Sequence[str]) -> list[str]:
+    """Return the files of summaries among what is named: files, folders of them, patterns, each also behind a URL.
+
+    Raises:
+        InputError: something is neither, or a folder holds none.
+    """
+    found: list[str] = []
+    for path in paths:
+        if path.endswith(SUFFIXES) and not glob.has_magic(path):
+            found.append(path)
+        elif is_url(path):
+            folder = path.rstrip("/")
+            names = matching_urls(path) if glob.has_magic(path) else [f"{folder}/{n}" for n in list_folder(path)]
+            found += _some(path, names)
+        elif os.path.isdir(path):  # noqa: PTH112  # an odd name is no folder
+            found += _some(path, [str(file) for file in Path(path).iterdir()])
+        else:
+            found += _some(path, glob.glob(path, recursive=True))  # noqa: PTH207  # a pattern may be absolute
+    return list(dict.fromkeys(found))
+
+
+def _some(path: str, names: Sequence[str]) -> list[str]:
+    found = sorted(name for name in names if name.endswith(SUFFIXES))
+    if not found:
+        raise InputError(f"{path} holds no summaries ({', '.join(SUFFIXES)}). Make them with diagnose summarize.")
+    return found
 
 
 def read_summaries(paths: Sequence[str]) -> JobProfile:
@@ -106,7 +134,7 @@ def _read(path: str) -> JobProfile:
 
 def _content(path: str) -> bytes:
     data, chunk = bytearray(), memoryview(bytearray(_CHUNK))
-    with open_source(path) as source:
+    with open_source(Stored(path, mask_text(path))) as source:
         while count := source.readinto(chunk):
             data += chunk[:count]
             if len(data) > MAX_FILE_BYTES:
