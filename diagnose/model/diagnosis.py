@@ -23,6 +23,7 @@ from diagnose.model.rules import Legend
 if TYPE_CHECKING:
     from diagnose.model.charts import KernelTime, Memory, Picture, Roofline
     from diagnose.model.forecast import CriticalPath, Waterfall
+    from diagnose.model.job import Job
 
 __all__ = [
     "Confidence",
@@ -229,6 +230,7 @@ class Diagnosis:
     trust: tuple[Note, ...]
     source: Source
     ranks: tuple[RankSummary, ...] = ()
+    job: Job | None = None  # how the ranks compare; None where there is one
     trials: tuple[Trial, ...] = ()
     operators: tuple[HostOperator, ...] = ()
     picture: Picture | None = None

@@ -38,6 +38,8 @@ from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfa
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
 from diagnose.pipeline.verdict import dominant, verdict
+from diagnose.ranks.measure import profile_of
+from diagnose.ranks.profile import RankProfile
 from diagnose.tables import Claim, Tables
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.lost import graphs_left_no_task
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from diagnose.model.charts import Picture
     from diagnose.model.forecast import Waterfall
 
-__all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank"]
+__all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "profile_rank"]
 
 _Part = TypeVar("_Part")
 
@@ -233,6 +235,16 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
         return None
     changes = [p.saves_ns[1] for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
     return max([relief, *changes])
+
+
+def profile_rank(capture: Capture) -> RankProfile:
+    """Return what the comparison of ranks needs of this one; times are those recorded, which all ranks share."""
+    notes: list[Note] = []
+    t = build_tables(capture, capture.trace, notes)
+    withheld = t.device_id >= 0 and graphs_left_no_task(t)
+    queue = t.queue if t.device_id >= 0 and not withheld else None
+    answer = verdict(queue, t.partition if queue else None, _shares(t) if t.device_id >= 0 else {})
+    return profile_of(t, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
 
 
 def _picture(t: Tables) -> Picture:
