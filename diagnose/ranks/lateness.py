@@ -33,6 +33,7 @@ MIN_SHARE = 0.01  # of the step, by which a rank is late; ranks of one job diffe
 MIN_SHARE_OF_ONE_STEP = 0.05  # where one step was recorded: nothing shows what a rank's own times vary by
 MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
 MIN_SIGMAS_OF_FEW = 3.0  # of the spread of two other ranks, which is a poor measure of it
+MIN_ECHO_SHARE = 0.1  # of what a rank begins earlier than the last: so much wait shows where that is made up for
 MIN_BLAME_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
 MIN_STEPS_SHARE = 0.7  # of the steps in which the rank has to be late by half of what it is late by usually
 MIN_GIVEN_SHARE = 0.5  # of the members of the groups: who of the others is late, a few of them cannot show
@@ -61,7 +62,7 @@ class Waits:
     of_part: Ints  # hidden or not
     exposed: Ints  # of it what nothing hides
     by_step: Floats  # [rank, step], exposed ns
-    first: Floats  # by rank: in the first collective of the window, exposed ns
+    first: Floats  # by rank: in the first collective of the window that is waited for, exposed ns
     last: Rows  # of each collective: index of the rank that came last
     blame: Floats  # by rank: what the others waited for it to come, but for its late begin of the window, ns
 
@@ -129,12 +130,13 @@ def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Wa
     np.add.at(by_step, (matches.rank, np.searchsorted(steps, number)), exposed)
     first = np.zeros(len(ranks))
     rest = exposed.astype(np.float64)
-    _, firsts = np.unique(matches.rank, return_index=True)  # parts are sorted by time
-    for part in firsts.tolist():
-        if len(steps) and number[part] == steps[0]:
-            rank = int(matches.rank[part])
-            first[rank] = exposed[part]
-            rest[part] -= np.clip(times.begins.max() - times.begins[rank], 0.0, rest[part])
+    behind = times.begins.max() - times.begins if len(ranks) else times.begins
+    in_first = np.flatnonzero((number == steps[0]) & (exposed > MIN_ECHO_SHARE * behind[matches.rank]) & (exposed > 0))
+    _, at = np.unique(matches.rank[in_first], return_index=True)  # parts are sorted by time
+    for part in in_first[at].tolist():
+        rank = int(matches.rank[part])
+        first[rank] = exposed[part]
+        rest[part] -= np.clip(behind[rank], 0.0, rest[part])
     last, blame = _blame(matches, of_part, rest, len(ranks))
     return Waits(of_part, exposed, by_step, first, last, blame)
 
