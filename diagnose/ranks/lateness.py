@@ -33,9 +33,11 @@ MIN_SHARE = 0.01  # of the step, by which a rank is late; ranks of one job diffe
 MIN_SHARE_OF_ONE_STEP = 0.05  # where one step was recorded: nothing shows what a rank's own times vary by
 MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
 MIN_SIGMAS_OF_FEW = 3.0  # of the spread of two other ranks, which is a poor measure of it
-MIN_ECHO_SHARE = 0.1  # of what a rank begins earlier than the last: so much wait shows where that is made up for
+MIN_ECHO_SHARE = 0.05  # of what a rank begins earlier than the last: with less left it has been made up for
+MIN_OPEN_SHARE = 0.9  # of a wait: with so much of it exposed the rank is not ahead any more
 MIN_BLAME_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
 MIN_STEPS_SHARE = 0.7  # of the steps in which the rank has to be late by half of what it is late by usually
+MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
 MIN_GIVEN_SHARE = 0.5  # of the members of the groups: who of the others is late, a few of them cannot show
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
 MAX_LATE_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
@@ -62,7 +64,10 @@ class Waits:
     of_part: Ints  # hidden or not
     exposed: Ints  # of it what nothing hides
     by_step: Floats  # [rank, step], exposed ns
-    first: Floats  # by rank: in the first collective of the window that is waited for, exposed ns
+    all_by_step: Floats  # [rank, step], hidden or not
+    first: (
+        Floats  # by rank: in the first collectives of the window, up to the first wait that nothing hides; exposed ns
+    )
     last: Rows  # of each collective: index of the rank that came last
     blame: Floats  # by rank: what the others waited for it to come, but for its late begin of the window, ns
 
@@ -128,17 +133,32 @@ def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Wa
         number[mine] = p.step_number[step[mine]]
     by_step = np.zeros((len(ranks), len(steps)))
     np.add.at(by_step, (matches.rank, np.searchsorted(steps, number)), exposed)
-    first = np.zeros(len(ranks))
+    all_by_step = np.zeros_like(by_step)
+    np.add.at(all_by_step, (matches.rank, np.searchsorted(steps, number)), of_part)
+    in_first = np.flatnonzero(number == steps[0]) if len(steps) else np.zeros(0, np.intp)
+    first, echo = _late_begins(matches.rank[in_first], of_part[in_first], exposed[in_first], times.begins)
     rest = exposed.astype(np.float64)
-    behind = times.begins.max() - times.begins if len(ranks) else times.begins
-    in_first = np.flatnonzero((number == steps[0]) & (exposed > MIN_ECHO_SHARE * behind[matches.rank]) & (exposed > 0))
-    _, at = np.unique(matches.rank[in_first], return_index=True)  # parts are sorted by time
-    for part in in_first[at].tolist():
-        rank = int(matches.rank[part])
-        first[rank] = exposed[part]
-        rest[part] -= np.clip(behind[rank], 0.0, rest[part])
+    rest[in_first] -= echo
     last, blame = _blame(matches, of_part, rest, len(ranks))
-    return Waits(of_part, exposed, by_step, first, last, blame)
+    return Waits(of_part, exposed, by_step, all_by_step, first, last, blame)
+
+
+def _late_begins(rank: Rows, waits: Ints, exposed: Ints, begins: Floats) -> tuple[Floats, Floats]:
+    """Return for each rank the waiting in which a late begin of another one ends, and what of each part is due to it.
+
+    A wait that computation covers leaves a rank ahead; the first one that nothing covers lays all ranks level. Parts
+    are those of the first step in the order of time.
+    """
+    first, echo = np.zeros(len(begins)), np.zeros(len(rank))
+    ahead = begins.max() - begins if len(begins) else begins
+    left = ahead.copy()
+    for part, (i, waited, open_) in enumerate(zip(rank.tolist(), waits.tolist(), exposed.tolist(), strict=True)):
+        if left[i] <= MIN_ECHO_SHARE * ahead[i]:
+            continue
+        echo[part] = min(float(open_), left[i])
+        first[i] += open_
+        left[i] = 0.0 if waited and open_ >= MIN_OPEN_SHARE * waited else left[i] - echo[part]
+    return first, echo
 
 
 def _blame(matches: Matches, waits: Ints, exposed: Floats, num_ranks: int) -> tuple[Rows, Floats]:
@@ -214,14 +234,15 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
     late = [i for i in order if usual[i] >= ALSO_LATE * usual[worst]]
     equals = [i for i in order if roles[i] == roles[worst] and i not in late]
     sigmas = _sigmas(excess[worst], _median_steps(times.own[equals]))
-    saved = _saved(times.own, late, equals)
+    waited = _others_wait(waits, times, late)
+    saved = min(_saved(times.own, late, equals), waited)
     least_ns = (MIN_SHARE if len(times.steps) > 1 else MIN_SHARE_OF_ONE_STEP) * step_ns
     is_late = (
         usual[worst] >= least_ns
         and sigmas >= MIN_SIGMAS
         and len(late) <= max(1, MAX_LATE_SHARE * len(ranks))
         and _in_most_steps(excess[worst], usual[worst])
-        and _others_wait(waits, times, late) >= least_ns / 2
+        and waited >= MIN_WAITED_SHARE * usual[worst]
     )
     if is_late:
         return Lateness(excess, tuple(late), float(usual[worst]), saved, begins_late, begins_ns, sigmas=float(sigmas))
@@ -285,10 +306,12 @@ def _in_most_steps(excess: Floats, usual: float) -> bool:
 
 
 def _others_wait(waits: Waits, times: Times, late: Sequence[int]) -> float:
-    """Return the median exposed waiting of the other ranks in a step, the late begin left out."""
-    by_rank = waits.by_step.sum(axis=1) - np.minimum(waits.first, np.maximum(times.begins.max() - times.begins, 0.0))
-    others = np.array([by_rank[i] for i in range(len(by_rank)) if i not in late])
-    return float(np.median(others)) / max(len(times.steps), 1) if len(others) else 0.0
+    """Return the median waiting of the other ranks in a step, hidden or not.
+
+    Where collectives queue up behind each other, a wait that computation hides delays all that follow.
+    """
+    others = np.array([i for i in range(len(times.own)) if i not in late], np.intp)
+    return float(np.median(np.median(waits.all_by_step[others], axis=1))) if len(others) else 0.0
 
 
 def _saved(own: Floats, late: Sequence[int], equals: Sequence[int]) -> float:
