@@ -47,16 +47,11 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="a line for each simulated case too")
     options = parser.parse_args()
     if options.ranks:
+        from simulation.job_plans import draw_plan
         from simulation.job_scoring import run_jobs
 
-        return run_jobs(
-            options.ranks,
-            options.seed,
-            jobs=options.jobs,
-            table=options.table,
-            verbose=options.verbose,
-            reason=options.reason,
-        )
+        plans = [draw_plan(options.seed, number, options.reason) for number in range(options.ranks)]
+        return run_jobs(plans, options.seed, jobs=options.jobs, table=options.table, verbose=options.verbose)
     if options.simulated:
         from simulation.command import run_simulated
 

@@ -8,12 +8,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from simulation.jobs import JobRun, RankLog
+from simulation.jobs import Event, JobRun
 
 __all__ = ["write_job"]
 
 BASE_NS = 1_790_000_000_000_000_000
 RANKS_PER_HOST = 8
+DEVICE = {
+    "id": 0,
+    "name": "NVIDIA A100-SXM4-80GB",
+    "totalGlobalMem": 85_000_000_000,
+    "computeMajor": 8,
+    "computeMinor": 0,
+    "numSms": 108,
+}
 
 
 def write_job(run: JobRun, folder: Path) -> list[Path]:
@@ -30,52 +38,28 @@ def write_job(run: JobRun, folder: Path) -> list[Path]:
     return paths
 
 
-def _document(run: JobRun, rank: int, log: RankLog, offset: float) -> dict[str, Any]:
-    plan = run.plan
-    distributed: dict[str, Any] = {"backend": "nccl", "rank": rank, "world_size": plan.num_ranks}
-    events = [_host(*event, offset) for event in log.host]
-    events += [_task(*task, offset) for task in log.tasks]
+def _document(run: JobRun, rank: int, log: list[Event], offset: float) -> dict[str, Any]:
     return {
         "schemaVersion": 1,
-        "deviceProperties": [
-            {
-                "id": 0,
-                "name": "NVIDIA A100-SXM4-80GB",
-                "totalGlobalMem": 85_000_000_000,
-                "computeMajor": 8,
-                "computeMinor": 0,
-                "numSms": 108,
-            }
-        ],
-        "distributedInfo": distributed,
+        "deviceProperties": [DEVICE],
+        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": run.plan.num_ranks},
         "host_name": f"node{rank // RANKS_PER_HOST}",
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": BASE_NS,
-        "traceEvents": events,
+        "traceEvents": [_event(event, offset) for event in log],
         "traceName": f"rank{rank}.pt.trace.json",
     }
 
 
-def _host(category: str, name: str, start: float, end: float, args: dict[str, Any], offset: float) -> dict[str, Any]:
-    return _event(category, name, 100, 100, start + offset, end + offset, args)
-
-
-def _task(
-    name: str, stream: int, start: float, end: float, correlation: int, args: dict[str, Any], offset: float
-) -> dict[str, Any]:
-    category = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
-    known = {"device": 0, "stream": stream, "correlation": correlation, **args}
-    return _event(category, name, 0, stream, start + offset, end + offset, known)
-
-
-def _event(category: str, name: str, pid: int, tid: int, start: float, end: float, args: dict[str, Any]) -> Any:
+def _event(event: Event, offset: float) -> dict[str, Any]:
+    is_task = event.stream >= 0
     return {
         "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": pid,
-        "tid": tid,
-        "ts": round(float(start) / 1e3, 3),
-        "dur": round(float(end - start) / 1e3, 3),
-        "args": args,
+        "cat": event.category,
+        "name": event.name,
+        "pid": 0 if is_task else 100,
+        "tid": event.stream if is_task else 100,
+        "ts": round((event.start + offset) / 1e3, 3),
+        "dur": round((event.end - event.start) / 1e3, 3),
+        "args": event.args,
     }

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulation.job_files import write_job
-from simulation.jobs import REASONS, Plan, draw_plan, run_job
+from simulation.job_plans import REASONS, Plan
+from simulation.jobs import run_job
 
 __all__ = ["JobScore", "run_jobs", "score_job", "table_of"]
 
@@ -102,10 +103,9 @@ def score_job(plan: Plan) -> JobScore:
 
 
 def run_jobs(
-    num: int, seed: int, *, jobs: int = 1, table: Path | None = None, verbose: bool = False, reason: str | None = None
+    plans: Sequence[Plan], seed: int, *, jobs: int = 1, table: Path | None = None, verbose: bool = False
 ) -> int:
-    """Score ``num`` jobs, print the table, and write it between the marks of a page; 1 where a bar is missed."""
-    plans = [draw_plan(seed, number, reason) for number in range(num)]
+    """Score the jobs, print the table, and write it between the marks of a page; return 1 where a bar is missed."""
     scores = []
     for score in _scored(plans, jobs):
         scores.append(score)

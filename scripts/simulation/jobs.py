@@ -14,51 +14,39 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["REASONS", "JobRun", "Plan", "draw_plan", "run_job"]
+from simulation.job_plans import MS, US, Plan
 
-REASONS = ("loader-2", "loader-5", "compute", "slow-link", "wandering", "late-start", "nothing")
-SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
-US, MS = 1_000.0, 1_000_000.0
+__all__ = ["Event", "JobRun", "run_job"]
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 Lanes = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a job does, and what is planted in it."""
+class Event:
+    """One event of a rank, ns on a clock that all share."""
 
+    category: str
     name: str
-    seed: int
-    reason: str
-    num_ranks: int
-    split: int  # ranks that share each layer; 1: none
-    num_steps: int
-    num_layers: int
-    layer_ns: float  # of a layer's forward on the device
-    host_ns: float  # of an operator
-    num_buckets: int
-    bucket_bytes: int
-    bus_gbps: float
-    loader_ns: float
-    reads_loss: bool  # the host waits for the device at the end of each step
-    noise: float  # of a kernel's length
-    rank: int = 0  # the culprit
-    members: tuple[int, ...] = ()  # of the slow group
-    slow_by: float = 1.0  # its transfers
-    pauses: tuple[int, ...] = ()  # rank by step
-    pause_ns: float = 0.0
-    pause_kind: str = "gc"  # or python
-    late_ns: float = 0.0
-    records_groups: bool = True
-    records_numbers: bool = True
-    clock_apart_ns: float = 0.0
+    start: float
+    end: float
+    args: dict[str, Any] = field(default_factory=dict)
+    stream: int = -1  # of a device task
 
 
-@dataclass
-class RankLog:
-    """What one rank recorded; times ns on its own clock, before offsets."""
+@dataclass(frozen=True)
+class Launch:
+    """What an operator puts on a stream."""
 
-    host: list[tuple[str, str, float, float, dict[str, Any]]] = field(default_factory=list)  # category, name, …
-    tasks: list[tuple[str, int, float, float, int, dict[str, Any]]] = field(default_factory=list)  # name, stream, …
+    operator: str
+    kernel: str
+    begun: Lanes
+    called: Lanes
+    start: Lanes
+    end: Lanes
+    stream: int = 7
+    args: Callable[[int], dict[str, Any]] = lambda _rank: {}
+    around: str = ""  # the node of the backward that the operator is called by
 
 
 @dataclass(frozen=True)
@@ -66,52 +54,10 @@ class JobRun:
     """A finished job."""
 
     plan: Plan
-    logs: list[RankLog]
+    logs: list[list[Event]]  # by rank
     step_ns: float  # of the steady steps
     planted_ns: float  # what the reason adds to the culprit's own step, or to a transfer
     costs_ns: float  # what it makes a steady step longer
-
-
-def draw_plan(seed: int, number: int, reason: str | None = None) -> Plan:
-    """Return a job; ``number`` counts within the seed."""
-    rng = np.random.default_rng((seed, number))
-    sizes = np.array(SIZES)
-    kind = reason or REASONS[number % len(REASONS)]
-    weights = 1 / np.sqrt(sizes) * (sizes >= (4 if kind == "slow-link" else 2))
-    size = int(rng.choice(sizes, p=weights / weights.sum()))
-    splits = [n for n in (2, 4, 8) if n <= size // 2]
-    split = int(rng.choice(splits)) if splits and (kind == "slow-link" or rng.random() < 0.3) else 1
-    steps, culprit = int(rng.integers(4, 9)), int(rng.integers(size))
-    layer = float(rng.uniform(0.4, 1.2)) * MS
-    group = int(rng.integers(max(size // split, 1)))
-    plan = Plan(
-        name=f"job-{seed}-{number}",
-        seed=seed * 100_003 + number,
-        reason=kind,
-        num_ranks=size,
-        split=split,
-        num_steps=steps,
-        num_layers=int(rng.integers(6, 13)),
-        layer_ns=layer,
-        host_ns=float(rng.uniform(15, 60)) * US,
-        num_buckets=int(rng.integers(2, 6)),
-        bucket_bytes=int(rng.integers(4, 26)) << 20,
-        bus_gbps=float(rng.choice([10.0, 25.0, 90.0, 200.0])),
-        loader_ns=float(rng.uniform(0.3, 2.0)) * MS,
-        reads_loss=kind.startswith("loader") or kind == "wandering" or bool(rng.random() < 0.6),
-        noise=float(rng.uniform(0.002, 0.015)),
-        rank=culprit,
-        members=tuple(range(group * split, (group + 1) * split)) if kind == "slow-link" else (),
-        slow_by=float(rng.uniform(2.0, 5.0)),
-        pauses=tuple(rng.permutation(max(size, steps))[:steps].astype(int).tolist()) if kind == "wandering" else (),
-        pause_ns=float(rng.uniform(8, 30)) * MS,
-        pause_kind=str(rng.choice(["gc", "python"])),
-        late_ns=float(rng.uniform(8, 30)) * MS,
-        records_groups=bool(split > 1 or rng.random() < 0.6),
-        records_numbers=bool(rng.random() < 0.7),
-        clock_apart_ns=float(rng.choice([0.0, 2.0, 400.0])) * MS,
-    )
-    return replace(plan, pauses=tuple(p % size for p in plan.pauses))
 
 
 def run_job(plan: Plan) -> JobRun:
@@ -138,7 +84,7 @@ class _Job:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.rng = plan, np.random.default_rng(plan.seed)
         n = plan.num_ranks
-        self.logs = [RankLog() for _ in range(n)]
+        self.logs: list[list[Event]] = [[] for _ in range(n)]
         self.host, self.compute, self.comm = np.zeros(n), np.zeros(n), np.zeros(n)
         self.pace = self.rng.normal(1.0, 0.0015, n)
         if plan.reason == "compute":
@@ -205,11 +151,11 @@ class _Job:
         begun = self.host
         self.host = begun + length
         for log, start, end in zip(self.logs, begun, self.host, strict=True):
-            log.host.append((category, name, float(start), float(end), {}))
+            log.append(Event(category, name, float(start), float(end)))
 
     def _host_from(self, category: str, name: str, begun: Lanes) -> None:
         for log, start, end in zip(self.logs, begun, self.host, strict=True):
-            log.host.append((category, name, float(start), float(end), {}))
+            log.append(Event(category, name, float(start), float(end)))
 
     def _operator(self, name: str, kernel: str, length: float, index: int, around: str = "") -> None:
         plan, n = self.plan, self.plan.num_ranks
@@ -222,7 +168,7 @@ class _Job:
         start = np.maximum(self.compute, launch + 8 * US)
         self.compute = start + task
         self.computed += task
-        self._log_launch(name, begun, launch, kernel, 7, start, self.compute, {}, around)
+        self._launch(Launch(name, kernel, begun, launch, start, self.compute, around=around))
 
     def _copy(self, name: str, length: float) -> None:
         n = self.plan.num_ranks
@@ -231,31 +177,21 @@ class _Job:
         self.host = launch + 10 * US
         start = np.maximum(self.compute, launch + 8 * US)
         self.compute = start + length * self.rng.lognormal(0.0, 0.05, n)
-        self._log_launch("aten::copy_", begun, launch, name, 7, start, self.compute, {}, "")
+        self._launch(Launch("aten::copy_", name, begun, launch, start, self.compute))
 
-    def _log_launch(
-        self,
-        operator: str,
-        begun: Lanes,
-        launch: Lanes,
-        kernel: str,
-        stream: int,
-        start: Lanes,
-        end: Lanes,
-        args: dict[str, Any] | Callable[[int], dict[str, Any]],
-        around: str,
-    ) -> None:
+    def _launch(self, done: Launch) -> None:
         self.correlation += 1
-        call = "cudaMemcpyAsync" if kernel.startswith("Memcpy") else "cudaLaunchKernel"
+        is_copy = done.kernel.startswith("Memcpy")
+        call, category = ("cudaMemcpyAsync", "gpu_memcpy") if is_copy else ("cudaLaunchKernel", "kernel")
+        known = {"correlation": self.correlation}
         for rank, log in enumerate(self.logs):
-            more = args(rank) if callable(args) else args
-            if around:
-                log.host.append(("cpu_op", around, begun[rank] - 2 * US, float(self.host[rank]), {}))
-            log.host.append(("cpu_op", operator, float(begun[rank]), float(self.host[rank]) - 0.2 * US, {}))
-            log.host.append(
-                ("cuda_runtime", call, launch[rank], launch[rank] + 5 * US, {"correlation": self.correlation})
-            )
-            log.tasks.append((kernel, stream, float(start[rank]), float(end[rank]), self.correlation, more))
+            begun, end, called = float(done.begun[rank]), float(self.host[rank]), float(done.called[rank])
+            if done.around:
+                log.append(Event("cpu_op", done.around, begun - 2 * US, end))
+            log.append(Event("cpu_op", done.operator, begun, end - 0.2 * US))
+            log.append(Event("cuda_runtime", call, called, called + 5 * US, known))
+            args = {"device": 0, "stream": done.stream, **known, **done.args(rank)}
+            log.append(Event(category, done.kernel, float(done.start[rank]), float(done.end[rank]), args, done.stream))
 
     def _collective(self, use: str, num_bytes: int, group_of: Any, *, waits: bool) -> None:
         plan, n = self.plan, self.plan.num_ranks
@@ -285,17 +221,8 @@ class _Job:
             members = np.flatnonzero(group_of == group_of[rank]).tolist()
             return self._described(use, num_bytes // 4, int(group_of[rank]), members, number)
 
-        self._log_launch(
-            "c10d::allreduce_",
-            begun,
-            launch,
-            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-            20 if use == "dp" else 24,
-            start,
-            end,
-            described,
-            "",
-        )
+        stream = 20 if use == "dp" else 24
+        self._launch(Launch("c10d::allreduce_", NCCL, begun, launch, start, end, stream, described))
 
     def _described(self, use: str, elements: int, group: int, members: list[int], number: int) -> dict[str, Any]:
         args: dict[str, Any] = {
@@ -326,7 +253,7 @@ class _Job:
         name = (
             ("python_function", "Python GC") if plan.pause_kind == "gc" else ("python_function", "train.py(31): save")
         )
-        self.logs[rank].host.append((*name, begun + 1 * US, float(self.host[rank]) - 1 * US, {}))
+        self.logs[rank].append(Event(*name, begun + 1 * US, float(self.host[rank]) - 1 * US))
 
     def _read_loss(self) -> None:
         begun = self.host.copy()
@@ -334,6 +261,6 @@ class _Job:
         self.host = done + 4 * US
         self.correlation += 1
         for rank, log in enumerate(self.logs):
-            log.host.append(("cpu_op", "aten::item", float(begun[rank]), float(self.host[rank]), {}))
+            log.append(Event("cpu_op", "aten::item", float(begun[rank]), float(self.host[rank])))
             call = ("cuda_runtime", "cudaStreamSynchronize", float(begun[rank]) + 2 * US, float(done[rank]))
-            log.host.append((*call, {"correlation": self.correlation}))
+            log.append(Event(*call, {"correlation": self.correlation}))
