@@ -98,7 +98,7 @@ def _under_slurm(progress: Progress) -> Iterator[Any]:
 
     host = socket.gethostname()
     with (
-        LocalCluster(n_workers=0, host=host, dashboard_address=None, protocol="tcp://", processes=False) as scheduler,
+        LocalCluster(n_workers=0, host=host, dashboard_address=":0", protocol="tcp://", processes=False) as scheduler,
         _workers_by_srun(scheduler.scheduler_address, progress),
         Client(scheduler) as client,
     ):
