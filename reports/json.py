@@ -169,6 +169,7 @@ def _prescription(p: Prescription) -> dict[str, Json]:
         "predicted_step_ms": None if p.predicted_step_ns is None else _ms(p.predicted_step_ns),
         "edits": _each(_where, p.edits),
         "diff": _text(p.diff),
+        "mean_step_ms": None if p.mean_step_ns is None else _ms(p.mean_step_ns),
     }
 
 
@@ -217,6 +218,9 @@ def _memory(m: Memory) -> dict[str, Json]:
         "peak_allocated_bytes": m.peak_allocated,
         "peak_reserved_bytes": m.peak_reserved,
         "capacity_bytes": m.capacity,
+        "device_used_bytes": m.device_used,
+        "other_processes_bytes": m.other_processes,
+        "outside_allocator_bytes": m.outside_allocator,
         "retries": m.retries,
         "by_category_bytes": dict(m.by_category),
         "by_place": [{**_where(where), "bytes": size} for where, size in m.by_place],

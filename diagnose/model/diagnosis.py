@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -104,6 +103,7 @@ class Prescription:
     arguments: Facts = field(default_factory=dict)  # what `diagnose prove` applies it with, such as {"workers": 4}
     edits: tuple[Where, ...] = ()  # the lines of the script to edit, where the capture holds them
     diff: str = ""  # the edit as a unified diff of the script, as git applies it
+    mean_step_ns: float | None = None  # of the whole run, where saves_ns is a part of that and not of the recorded step
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Trial:
         """Return the step without and with the change, None where nothing was measured."""
         if self.mean_ms is not None or not self.baseline_ms or not self.step_ms:
             return self.mean_ms
-        return median(self.baseline_ms), median(self.step_ms)
+        return float(np.median(self.baseline_ms)), float(np.median(self.step_ms))
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,14 @@ def _is_state(finding: Finding) -> bool:
     return analyzers.META[finding.rule].kind == "state"
 
 
-def _drains(finding: Finding) -> bool:
-    """Return whether its cause takes the host's lead: later idle is its echo, and only a replay shows how much."""
-    return analyzers.META[finding.rule].cause == "device-wait"
+def _costs_more(finding: Finding) -> bool:
+    """Return whether its cause may cost more than the time it takes, so that only a replay shows whether it is small.
+
+    A wait for the device takes the host's lead, and later idle time is its echo; superfluous kernels take the host's
+    time as well, which issues them.
+    """
+    rule = analyzers.META[finding.rule]
+    return rule.cause == "device-wait" or (rule.kind == "kernel" and len(finding.tasks) > 0)
 
 
 class RankFindings(NamedTuple):
@@ -110,7 +115,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     found = [
         f
         for f in found
-        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or _drains(f)
+        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or _costs_more(f)
     ]
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
@@ -144,7 +149,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         for f in found
     ]
     least_ns = THRESHOLDS.naming_share * step_ns
-    found = [f for f in found if not _drains(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
+    found = [f for f in found if not _costs_more(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
     with noting("replay", notes):
         steps_after = waterfall(t, found, replayed)  # of what is listed
     named = {f.rule for f in found}
@@ -315,16 +320,24 @@ def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, 
 def _prescriptions(
     found: list[Finding], step_ns: float, program: Program, notes: list[Note]
 ) -> tuple[Prescription, ...]:
-    """Collect the changes, those that save most first; one that several findings ask for is listed once."""
+    """Collect the changes, those that save most first; one that several findings ask for is listed once.
+
+    Of a change for steps that are long now and then the whole run shows what it saves; what the recorded steps hold of
+    them is chance.
+    """
     listed: dict[str, Prescription] = {}
     for finding in found:
         given: list[Prescription] = []
         with noting(finding.rule, notes):
             given = prescribe(finding, step_ns, program)
         for p in given:
-            if p.id not in listed or sum(p.saves_ns) > sum(listed[p.id].saves_ns):
+            if p.id not in listed or _weight(p) > _weight(listed[p.id]):
                 listed[p.id] = p
     return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
+
+
+def _weight(prescription: Prescription) -> tuple[bool, float]:
+    return prescription.mean_step_ns is not None, sum(prescription.saves_ns)
 
 
 def _worth_showing(
