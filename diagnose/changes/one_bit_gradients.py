@@ -5,8 +5,8 @@ What it does
     What the signs lack is added to the next step's gradients.
 
 What to watch
-    Training takes another course: compare the loss of the first thousand steps. About six passes over the gradients, and
-    every rank receives from every other: beyond 56 ranks nothing is gained.
+    Training takes another course: compare the loss of the first thousand steps. About six passes over the gradients,
+    and every rank receives from every other: beyond 56 ranks nothing is gained.
 """
 
 from __future__ import annotations

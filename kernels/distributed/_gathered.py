@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -79,10 +80,11 @@ class Gathered(CommHook):
         self.count(bucket, packed)
         everyones = packed.new_empty(num_ranks * len(packed))
         yield lambda: all_gather(everyones, packed, group=self.group, async_op=True), (packed, everyones)
-        buffer.copy_(self._sum(list(everyones.split(len(packed))), buffer).div_(num_ranks))
+        parts = torch.split(everyones, len(packed))
+        buffer.copy_(self._sum(parts, buffer).div_(num_ranks))
         return buffer
 
-    def _sum(self, parts: list[Tensor], like: Tensor) -> Tensor:
+    def _sum(self, parts: Sequence[Tensor], like: Tensor) -> Tensor:
         total = torch.zeros(len(like), dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
         for packed in parts:
             self.add_unpacked(packed, total, like.dtype)

@@ -226,8 +226,10 @@ def test_ranks_on_several_hosts_reduce_inside_each_first(recording):
     assert {"top-k-gradients", "one-bit-gradients"} <= set(ids)
 
 
-@pytest.mark.parametrize(("ranks", "fits"), [(16, ["top-k-gradients", "one-bit-gradients"]), (56, ["one-bit-gradients"]),
-                                             (64, [])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ranks", "fits"),
+    [(16, ["top-k-gradients", "one-bit-gradients"]), (56, ["one-bit-gradients"]), (64, [])],
+)
 def test_so_many_ranks_receive_from_all_others(recording, ranks, fits):
     ids = named(exchanging(recording, ranks=ranks, devices=8), "exposed-communication")
     assert [i for i in ids if i in ("top-k-gradients", "one-bit-gradients")] == fits

@@ -93,7 +93,7 @@ def check_largest_gradients_and_signs_learn_what_exact_ones_do():
             optimizer.step()
         assert hook.step == 200
         assert same_on_all_ranks(point.weight.detach())
-        distances[name, *options] = float((point.weight.detach()[0] - mean).norm() / mean.norm())
+        distances[name, len(options)] = float((point.weight.detach()[0] - mean).norm() / mean.norm())
     with_errors, signs, without = distances.values()
     assert with_errors < 0.02, distances
     assert signs < 0.05, distances
