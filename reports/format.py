@@ -48,6 +48,9 @@ def saving(prescription: Prescription, step_ns: float = 0.0, waterfall: Waterfal
     What saves less than 1 % of the step on its own is shown with what it saves behind the changes before it.
     """
     least, most = prescription.saves_ns
+    whole = prescription.mean_step_ns
+    if whole is not None and most > 0:
+        return f"saves {_range(least, most)} of the run's mean step of {duration(whole)}"
     small = math.isfinite(step_ns) and most < MIN_SAVING_SHARE * step_ns
     if prescription.basis == "replay" and (most < MIN_SAVING_NS or small):
         behind = _behind(prescription.id, waterfall)
@@ -55,10 +58,14 @@ def saving(prescription: Prescription, step_ns: float = 0.0, waterfall: Waterfal
         return f"no gain on its own: other work is the bottleneck{after}"
     if not math.isfinite(most) or most <= 0 or small:
         return ""
+    return f"saves {_range(least, most)} a step"
+
+
+def _range(least: float, most: float) -> str:
     if not math.isfinite(least) or least <= 0:
-        return f"saves up to {duration(most)} a step"
+        return f"up to {duration(most)}"
     low, high = duration(least), duration(most)
-    return f"saves {high} a step" if low == high else f"saves {low} to {high} a step"
+    return high if low == high else f"{low} to {high}"
 
 
 def _behind(change: str, waterfall: Waterfall | None) -> float:

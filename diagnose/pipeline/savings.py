@@ -15,10 +15,10 @@ from diagnose.replay.effects import Effect
 from diagnose.replay.path import critical_path, on_path, path_report, shares
 from diagnose.replay.predict import (
     Predicted,
-    changed_period_ns,
     path_shares,
     predict,
     predict_bound,
+    replay,
     replay_base,
     unchanged,
 )
@@ -104,7 +104,7 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     for finding in [f for f in found if META[f.rule].kind not in ("state", "run") and f.lost_ns > 0][:MAX_RELIEVED]:
         transform = remove_cause(t, finding, META[finding.rule].cause, 1.0)
         if transform is not None:
-            share = 1 - changed_period_ns(t, transform(base.graph), (transform,)) / base.period_ns
+            share = 1 - replay(t, transform(base.graph), (transform,)).period_ns / base.period_ns
             relief[finding.rule] = max(share, 0.0) * t.steps.step_ns
     return relief
 

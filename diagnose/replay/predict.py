@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from diagnose.model.forecast import middle_ns
 from diagnose.replay.base import MAX_ERROR_TO_PREDICT, MAX_ERROR_TO_RELY, ReplayBase, replay_base
 from diagnose.replay.effects import Effect
-from diagnose.replay.graph import Graph, Transform
+from diagnose.replay.graph import Graph, Times, Transform
 from diagnose.replay.path import critical_path, shares
 from diagnose.replay.simulate import period_ns, simulate
 from diagnose.tables import Tables
@@ -23,10 +24,10 @@ __all__ = [
     "MAX_ERROR_TO_RELY",
     "Predicted",
     "ReplayBase",
-    "changed_period_ns",
     "path_shares",
     "predict",
     "predict_bound",
+    "replay",
     "replay_base",
     "unchanged",
 ]
@@ -68,7 +69,7 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
         (*before.changes[0], effect.most),
         (*before.changes[1], effect.least) if effect.least is not None else before.changes[1],
     )
-    replayed = [changed_period_ns(t, graph, made_by) for graph, made_by in zip(graphs, changes, strict=True)]
+    replayed = [replay(t, graph, made_by).period_ns for graph, made_by in zip(graphs, changes, strict=True)]
     scale = t.steps.step_ns / base.period_ns if base.period_ns > 0 else 0.0
     most, least = ((a - b) * scale for a, b in zip(before.replayed_ns, replayed, strict=True))
     if effect.limit_ns < float("inf"):
@@ -77,16 +78,26 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     return Predicted(*graphs, ends[0], ends[1], (replayed[0], replayed[1]), changes)
 
 
-def changed_period_ns(t: Tables, graph: Graph, changes: tuple[Transform, ...]) -> float:
-    """Return the time from step to step in a replay of what these changes make of the measured graph.
+class GraphReplay(NamedTuple):
+    """A replay of what changes make of the measured graph."""
+
+    times: Times
+    period_ns: float  # from step to step
+
+
+def replay(t: Tables, graph: Graph, changes: tuple[Transform, ...]) -> GraphReplay:
+    """Return the replay of ``graph``, which these changes made of the measured one.
 
     The same changes are asked for by a prescription, by the waterfall and by what a finding's cause costs: they are
     replayed once.
     """
     base = replay_base(t)
-    if not changes:
-        return base.period_ns
-    return t.cached(("replayed", changes), lambda: period_ns(graph, simulate(graph), base.owner))
+
+    def run() -> GraphReplay:
+        times = simulate(graph)
+        return GraphReplay(times, period_ns(graph, times, base.owner))
+
+    return t.cached(("replayed", changes), run) if changes else GraphReplay(base.times, base.period_ns)
 
 
 def predict_bound(before: Predicted, saves_ns: tuple[float, float], step_ns: float) -> Predicted:
@@ -103,10 +114,10 @@ def predict_bound(before: Predicted, saves_ns: tuple[float, float], step_ns: flo
 
 def path_shares(t: Tables, predicted: Predicted) -> Mapping[str, float]:
     """Return what the critical path consists of then, by category: the mean of both ends; it sums to 1."""
-    base = replay_base(t)
-    times = [base.times if g is base.graph else simulate(g) for g in (predicted.most, predicted.least)]
-    graphs = (predicted.most, predicted.least)
-    ends = [shares(base.t, g, critical_path(g, when)) for g, when in zip(graphs, times, strict=True)]
+    part = replay_base(t).t
+    ends = []
+    for graph, changes in zip((predicted.most, predicted.least), predicted.changes, strict=True):
+        ends.append(shares(part, graph, critical_path(graph, replay(t, graph, changes).times)))
     whole = [end for end in ends if end]
     return {kind: sum(end[kind] for end in whole) / len(whole) for kind in whole[0]} if whole else {}
 
