@@ -82,7 +82,7 @@ def hierarchical_exchange(log: Log, options: Mapping[str, Any]) -> Undo:  # the 
         from diagnose.kernels.distributed.mesh import two_levels
 
         try:
-            install(ddp, "hierarchical", mesh=two_levels(ddp.device_type))
+            install(ddp, "hierarchical", mesh=two_levels(ddp.device_type, by="links"))
         except ValueError as error:
             log.left(str(error))
         else:
