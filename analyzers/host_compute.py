@@ -3,7 +3,9 @@
 What it looks for
     Idle during which the launching thread was inside one operator for a millisecond or more without calling anything:
     no other operator, no launch, no call of the runtime. That is no dispatch, which takes microseconds; the operator
-    itself was at work.
+    itself was at work. So were many short operators that fill more than half of a stretch without a call. Allocations
+    and views compute nothing; an operator that launches, or wraps others, computes where it is silent in half of its
+    calls or more. Other silence is an interruption of the thread (`unexplained-host`).
 
 Why it costs
     The device has nothing to do until the operator returns.
@@ -21,16 +23,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Facts, Finding
+from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_compute import host_compute, silent_operators
+from diagnose.tables.host import host_rows, layers
+from diagnose.tables.host_compute import NEVER_COMPUTES, filled_by_operators, host_compute, silent_operators
 
 META = RuleMeta(
     id="host-compute",
@@ -41,7 +46,7 @@ META = RuleMeta(
     cause="host-work",
 )
 MAX_NAMED = 3
-_COMPUTES = re.compile(r"^(?!autograd::|torch::|c10d::|aten::(_to_copy|to|copy_|clone|contiguous|empty)\b)\w+::\w+$")
+_COMPUTES = re.compile(r"^(?!autograd::|torch::|c10d::|aten::(_to_copy|to|copy_|clone|contiguous)\b)\w+::\w+$")
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -66,24 +71,35 @@ def _facts(t: Tables, o: Occurrences) -> Facts:
     events, launch = t.trace.events, t.tasks.launch[t.tasks.launch >= 0]
     for thread in t.threads:
         launched[thread] = np.sort(events.start[launch[events.thread[launch] == thread]])
-    cost, whole = Counter[str](), 0
-    for stretches, operators in silent_operators(t):
-        claimed = covered(o.pieces, stretches.start, stretches.end)
-        whole += int(claimed.sum())
-        for row, ns in zip(operators.tolist(), claimed.tolist(), strict=True):
-            begun = launched.get(int(events.thread[row]), events.start[:0])
-            first, last = np.searchsorted(begun, (events.start[row], events.end[row]))
-            if ns and first == last and _COMPUTES.match(t.name(row)):
-                cost[t.name(row)] += ns
+    cost = Counter[str]()
+    for row, ns in _claimed(t, o):
+        begun = launched.get(int(events.thread[row]), events.start[:0])
+        first, last = np.searchsorted(begun, (events.start[row], events.end[row]))
+        if first == last and _COMPUTES.match(t.name(row)) and not NEVER_COMPUTES.search(t.name(row)):
+            cost[t.name(row)] += ns
+    whole = int(o.lost.sum())
     name = cost.most_common(1)[0][0] if cost else ""
-    return {"operator": name, "on_host": sum(cost.values()) / whole if whole else 0.0}
+    return {"operator": name, "on_host": min(sum(cost.values()) / whole, 1.0) if whole else 0.0}
 
 
 def _operators(t: Tables, o: Occurrences) -> list[str]:
     cost = Counter[str]()
-    for stretches, operators in silent_operators(t):
-        claimed = covered(o.pieces, stretches.start, stretches.end)
-        for row, ns in zip(operators.tolist(), claimed.tolist(), strict=True):
-            cost[t.name(row)] += ns
+    for row, ns in _claimed(t, o):
+        cost[t.name(row)] += ns
     listed = ", ".join(f"{name} ({ns / t.steps.num / 1e6:.2f} ms a step)" for name, ns in cost.most_common(MAX_NAMED))
     return [f"Inside {listed}."]
+
+
+def _claimed(t: Tables, o: Occurrences) -> Iterator[tuple[int, int]]:
+    """Yield the operators that filled the pieces, each with its ns: silent ones, and the outermost of many others."""
+    for stretches, operators in silent_operators(t):
+        claimed = covered(o.pieces, stretches.start, stretches.end)
+        yield from ((row, ns) for row, ns in zip(operators.tolist(), claimed.tolist(), strict=True) if ns)
+    many = intersect(o.pieces, filled_by_operators(t))
+    for thread in t.threads:
+        own = layers(t.trace, host_rows(t.trace, thread, Kind.OP))
+        if not own.rows:
+            continue
+        rows = own.rows[0]
+        claimed = covered(many, t.trace.events.start[rows], t.trace.events.end[rows])
+        yield from zip(rows[claimed > 0].tolist(), claimed[claimed > 0].tolist(), strict=True)

@@ -13,7 +13,8 @@ What to do
     boolean indexing all wait. Keep values on the device, or read them a step later.
 
 How sure
-    High: the call and the gap meet in time. A gap that the loader or a long Python stretch fills is not booked here.
+    High: the call and the gap meet in time. A gap that the loader, Python or an operator of the host fills is not
+    booked here: only the short restart is.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Facts, Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.host_compute import host_compute
 from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.names import STEP_MARK
 from diagnose.tables.syncs import RETURN_NS, blocking_calls, waits_for_host_copies
@@ -44,7 +46,7 @@ META = RuleMeta(
     cause="device-wait",
 )
 _EXCHANGE = re.compile(r"^record_param_comms|^c10d::(?!barrier)|^nccl:|all_?to_?all.*init", re.IGNORECASE)
-MIN_PYTHON_SHARE = 0.5  # a gap that one stretch of Python fills to this share is that stretch's
+MIN_WORK_SHARE = 0.5  # a gap that Python or operators of the host fill to this share is theirs, whatever began it
 
 
 def _begun_by_sync(t: Tables) -> npt.NDArray[np.bool_]:
@@ -65,8 +67,8 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     mine = _begun_by_sync(t)
     if not mine.any():
         return EMPTY
-    python = covered(host_gaps(t), gaps.start, gaps.queued_at)
-    mine &= python < MIN_PYTHON_SHARE * np.maximum(gaps.end - gaps.start, 1)
+    work = union(host_gaps(t), host_compute(t))
+    mine &= covered(work, gaps.start, gaps.queued_at) < MIN_WORK_SHARE * np.maximum(gaps.end - gaps.start, 1)
     return intersect(left, gaps.host_part(mine))
 
 

@@ -2,7 +2,8 @@
 
 What it looks for
     Idle in stretches of at least a millisecond (a tenth of the step in short steps) in which the training thread ran
-    no operator and made no call: preprocessing, logging, checkpoints, evaluation code, files.
+    no operator and made no call: preprocessing, logging, checkpoints, evaluation code, files. Operators that launch
+    nothing, such as views and slices of the host's tensors, do not end a stretch while they cover less than half of it.
 
 Why it costs
     Python runs while nothing is queued.
@@ -11,18 +12,29 @@ What to do
     Do it in the DataLoader's workers, in a thread or process of its own, less often, or vectorised on the device.
 
 How sure
-    High where the sampler or recorded frames name the line; medium where the trace only shows that no operator ran.
+    High where the sampler or recorded frames name the line; medium where marks surround it or it comes back; low where
+    only the launching thread's own operators before and behind it show that the thread lived.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
-from diagnose.model.diagnosis import Facts, Finding
+from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import host_gaps, min_host_gap_ns, ready_share, recurring_gaps, waiting_share
+from diagnose.tables.host_gaps import (
+    gaps_between_own_operators,
+    host_gaps,
+    min_host_gap_ns,
+    ready_share,
+    recurring_gaps,
+    waiting_share,
+)
+from diagnose.text.numbers import percent
 
 META = RuleMeta(
     id="python-stall",
@@ -36,17 +48,20 @@ META = RuleMeta(
 )
 
 MIN_SAMPLES = 5
+MAX_NAMED = 3
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle in long stretches between operators, where something shows that the thread was in the loop.
 
-    Frames and annotations around them show it, and that they come back before the same operator. Where the thread was
-    runnable but not scheduled for as long as that, they may be nothing but that, and none is claimed.
+    Frames and annotations around them show it, that they come back before the same operator, and that the launching
+    thread's own events surround them. Where the thread was runnable but not scheduled for as long as that, they may be
+    nothing but that, and none is claimed.
     """
     seen = host_gaps(t)
     if t.capture.samples is None:
-        seen = union(intersect(seen, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION))), recurring_gaps(t))
+        inside = intersect(seen, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION)))
+        seen = union(inside, recurring_gaps(t), gaps_between_own_operators(t))
     found = intersect(intersect(left, t.gaps.unlaunched()), seen)
     return EMPTY if total(found) <= ready_share(t) * (t.steps.window[1] - t.steps.window[0]) else found
 
@@ -59,7 +74,41 @@ def find(t: Tables) -> list[Finding]:
         f"{total(stretches) / t.steps.num / 1e6:.2f} ms a step."
     )
     title = "Python between operators holds the step up"
-    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: [text], facts=_facts(t)))
+    rule = IdleRule(
+        META.id,
+        title,
+        probe="middle",
+        confidence=_confidence(t),
+        evidence=lambda t, o: [text, *_idle_operators(t, o.pieces)],
+        facts=_facts(t),
+    )
+    return idle_finding(t, rule)
+
+
+def _idle_operators(t: Tables, pieces: Intervals) -> list[str]:
+    """Name the operators within the pieces: they launch nothing."""
+    events, rows = t.trace.events, t.host_rows(Kind.OP)
+    rows = rows[covered(pieces, events.start[rows], events.end[rows]) > 0]
+    if not len(rows):
+        return []
+    share = total(intersect(t.covering(rows), pieces)) / total(pieces)
+    names = Counter(t.name(row) for row in rows.tolist())
+    listed = ", ".join(f"{name} ({num:,}×)" for name, num in names.most_common(MAX_NAMED))
+    return [f"Operators that launch nothing cover {percent(share)} of them: {listed}."]
+
+
+def _confidence(t: Tables) -> Confidence:
+    """Return high where frames or samples show most of the Python, medium where marks or its coming back show it."""
+    rows = t.causes.of(META.id)
+    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+    if t.capture.samples is not None or _is_mostly(pieces, t.covering(t.host_rows(Kind.PYTHON))):
+        return "high"
+    marked = union(t.covering(t.host_rows(Kind.ANNOTATION)), recurring_gaps(t))
+    return "medium" if _is_mostly(pieces, marked) else "low"
+
+
+def _is_mostly(pieces: Intervals, shown: Intervals) -> bool:
+    return 2 * total(intersect(pieces, shown)) > total(pieces)
 
 
 def _facts(t: Tables) -> Facts:

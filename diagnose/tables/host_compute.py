@@ -1,36 +1,116 @@
-"""Long stretches of the host inside one operator that called nothing: the operator itself was computing."""
+"""Long stretches of the host inside operators that called nothing: they computed, or the thread was interrupted."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, intersect, span, union
-from diagnose.tables import Tables
+from diagnose.model.intervals import EMPTY, Intervals, distinct, intersect, longer_than, span, subtract, union
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.graph_capture import captures_of
 from diagnose.tables.host import host_rows
+from diagnose.tables.host_gaps import host_gaps, operator_share, without_calls
 from diagnose.tables.names import GRAPH_CAPTURE, GRAPH_LAUNCH
 
-__all__ = ["first_use", "graph_captures", "host_compute", "silent_operators"]
+__all__ = [
+    "NEVER_COMPUTES",
+    "filled_by_operators",
+    "first_use",
+    "graph_captures",
+    "host_compute",
+    "interruptions",
+    "silent_operators",
+]
 
 # Dispatching one operator takes 5 to 50 µs, recorded with stacks and shapes up to 250: an operator that is silent for
 # as long as this computes, compiles or loads.
 MIN_SILENCE_NS = 1_000_000
+# Of the calls of an operator that launches: where fewer are silent, something else held the others' like up.
+MIN_SILENT_SHARE = 0.5
+MIN_FILLED_SHARE = 0.5  # of a stretch: where operators cover less, it is Python
+# Allocations and views: they touch no element, whatever their size.
+NEVER_COMPUTES = re.compile(
+    r"^aten::(new_)?empty(_\w+)?$|^aten::(_reshape_alias|_unsafe_view|alias|as_strided_?|chunk|detach_?|diagonal|expand"
+    r"|expand_as|flatten|lift_fresh|movedim|narrow|permute|real|imag|resize_|resolve_conj|resolve_neg|select|set_|slice"
+    r"|split|split_with_sizes|squeeze_?|swapaxes|t|transpose_?|unbind|unfold|unflatten|unsqueeze_?|view|view_as"
+    r"|view_as_real|view_as_complex)$"
+)
+_WRAPS = re.compile(r"^(autograd|torch|c10d)::|Backward\d*$")
 
 
 def host_compute(t: Tables) -> Intervals:
-    """Return the silent stretches of operators on the threads that launch, in gaps that these threads were late for."""
-    return union(*(stretches for stretches, _ in silent_operators(t)))
+    """Return where operators computed on a thread that launches, in gaps that it was late for.
+
+    That are silent stretches of operators, and stretches without any call that many short operators fill for more
+    than a half.
+    """
+    silent = (_chosen(stretches, _computes(t, rows)) for stretches, rows in silent_operators(t))
+    return union(*silent, intersect(filled_by_operators(t), t.gaps.unlaunched()))
+
+
+@shared_table
+def filled_by_operators(t: Tables) -> Intervals:
+    """Return the stretches without any call that operators which make none fill for more than a half.
+
+    Silent ones are left out: each of them is judged by itself.
+    """
+    others = union(host_gaps(t), *(_silent(t, thread)[0] for thread in t.threads))
+    stretches = longer_than(subtract(without_calls(t), others), MIN_SILENCE_NS)
+    return _chosen(stretches, operator_share(t, stretches) > MIN_FILLED_SHARE)
+
+
+def interruptions(t: Tables) -> Intervals:
+    """Return the silent stretches of operators that do not compute: the thread was taken off its core, or recorded."""
+    if not silent_operators(t):
+        return EMPTY
+    return union(*(_chosen(stretches, ~_computes(t, rows)) for stretches, rows in silent_operators(t)))
+
+
+def _chosen(stretches: Intervals, which: Mask) -> Intervals:
+    return Intervals(stretches.start[which], stretches.end[which])
+
+
+def _computes(t: Tables, operators: Rows) -> Mask:
+    """Return which of the silent operators can have filled their silence themselves.
+
+    Allocations and views cannot. What launches device work, or wraps other operators, prepares a launch, which takes
+    microseconds: it computes only where its like are silent in most of their calls.
+    """
+    names, all_names = t.trace.events.name[operators], t.trace.events.name
+    prepares, silent = _launching(t, operators), np.concatenate([_silent(t, thread)[1] for thread in t.threads])
+    ops = t.in_window(t.host_rows(Kind.OP))
+    found = np.ones(len(operators), bool)
+    for name in distinct(names).tolist() if len(names) else []:
+        text, mine = t.trace.names[name], names == name
+        num_silent = len(distinct(silent[all_names[silent] == name]))
+        if NEVER_COMPUTES.search(text):
+            found[mine] = False
+        elif num_silent < MIN_SILENT_SHARE * (all_names[ops] == name).sum():
+            found[mine] = ~prepares[mine] & (_WRAPS.search(text) is None)
+    return found
+
+
+def _launching(t: Tables, operators: Rows) -> Mask:
+    """Return which operators launched device tasks, on their own thread."""
+    events, launch = t.trace.events, t.tasks.launch[t.tasks.launch >= 0]
+    found = np.zeros(len(operators), bool)
+    for thread in t.threads:
+        begun = np.sort(events.start[launch[events.thread[launch] == thread]])
+        first, last = np.searchsorted(begun, (events.start[operators], events.end[operators]))
+        found |= (events.thread[operators] == thread) & (last > first)
+    return found
 
 
 def first_use(t: Tables) -> Intervals:
     """Return those stretches that end in the first launch of a kernel in the whole file.
 
-    An operator that is silent before kernels launched earlier as well does not prepare their first use.
+    An operator that is silent before kernels launched earlier as well does not prepare their first use, nor does one
+    that allocates, makes a view or wraps the operator that launches.
     """
     new = _ends_in_first_launch(t)
     found, seen = [], set[int]()
@@ -39,7 +119,8 @@ def first_use(t: Tables) -> Intervals:
         is_new = new[np.maximum(gap, 0)]
         names = t.trace.events.name[operator]
         seen |= set(names[~is_new].tolist())
-        found.append((stretches, is_new, names))
+        prepares = [not (NEVER_COMPUTES.search(text) or _WRAPS.search(text)) for text in map(t.name, operator.tolist())]
+        found.append((stretches, is_new & np.array(prepares, bool), names))
     kept = [(s, is_new & ~np.isin(names, list(seen))) for s, is_new, names in found]
     return union(*((s.start[keep], s.end[keep]) for s, keep in kept)) if kept else EMPTY
 
@@ -89,6 +170,10 @@ def _of_threads(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
 
 def _silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
     """Return the stretches of a thread without any event's begin or end that one operator is innermost in."""
+    return t.cached(("silent", thread), lambda: _find_silent(t, thread))
+
+
+def _find_silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
     events = t.trace.events
     rows = host_rows(t.trace, thread, Kind.OP, Kind.ANNOTATION, Kind.RUNTIME)
     edges = np.sort(np.concatenate([events.start[rows], events.end[rows]]), kind="stable")  # in runs already

@@ -1,23 +1,28 @@
-"""Host gaps: long intervals in which the training thread ran no operator and made no call (Python, files, waiting)."""
+"""Host gaps: long intervals in which the training thread ran Python, files or waits: no launch, hardly an operator."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from diagnose.model.arrays import Ints, Mask
+from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, longer_than, span, subtract
+from diagnose.model.intervals import EMPTY, Intervals, covered, longer_than, span, subtract, union
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.gaps import launches_unlinked
+from diagnose.tables.host import host_rows
 from diagnose.tables.names import LOADER_NEXT
 
 __all__ = [
+    "gaps_between_own_operators",
     "host_gaps",
     "min_host_gap_ns",
+    "operator_share",
     "outside_operators",
     "ready_share",
     "recurring_gaps",
     "waiting_share",
     "waits",
+    "without_calls",
 ]
 
 # Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
@@ -30,6 +35,8 @@ GAP_STEP_SHARE = 0.1
 MIN_LINE_WAIT_SHARE = 0.75
 MIN_RECURRENCES = 3  # of a host gap, from which on it is part of a loop whose steps are not marked
 MIN_PIECE_WAIT_SHARE = 0.7  # of the samples in a host gap
+MAX_OPERATOR_SHARE = 0.5  # of a stretch without a call: where operators cover more of it, they are what takes the time
+MAX_APART_NS = 50_000  # between a host gap and the events of the thread that surround it
 
 
 def min_host_gap_ns(t: Tables) -> int:
@@ -39,8 +46,68 @@ def min_host_gap_ns(t: Tables) -> int:
 
 @shared_table
 def host_gaps(t: Tables) -> Intervals:
-    """Return the long intervals between operators within the window, loading left out."""
-    return longer_than(outside_operators(t), min_host_gap_ns(t))
+    """Return the long intervals between operators within the window, loading left out.
+
+    Short operators that call nothing do not end one: Python that works on tensors of the host, or only makes views,
+    calls thousands of them, and the device gets nothing from it. They must cover less than half of an interval of at
+    least a millisecond: in less the framework may be preparing a launch.
+    """
+    between = longer_than(outside_operators(t), min_host_gap_ns(t))
+    events, ops = t.trace.events, t.host_rows(Kind.OP)
+    long = ops[events.end[ops] - events.start[ops] >= MIN_GAP_NS]
+    stretches = longer_than(subtract(without_calls(t), t.covering(long)), GAP_NS)
+    python = operator_share(t, stretches) < MAX_OPERATOR_SHARE
+    return union(between, Intervals(stretches.start[python], stretches.end[python]))
+
+
+@shared_table
+def without_calls(t: Tables) -> Intervals:
+    """Return the time of the window outside loading, runtime calls and the operators that make such calls.
+
+    Nothing where there is no device, or where calls may not have been recorded: operators are the work then.
+    """
+    if t.device_id < 0 or launches_unlinked(t.tasks):
+        return EMPTY
+    busy = [t.covering(t.host_rows(Kind.RUNTIME)), t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))]
+    busy += [t.covering(_that_call(t, thread)) for thread in t.threads]
+    return subtract(span(*t.steps.window), union(*busy))
+
+
+def operator_share(t: Tables, stretches: Intervals) -> Floats:
+    """Return the share of each stretch that operators cover."""
+    within = covered(t.covering(t.host_rows(Kind.OP)), stretches.start, stretches.end)
+    share: Floats = within / np.maximum(stretches.end - stretches.start, 1)
+    return share
+
+
+def _that_call(t: Tables, thread: int) -> Rows:
+    """Return the operators of a thread that a runtime call lies in."""
+    events = t.trace.events
+    rows, calls = (host_rows(t.trace, thread, kind) for kind in (Kind.OP, Kind.RUNTIME))
+    first, last = np.searchsorted(events.start[calls], (events.start[rows], events.end[rows]))
+    found: Rows = rows[last > first]
+    return found
+
+
+def gaps_between_own_operators(t: Tables) -> Intervals:
+    """Return the host gaps that one launching thread's own events surround: it lived, and ran Python between them.
+
+    Its operators must lie before and behind; a thread without any may belong to a program that runs no Python.
+    """
+    gaps, events = host_gaps(t), t.trace.events
+    mine = np.zeros(len(gaps.start), bool)
+    for thread in t.launch_threads:
+        own, ops = host_rows(t.trace, thread, Kind.OP, Kind.RUNTIME), host_rows(t.trace, thread, Kind.OP)
+        if not len(ops):
+            continue
+        ended = np.sort(events.end[own])
+        before = np.searchsorted(ended, gaps.start, side="right") - 1
+        after = np.searchsorted(events.start[own], gaps.end)
+        close = (before >= 0) & (after < len(own))
+        close &= gaps.start - ended[np.maximum(before, 0)] <= MAX_APART_NS
+        close &= events.start[own][np.minimum(after, len(own) - 1)] - gaps.end <= MAX_APART_NS
+        mine |= close & (events.start[ops[0]] < gaps.start) & (events.start[ops[-1]] >= gaps.end)
+    return Intervals(gaps.start[mine], gaps.end[mine])
 
 
 def recurring_gaps(t: Tables) -> Intervals:

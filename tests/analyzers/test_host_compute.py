@@ -29,9 +29,55 @@ def test_the_operator_that_filled_the_gap_is_named(recording):
 
 def test_what_the_operator_calls_breaks_the_silence(recording):
     r = silent_for(recording, 1500)
-    r.op("aten::empty", 1700, 1701)
+    r.runtime("cudaFuncGetAttributes", 1700, 1701)
     assert r.booked()["launch-bound"] > 1_400_000
     assert "host-compute" not in r.booked()
+
+
+def test_many_operators_that_launch_nothing_compute(recording):
+    r = silent_for(recording, 4000)
+    for at in range(1000, 5000, 100):
+        r.op("aten::sort", at, at + 60)
+    assert r.booked()["host-compute"] == 4_000_000
+    finding = r.find("host-compute")
+    assert finding.facts["operator"] == "aten::unique"
+
+
+def stalled(recording, name, *, calls, silent):
+    """Return a step in which the first ones of an operator's calls are silent for 2 ms before their launch."""
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.op("aten::mm", 0, 20)
+    r.kernel("gemm", 10, 1000, launched=(5, 8))
+    at = 1000
+    for n in range(calls):
+        us = 2000 if n < silent else 20
+        r.op("aten::add", at, at + us + 40)
+        r.op(name, at + 1, at + us + 20)
+        inside = name.startswith("aten::mul")
+        r.kernel("gemm", at + us + 40, at + us + 60, launched=(at + us + (15 if inside else 30), at + us + 35))
+        at += us + 60
+    return r
+
+
+@pytest.mark.parametrize("silent", [1, 4])
+def test_an_allocation_computes_nothing(recording, silent):
+    booked = stalled(recording, "aten::empty_strided", calls=4, silent=silent).booked()
+    assert "host-compute" not in booked
+    assert booked["unexplained-host"] == pytest.approx(2_000_000 * silent, rel=0.03)
+
+
+@pytest.mark.parametrize(("silent", "rule"), [(1, "unexplained-host"), (2, "host-compute")])
+def test_an_operator_that_launches_is_not_silent_once_in_a_while(recording, silent, rule):
+    booked = stalled(recording, "aten::mul", calls=4, silent=silent).booked()
+    assert {"unexplained-host", "host-compute"} & set(booked) == {rule}
+
+
+@pytest.mark.parametrize("name", ["autograd::engine::evaluate_function: AddmmBackward0", "aten::empty"])
+def test_what_prepares_no_kernel_is_no_first_use_of_one(recording, name):
+    r = silent_for(recording, 4000, name="new")
+    next(row for row in r.rows if row.name == "aten::unique").name = name
+    assert "warm-up" not in r.booked()
 
 
 def test_before_a_kernel_that_never_ran_it_is_first_use(recording):
