@@ -10,7 +10,8 @@ Why it costs
 
 What to do
     Do not read values off the device in the loop: `.item()`, `.cpu()`, `print(loss)`, `if tensor:`, `nonzero` and
-    boolean indexing all wait. Keep values on the device, or read them a step later.
+    boolean indexing all wait. Read a value a step later; keep on the device what decides a shape, a branch or the sizes
+    of an exchange; leave out a synchronization that reads nothing.
 
 How sure
     High: the call and the gap meet in time. A gap that the loader, Python or an operator of the host fills is not
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -29,23 +31,26 @@ from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Facts, Finding
 from diagnose.model.events import Kind
+from diagnose.model.host_reads import WaitsFor, read_by
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_compute import host_compute
 from diagnose.tables.host_gaps import host_gaps
-from diagnose.tables.names import STEP_MARK
-from diagnose.tables.syncs import RETURN_NS, blocking_calls, waits_for_host_copies
+from diagnose.tables.names import LAUNCH, STEP_MARK
+from diagnose.tables.syncs import RETURN_NS, blocking_calls, reads_nothing, waits_for_host_copies
 
 META = RuleMeta(
     id="host-sync",
     kind="idle",
     order=100,
     legend=Legend("the host waited for the device to drain", "#e5484d"),
-    changes=("defer-sync", "stay-on-device", "prefetch-to-device"),
+    changes=("defer-sync", "stay-on-device", "remove-synchronize", "prefetch-to-device"),
     cause="device-wait",
 )
 _EXCHANGE = re.compile(r"^record_param_comms|^c10d::(?!barrier)|^nccl:|all_?to_?all.*init", re.IGNORECASE)
+_ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
+_SHARES: Mapping[str, WaitsFor] = {"to_device": "copy", "feeds_exchange": "exchange"}
 MIN_WORK_SHARE = 0.5  # a gap that Python or operators of the host fill to this share is theirs, whatever began it
 
 
@@ -79,25 +84,45 @@ def find(t: Tables) -> list[Finding]:
 
 
 def _facts(t: Tables) -> Facts:
-    """Return what the blocking calls wait for, as shares of the idle after them.
-
-    That is a copy from the host, or a value that an exchange of the ranks needs next, such as its sizes.
-    """
+    """Return what the blocking calls wait for: that of most of the idle after them, and the shares of two reasons."""
     o = occurrences(t, META.id)
     if not len(o.gap):
         return {}
-    calls = _last_calls(t, o)
-    whole = max(int(o.lost.sum()), 1)
-    found = {"to_device": waits_for_host_copies(t, calls), "feeds_exchange": _before_exchanges(t, calls)}
-    return {name: float(o.lost[mine].sum() / whole) for name, mine in found.items()}
+    cost = Counter[WaitsFor]()
+    for reason, lost in zip(_reasons(t, _last_calls(t, o)), o.lost.tolist(), strict=True):
+        cost[reason] += lost
+    whole = max(cost.total(), 1)
+    shares = {name: cost[reason] / whole for name, reason in _SHARES.items()}
+    return {**shares, "waits_for": max(cost, key=lambda reason: cost[reason])}
+
+
+def _reasons(t: Tables, calls: Rows) -> list[WaitsFor]:
+    """Return for each blocking call what it waits for."""
+    copies, exchanges, bare = waits_for_host_copies(t, calls), _before_exchanges(t, calls), reads_nothing(t, calls)
+    found: list[WaitsFor] = []
+    for row, copy, exchange, alone in zip(calls.tolist(), copies, exchanges, bare, strict=True):
+        if copy or exchange or alone:
+            found.append("copy" if copy else "exchange" if exchange else "synchronize")
+        else:
+            layers = t.work_layers.get(int(t.trace.events.thread[row]))
+            found.append(read_by(map(t.name, layers.at(int(t.trace.events.start[row])) if layers else ())))
+    return found
 
 
 def _before_exchanges(t: Tables, calls: Rows) -> Mask:
-    """Return after which calls the same annotation begins a collective."""
+    """Return after which calls the same annotation begins a collective, or an all-to-all comes before any launch.
+
+    What is read right before an all-to-all is how much each rank gets.
+    """
     events = t.trace.events
     begun = np.sort(events.start[t.calls(_EXCHANGE, Kind.OP, Kind.ANNOTATION)])
     ends = np.array([_annotation_end(t, row) for row in calls.tolist()], np.int64)
     found: Mask = np.searchsorted(begun, events.end[calls]) < np.searchsorted(begun, ends)
+    last = np.iinfo(np.int64).max
+    shuffles = np.append(np.sort(events.start[t.calls(_ALL_TO_ALL, Kind.OP, Kind.ANNOTATION)]), last)
+    launches = np.append(np.sort(events.start[t.calls(LAUNCH)]), last)
+    shuffle, launch = (at[np.searchsorted(at, events.end[calls])] for at in (shuffles, launches))
+    found |= shuffle < launch
     return found
 
 

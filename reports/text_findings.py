@@ -28,7 +28,7 @@ _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 
 
 def findings(d: Diagnosis, width: int) -> Iterator[RenderableType]:
-    """Yield at most five findings; a line where there is none."""
+    """Yield five findings at most, and that of the first change; a line where there is none."""
     if not d.findings:
         yield Padding(
             Text("Nothing to fix: no rule found time worth winning back in these steps.", "bold green"), (1, 0, 0, 0)
@@ -41,9 +41,14 @@ def findings(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     fixes: dict[str, Prescription] = {}
     for prescription in d.prescriptions:
         fixes.setdefault(prescription.rule, prescription)
-    for number, finding in enumerate(d.findings[:_MAX_FINDINGS], 1):
+    numbered = list(enumerate(d.findings, 1))
+    shown = numbered[:_MAX_FINDINGS]
+    first = d.prescriptions[0].rule if d.prescriptions else None
+    if first not in {f.rule for _, f in shown}:
+        shown += [(n, f) for n, f in numbered if f.rule == first][:1]
+    for number, finding in shown:
         yield _finding(number, finding, fixes.get(finding.rule), d, width)
-    left = len(d.findings) - _MAX_FINDINGS
+    left = len(d.findings) - len(shown)
     if left > 0:
         yield Text(f"  and {plural(left, 'smaller finding')} in the JSON and HTML reports", style="dim")
     if d.dominant is None:

@@ -24,6 +24,16 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     place = own_place(finding)
     at = f" ({at_line(place)})" if place else ""
     code = (place.code or "") if place else ""
+    if waits_for(finding) == "exchange":
+        return Advice(
+            title=f"Exchange a fixed number of rows, so that no rank reads sizes back{at}",
+            before=code or "splits = counts.tolist()\ndist.all_to_all_single(out, x, received, splits)",
+            after="from diagnose.kernels.indexing import compact\n\n"
+            "parts = [compact(x, target == rank, capacity=capacity)[0] for rank in range(world_size)]\n"
+            "dist.all_to_all_single(out, torch.cat(parts))   # equal splits; rows that do not count are masked behind it",
+            least=0.2,
+            needs="an upper bound of the rows for each rank; the rows that fill up are exchanged too",
+        )
     if waits_for(finding) == "branch":
         return Advice(
             title=f"Keep the branch on the device: choose between results there{at}",

@@ -12,13 +12,14 @@ from diagnose.model.intervals import Intervals, distinct, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BLOCKING, rows_of
 
-__all__ = ["RETURN_NS", "blocking_calls", "operators_around", "waits_for_host_copies"]
+__all__ = ["RETURN_NS", "blocking_calls", "operators_around", "reads_nothing", "waits_for_host_copies"]
 
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 
 # A copy call that is still running this long after its copy began waits for it: a call that queues one returns first.
 _MARGIN_NS = 2_000
 _FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
+_TO_HOST = re.compile(r"DtoH|DeviceToHost", re.IGNORECASE)
 
 
 @shared_table
@@ -42,6 +43,28 @@ def waits_for_host_copies(t: Tables, calls: Rows) -> Mask:
     start: Ints = np.array([events.start[rows[0]] for rows in innermost], np.int64)
     found: Mask = np.searchsorted(begun, start) < np.searchsorted(begun, events.end[calls])
     return found
+
+
+def reads_nothing(t: Tables, calls: Rows) -> Mask:
+    """Return which blocking calls are synchronizations outside any operator, without a copy to the host before them.
+
+    The copy must have been queued since the blocking call before: one of earlier has arrived.
+    """
+    events, tasks = t.trace.events, t.tasks
+    copies = tasks.launch[t.tasks_matching(_TO_HOST) & (tasks.launch >= 0)]
+    queued = np.sort(events.start[copies])
+    ended = np.sort(events.end[blocking_calls(t)])
+    before = np.searchsorted(ended, events.start[calls], side="right") - 1
+    since = np.where(before >= 0, ended[np.maximum(before, 0)], t.steps.window[0])
+    found: Mask = np.searchsorted(queued, since) == np.searchsorted(queued, events.start[calls])
+    return found & np.array([_is_bare(t, row) for row in calls.tolist()], bool)
+
+
+def _is_bare(t: Tables, call: int) -> bool:
+    events = t.trace.events
+    layers = t.work_layers.get(int(events.thread[call]))
+    around = layers.at(int(events.start[call])) if layers else []
+    return "Synchronize" in t.name(call) and not any(events.kind[row] == Kind.OP for row in around)
 
 
 def operators_around(t: Tables, calls: Rows) -> Intervals:

@@ -160,7 +160,7 @@ def test_a_wait_for_a_copy_to_the_device(recording):
     r.runtime("cudaStreamSynchronize", 210, 310)
     r.op("aten::mm", 312, 1000)
     r.kernel("relu", 700, 1000, launched=(690, 695))
-    assert r.find("host-sync").facts == {"to_device": 1.0, "feeds_exchange": 0.0}
+    assert r.find("host-sync").facts == {"to_device": 1.0, "feeds_exchange": 0.0, "waits_for": "copy"}
     assert [p.id for p in r.prescribe("host-sync")] == ["prefetch-to-device"]
 
 
@@ -170,4 +170,61 @@ def test_a_wait_for_the_sizes_of_an_exchange(late):
     assert late.find("host-sync").facts["feeds_exchange"] == 0.0
     late.op("record_param_comms", 400, 420)
     assert late.find("host-sync").facts["feeds_exchange"] == 1.0
-    assert late.prescribe("host-sync") == []
+    assert [p.id for p in late.prescribe("host-sync")] == ["stay-on-device"]
+
+
+def read_by(recording, *operators):
+    """Return a step whose gap begins as a wait within the operators returns."""
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 300, launched=(-20, -15))
+    for depth, name in enumerate(operators):
+        r.op(name, 205 + depth, 312)
+    r.runtime("cudaStreamSynchronize", 210, 310)
+    r.op("aten::mm", 312, 700)
+    r.kernel("relu", 700, 1000, launched=(690, 695))
+    return r
+
+
+@pytest.mark.parametrize(
+    ("operators", "reason", "change"),
+    [
+        (["aten::item", "aten::_local_scalar_dense"], "value", "defer-sync"),
+        (["aten::index", "aten::nonzero"], "shape", "stay-on-device"),
+        (["torchvision::nms", "aten::to"], "shape", "stay-on-device"),
+        (["aten::is_nonzero", "aten::item"], "branch", "stay-on-device"),
+        ([], "synchronize", "remove-synchronize"),
+    ],
+)
+def test_what_the_host_waits_for(recording, operators, reason, change):
+    r = read_by(recording, *operators)
+    assert r.find("host-sync").facts["waits_for"] == reason
+    assert [p.id for p in r.prescribe("host-sync")] == [change]
+
+
+def test_a_synchronize_behind_a_copy_to_the_host_reads_a_value(recording):
+    r = read_by(recording)
+    r.copy("Memcpy DtoH (Device -> Pinned)", 100, 110, stream=9, launched=(50, 55))
+    assert r.find("host-sync").facts["waits_for"] == "value"
+
+
+@pytest.mark.parametrize(("launched", "reason"), [(False, "exchange"), (True, "value")])
+def test_what_is_read_right_before_an_all_to_all_are_its_sizes(recording, launched, reason):
+    r = read_by(recording, "aten::to")
+    if launched:
+        r.kernel("add", 1100, 1110, launched=(320, 325))
+    r.op("c10d::alltoall_base_", 400, 600)
+    assert r.find("host-sync").facts["waits_for"] == reason
+
+
+def test_a_silent_operator_of_the_host_is_not_the_restart_after_a_wait(recording):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.kernel("gemm", 0, 1000, launched=(-20, -15))
+    r.runtime("cudaStreamSynchronize", 100, 1010)
+    r.op("aten::unique", 1020, 6000)
+    r.op("aten::mm", 6010, 6030)
+    r.kernel("gemm", 6040, 10_000, launched=(6015, 6020))
+    booked = r.booked()
+    assert booked["host-compute"] == 4_980_000
+    assert "host-sync" not in booked

@@ -109,7 +109,31 @@ def test_a_wait_for_a_copy_to_the_device_reads_nothing():
 
 def test_sizes_of_an_exchange_cannot_be_read_later():
     waiting = {"where": (Where(op="## dist ##"),), "facts": {"to_device": 0.0, "feeds_exchange": 0.9}}
-    assert ids("host-sync", TRAINING, **waiting) == []
+    (p,) = advised("host-sync", TRAINING, **waiting)
+    assert p.id == "stay-on-device"
+    assert p.title == "Exchange a fixed number of rows, so that no rank reads sizes back"
+
+
+def test_a_synchronize_that_reads_nothing_is_removed():
+    waiting = {"where": (Where("train.py", 9, code="torch.cuda.synchronize()"),), "facts": {"waits_for": "synchronize"}}
+    (p,) = advised("host-sync", TRAINING, **waiting)
+    assert (p.id, p.title) == ("remove-synchronize", "Remove the synchronize from the loop (train.py:9)")
+    assert p.before == "torch.cuda.synchronize()"
+
+
+@pytest.mark.parametrize(
+    ("reason", "change"),
+    [
+        ("copy", "prefetch-to-device"),
+        ("exchange", "stay-on-device"),
+        ("shape", "stay-on-device"),
+        ("branch", "stay-on-device"),
+        ("value", "defer-sync"),
+        ("synchronize", "remove-synchronize"),
+    ],
+)
+def test_each_kind_of_wait_has_one_change(reason, change):
+    assert ids("host-sync", TRAINING, where=(Where(op="aten::to"),), facts={"waits_for": reason}) == [change]
 
 
 def test_python_that_was_not_recorded_is_to_be_recorded():

@@ -35,6 +35,17 @@ def test_a_headline_that_names_the_verdict_is_not_prefixed_again(forms):
     assert text.startswith("CPU-bound: the queue is empty.")
 
 
+def test_the_finding_of_the_first_change_is_printed_wherever_it_stands(forms):
+    d = forms["gaps"]
+    last = replace(d.findings[0], rule="host-sync", title="The host waits", lost_ns=1.0)
+    others = [replace(d.findings[0], lost_ns=1e6 - n) for n in range(6)]
+    first = Prescription("host-sync", "defer-sync", "Stop waiting", "", "x", (1.0, 2.0), 1e6, "same numbers")
+    text = render(replace(d, findings=(*others, last), prescriptions=(first, *d.prescriptions)))
+    assert "\n  7 host-sync" in text
+    assert "fix Stop waiting" in text
+    assert "and 1 smaller finding in the JSON and HTML reports" in text
+
+
 def test_one_rank_of_several_is_said(forms):
     d = forms["gaps"]
     assert "1 of 8 ranks" in render(replace(d, source=replace(d.source, world_size=8)))

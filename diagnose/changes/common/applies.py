@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import re
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding, Where
+    from diagnose.model.host_reads import WaitsFor
     from diagnose.tables.program import Program
 
 __all__ = [
@@ -26,17 +28,8 @@ __all__ = [
 ]
 
 _LIBRARY_WAITS = "a library waits for the device there"
+_WAITS = re.compile(r"synchroni[sz]e|wait")
 MOSTLY = 0.5  # of the calls: what fewer do is not what the finding is about
-# Operators whose result's shape depends on values, and those that a branch in Python rests on.
-_SHAPES = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("nonzero", "masked_select", "index", "index_put", "index_put_", "_index_put_impl_", "where", "bincount"),
-        *("_unique", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"),
-    )
-)
-_BRANCHES = frozenset({"aten::is_nonzero", "aten::equal", "aten::allclose"})
-_READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::to", "aten::_to_copy", "aten::copy_"})
 
 
 def to_training(program: Program, _finding: Finding) -> str:
@@ -95,43 +88,50 @@ def is_in_the_model(finding: Finding) -> bool:
     return place is not None and place.caller != ""
 
 
-def waits_for(finding: Finding) -> Literal["shape", "branch", "value"]:
-    """Return what the host waits for: the shape of a result, which branch to take, or a value that it reads."""
+def waits_for(finding: Finding) -> WaitsFor:
+    """Return what the host waits for, in most of the time that the finding names."""
+    from diagnose.model.host_reads import as_reason, read_by
+
+    reason, place = as_reason(finding.facts.get("waits_for")), own_place(finding)
+    if reason == "synchronize" and place is not None and place.code and not _WAITS.search(place.code):
+        return "value"  # the line reads one, whatever the trace shows of it
+    if reason is not None:
+        return reason
+    for share, why in (("to_device", "copy"), ("feeds_exchange", "exchange")):
+        value = finding.facts.get(share)
+        if isinstance(value, float) and value >= MOSTLY:
+            return as_reason(why) or "value"
     first = [w.op for w in finding.where[:1] if w.op]
     path = [name for example in finding.examples[:1] for name in example.host.split(" > ")]
-    for op in (*first, *path):  # the outermost operator first: it is the one that the script calls
-        if op in _BRANCHES:
-            return "branch"
-        if op in _SHAPES:
-            return "shape"
-        if op in _READS:
-            return "value"
-    return "value"
+    return read_by((*first, *path))
 
 
 def to_the_device(finding: Finding) -> bool:
     """Return whether most of the blocking calls wait for copies from the host to the device."""
-    share = finding.facts.get("to_device")
-    return isinstance(share, float) and share >= MOSTLY
+    return waits_for(finding) == "copy"
 
 
 def to_values_read(_program: Program, finding: Finding) -> str:
-    """Return why reading later does not fit a wait for a shape or a branch."""
-    if to_the_device(finding):
+    """Return why reading later does not fit a wait for something else than a value."""
+    waited = waits_for(finding)
+    if waited == "copy":
         return "the host waits for a copy to the device, and reads nothing"
-    share = finding.facts.get("feeds_exchange")
-    if isinstance(share, float) and share >= MOSTLY:
+    if waited == "exchange":
         return "an exchange of the ranks needs the value in the same step"
     if is_in_a_library(finding):
         return _LIBRARY_WAITS
-    waited = waits_for(finding)
+    if waited == "synchronize":
+        return "the host waits for the device alone, and reads nothing"
     return "" if waited == "value" else f"the host waits for a {waited}, which cannot come later"
 
 
 def to_shapes_and_branches(_program: Program, finding: Finding) -> str:
     """Return why other operators do not fit a wait for a value."""
-    if to_the_device(finding):
+    waited = waits_for(finding)
+    if waited == "copy":
         return "the host waits for a copy to the device: no shape or branch depends on it"
     if is_in_a_library(finding):
         return _LIBRARY_WAITS
-    return "the script reads a value: no shape or branch depends on it" if waits_for(finding) == "value" else ""
+    if waited == "synchronize":
+        return "the host waits for the device alone: no shape or branch depends on it"
+    return "the script reads a value: no shape or branch depends on it" if waited == "value" else ""

@@ -1,0 +1,52 @@
+"""Remove a synchronization that reads nothing.
+
+What it does
+    Takes the call out: work on a stream runs in order anyway, and what reads a value waits for it by itself.
+
+What to watch
+    A clock that is read without it measures the launches, not their work: events of the device measure the work.
+    Memory that another stream or the host still reads must stay until that stream's event.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import at_line, is_in_a_library, own_place, waits_for
+from diagnose.changes.common.change import Advice, ByHand, Change, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+def _applies(_program: Program, finding: Finding) -> str:
+    if is_in_a_library(finding):
+        return "a library waits for the device there"
+    return "" if waits_for(finding) == "synchronize" else "the wait is for something that the host needs"
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    place = own_place(finding)
+    at = f" ({at_line(place)})" if place else ""
+    return Advice(
+        title=f"Remove the synchronize from the loop{at}",
+        before=(place.code or "") if place and place.code else "torch.cuda.synchronize()",
+        after="# no synchronize: a stream runs in order, and what reads a value waits for it\n"
+        "start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))   # where it was for timing:\n"
+        "start.record(); step(); end.record()   # read start.elapsed_time(end) after the loop",
+        least=0.2,
+        needs="no clock that is read right behind it, and no other thread or device that relies on the wait",
+    )
+
+
+CHANGE = Change(
+    id="remove-synchronize",
+    title="Remove the synchronize from the loop",
+    numerics=identical(),
+    patch=ByHand("what the script waits for there only its author knows"),
+    edit=ByHand("what the script waits for there only its author knows"),
+    advice=_advice,
+    applies=_applies,
+    without_remedy="a line of the script is taken out",
+)
