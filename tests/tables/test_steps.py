@@ -243,7 +243,7 @@ def repeated(recording, ends, mark="Optimizer.step#SGD.step"):
 def test_ends_of_the_optimizer_s_steps_part_an_unmarked_recording(recording):
     found = steps(repeated(recording, [100, 200, 300, 400]))
     assert (found.start.tolist(), found.end.tolist()) == (
-        [20_000, 100_000, 200_000, 300_000],
+        [10_000, 100_000, 200_000, 300_000],
         [100_000, 200_000, 300_000, 400_000],
     )
     assert (found.marked, found.found_by, found.num) == (True, "optimizer", 4)
