@@ -10,7 +10,8 @@ Why it costs
 What to do
     Fewer, larger kernels: `torch.compile` (with CUDA graphs: mode="reduce-overhead"), larger batches, foreach or
     fused operators. Where a loop of the script's own calls them, outside the model: operators over all rows at once,
-    and one transfer in the place of many `.item()`.
+    and one transfer in the place of many `.item()`. Where the host waits for the device every few launches, remove the
+    waits first: no graph holds them, and savings of graphs are those of longer stretches alone.
 
 How sure
     High that the host was preparing; how much fusing or graphs gain depends on the model.
@@ -20,7 +21,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
+import numpy as np
+
+from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -30,6 +33,9 @@ from diagnose.tables.host_compute import interruptions
 from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.issuers import MIN_IN_MODEL, issued, issuer_of
 from diagnose.tables.lost import launches_without_task
+from diagnose.tables.sync_free import MIN_GRAPH_LAUNCHES, in_sync_free
+from diagnose.tables.syncs import blocking_calls
+from diagnose.text.numbers import percent
 
 META = RuleMeta(
     id="launch-bound",
@@ -43,6 +49,7 @@ META = RuleMeta(
     also=("capture-step",),
 )
 
+MIN_GRAPHABLE = 0.5  # of the idle time: below that the waits between the launches are what to remove
 MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 
 
@@ -72,7 +79,35 @@ def find(t: Tables) -> list[Finding]:
         rule = IdleRule(META.id, title, probe="middle", evidence=_calling, facts={"has_device": False, **_issuer(t)})
         return [replace(found, where=_with_issuer(t, found.where)) for found in idle_finding(t, rule)]
     title = "The host launches kernels more slowly than the device finishes them"
-    return idle_finding(t, IdleRule(META.id, title, evidence=_launching, facts={"has_device": True}))
+    graphable = _graphable(t)
+    if graphable < MIN_GRAPHABLE:
+        title = "The host waits for the device every few launches, and gets no lead between the waits"
+    rule = IdleRule(
+        META.id,
+        title,
+        evidence=lambda t, o: [*_launching(t, o), *_waiting(t, graphable)],
+        facts={"has_device": True, "graphable": graphable},
+    )
+    return idle_finding(t, rule)
+
+
+def _graphable(t: Tables) -> float:
+    """Return the share of the idle time before launches of stretches without a wait, long enough for a graph."""
+    o = occurrences(t, META.id)
+    launch = t.gaps.launch[o.gap]
+    time = np.where(launch >= 0, t.trace.events.start[launch], (o.start + o.end) // 2)
+    return float(o.lost[in_sync_free(t, time)].sum() / max(int(o.lost.sum()), 1))
+
+
+def _waiting(t: Tables, graphable: float) -> list[str]:
+    """Return how much of it lies between waits, where that is most: the waits have to go first."""
+    if graphable >= MIN_GRAPHABLE:
+        return []
+    num = len(t.in_window(blocking_calls(t))) / t.steps.num
+    return [
+        f"{percent(1 - graphable)} of it lies in stretches of fewer than {MIN_GRAPH_LAUNCHES} launches between two "
+        f"blocking calls ({num:,.0f} a step): no graph holds them, and the host gets no lead before those are gone."
+    ]
 
 
 def _calling(t: Tables, _o: Occurrences) -> list[str]:

@@ -260,8 +260,8 @@ class Recording:
 
 
 VERB = re.compile(
-    "(Accumulate|Allow|Call|Capture|Co(mpile|mpute|py)|Cut|Do|Evaluate|Exchange|Freeze|Fuse|Give|Keep|Leave|Let|List|Load"
-    "|Look|M(ark|easure|ove)|Pin|Re(ad|cord|duce|move)|Run|S(ave|end|hard|hare|plit)|St(art|ep|op)|Take|Use|Vectorise|Wait) "
+    "(Accumulate|Allow|Call|Capture|Co(mpile|mpute|py)|Cut|Do|Evaluate|Exchange|Freeze|Fuse|Give|Keep|Leave|Let|List|Lo(ad|ok)"
+    "|M(ark|easure|ove)|Pin|Re(ad|cord|duce|move)|Run|S(ave|end|hard|hare|plit)|St(art|ep|op)|Take|Use|Vectorise|Wait) "
 )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import to_launches_without_graphs
+from diagnose.changes.common.applies import graphable, to_launches_without_graphs
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _applies(program: Program, finding: Finding) -> str:
     return to_launches_without_graphs(program, finding)
 
 
-def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     if program.trains is False:
         call, optimizers, step = "step(x)", "", "def whole_step(x):\n    with torch.no_grad():\n        return model(x)"
     else:
@@ -42,8 +42,8 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
     return Advice(
         after=f"from diagnose.kernels.step_graph import StepGraph\n\n{step}\n\n"
         f'step = StepGraph(whole_step, "cuda"{optimizers})\n{call}',
-        least=0.3,
-        most=0.95,
+        least=0.3 * graphable(finding),
+        most=0.95 * graphable(finding),
         needs="inputs of one shape, no value read within the step, and memory for the graph",
     )
 

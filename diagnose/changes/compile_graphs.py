@@ -5,14 +5,15 @@ What it does
     replay all operators' host time shrinks, not only what the device waits for: the host then runs ahead.
 
 What to watch
-    Shapes must not change from step to step. The optimizer's step and loading stay outside of the graphs.
+    Shapes must not change from step to step. The optimizer's step and loading stay outside of the graphs, and so do
+    stretches of a few launches between two waits for the device.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import to_launches_without_graphs
+from diagnose.changes.common.applies import graphable, to_launches_without_graphs
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
 
@@ -55,8 +56,8 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         title=title,
         before=before,
         after='model = torch.compile(model, mode="reduce-overhead")',
-        least=0.3,
-        most=0.9,
+        least=0.3 * graphable(finding),
+        most=0.9 * graphable(finding),
         needs="input shapes that do not change from step to step; a compilation of some seconds at the start"
         + ("; collectives of NCCL, which a graph can hold" if program.has_collectives else ""),
     )
@@ -83,11 +84,13 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.names import LOADER_NEXT
     from diagnose.tables.optimizer_spans import updates
+    from diagnose.tables.sync_free import sync_free
 
     loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
     rows = t.causes.of(finding.rule)
     named = Intervals(t.causes.start[rows], t.causes.end[rows])
-    host = intersect(subtract(subtract(union(t.in_ops, named), loading), updates(t)), span(*t.steps.window))
+    host = subtract(subtract(union(t.in_ops, named), loading), updates(t))
+    host = intersect(host, sync_free(t)) if graphable(finding) < 1 else intersect(host, span(*t.steps.window))
     each = total(host) / t.steps.num
     if each <= 0:
         return None

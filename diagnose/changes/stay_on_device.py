@@ -30,7 +30,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
             before=code or "splits = counts.tolist()\ndist.all_to_all_single(out, x, received, splits)",
             after="from diagnose.kernels.indexing import compact\n\n"
             "parts = [compact(x, target == rank, capacity=capacity)[0] for rank in range(world_size)]\n"
-            "dist.all_to_all_single(out, torch.cat(parts))   # equal splits; rows that do not count are masked behind it",
+            "dist.all_to_all_single(out, torch.cat(parts))   # equal splits; mask what does not count",
             least=0.2,
             needs="an upper bound of the rows for each rank; the rows that fill up are exchanged too",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias, get_args
 
 __all__ = ["WaitsFor", "as_reason", "read_by"]
 
@@ -38,4 +38,4 @@ def read_by(operators: Iterable[str]) -> WaitsFor:
 
 def as_reason(value: object) -> WaitsFor | None:
     """Return a fact as a reason, None where it is none."""
-    return cast("WaitsFor", value) if value in _REASONS else None
+    return next((reason for reason in _REASONS if reason == value), None)

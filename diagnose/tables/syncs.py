@@ -57,7 +57,8 @@ def reads_nothing(t: Tables, calls: Rows) -> Mask:
     before = np.searchsorted(ended, events.start[calls], side="right") - 1
     since = np.where(before >= 0, ended[np.maximum(before, 0)], t.steps.window[0])
     found: Mask = np.searchsorted(queued, since) == np.searchsorted(queued, events.start[calls])
-    return found & np.array([_is_bare(t, row) for row in calls.tolist()], bool)
+    found &= np.array([_is_bare(t, row) for row in calls.tolist()], bool)
+    return found
 
 
 def _is_bare(t: Tables, call: int) -> bool:

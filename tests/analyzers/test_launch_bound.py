@@ -171,3 +171,38 @@ def test_a_loop_of_torchs_own_optimizer_is_no_loop_of_its_caller(recording):
     assert "launch-bound" not in own.booked()
     closure = loop(recording, around=("torch/optim/lbfgs.py(330): step",), frame="many.py(17): closure")
     assert closure.find("launch-bound").where[0].function == "closure"
+
+
+def waiting(recording, *, every):
+    """Return a step of 40 launches that the device waits for, with a wait behind each so many of them."""
+    r = recording()
+    r.step(1, 0, 4000)
+    for n in range(40):
+        at = 100 * n
+        r.op("aten::mm", at, at + 90)
+        r.kernel("gemm", at + 65, at + 70, launched=(at + 50, at + 60))
+        if n % every == every - 1:
+            r.runtime("cudaStreamSynchronize", at + 72, at + 73)
+    return r
+
+
+@pytest.mark.parametrize(
+    ("every", "share", "changes"), [(10, 1.0, ["compile-graphs"]), (9, 0.0, []), (40, 1.0, ["compile-graphs"])]
+)
+def test_a_graph_holds_only_launches_without_a_wait_between_them(recording, every, share, changes):
+    r = waiting(recording, every=every)
+    finding = r.find("launch-bound")
+    assert finding.facts["graphable"] == pytest.approx(share, abs=0.01)
+    assert [p.id for p in r.prescribe("launch-bound")] == changes
+    stated = "100.0 % of it lies in stretches of fewer than 10 launches between two blocking calls (4 a step)"
+    assert any(line.startswith(stated) for line in finding.evidence) == (share == 0)
+
+
+def test_graphs_save_in_the_stretches_without_a_wait_alone(recording):
+    r = waiting(recording, every=40)
+    for n in range(10):
+        r.runtime("cudaStreamSynchronize", 100 * n + 72, 100 * n + 73)
+    finding = r.find("launch-bound")
+    (p,) = r.prescribe("launch-bound")
+    assert finding.facts["graphable"] == pytest.approx(0.75, abs=0.02)
+    assert p.saves_ns[1] == pytest.approx(0.9 * finding.lost_ns * finding.facts["graphable"])

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "at_line",
+    "graphable",
     "is_in_a_library",
     "is_in_the_model",
     "own_place",
@@ -48,9 +49,18 @@ def to_a_model_of_the_script(program: Program, finding: Finding) -> str:
     return served or to_an_eager_model(program, finding)
 
 
-def to_launches_without_graphs(program: Program, _finding: Finding) -> str:
-    """Return why capturing launches does not fit a program that replays graphs."""
-    return "launches are replayed as CUDA graphs already" if program.has_graphs else ""
+def to_launches_without_graphs(program: Program, finding: Finding) -> str:
+    """Return why capturing launches does not fit a program that replays graphs, or one that waits between launches."""
+    if program.has_graphs:
+        return "launches are replayed as CUDA graphs already"
+    waits = graphable(finding) < MOSTLY
+    return "the host waits for the device every few launches, and a graph holds no wait" if waits else ""
+
+
+def graphable(finding: Finding) -> float:
+    """Return the share of a finding's cost that lies in stretches which a graph can hold; 1 where it is not known."""
+    share = finding.facts.get("graphable")
+    return float(share) if isinstance(share, float) else 1.0
 
 
 def to_data_parallel_training(program: Program, finding: Finding) -> str:
