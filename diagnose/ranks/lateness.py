@@ -30,6 +30,7 @@ MIN_GIVEN_SHARE = 0.5  # of the members of the groups: who of the others is late
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
 MAX_LATE_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
 MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less nothing is said of ranks that take turns
+MIN_BEGIN_OF_STEP = 0.05  # by which a rank begins late; recordings of one job begin some tenths of a millisecond apart
 MIN_BEGIN_SHARE = 0.25  # of all waiting, in the first collective of the window, for a late begin to be named
 SPREAD = 1.4826  # median distance to standard deviation
 MEDIAN_ERROR = 1.2533  # standard error of a median, by that of a mean
@@ -182,6 +183,6 @@ def _begins_late(times: Times, waits: Waits, step_ns: float) -> tuple[int | None
     others = np.delete(waits.first, latest)
     late_by = float(times.begins[latest])
     waited = float(np.median(others)) if len(others) else 0.0
-    if late_by < MIN_SHARE * step_ns or late_by < waited / 2:
+    if late_by < MIN_BEGIN_OF_STEP * step_ns or late_by < waited / 2:
         return None, 0.0
     return latest, late_by
