@@ -82,6 +82,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "not_checked": dict(d.not_checked),
         "memory": None if d.memory is None else _memory(d.memory),
         "profiler_overhead": share(d.profiler_overhead),
+        "recording_removed": share(d.recording_removed),
         "recording_ms": ms(d.recording_ns),
         "trust": [{"text": text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": each(_rank, d.ranks),

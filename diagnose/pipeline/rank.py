@@ -25,7 +25,13 @@ from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
 from diagnose.pipeline.noting import noting
-from diagnose.pipeline.overhead import as_unrecorded, overhead_share, recording_ns, without_recording
+from diagnose.pipeline.overhead import (
+    as_unrecorded,
+    overhead_share,
+    recording_ns,
+    removed_share,
+    without_recording,
+)
 from diagnose.pipeline.prescriptions import prescriptions_of, worth_showing
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
@@ -203,6 +209,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         not_checked={rule.META.id: rule.META.needs for rule in _applied(t) if rule.META.needs in missing},
         profiler_overhead=part("profiler-overhead", overhead_share),
         recording_ns=part("profiler-overhead", recording_ns) or 0.0,
+        recording_removed=part("profiler-overhead", removed_share) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
         watched_steps=capture.run.num if capture.run is not None else 0,
         host_by_cause={} if queue else shares,

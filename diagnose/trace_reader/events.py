@@ -63,14 +63,13 @@ class Window:
         return bytes(self._buffer[1 : self._end])
 
     def replace(self, text: bytes) -> None:
-        """Put this text in the place of what is left.
-
-        The buffer keeps its size: views of it may be alive in frames that another thread looks at.
-        """
-        self._end = 1 + len(text)
-        if self._end > len(self._buffer):
-            self._buffer = self._buffer.ljust(self._end, b"\0")
-        self._buffer[1 : self._end] = text
+        """Put this text in the place of what is left."""
+        end = 1 + len(text)
+        if end > len(self._buffer):
+            self._buffer = bytearray(b"[" + text)
+        else:  # never resized: a thread that looks at frames, as Dask's profiler does, may hold what was decoded
+            self._buffer[1:end] = text
+        self._end = end
 
     def last_edge(self) -> int:
         """Return where the comma before the last event stands, 0 where there is none."""
