@@ -68,14 +68,14 @@ def _late(c: Comparison) -> Finding | None:
     who = listed(numbers).capitalize()
     come, there = ("comes", "there") if len(numbers) == 1 else ("come", "on them")
     once = " in the one recorded step" if c.num_steps == 1 else ""
-    waits = f"the others wait {lateness.saved_ns / 1e6:.2f} ms a step"
+    waits = f"the others wait {c.saved_ns / 1e6:.2f} ms a step"
     return Finding(
         rule=META.id,
         title=f"{who} {come} late{once}: {waits}; {_because(c.reason, there)}",
-        lost_ns=lateness.saved_ns,
+        lost_ns=c.saved_ns,
         count=_num_collectives(c),
-        total_ns=int(lateness.saved_ns * c.num_steps),
-        median_ns=int(lateness.saved_ns),
+        total_ns=int(c.saved_ns * c.num_steps),
+        median_ns=int(c.saved_ns),
         evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), _waited(c)),
         confidence=_confidence(c),
         facts=_facts(c, "late", numbers[0]),

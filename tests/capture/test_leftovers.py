@@ -7,9 +7,9 @@ import pytest
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
 from diagnose.cli import trace as tracing
-from diagnose.model.launched import Launched
 from diagnose.cli.trace import TraceRequest
 from diagnose.errors import CaptureError
+from diagnose.model.launched import Launched
 
 DESCRIBED = json.dumps({"schema_version": 1, "light_file": "rank0.light.pt.trace.json.gz"})
 
