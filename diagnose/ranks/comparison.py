@@ -8,7 +8,7 @@ import numpy as np
 
 from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
 from diagnose.ranks.lateness import Lateness, lateness_of
-from diagnose.ranks.links import collective_times, imbalance, slow_group
+from diagnose.ranks.links import collective_times, most_exchanged, slow_group
 from diagnose.ranks.matching import Matches, match_collectives
 from diagnose.ranks.profile import PHASES, JobProfile, RankProfile
 from diagnose.ranks.reasons import Reason, reason_of, reason_of_turns
@@ -36,7 +36,7 @@ class Comparison:
     reason: Reason
     collectives: tuple[CollectiveSummary, ...] = ()
     slow_group: SlowGroup | None = None
-    imbalance: float = 1.0  # of all-to-all: the rank that exchanges most, by the mean
+    exchanged: tuple[int, float] | None = None  # who exchanges most in all-to-alls, and how many times the mean
     without_late: Replayed | None = None  # the steps if the late ranks were as their equals
 
     @property
@@ -92,7 +92,7 @@ def compare_ranks(job: JobProfile) -> Comparison:
         reason,
         collective_times(ranks, matches, waits) if matches.num else (),
         slow,
-        imbalance(ranks, matches),
+        most_exchanged(ranks, matches) if matches.num else None,
         _without_late(ranks, matches, times, lateness, reason),
     )
 
