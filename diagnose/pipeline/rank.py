@@ -236,12 +236,10 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
     copy: what it saves at most counts. Where workers pace the step, their wait takes what another cause leaves.
     """
     relief = replayed.relief_ns.get(finding.rule)
-    if alone and analyzers.META[finding.rule].cause == "collective":
+    if relief is None or (alone and analyzers.META[finding.rule].cause == "collective"):
         return None
-    if relief is not None and is_paced_by_workers(t, finding.rule):
+    if is_paced_by_workers(t, finding.rule):
         return 0.0
-    if relief is None:
-        return None
     changes = [p.saves_ns[1] for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
     return max([relief, *changes])
 
