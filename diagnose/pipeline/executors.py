@@ -8,7 +8,6 @@ only a rank that kills its process each time is given up and named.
 from __future__ import annotations
 
 import ctypes
-import os
 import resource
 import signal
 import threading
@@ -23,18 +22,13 @@ from multiprocessing.context import BaseContext
 from diagnose.pipeline.rank_results import Outcome, Work, attempt, describe
 from diagnose.trace_reader.inputs import RankFiles
 
-__all__ = ["Results", "num_cores", "on_executor", "on_processes"]
+__all__ = ["Results", "on_executor", "on_processes"]
 
 Results = Iterator[tuple[int, Outcome]]
 
 AHEAD = 2  # ranks for each worker that are handed out before it asks: none waits for this process
 MAX_DEATHS = 2  # of a process with nothing but one rank, from which on that rank is given up
 _PARENT_DEATH_SIGNAL = 1  # of prctl
-
-
-def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def on_executor(executor: Executor, num_workers: int, work: Work, ranks: Sequence[RankFiles]) -> Results:
