@@ -84,7 +84,7 @@ def cli() -> None:
     metavar="MB",
     help="Record at most MB megabytes of trace, before compression.  [default: 200]",
 )
-@option("--quick", group=RECORDING, is_flag=True, help="Record one short window of at most 6 seconds, without stacks.")
+@option("--quick", group=RECORDING, is_flag=True, help="Record one short window of at most 4 seconds, without stacks.")
 @option("--keep-going", group=RECORDING, is_flag=True, help="Let the script run to its end after the recording.")
 @option(
     "--capture",

@@ -159,7 +159,7 @@ def main() -> int:
         costs = compare(folder, options.rounds, options.work / "cache")
         print("\n".join(table(num, size, costs)), flush=True)
         faults += missed(num, costs)
-    print("\n" + ("Bars that are missed: " + "; ".join(faults) if faults else "All bars hold.") + "\n")
+    print("\n" + ("Bars that are missed: " + "; ".join(faults) if faults else "All bars hold."))
     return 1 if faults else 0
 
 
