@@ -226,12 +226,14 @@ def _clock_distance(one: list[tuple[int, _Part]], other: list[tuple[int, _Part]]
 def _gathered(ends: list[tuple[float, _Part]], offsets: dict[int, float], tolerance: float) -> Iterator[list[_Part]]:
     """Yield the parts of each collective from parts of one look, by their ends on a common clock."""
     open_: list[_Part] = []
+    ranks: set[int] = set()  # of ``open_``: a search in it would make this quadratic in the number of ranks
     last = -np.inf
     for end, part in ends:
-        if end - last > tolerance or any(p.rank == part.rank for p in open_):
+        if end - last > tolerance or part.rank in ranks:
             yield _at_once(open_, offsets)
-            open_ = []
+            open_, ranks = [], set()
         open_.append(part)
+        ranks.add(part.rank)
         last = end
     yield _at_once(open_, offsets)
 
