@@ -16,7 +16,7 @@ _LINES: dict[str, tuple[tuple[str, str], ...]] = {
         ("self.pool.shutdown(wait=True, cancel_futures=True)", "self.pool.shutdown(wait=False)"),
     ),
     "ordering/test_modules.py": (
-        ("        stream.wait_event(done)\n        for tensor in tensors(batch):", "        for tensor in tensors(batch):"),
+        ("        stream.wait_event(done)\n        for tensor in", "        for tensor in"),
         ("        for event in self.events:\n            event.synchronize()\n", ""),
         ("                tensor.record_stream(stream)\n\n\nclass _Pinned", "                pass\n\n\nclass _Pinned"),
     ),
@@ -25,7 +25,7 @@ _LINES: dict[str, tuple[tuple[str, str], ...]] = {
         ("return {name: found[name] for name in self.names}", "return found"),
     ),
     "test_shared_cache.py": (
-        ("if self._named.setdefault(prefix, function) != function:", "if self._named.setdefault(prefix, function) is None:"),
+        ("self._named.setdefault(prefix, function) != function:", "self._named.setdefault(prefix, function) is None:"),
         ("totals[\"held_bytes\"] + size > self.num_bytes", "totals[\"held_bytes\"] > self.num_bytes"),
         ("for _, size, path in sorted(files):", "for _, size, path in sorted(files, reverse=True):"),
     ),
@@ -56,7 +56,7 @@ _LINES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "test_saving.py": (
         ("whole.clone() if value.device.type == \"cpu\" else whole.cpu()", "whole.cpu()"),
-        ("        partial.replace(path)\n    except BaseException:", "        partial.rename(path.with_suffix(\".x\"))\n    except BaseException:"),
+        ("        partial.replace(path)\n    except BaseException:", "        pass\n    except BaseException:"),
     ),
     "test_batch_size.py": (
         ("middle = (fits + too_large) // 2 // multiple * multiple", "middle = (fits + too_large) // 2"),
@@ -84,7 +84,9 @@ _LINES: dict[str, tuple[tuple[str, str], ...]] = {
         ("number in range(first if epoch == self.epoch else 0, len(self))", "number in range(first, len(self))"),
         ("        left.nan_to_num_(0.0, 0.0, 0.0)\n", ""),
     ),
-    "ops/test_custom_op.py": (("dtypes: Sequence[torch.dtype] = FLOATING,", "dtypes: Sequence[torch.dtype] = (*FLOATING, torch.int64),"),),
+    "ops/test_custom_op.py": (
+        ("*, dtypes: Sequence[torch.dtype] = FLOATING,", "*, dtypes: Sequence[torch.dtype] = (torch.int64,),"),
+    ),
     "ops/test_rows.py": (
         ("rstd = 1.0 / tl.sqrt(square / width + EPS)", "rstd = 1.0 / tl.sqrt(square / BLOCK + EPS)"),
         ("    if GRAD_H:\n        dx +=", "    if not GRAD_H:\n        dx +="),
