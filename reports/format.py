@@ -10,7 +10,19 @@ from diagnose.model.forecast import Waterfall
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import middle
 
-__all__ = ["MAX_LOSSES", "duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "size", "summed"]
+__all__ = [
+    "MAX_LOSSES",
+    "duration",
+    "path_tail",
+    "percent",
+    "place",
+    "plural",
+    "ranks",
+    "recording_cost",
+    "saving",
+    "size",
+    "summed",
+]
 
 MAX_LOSSES = 100  # of each side of a trial, in the JSON and in the charts
 MIN_SAVING_SHARE = 0.01  # of the step: less on its own is no gain worth a line
@@ -40,6 +52,16 @@ def place(where: Where, limit: int = 40) -> str:
     if where.op:
         parts.append(middle(where.op, limit))
     return " · ".join(parts)
+
+
+def recording_cost(overhead: float | None, removed: float) -> str:
+    """Return by how much recorded steps were longer, and what of it is left in the times; "" where it is not known."""
+    if overhead is None:
+        return ""
+    if removed > 0:
+        left = f"all but {percent(overhead)} taken out" if overhead > 0 else "taken out"
+        return f"{percent(removed + max(overhead, 0.0))} longer while recorded, {left}"
+    return f"{percent(overhead)} longer while recorded" if overhead > 0 else "no longer while recorded"
 
 
 def saving(prescription: Prescription, step_ns: float = 0.0, waterfall: Waterfall | None = None) -> str:
