@@ -21,16 +21,21 @@ NOTHING = "No prescription of this diagnosis can be applied from outside, so not
 
 
 def proven(
-    runs: Runs, diagnosis: Diagnosis, asked: Sequence[str], budget_s: float, say: Callable[[str], None]
+    runs: Runs,
+    diagnosis: Diagnosis,
+    asked: Sequence[str],
+    budget_s: float,
+    say: Callable[[str], None],
+    recorded_s: float = 0.0,
 ) -> ProveResult:
-    """Run what was asked for, or what the diagnosis prescribes.
+    """Run what was asked for, or what the diagnosis prescribes; its recording took ``recorded_s``, where it was timed.
 
     Raises:
         CaptureError: what is unchanged could not be measured.
     """
     chosen = candidates(diagnosis, asked, edits=runs.edits)
     known = diagnosis.source.unprofiled_step_ns
-    return prove(runs, chosen, budget_s, say, known) if chosen else ProveResult(notes=[NOTHING])
+    return prove(runs, chosen, budget_s, say, known, recorded_s) if chosen else ProveResult(notes=[NOTHING])
 
 
 def starts_own_ranks(diagnosis: Diagnosis, launcher: Sequence[str]) -> bool:

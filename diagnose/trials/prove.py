@@ -41,6 +41,10 @@ NUM_SLOW_STEPS = 6
 MAX_BLOCKS = 3  # of runs with a change, where the first ones are inconclusive
 BASELINE_SHARE = 1 / 3  # of the budget that unchanged runs may take
 NO_NOISE = "There was time for one unchanged run only, so nothing is certain; give --budget more."
+RECORDED = (
+    "There was no time for an unchanged run, so a change is set against the steps that the recording timed without a "
+    "profiler; give --budget more."
+)
 NOTHING_TRIED = "The budget ended before any change could be tried; give --budget more."
 CUT_OFF = "The budget ended while it ran; give --budget more."
 SEEN_ONCE = "It was measured once only, for want of time; give --budget more to see it again."
@@ -79,6 +83,7 @@ def prove(
     budget_s: float,
     say: Callable[[str], None],
     known_step_ns: Sequence[float] = (),
+    recorded_s: float = 0.0,
 ) -> ProveResult:
     """Measure every candidate that the budget has room for, then the certain gains together and each left out.
 
@@ -87,17 +92,18 @@ def prove(
     budget at most while a change waits for its trial: those before have to do then. What was faster or slower is run
     once more in the same way, and is so only if it is again. What is inconclusive since runs were uneven is run again,
     the least certain first, while the budget lasts. ``known_step_ns`` are steps that a recording timed without a
-    profiler; without them one more unchanged run shows how long steps take.
+    profiler; without them one more unchanged run shows how long steps take. Where that recording took ``recorded_s``
+    and there is no time for two runs as long, its steps stand in for an unchanged run, so that a change is tried at all.
 
     Raises:
         CaptureError: what is unchanged could not be measured.
     """
-    return _Proving(runs, budget_s, say).go(chosen, known_step_ns)
+    return _Proving(runs, budget_s, say, recorded_s).go(chosen, known_step_ns)
 
 
 class _Proving:
-    def __init__(self, runs: Runs, budget_s: float, say: Callable[[str], None]) -> None:
-        self._runs, self._say = runs, say
+    def __init__(self, runs: Runs, budget_s: float, say: Callable[[str], None], recorded_s: float) -> None:
+        self._runs, self._say, self._recorded_s = runs, say, recorded_s
         self._began, self._budget_s = time.monotonic(), budget_s
         self._result = ProveResult()
         self._baselines: list[TrialResult] = []
@@ -119,8 +125,12 @@ class _Proving:
     def _go(self, chosen: Sequence[Candidate], known_step_ns: Sequence[float]) -> None:
         self._waiting = sum(not candidate.refusal for candidate in chosen)
         if self._waiting:
-            self._size_runs(known_step_ns if len(known_step_ns) >= MIN_KNOWN_STEPS else self._first_steps())
-            self._first_baselines()
+            is_known = len(known_step_ns) >= MIN_KNOWN_STEPS
+            self._size_runs(known_step_ns if is_known else self._first_steps())
+            if is_known and self._budget_s < 2 * self._recorded_s:
+                self._take_recorded(known_step_ns)
+            else:
+                self._first_baselines()
         left_out = []
         for i, candidate in enumerate(chosen):
             if not candidate.refusal and not self._has_time_for(2 if self._num_tried else 1):
@@ -158,6 +168,12 @@ class _Proving:
         timed = min(max(ceil(TIMED_S * 1e9 / mean_ns), least), MAX_TIMED_STEPS) // period * period
         self._runs.timed = NUM_SLOW_STEPS if is_slow else timed
         self._runs.warm_up = NUM_SLOW_STEPS if is_slow else max(MIN_WARM_UP_STEPS, ceil(timed / WARM_UP_SHARE))
+
+    def _take_recorded(self, step_ns: Sequence[float]) -> None:
+        """Take the steps of the recording for an unchanged run, since there is no time for one beside a change."""
+        self._baselines.append(TrialResult((), tuple(step_ns), wall_s=self._recorded_s))
+        self._longest_s = min(self._recorded_s, self._budget_s)
+        self._result.notes.append(RECORDED)
 
     def _first_baselines(self) -> None:
         self._baseline()
