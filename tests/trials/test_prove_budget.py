@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.prove import prove
+from diagnose.trials.prove import Recorded, prove
 from diagnose.trials.spec import TrialResult
 
 
@@ -36,7 +36,7 @@ def clock(monkeypatch):
 
 def run(script, budget_s, *names, recorded_s=0.0):
     chosen = [Candidate(name, name.title(), 0.5) for name in names]
-    return prove(script, chosen, budget_s, lambda _text: None, [10e6] * 20, recorded_s)
+    return prove(script, chosen, budget_s, lambda _text: None, Recorded([10e6] * 20, recorded_s))
 
 
 def test_unchanged_runs_take_a_third_of_the_budget_while_changes_wait():
