@@ -95,8 +95,8 @@ def prove(
     budget at most while a change waits for its trial: those before have to do then. What was faster or slower is run
     once more in the same way, and is so only if it is again. What is inconclusive since runs were uneven is run again,
     the least certain first, while the budget lasts. ``recorded`` has the steps that a recording timed without a
-    profiler; without them one more unchanged run shows how long steps take. Where there is no time for two runs as
-    long as that recording, they stand in for an unchanged run, so that a change is tried at all.
+    profiler; without them one more unchanged run shows how long steps take. Where there is less time than
+    that recording took, about two runs, they stand in for an unchanged run, so that a change is tried at all.
 
     Raises:
         CaptureError: what is unchanged could not be measured.
@@ -131,7 +131,7 @@ class _Proving:
             step_ns, took_s = self._recorded
             is_known = len(step_ns) >= MIN_KNOWN_STEPS
             self._size_runs(step_ns if is_known else self._first_steps())
-            if is_known and self._budget_s < 2 * took_s:
+            if is_known and self._budget_s < took_s:
                 self._take_recorded()
             else:
                 self._first_baselines()
@@ -176,7 +176,7 @@ class _Proving:
     def _take_recorded(self) -> None:
         """Take the steps of the recording for an unchanged run, since there is no time for one beside a change."""
         self._baselines.append(TrialResult((), tuple(self._recorded.step_ns)))
-        self._longest_s = min(self._recorded.took_s, self._budget_s)
+        self._longest_s = self._budget_s / 2  # as long as a run may be, for the first change to be tried
         self._result.notes.append(RECORDED)
 
     def _first_baselines(self) -> None:
