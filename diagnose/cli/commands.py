@@ -112,8 +112,7 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     examples=[
         "diagnose analyze trace.json.gz",
         "diagnose analyze capture/ --html report.html",
-        "diagnose analyze rank0.json.gz rank1.json.gz --json",
-        "diagnose analyze s3://bucket/run/ --cluster tcp://scheduler:8786 --keep job.parquet",
+        "diagnose analyze s3://bucket/run/ --cluster tcp://host:8786",
     ],
 )
 @worker_options
@@ -135,7 +134,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, t
 @cli.command(
     short_help="Write summaries of ranks, for job arrays.",
     examples=[
-        "diagnose summarize s3://bucket/run/rank$SLURM_ARRAY_TASK_ID.json.gz -o sums/$SLURM_ARRAY_TASK_ID.ranks",
+        "diagnose summarize run/rank$I.json.gz -o sums/$I.ranks",
         "diagnose summarize capture/ -o job.parquet",
     ],
 )
@@ -156,7 +155,7 @@ def summarize(paths: tuple[str, ...], **asked: Any) -> None:  # what click read,
 
 @cli.command(
     short_help="Merge summaries of ranks and diagnose the job.",
-    examples=["diagnose reduce sums/ --html report.html", "diagnose reduce 'sums/*.ranks' --keep job.parquet --json"],
+    examples=["diagnose reduce sums/ --html report.html", "diagnose reduce sums/ --keep job.parquet"],
 )
 @worker_options
 @keep_option

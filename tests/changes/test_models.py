@@ -276,7 +276,9 @@ def test_products_of_fused_attention_move_no_scores(recording):
     # The scale reads and writes the scores in 40 us; a product of 50 does one of the two, in 20. At most these go too.
     r = recording(devices=[A100])
     r.step(1, 0, 10)
-    for i, (op, begin, end) in enumerate([("bmm", 10, 60), ("div", 60, 100), ("_softmax", 100, 150), ("bmm", 150, 200)]):
+    for i, (op, begin, end) in enumerate(
+        [("bmm", 10, 60), ("div", 60, 100), ("_softmax", 100, 150), ("bmm", 150, 200)]
+    ):
         r.op(f"aten::{op}", i, i + 0.9)
         r.kernel(f"kernel_{op}", begin, end, launched=(i + 0.2, i + 0.5))
     t = r.tables()
