@@ -40,6 +40,7 @@ class Answer(NamedTuple):
     prescriptions: Sequence[Prescription] = ()
     is_incomplete: bool = False  # the recording: what a step without a cause takes is not stated
     is_withheld: bool = False  # the verdict: what the device did is not in the file
+    is_part: bool = False  # no step was recorded as a whole: the one that is analysed is what was recorded of it
 
 
 def headline(answer: Answer, largest: Finding | None) -> str:
@@ -92,15 +93,23 @@ def _share(answer: Answer, finding: Finding, rank: str) -> float:
     return finding.share_of(answer.step_ns)
 
 
+def _per_step(answer: Answer) -> str:
+    return f"{duration(answer.step_ns)} {'within one step' if answer.is_part else 'per step'}"
+
+
+def _each_step(answer: Answer) -> str:
+    return _per_step(answer) if answer.is_part else f"each {duration(answer.step_ns)} step"
+
+
 def _state(answer: Answer) -> str:
-    queue, step = answer.queue, f"{duration(answer.step_ns)} step"
+    queue, each = answer.queue, _each_step(answer)
     if answer.is_withheld:
-        return f"Incomplete recording: {duration(answer.step_ns)} per step"
+        return f"Incomplete recording: {_per_step(answer)}"
     if queue is None:
-        return f"CPU-only recording: {duration(answer.step_ns)} per step"
-    idle = f"The GPU is idle {percent(queue.idle_share)} of each {step}"
+        return f"CPU-only recording: {_per_step(answer)}"
+    idle = f"The GPU is idle {percent(queue.idle_share)} of {each}"
     if answer.verdict == "kernel-bound":
-        return f"The GPU is busy {percent(queue.busy_share)} of each {step}"
+        return f"The GPU is busy {percent(queue.busy_share)} of {each}"
     if answer.verdict == "cpu-bound":
         return f"{idle} because the host does not keep its queue filled"
     if is_shallow(queue) or queue.busy_depth_p50 is None:
@@ -111,15 +120,15 @@ def _state(answer: Answer) -> str:
 def _queue_line(answer: Answer) -> str:
     queue = answer.queue
     if answer.is_withheld:
-        return f"Incomplete recording: {duration(answer.step_ns)} per step; what the device did is not known"
+        return f"Incomplete recording: {_per_step(answer)}; what the device did is not known"
     if queue is None:
-        return f"CPU-only recording: {duration(answer.step_ns)} per step"
+        return f"CPU-only recording: {_per_step(answer)}"
     use = f"busy {percent(queue.busy_share)}"
     if answer.verdict != "kernel-bound":
         use = f"idle {percent(queue.idle_share)}"
     depth = queue.busy_depth_p50
     deep = "depth unknown" if depth is None else f"{depth:,.0f} deep while it works"
-    return f"GPU {use} of each {duration(answer.step_ns)} step; queue {deep}, empty {percent(queue.empty_share)}"
+    return f"GPU {use} of {_each_step(answer)}; queue {deep}, empty {percent(queue.empty_share)}"
 
 
 def _rank(answer: Answer, largest: Finding) -> str:

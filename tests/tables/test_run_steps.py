@@ -130,3 +130,8 @@ def test_noise_is_no_variation(ran):
 def test_a_few_long_steps_show_their_phases(ran):
     shares = phase_shares(ran([10_000.0] * 5, rollout=[6_000.0] * 5, backwards=[1] * 5).tables().capture)
     assert shares == {"rollout": pytest.approx(0.6), "training": pytest.approx(0.4)}
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_of_one_step_has_no_long_ones(ran):
+    assert stalls(ran([4_000.0]).tables()) == ()
