@@ -40,7 +40,7 @@ class Answer(NamedTuple):
     prescriptions: Sequence[Prescription] = ()
     is_incomplete: bool = False  # the recording: what a step without a cause takes is not stated
     is_withheld: bool = False  # the verdict: what the device did is not in the file
-    is_part: bool = False  # no step was recorded as a whole: the one that is analysed is what was recorded of it
+    has_steps: bool = True  # found in the file; else the whole recording stands for one
 
 
 def headline(answer: Answer, largest: Finding | None) -> str:
@@ -93,23 +93,15 @@ def _share(answer: Answer, finding: Finding, rank: str) -> float:
     return finding.share_of(answer.step_ns)
 
 
-def _per_step(answer: Answer) -> str:
-    return f"{duration(answer.step_ns)} {'within one step' if answer.is_part else 'per step'}"
-
-
-def _each_step(answer: Answer) -> str:
-    return _per_step(answer) if answer.is_part else f"each {duration(answer.step_ns)} step"
-
-
 def _state(answer: Answer) -> str:
-    queue, each = answer.queue, _each_step(answer)
+    queue, whole = answer.queue, _whole(answer)
     if answer.is_withheld:
-        return f"Incomplete recording: {_per_step(answer)}"
+        return f"Incomplete recording: {_length(answer)}"
     if queue is None:
-        return f"CPU-only recording: {_per_step(answer)}"
-    idle = f"The GPU is idle {percent(queue.idle_share)} of {each}"
+        return f"CPU-only recording: {_length(answer)}"
+    idle = f"The GPU is idle {percent(queue.idle_share)} of {whole}"
     if answer.verdict == "kernel-bound":
-        return f"The GPU is busy {percent(queue.busy_share)} of {each}"
+        return f"The GPU is busy {percent(queue.busy_share)} of {whole}"
     if answer.verdict == "cpu-bound":
         return f"{idle} because the host does not keep its queue filled"
     if is_shallow(queue) or queue.busy_depth_p50 is None:
@@ -117,18 +109,27 @@ def _state(answer: Answer) -> str:
     return f"{idle}, in gaps of a queue otherwise {queue.busy_depth_p50:,.0f} launches deep"
 
 
+def _length(answer: Answer) -> str:
+    return f"{duration(answer.step_ns)} {'per step' if answer.has_steps else 'in all'}"
+
+
+def _whole(answer: Answer) -> str:
+    """Return what the shares are of."""
+    return f"each {duration(answer.step_ns)} step" if answer.has_steps else f"the {duration(answer.step_ns)} recording"
+
+
 def _queue_line(answer: Answer) -> str:
     queue = answer.queue
     if answer.is_withheld:
-        return f"Incomplete recording: {_per_step(answer)}; what the device did is not known"
+        return f"Incomplete recording: {_length(answer)}; what the device did is not known"
     if queue is None:
-        return f"CPU-only recording: {_per_step(answer)}"
+        return f"CPU-only recording: {_length(answer)}"
     use = f"busy {percent(queue.busy_share)}"
     if answer.verdict != "kernel-bound":
         use = f"idle {percent(queue.idle_share)}"
     depth = queue.busy_depth_p50
     deep = "depth unknown" if depth is None else f"{depth:,.0f} deep while it works"
-    return f"GPU {use} of {_each_step(answer)}; queue {deep}, empty {percent(queue.empty_share)}"
+    return f"GPU {use} of {_whole(answer)}; queue {deep}, empty {percent(queue.empty_share)}"
 
 
 def _rank(answer: Answer, largest: Finding) -> str:

@@ -35,7 +35,7 @@ from diagnose.pipeline.overhead import (
 from diagnose.pipeline.prescriptions import prescriptions_of, worth_showing
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
-from diagnose.pipeline.trust import is_incomplete, is_part, is_scanty, missing_records, trust_notes
+from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
 from diagnose.pipeline.verdict import dominant, verdict
 from diagnose.ranks.measure import profile_of
 from diagnose.ranks.profile import RankProfile
@@ -170,7 +170,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
             prescriptions, steps_after = without_savings(prescriptions), None
     partition = t.partition if queue else None
     told = Answer(answer, queue, step_ns, partition, idle, found, prescriptions)
-    told = told._replace(is_incomplete=again, is_withheld=withheld, is_part=is_part(t))
+    told = told._replace(is_incomplete=again, is_withheld=withheld, has_steps=t.steps.marked)
 
     missing = missing_records(t)
 

@@ -15,7 +15,7 @@ from diagnose.tables.lost import MIN_LOST_SHARE, graphs_left_no_task, launches_w
 from diagnose.tables.names import rows_of
 from diagnose.tables.roofline import gpu_spec
 
-__all__ = ["is_incomplete", "is_part", "is_scanty", "missing_records", "trust_notes"]
+__all__ = ["is_incomplete", "is_scanty", "missing_records", "trust_notes"]
 
 MIN_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
@@ -27,12 +27,6 @@ EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a m
 def is_scanty(t: Tables) -> bool:
     """Return whether the recording holds too little device work for any claim of its own."""
     return t.device_id >= 0 and len(t.tasks.start) < MIN_TASKS
-
-
-def is_part(t: Tables) -> bool:
-    """Return whether no step was recorded as a whole: what is analysed is a part of one."""
-    info = t.capture.info
-    return info is not None and bool(info.light_file) and not info.light_ms
 
 
 def is_incomplete(t: Tables) -> bool:

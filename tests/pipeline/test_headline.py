@@ -39,16 +39,12 @@ def test_the_headline_is_one_sentence(found, idle, start, largest):
 @pytest.mark.parametrize(
     ("idle", "start", "first"),
     [
-        (None, "CPU-only recording: 1.00 ms within one step;", "CPU-only recording: 1.00 ms within one step"),
-        (
-            0.4,
-            "The GPU is idle 40.0 % of 1.00 ms within one step, in",
-            "GPU idle 40.0 % of 1.00 ms within one step; queue",
-        ),
+        (None, "CPU-only recording: 1.00 ms in all;", "CPU-only recording: 1.00 ms in all"),
+        (0.4, "The GPU is idle 40.0 % of the 1.00 ms recording, in", "GPU idle 40.0 % of the 1.00 ms recording; queue"),
     ],
 )
 def test_a_part_of_a_step_is_not_its_length(idle, start, first):
-    told = answer(idle=idle, is_part=True)
+    told = answer(idle=idle, has_steps=False)
     assert headline(told, SYNC).startswith(start)
     assert summary(told, SYNC)[0].startswith(first)
 
