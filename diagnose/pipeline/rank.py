@@ -171,18 +171,8 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         if again:
             prescriptions, steps_after = without_savings(prescriptions), None
     partition = t.partition if queue else None
-    told = Answer(
-        answer,
-        queue,
-        step_ns,
-        partition,
-        idle,
-        found,
-        prescriptions,
-        is_incomplete=again,
-        is_withheld=withheld,
-        has_steps=t.steps.marked,
-    )
+    told = Answer(answer, queue, step_ns, partition, idle, found, prescriptions)
+    told = told._replace(is_incomplete=again, is_withheld=withheld, has_steps=t.steps.marked)
 
     missing = missing_records(t)
 
