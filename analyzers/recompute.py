@@ -2,8 +2,8 @@
 
 What it looks for
     Operators of a forward (`linear`, convolutions, embeddings, norms, attention, activations) that run inside the
-    backward of autograd, and the kernels launched there up to the last of them: at least 5 % of the busy time, or of the
-    step with the host's time for them.
+    backward of autograd, and the kernels launched there up to the last of them: at least 5 % of the busy time, or of
+    the step with the host's time for them.
 
 Why it costs
     It is the price of the memory that checkpointing spares. Where the memory is there, the second forward buys nothing.
