@@ -255,7 +255,8 @@ def _waste_scores(truth: Truth, claims: tuple[Claim, ...], dialect: Dialect) -> 
         largest = max(kinds, key=truth.saving)
         claim = _claim_about(largest, claims, dialect)
         if claim is not None:
-            saving = truth.silence(frozenset(kinds))
+            together = (truth.silence(frozenset(kinds)), truth.silence(frozenset(kinds), environment=1.0))
+            saving = min(together, key=lambda share: abs(share - claim.middle))
             found.append(WasteScore(largest, saving, claim.middle, claim.least, claim.most))
     return found
 

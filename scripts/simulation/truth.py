@@ -139,9 +139,9 @@ class Truth:
         kinds = frozenset({"pageable-copy"})
         return 1 - self.situation.step_of(self.situation.program(kinds, copy_ahead=True)) / self.step_ns
 
-    def silence(self, kinds: frozenset[str]) -> float:
-        """Return what all of the host's code between operators takes together: these wastes, and environments."""
-        return 1 - self.situation.step_ns(kinds, Levers(host={"environment": 0.0})) / self.step_ns
+    def silence(self, kinds: frozenset[str], *, environment: float = 0.0) -> float:
+        """Return what the host's code between operators takes together: these wastes, and of environments the rest."""
+        return 1 - self.situation.step_ns(kinds, Levers(host={"environment": environment})) / self.step_ns
 
     @cached_property
     def _bounds(self) -> dict[str, float]:
