@@ -10,7 +10,19 @@ from diagnose.model.forecast import Waterfall
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import middle
 
-__all__ = ["MAX_LOSSES", "duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "size", "summed"]
+__all__ = [
+    "MAX_LOSSES",
+    "duration",
+    "path_tail",
+    "percent",
+    "place",
+    "plural",
+    "ranks",
+    "recording_cost",
+    "saving",
+    "size",
+    "summed",
+]
 
 MAX_LOSSES = 100  # of each side of a trial, in the JSON and in the charts
 MIN_SAVING_SHARE = 0.01  # of the step: less on its own is no gain worth a line
@@ -42,12 +54,25 @@ def place(where: Where, limit: int = 40) -> str:
     return " · ".join(parts)
 
 
+def recording_cost(overhead: float | None, removed: float) -> str:
+    """Return by how much recorded steps were longer, and what of it is left in the times; "" where it is not known."""
+    if overhead is None:
+        return ""
+    if removed > 0:
+        left = f"all but {percent(overhead)} taken out" if overhead > 0 else "taken out"
+        return f"{percent(removed + max(overhead, 0.0))} longer while recorded, {left}"
+    return f"{percent(overhead)} longer while recorded" if overhead > 0 else "no longer while recorded"
+
+
 def saving(prescription: Prescription, step_ns: float = 0.0, waterfall: Waterfall | None = None) -> str:
     """Return "saves 1.20 to 3.40 ms a step", or "" where the prescription claims none.
 
     What saves less than 1 % of the step on its own is shown with what it saves behind the changes before it.
     """
     least, most = prescription.saves_ns
+    whole = prescription.mean_step_ns
+    if whole is not None and most > 0:
+        return f"saves {_range(least, most)} of the run's mean step of {duration(whole)}"
     small = math.isfinite(step_ns) and most < MIN_SAVING_SHARE * step_ns
     if prescription.basis == "replay" and (most < MIN_SAVING_NS or small):
         behind = _behind(prescription.id, waterfall)
@@ -55,10 +80,14 @@ def saving(prescription: Prescription, step_ns: float = 0.0, waterfall: Waterfal
         return f"no gain on its own: other work is the bottleneck{after}"
     if not math.isfinite(most) or most <= 0 or small:
         return ""
+    return f"saves {_range(least, most)} a step"
+
+
+def _range(least: float, most: float) -> str:
     if not math.isfinite(least) or least <= 0:
-        return f"saves up to {duration(most)} a step"
+        return f"up to {duration(most)}"
     low, high = duration(least), duration(most)
-    return f"saves {high} a step" if low == high else f"saves {low} to {high} a step"
+    return high if low == high else f"{low} to {high}"
 
 
 def _behind(change: str, waterfall: Waterfall | None) -> float:

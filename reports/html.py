@@ -81,6 +81,7 @@ def _environment(legends: Mapping[str, Legend]) -> Environment:
         "place": words.place,
         "plural": words.plural,
         "ranks": words.ranks,
+        "recording_cost": lambda d: words.recording_cost(d.profiler_overhead, d.recording_removed),
         "saving": lambda fix, d: words.saving(fix, d.step_ns, d.waterfall),
         "calls": calls,
         "shorten": lambda name: shorten(clean(name)),

@@ -23,6 +23,7 @@ from diagnose.model.rules import Legend
 if TYPE_CHECKING:
     from diagnose.model.charts import KernelTime, Memory, Picture, Roofline
     from diagnose.model.forecast import CriticalPath, Waterfall
+    from diagnose.model.job import Job
 
 __all__ = [
     "Confidence",
@@ -102,6 +103,7 @@ class Prescription:
     arguments: Facts = field(default_factory=dict)  # what `diagnose prove` applies it with, such as {"workers": 4}
     edits: tuple[Where, ...] = ()  # the lines of the script to edit, where the capture holds them
     diff: str = ""  # the edit as a unified diff of the script, as git applies it
+    mean_step_ns: float | None = None  # of the whole run, where saves_ns is a part of that and not of the recorded step
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ class Source:
     torch: str = ""
     devices: tuple[str, ...] = ()
     world_size: int = 1
-    found_steps_by: str = ""  # profiler marks, optimizer, dataloader, forward, marker, none
+    found_steps_by: str = ""  # profiler marks, optimizer, dataloader, annotation, forward, marker, none
     unprofiled_step_ns: tuple[int, ...] = ()
     settled_after: int | None = None  # steps until step times were steady
     samples: Mapping[str, object] = field(default_factory=dict)  # NVML medians and the like
@@ -228,6 +230,7 @@ class Diagnosis:
     trust: tuple[Note, ...]
     source: Source
     ranks: tuple[RankSummary, ...] = ()
+    job: Job | None = None  # how the ranks compare; None where there is one
     trials: tuple[Trial, ...] = ()
     operators: tuple[HostOperator, ...] = ()
     picture: Picture | None = None
@@ -235,7 +238,8 @@ class Diagnosis:
     phases: Mapping[str, float] = field(default_factory=dict)  # share of the run's time in each, largest first
     watched_steps: int = 0  # of the run, recorded or not; 0 where only the recorded ones are known
     host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
-    profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1
+    profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1: what is left in all times
+    recording_removed: float = 0.0  # what it added to the step besides, and was taken out of all times
     recording_ns: float = 0.0  # of step_ns: what recording its events cost, as far as that is known
     critical_path: CriticalPath | None = None  # None where nothing was replayed
     waterfall: Waterfall | None = None

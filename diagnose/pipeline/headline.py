@@ -40,6 +40,7 @@ class Answer(NamedTuple):
     prescriptions: Sequence[Prescription] = ()
     is_incomplete: bool = False  # the recording: what a step without a cause takes is not stated
     is_withheld: bool = False  # the verdict: what the device did is not in the file
+    has_steps: bool = True  # found in the file; else the whole recording stands for one
 
 
 def headline(answer: Answer, largest: Finding | None) -> str:
@@ -93,19 +94,24 @@ def _share(answer: Answer, finding: Finding, rank: str) -> float:
 
 
 def _state(answer: Answer) -> str:
-    queue, step = answer.queue, f"{duration(answer.step_ns)} step"
+    queue, whole = answer.queue, _whole(answer)
     if answer.is_withheld:
         return f"Incomplete recording: {duration(answer.step_ns)} per step"
     if queue is None:
         return f"CPU-only recording: {duration(answer.step_ns)} per step"
-    idle = f"The GPU is idle {percent(queue.idle_share)} of each {step}"
+    idle = f"The GPU is idle {percent(queue.idle_share)} of {whole}"
     if answer.verdict == "kernel-bound":
-        return f"The GPU is busy {percent(queue.busy_share)} of each {step}"
+        return f"The GPU is busy {percent(queue.busy_share)} of {whole}"
     if answer.verdict == "cpu-bound":
         return f"{idle} because the host does not keep its queue filled"
     if is_shallow(queue) or queue.busy_depth_p50 is None:
         return idle
     return f"{idle}, in gaps of a queue otherwise {queue.busy_depth_p50:,.0f} launches deep"
+
+
+def _whole(answer: Answer) -> str:
+    """Return what the shares are of."""
+    return f"each {duration(answer.step_ns)} step" if answer.has_steps else f"the {duration(answer.step_ns)} recording"
 
 
 def _queue_line(answer: Answer) -> str:
@@ -119,7 +125,7 @@ def _queue_line(answer: Answer) -> str:
         use = f"idle {percent(queue.idle_share)}"
     depth = queue.busy_depth_p50
     deep = "depth unknown" if depth is None else f"{depth:,.0f} deep while it works"
-    return f"GPU {use} of each {duration(answer.step_ns)} step; queue {deep}, empty {percent(queue.empty_share)}"
+    return f"GPU {use} of {_whole(answer)}; queue {deep}, empty {percent(queue.empty_share)}"
 
 
 def _rank(answer: Answer, largest: Finding) -> str:
@@ -176,22 +182,27 @@ def _avoidable(answer: Answer, largest: Finding) -> str:
 
 def _known_change(answer: Answer, largest: Finding) -> str:
     """Return whether one of the changes helps."""
-    saved = [p.saves_ns[1] for p in answer.prescriptions if p.rule == largest.rule and p.predicted_step_ns is not None]
+    saved = [p.saves_ns[1] for p in answer.prescriptions if p.rule == largest.rule and _predicts(p)]
     if not saved:
         return "no change is known"
     is_worth_it = max(saved) >= THRESHOLDS.naming_share * answer.step_ns
     return "avoidable" if is_worth_it else "no change helps on its own"
 
 
+def _predicts(prescription: Prescription) -> bool:
+    return prescription.predicted_step_ns is not None or prescription.mean_step_ns is not None
+
+
 def _gain(answer: Answer, first: Prescription) -> str:
     """Return what the first change saves, "" where nothing is predicted."""
     least, most = first.saves_ns
-    if first.predicted_step_ns is None or most < THRESHOLDS.naming_share * answer.step_ns:
+    if not _predicts(first) or most < THRESHOLDS.naming_share * answer.step_ns:
         return ""
     if least < THRESHOLDS.naming_share * answer.step_ns:
         return f" (saves up to {duration(most)})"
     low, high = duration(least), duration(most)
-    return f" (saves {high})" if low == high else f" (saves {low} to {high})"
+    whole = f" of the run's mean step of {duration(first.mean_step_ns)}" if first.mean_step_ns is not None else ""
+    return f" (saves {high}{whole})" if low == high else f" (saves {low} to {high}{whole})"
 
 
 def _place(places: Sequence[Where]) -> str:

@@ -1,0 +1,179 @@
+"""Who is late: a rank whose own time, up to the end of a step's last collective, exceeds that of its equals.
+
+From the end of one step's last collective to the end of the next one's takes all ranks equally long. What of it a rank
+does not spend in collectives is its own time; a rank with more of it than its equals makes the others wait for as long.
+No common clock is needed, nor does it matter through which groups the waiting was handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.model.arrays import Floats
+from diagnose.ranks.matching import Matches
+from diagnose.ranks.profile import RankProfile
+from diagnose.ranks.waits import Times, Waits, median_of_others, roles_of
+
+__all__ = ["ALSO_LATE", "Lateness", "lateness_of"]
+
+MIN_SHARE = 0.01  # of the step, by which a rank is late; ranks of one job differ by some tenths of a per cent
+MIN_SHARE_OF_ONE_STEP = 0.05  # where one step was recorded: nothing shows what a rank's own times vary by
+MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
+MIN_SIGMAS_OF_FEW = 3.0  # of the spread of two other ranks, which is a poor measure of it
+MIN_BLAME_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
+MIN_STEPS_SHARE = 0.7  # of the steps in which the rank has to be late by half of what it is late by usually
+MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
+MIN_GIVEN_SHARE = 0.5  # of the members of the groups: who of the others is late, a few of them cannot show
+ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
+MAX_LATE_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
+MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less nothing is said of ranks that take turns
+MIN_BEGIN_SHARE = 0.25  # of all waiting, in the first collective of the window, for a late begin to be named
+SPREAD = 1.4826  # median distance to standard deviation
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Who comes late, by how much; ranks are indices in the list of ranks."""
+
+    excess: Floats  # [rank, step]: own time less the median of the others of its role, ns; NaN: not known
+    late: tuple[int, ...] = ()  # the latest first; () where none is late in most steps
+    late_ns: float = 0.0  # by which the latest is late in a step
+    saved_ns: float = 0.0  # what a step is shorter if they come when the next latest does
+    begins_late: int | None = None  # the rank for whose late begin the others wait in the first collective
+    begins_late_ns: float = 0.0
+    in_turns: bool = False  # waiting is there, for one rank in this step and for another one in the next
+    taking_turns: tuple[int, ...] = ()  # who, the most often late first
+    sigmas: float = 0.0
+
+
+def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matches: Matches) -> Lateness:
+    """Return who is late: the same rank in most steps, by more than ranks and steps differ anyway."""
+    roles = roles_of(ranks)
+    excess = _excess(times.own, roles)
+    step_ns = float(np.median([p.step_ns for p in ranks]))
+    nobody = Lateness(excess)
+    if not matches.num or not _enough_given(ranks, matches):
+        return nobody
+    begins_late, begins_ns = _begins_late(times, waits, step_ns)
+    usual = _median_steps(excess)
+    order = [i for i in np.argsort(-np.nan_to_num(usual, nan=-np.inf)).tolist() if not np.isnan(usual[i])]
+    found = Lateness(excess, begins_late=begins_late, begins_late_ns=begins_ns)
+    if not order:
+        return found
+    worst = order[0]
+    late = [i for i in order if usual[i] >= ALSO_LATE * usual[worst]]
+    equals = [i for i in order if roles[i] == roles[worst] and i not in late]
+    sigmas = _sigmas(excess[worst], _median_steps(times.own[equals]))
+    waited = _others_wait(waits, times, late)
+    saved = min(_saved(times.own, late, equals), waited)
+    least_ns = (MIN_SHARE if len(times.steps) > 1 else MIN_SHARE_OF_ONE_STEP) * step_ns
+    is_late = (
+        usual[worst] >= least_ns
+        and sigmas >= MIN_SIGMAS
+        and len(late) <= max(1, MAX_LATE_SHARE * len(ranks))
+        and _in_most_steps(excess[worst], usual[worst])
+        and waited >= MIN_WAITED_SHARE * usual[worst]
+    )
+    if is_late:
+        return Lateness(excess, tuple(late), float(usual[worst]), saved, begins_late, begins_ns, sigmas=float(sigmas))
+    turns = _taking_turns(waits)
+    mean_ns = float(waits.blame.sum()) / max(len(ranks) * len(times.steps), 1)
+    return Lateness(
+        excess,
+        begins_late=begins_late,
+        begins_late_ns=begins_ns,
+        in_turns=len(turns) > 1 and mean_ns >= MIN_TURNS_SHARE * step_ns,
+        taking_turns=turns,
+        saved_ns=mean_ns,
+    )
+
+
+def _excess(own: Floats, roles: Sequence[int]) -> Floats:
+    excess = np.full(own.shape, np.nan)
+    for role in set(roles):
+        mine = np.flatnonzero(np.array(roles) == role)
+        excess[mine] = own[mine] - median_of_others(own[mine])
+    return excess
+
+
+def _enough_given(ranks: Sequence[RankProfile], matches: Matches) -> bool:
+    """Return whether most members of the groups are among the given ranks, so that the last one can be."""
+    given = {p.rank for p in ranks}
+    sizes = [(len(given & set(g.members)), max(g.size, len(g.members))) for g in matches.groups]
+    known, size = sum(a for a, _ in sizes), sum(b for _, b in sizes)
+    world = max((p.world_size for p in ranks), default=1)
+    unnamed = all(not g.name for g in matches.groups)
+    if unnamed and len(ranks) < MIN_GIVEN_SHARE * world:
+        return False
+    return known >= MIN_GIVEN_SHARE * size
+
+
+def _median_steps(excess: Floats) -> Floats:
+    usual = np.full(len(excess), np.nan)
+    known = ~np.isnan(excess).all(axis=1)
+    if known.any():
+        usual[known] = np.nanmedian(excess[known], axis=1)
+    return usual
+
+
+def _sigmas(excess: Floats, equals: Floats) -> float:
+    """Return the lateness in units of what ``equals`` differ by anyway and of what the rank's own varies by."""
+    spread = SPREAD * float(np.median(np.abs(equals - np.median(equals)))) if len(equals) > 2 else 0.0
+    if len(equals) == 2:
+        spread = abs(float(equals[0] - equals[1])) / 2 * MIN_SIGMAS_OF_FEW / MIN_SIGMAS
+    own = excess[~np.isnan(excess)]
+    varies = 0.0
+    if len(own) > 2:
+        varies = SPREAD * float(np.median(np.abs(own - np.median(own)))) * 1.2533 / np.sqrt(len(own))
+    elif len(own) == 2:
+        varies = abs(float(own[0] - own[1])) / 2
+    return float(np.median(own)) / max(spread, varies, 1.0) if len(own) else 0.0
+
+
+def _in_most_steps(excess: Floats, usual: float) -> bool:
+    known = excess[~np.isnan(excess)]
+    return bool((known >= usual / 2).mean() >= MIN_STEPS_SHARE)
+
+
+def _others_wait(waits: Waits, times: Times, late: Sequence[int]) -> float:
+    """Return the median waiting of the other ranks in a step, hidden or not.
+
+    Where collectives queue up behind each other, a wait that computation hides delays all that follow.
+    """
+    others = np.array([i for i in range(len(times.own)) if i not in late], np.intp)
+    return float(np.median(np.median(waits.all_by_step[others], axis=1))) if len(others) else 0.0
+
+
+def _saved(own: Floats, late: Sequence[int], equals: Sequence[int]) -> float:
+    """Return what a step is shorter on average if the late ones came when the next latest of their role does."""
+    if not equals:
+        return 0.0
+    known = ~np.isnan(own[list(late)]).all(axis=0) & ~np.isnan(own[list(equals)]).all(axis=0)
+    if not known.any():
+        return 0.0
+    latest = np.nanmax(own[list(late)][:, known], axis=0)
+    following = np.nanmax(own[list(equals)][:, known], axis=0)
+    return float(np.maximum(latest - following, 0.0).mean())
+
+
+def _taking_turns(waits: Waits) -> tuple[int, ...]:
+    """Return the ranks for which the others wait, who for most first; the first collective does not count."""
+    order = np.argsort(-waits.blame, kind="stable").tolist()
+    least = MIN_BLAME_SHARE * float(waits.blame.sum())
+    return tuple(i for n, i in enumerate(order) if waits.blame[i] > 0 and (waits.blame[i] >= least or n < 2))
+
+
+def _begins_late(times: Times, waits: Waits, step_ns: float) -> tuple[int | None, float]:
+    """Return the rank that begins the window late enough to account for the waiting in its first collective."""
+    if not len(times.begins) or waits.first_share < MIN_BEGIN_SHARE:
+        return None, 0.0
+    latest = int(times.begins.argmax())
+    others = np.delete(waits.first, latest)
+    late_by = float(times.begins[latest])
+    waited = float(np.median(others)) if len(others) else 0.0
+    if late_by < MIN_SHARE * step_ns or late_by < waited / 2:
+        return None, 0.0
+    return latest, late_by
