@@ -20,6 +20,7 @@ from diagnose.changes.common.separate_diffs import separated
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
+from diagnose.model.forecast import middle_ns
 from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
@@ -223,15 +224,16 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
     """Return what the step saves without a finding's cause, None where that was not replayed.
 
     A change may take more away than the cause itself, as the launches of superfluous kernels or the wait for a hidden
-    copy: what it saves at most counts. Where workers pace the step, their wait takes what another cause leaves.
+    copy: the middle of its range counts. Where workers pace the step, their wait takes what another cause leaves.
     """
     relief = replayed.relief_ns.get(finding.rule)
     if relief is None or (alone and analyzers.META[finding.rule].cause == "collective"):
         return None
     if is_paced_by_workers(t, finding.rule):
         return 0.0
-    changes = [p.saves_ns[1] for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
-    return max([relief, *changes])
+    mine = [p for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
+    most = finding.lost_ns if analyzers.META[finding.rule].inflated else t.steps.step_ns
+    return max([relief, *(min(middle_ns(*p.saves_ns), most) for p in mine)])
 
 
 def profile_rank(capture: Capture) -> RankProfile:

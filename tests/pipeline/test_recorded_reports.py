@@ -1,5 +1,6 @@
-"""One number reads the same everywhere: sentence, three lines, text and JSON of every recorded trace."""
+"""One number reads the same everywhere: sentence, three lines, text, JSON and page of every recorded trace."""
 
+import html
 import json
 import math
 import re
@@ -133,7 +134,32 @@ def as_json(d):
     assert [p["id"] for p in data["prescriptions"]] == [p.id for p in d.prescriptions]
 
 
-@pytest.mark.parametrize("check", [shares, savings, order, sentences, text, as_json], ids=lambda check: check.__name__)
+def as_page(d):
+    """Check that the HTML page has the same headline, step, and findings with their time and share, in their order."""
+    page = d.to_html()
+    heading, *others = re.findall(r"<h1[^>]*>(.*?)</h1>", page, re.DOTALL)
+    assert (read(heading), others) == (d.headline, [])
+    assert duration(d.step_ns) in read(page)
+    _, *parts = re.split(r'<[a-z]+ class="finding" id="finding-\d+"', page)
+    assert len(parts) == len(d.findings)
+    for part, finding in zip(parts, d.findings, strict=True):
+        words = read("<" + part)
+        assert finding.title in words, finding.rule
+        assert finding.rule in words
+        if finding.lost_ns and d.step_ns:
+            assert f"{duration(finding.lost_ns)} {percent(min(finding.share_of(d.step_ns), 1.0))} of" in words
+
+
+def read(page):
+    """Return the words of a part of a page, without tags and scripts."""
+    shown = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", shown)).split())
+
+
+CHECKS = [shares, savings, order, sentences, text, as_json, as_page]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_one_number_reads_the_same_everywhere(recorded, extent, check):
     failed = {name: why for name in recorded.of(extent, second=True) if (why := disagrees(check, recorded, name))}
     assert failed == {}
