@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from itertools import pairwise
-
-from diagnose.model.diagnosis import Prescription, Where
-from diagnose.model.forecast import Waterfall
+from diagnose.model.diagnosis import Where
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import middle
 
-__all__ = ["MAX_LOSSES", "duration", "path_tail", "percent", "place", "plural", "ranks", "saving", "size", "summed"]
+__all__ = ["MAX_LOSSES", "duration", "line_of", "path_tail", "percent", "place", "plural", "ranks", "size", "summed"]
 
 MAX_LOSSES = 100  # of each side of a trial, in the JSON and in the charts
-MIN_SAVING_SHARE = 0.01  # of the step: less on its own is no gain worth a line
-MIN_SAVING_NS = 1_000  # of a step: less is not measurable
+
+
+def line_of(where: Where) -> str:
+    """Return "train.py:42" alone, the operator where the line is not known, or ""."""
+    if not where.file:
+        return middle(where.op or where.function or "", 50)
+    name = where.file.rpartition("/")[2]
+    return f"{name}:{where.line}" if where.line is not None and where.line > 0 else name
 
 
 def path_tail(path: str, limit: int = 40) -> str:
@@ -40,34 +42,6 @@ def place(where: Where, limit: int = 40) -> str:
     if where.op:
         parts.append(middle(where.op, limit))
     return " · ".join(parts)
-
-
-def saving(prescription: Prescription, step_ns: float = 0.0, waterfall: Waterfall | None = None) -> str:
-    """Return "saves 1.20 to 3.40 ms a step", or "" where the prescription claims none.
-
-    What saves less than 1 % of the step on its own is shown with what it saves behind the changes before it.
-    """
-    least, most = prescription.saves_ns
-    small = math.isfinite(step_ns) and most < MIN_SAVING_SHARE * step_ns
-    if prescription.basis == "replay" and (most < MIN_SAVING_NS or small):
-        behind = _behind(prescription.id, waterfall)
-        after = f"; saves {duration(behind)} a step after the changes before it" if behind else ""
-        return f"no gain on its own: other work is the bottleneck{after}"
-    if not math.isfinite(most) or most <= 0 or small:
-        return ""
-    if not math.isfinite(least) or least <= 0:
-        return f"saves up to {duration(most)} a step"
-    low, high = duration(least), duration(most)
-    return f"saves {high} a step" if low == high else f"saves {low} to {high} a step"
-
-
-def _behind(change: str, waterfall: Waterfall | None) -> float:
-    """Return what the replay of one change after the other gains by this one, 0 where it is not among them."""
-    chain = waterfall.forecasts if waterfall else ()
-    for before, after in pairwise(chain):
-        if after.ids[-1] == change:
-            return before.step_ns - after.step_ns
-    return 0.0
 
 
 def plural(count: float, noun: str) -> str:

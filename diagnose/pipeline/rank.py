@@ -28,7 +28,7 @@ from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
 from diagnose.pipeline.noting import noting
 from diagnose.pipeline.overhead import as_unrecorded, overhead_share, recording_ns, without_recording
-from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
+from diagnose.pipeline.savings import Replayed, combinations, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
 from diagnose.pipeline.verdict import dominant, verdict
@@ -145,6 +145,8 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     found = [f for f in found if not _drains(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
     with noting("replay", notes):
         steps_after = waterfall(t, found, replayed)  # of what is listed
+        if steps_after is not None and draw:
+            steps_after = steps_after._replace(combinations=combinations(t, replayed, steps_after))
     named = {f.rule for f in found}
     prescribed = tuple(p for p in replayed.prescriptions if p.rule in named)
     largest = None if withheld else dominant(answer, found, step_ns, t.steps.num)

@@ -6,7 +6,17 @@ from dataclasses import replace
 import pytest
 
 from diagnose.analyzers import LEGENDS
-from diagnose.model.charts import Gap, Memory, Picture, Roofline, RooflinePoint, Span
+from diagnose.model.charts import (
+    DeviceShare,
+    Gap,
+    KernelTime,
+    Memory,
+    Picture,
+    Roofline,
+    RooflinePoint,
+    Span,
+    StepParts,
+)
 from diagnose.model.diagnosis import Diagnosis, Example, Finding, HostOperator, Partition, Prescription, Queue
 from diagnose.model.diagnosis import RankSummary, Source, Trial, Where
 from diagnose.model.forecast import CriticalPath, Forecast, PathSegment, Waterfall
@@ -111,7 +121,21 @@ def picture(step_ns: int = 20 * MS, num_kernels: int = 40) -> Picture:
         ("cudaStreamSynchronize", 17.6, 19.9, "runtime"),
     ):
         spans.append(Span("host 4711", int(start * MS), int(end * MS), name, category))
-    return Picture(3, step_ns, tuple(spans), tuple(gaps), tuple(depth), num_spans_left_out=17)
+    return Picture(
+        3, step_ns, tuple(spans), tuple(gaps), tuple(depth), num_spans_left_out=17,
+        titles={"host 4711": "thread 4711 (python) · training thread"},
+        steps=tuple(StepParts(i + 1, 20 * MS, PARTS) for i in range(6)),
+        kernels=KERNELS,
+        by_operator=(DeviceShare("aten::mm", 24.0, 8 * MS, 0.8), DeviceShare("aten::add", 9.0, 2 * MS, 0.2)),
+    )  # fmt: skip
+
+
+PARTS = {"busy": 9 * MS, "data-stall": 6 * MS, "host-sync": 5 * MS}
+KERNELS = tuple(
+    KernelTime(f"kernel_{i}", ("gemm", "elementwise")[i % 2], 24.0 + i, (12 - i) * MS, (12 - i) / 78, "float32", 0.5,
+               Where("train.py", 12 + i, "step", "aten::mm"))
+    for i in range(12)
+)  # fmt: skip
 
 
 def gaps() -> Diagnosis:
@@ -148,11 +172,12 @@ def gaps() -> Diagnosis:
         waterfall=Waterfall(
             (
                 Forecast((), "now", 20 * MS, 20 * MS, 20 * MS),
-                Forecast(("fix",), "Load in workers", 15 * MS, 14 * MS, 16 * MS),
-                Forecast(("fix", "defer"), "Defer the sync", 14 * MS, 14 * MS, 14 * MS),
+                Forecast(("data-stall-fix",), "Load in workers", 15 * MS, 14 * MS, 16 * MS),
+                Forecast(("data-stall-fix", "host-sync-fix"), "Defer the sync", 12 * MS, 12 * MS, 13 * MS),
             ),
             "the device's own kernels",
             {"compute": 0.9, "host": 0.1},
+            tuple(Forecast((), "", step * MS, step * MS, step * MS) for step in (20, 15, 18, 12)),
         ),
     )
 

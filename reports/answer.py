@@ -1,0 +1,311 @@
+"""What the first screen of every report holds: the answer, the step now and then, and the changes that lead there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Trial, Where
+from diagnose.reports.format import duration, percent, plural
+from diagnose.reports.rule_labels import RECORDING_CHANGES
+from diagnose.text.plain_text import one_line
+
+__all__ = ["MAX_WORDS", "Action", "Answer", "Prediction", "Tone", "answer", "behind", "gain", "predictions"]
+
+MAX_WORDS = 16  # of the headline: what is read at a glance
+MAX_ACTIONS = 3
+MIN_GAIN_SHARE = 0.01  # of the step: less is no action
+MIN_COMMUNICATION = 0.25  # of the step, exposed, and more than is idle: the step is bound by communication
+MIN_OVERHEAD = 0.2  # of the unrecorded step: recording that costs more is stated beside the answer
+MAX_OVERHEAD = 1.0  # a step that takes twice as long while it is recorded is another step
+
+Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
+
+_PILLS: Mapping[str, tuple[str, str, Tone]] = {
+    "cpu-bound": ("CPU-bound", "the host does not keep the GPU's queue filled", "bad"),
+    "gaps": ("GPU stalls", "the queue is filled, and still the GPU has idle stretches", "bad"),
+    "kernel-bound": ("GPU-bound", "the queue is full: the time is in the GPU's own work", "warn"),
+    "no-gpu": ("CPU only", "no device in this recording: everything is about the host", "info"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one change does to the step: the same numbers wherever a report names the change."""
+
+    before_ns: float  # the step as it is, or with the changes before this one
+    after_ns: float
+    low_ns: float
+    high_ns: float
+    behind: tuple[str, ...] = ()  # ids of the changes that are made before it
+    is_enabled: bool = False  # alone it gains nothing: it pays only behind those
+    is_replayed: bool = False
+
+    @property
+    def saves_ns(self) -> float:
+        """Return what the step becomes shorter by."""
+        return self.before_ns - self.after_ns
+
+    @property
+    def range_ns(self) -> tuple[float, float]:
+        """Return the least and the most that it saves."""
+        return max(self.before_ns - self.high_ns, 0.0), self.before_ns - self.low_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One change of the first screen."""
+
+    prescription: Prescription
+    prediction: Prediction | None  # None where the recorded steps do not show what it saves
+    finding: int | None  # number of its finding in the report, from 1
+    where: Where | None
+    trial: Trial | None  # where it was measured alone
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The first screen."""
+
+    pill: str
+    meaning: str  # of the pill, a few words
+    tone: Tone
+    headline: str  # at most MAX_WORDS words
+    now_ns: float
+    after: Prediction | None  # all predicted changes together; None where none gains
+    num_changes: int  # that lead there
+    actions: tuple[Action, ...]
+    record_again: str  # why, "" for a recording that can be relied on
+    command: str  # that records again
+    checked: str  # what was looked for, where little or nothing was found
+    cautions: tuple[str, ...]  # about the numbers above
+
+    @property
+    def factor(self) -> tuple[float, float, float] | None:
+        """Return how many times faster the step can become: least, predicted, most."""
+        if self.after is None or min(self.after.low_ns, self.after.after_ns) <= 0:
+            return None
+        a = self.after
+        return self.now_ns / a.high_ns, self.now_ns / a.after_ns, self.now_ns / a.low_ns
+
+
+def answer(d: Diagnosis) -> Answer:
+    """Return the first screen of a diagnosis."""
+    why = _record_again(d)
+    each = {} if why else predictions(d)
+    actions = () if why else _actions(d, each)
+    after, num = _together(d, actions)
+    pill, meaning, tone = _pill(d, why)
+    return Answer(
+        pill=pill,
+        meaning=meaning,
+        tone=tone,
+        headline=_headline(d, why),
+        now_ns=d.step_ns,
+        after=after,
+        num_changes=num,
+        actions=actions,
+        record_again=why,
+        command=_command(d) if why else "",
+        checked=_checked(d) if d.dominant is None and not why else "",
+        cautions=tuple(_cautions(d, why)),
+    )
+
+
+def predictions(d: Diagnosis) -> dict[str, Prediction]:
+    """Return what each change is predicted to do, by its id.
+
+    A change of the best combination counts behind those before it, so that the savings of one report add up to its
+    step then; any other counts alone. What is below a hundredth of the step is no prediction.
+    """
+    alone = {p.id: p for p in reversed(d.prescriptions)}
+    found: dict[str, Prediction] = {}
+    for before, after in pairwise(d.waterfall.forecasts if d.waterfall else ()):
+        p = alone.get(after.ids[-1])
+        enabled = p is not None and bool(before.ids) and p.saves_ns[1] < MIN_GAIN_SHARE * d.step_ns
+        found[after.ids[-1]] = Prediction(
+            before.step_ns, after.step_ns, after.low_ns, after.high_ns, before.ids, enabled, is_replayed=True
+        )
+    for name, p in alone.items():
+        if name not in found and p.predicted_step_ns is not None and all(map(math.isfinite, p.saves_ns)):
+            low, high = d.step_ns - p.saves_ns[1], d.step_ns - p.saves_ns[0]
+            middle = min(max(p.predicted_step_ns, low), high)
+            found[name] = Prediction(d.step_ns, middle, low, high, is_replayed=p.basis == "replay")
+    least = MIN_GAIN_SHARE * d.step_ns
+    return {name: p for name, p in found.items() if p.saves_ns >= least or p.range_ns[1] >= max(least, 1.0)}
+
+
+def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
+    """Return what a change saves in words, "" where nothing is predicted."""
+    if p.id not in each:
+        is_hidden = p.basis == "replay" and p.predicted_step_ns is not None
+        return "no gain on its own: other work is the bottleneck" if is_hidden else ""
+    found = each[p.id]
+    low, high = found.range_ns
+    least, most, middle = duration(low), duration(high), duration(found.saves_ns)
+    if low <= 0:
+        words = f"saves up to {most} a step"
+    else:
+        words = f"saves {middle} a step" + (f" ({least} to {most})" if least != most else "")
+    return f"{words}{behind(found)}"
+
+
+def behind(p: Prediction) -> str:
+    """Return after which changes a prediction counts, in words that follow the saving."""
+    if not p.behind:
+        return ""
+    return f", {'only ' if p.is_enabled else ''}after {' and '.join(p.behind)}"
+
+
+def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]:
+    """Return at most three changes: those of the best combination in its order, else those that save most."""
+    known = {p.id: p for p in reversed(d.prescriptions)}
+    chain = [name for name in (d.waterfall.forecasts[-1].ids if d.waterfall else ()) if name in known and name in each]
+    least = MIN_GAIN_SHARE * d.step_ns
+    if not chain:
+        of_rule: dict[str, str] = {}  # a rule's changes are ways of doing one thing
+        for name in sorted((n for n in each if n in known), key=lambda n: -each[n].saves_ns):
+            of_rule.setdefault(known[name].rule, name)
+        chain = list(of_rule.values())
+    worth = [name for name in chain if each[name].saves_ns >= least]
+    first = _without_prediction(d, [known[name].rule for name in worth])
+    return tuple(_action(d, known[name], each.get(name)) for name in [*first, *worth][:MAX_ACTIONS])
+
+
+def _without_prediction(d: Diagnosis, rules: Sequence[str]) -> list[str]:
+    """Return the change of the finding that answers, where no replay shows what it saves and no other is listed."""
+    finding = next((f for f in d.findings if f.rule == d.dominant), None)
+    if finding is None or finding.rule in rules or finding.share_of(d.step_ns or 1.0) < MIN_GAIN_SHARE:
+        return []
+    return [p.id for p in d.prescriptions if p.rule == finding.rule and p.predicted_step_ns is None][:1]
+
+
+def _action(d: Diagnosis, p: Prescription, prediction: Prediction | None) -> Action:
+    at = next((i for i, f in enumerate(d.findings) if f.rule == p.rule), None)
+    places = [*p.edits, *(d.findings[at].where if at is not None else ())]
+    where = next((w for w in places if w.file), places[0] if places else None)
+    trial = next((t for t in d.trials if t.kind == "single" and t.id == p.id and not t.failure), None)
+    return Action(p, prediction, None if at is None else at + 1, where, trial)
+
+
+def _together(d: Diagnosis, actions: tuple[Action, ...]) -> tuple[Prediction | None, int]:
+    """Return the step after all changes of the best combination; without one after the best single change."""
+    predicted = [a.prediction for a in actions if a.prediction is not None]
+    if not predicted:
+        return None, 0
+    chain = d.waterfall.forecasts if d.waterfall else ()
+    if len(chain) > 1:
+        last = chain[-1]
+        return Prediction(d.step_ns, last.step_ns, last.low_ns, last.high_ns, is_replayed=True), len(last.ids)
+    return max(predicted, key=lambda p: p.saves_ns), 1
+
+
+def _pill(d: Diagnosis, why: str) -> tuple[str, str, Tone]:
+    pill, meaning, tone = _PILLS[d.verdict]
+    p = d.partition
+    if p is not None and p.exposed_communication >= MIN_COMMUNICATION and p.exposed_communication > p.idle:
+        pill, meaning, tone = "Communication-bound", "collectives that no computation hides dominate the step", "bad"
+    if why:
+        return pill, meaning, "warn"
+    if d.dominant is None:
+        return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
+    return pill, meaning, tone
+
+
+def _record_again(d: Diagnosis) -> str:
+    """Return why the recording cannot carry an answer, "" where it can."""
+    if d.prescriptions and d.prescriptions[0].id in RECORDING_CHANGES:
+        first = d.findings[0] if d.findings else None
+        is_trust = first is not None and first.rule in ("warm-up", "lost-records", "profiler-overhead")
+        if first is not None and is_trust:
+            return _sentence(first.title.partition(":")[0])
+        return "Too much of the device's work is missing from this recording."
+    if d.profiler_overhead is not None and d.profiler_overhead >= MAX_OVERHEAD:
+        return f"Recording made the step {1 + d.profiler_overhead:.1f} × as long: it shows the profiler's own cost."
+    return ""
+
+
+def _command(d: Diagnosis) -> str:
+    if d.prescriptions and d.prescriptions[0].id in RECORDING_CHANGES and d.prescriptions[0].after:
+        return one_line(d.prescriptions[0].after.splitlines()[0].partition("#")[0].strip())
+    return f"diagnose trace --quick {d.source.command or 'train.py'}"
+
+
+def _headline(d: Diagnosis, why: str) -> str:
+    if why:
+        return _fitted("Record again first: " + _lower(why.rstrip(".").partition(":")[0]), "")
+    step = f"{duration(d.step_ns)} step"
+    finding = next((f for f in d.findings if f.rule == d.dominant), None)
+    if finding is None:
+        start = "Nothing to fix" if not d.findings else "Little to gain"
+        if d.queue is None:
+            return _fitted(f"{start}: no rule found avoidable time in the {step}", "")
+        if d.verdict == "kernel-bound":
+            return _fitted(f"{start}: the GPU is busy {percent(d.queue.busy_share)} of each {step}", "")
+        return _fitted(
+            f"{start}: the GPU idles {percent(d.queue.idle_share)} of each {step}, without avoidable waste", ""
+        )
+    return _fitted(_sentence(finding.title).rstrip("."), _share(d, finding))
+
+
+def _share(d: Diagnosis, finding: Finding) -> str:
+    if d.step_ns <= 0 or not finding.lost_ns or not math.isfinite(finding.lost_ns):
+        return ""
+    of = "run" if finding.share is not None else "step"
+    return f" ({percent(min(finding.share_of(d.step_ns), 1.0))} of the {of})"
+
+
+def _fitted(text: str, share: str) -> str:
+    """Return the text and the share in at most sixteen words; clauses at the end are left out, then words."""
+    if len((text + share).split()) > MAX_WORDS and "%" in share:
+        share = f" ({share.strip(' ()').partition(' of ')[0]})"
+    share_words = len(share.split())
+    while len(text.split()) + share_words > MAX_WORDS:
+        shorter = max((text.rpartition(mark)[0] for mark in (", ", ": ", "; ")), key=len)
+        if len(shorter.split()) < 3:
+            text = " ".join(text.split()[: MAX_WORDS - share_words]) + "…"
+            break
+        text = shorter
+    return one_line(text + share)
+
+
+def _checked(d: Diagnosis) -> str:
+    """Return what was checked and found in order."""
+    if not d.checked:
+        return "No rule found avoidable time."
+    missing = f"; {plural(len(d.not_checked), 'rule')} lacked data" if d.not_checked else ""
+    return f"{plural(len(d.checked), 'rule')} checked, none found 1 % of the step that can be won back{missing}."
+
+
+def _cautions(d: Diagnosis, why: str) -> list[str]:
+    found = []
+    if d.profiler_overhead is not None and d.profiler_overhead >= MIN_OVERHEAD and not why:
+        found.append(
+            f"Recording made the step {percent(d.profiler_overhead)} longer: shares are of the recorded step, "
+            f"{duration(d.step_ns)}."
+        )
+    if d.source.world_size > 1 and len(d.ranks) > 1:
+        late = max(d.ranks, key=lambda r: r.step_ns)
+        found.append(
+            f"{len(d.ranks)} ranks; the details are of the rank that the others wait for, or the slowest "
+            f"(longest step: rank {late.rank}, {duration(late.step_ns)})."
+        )
+    elif d.source.world_size > 1:
+        found.append(f"One rank of {d.source.world_size}: what its collectives wait for is not in this recording.")
+    low = next((f for f in d.findings if f.rule == d.dominant and f.confidence == "low"), None)
+    if low is not None and not why:
+        found.append("Low confidence: the recording shows the cost, but hardly its cause.")
+    return found
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def _lower(text: str) -> str:
+    first = text.split(" ", 1)[0]
+    return text if first != first.capitalize() else text[:1].lower() + text[1:]
