@@ -326,9 +326,22 @@ def bare() -> Diagnosis:
     )
 
 
+def low_trust() -> Diagnosis:
+    """A recording of a cold start: the command to record again takes the place of the changes."""
+    cold = Finding("warm-up", "The recording is of a cold start: capture again once steps are steady", 15 * MS)
+    again = Prescription(
+        "warm-up", "capture-steady-steps", "Capture again after the warm-up", "", "diagnose trace train.py --epochs 1",
+        (0, 0), None, "same numbers",
+    )  # fmt: skip
+    d = gaps()
+    return replace(
+        d, dominant="warm-up", findings=(cold, *d.findings), prescriptions=(again, *d.prescriptions), waterfall=None
+    )
+
+
 FORMS: Mapping[str, Diagnosis] = {
     make.__name__: replace(make(), legends=LEGENDS)
-    for make in (gaps, healthy, cpu_bound, no_gpu, ranks, trials, device, hostile, bare)
+    for make in (gaps, healthy, cpu_bound, no_gpu, ranks, trials, device, hostile, bare, low_trust)
 }
 
 
