@@ -82,6 +82,7 @@ class Answer:
     command: str  # that records again
     checked: str  # what was looked for, where little or nothing was found
     cautions: tuple[str, ...]  # about the numbers above
+    run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
 
     @property
     def factor(self) -> tuple[float, float, float] | None:
@@ -112,6 +113,7 @@ def answer(d: Diagnosis) -> Answer:
         command=_command(d) if why else "",
         checked=_checked(d) if d.dominant is None and not why else "",
         cautions=tuple(_cautions(d, why)),
+        run_share=None if why else _run_share(d),
     )
 
 
@@ -210,9 +212,17 @@ def _pill(d: Diagnosis, why: str) -> tuple[str, str, Tone]:
         pill, meaning, tone = "Communication-bound", "collectives that no computation hides dominate the step", "bad"
     if why:
         return pill, meaning, "warn"
+    if _run_share(d) is not None:
+        return "Run stalls", "the usual step is not what takes the run's time", "bad"
     if d.dominant is None:
         return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
     return pill, meaning, tone
+
+
+def _run_share(d: Diagnosis) -> float | None:
+    """Return the share of the run that the finding which answers takes, where it rests on all steps of the run."""
+    finding = next((f for f in d.findings if f.rule == d.dominant), None)
+    return finding.share if finding is not None else None
 
 
 def _record_again(d: Diagnosis) -> str:

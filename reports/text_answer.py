@@ -13,7 +13,7 @@ from rich.text import Text
 
 from diagnose.model.diagnosis import Where
 from diagnose.reports.answer import Action, Answer, behind
-from diagnose.reports.format import duration, line_of
+from diagnose.reports.format import duration, line_of, percent
 from diagnose.reports.text_charts import bar
 from diagnose.reports.trial_charts import measured_words
 from diagnose.text.plain_text import one_line
@@ -78,7 +78,10 @@ def _action(number: int, action: Action, a: Answer) -> RenderableType:
         saves.append(bar(found.saves_ns / a.now_ns, _SAVING_CELLS), "green")
         saves.append(behind(found).replace(", ", "  ", 1), "dim")
     else:
-        saves.append("saving not predicted: no replay of these steps shows it", "dim")
+        words = "saving not predicted: no replay of these steps shows it"
+        if a.run_share is not None:
+            words = f"up to {percent(a.run_share)} of the run: outside the recorded steps, so not predicted"
+        saves.append(words, "dim")
     parts.append(saves)
     if action.trial is not None:
         parts.append(

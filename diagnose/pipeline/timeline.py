@@ -98,10 +98,9 @@ def _titles(t: Tables) -> dict[str, str]:
     titles = {}
     for thread in t.threads:
         known = t.trace.threads[thread]
-        role = "training thread" if thread == t.main else "launches, as the backward pass"
-        name = known.name.strip()
-        named = f"{name} " if name and known.tid not in name else name if name else "thread "
-        titles[_thread(t, thread)] = f"{named if known.tid in named else named + known.tid} · {role}"
+        name = known.name.strip() or "thread"
+        named = name if known.tid in name else f"{name} {known.tid}"
+        titles[_thread(t, thread)] = f"training thread · {named}" if thread == t.main else named
     for stream in distinct(t.tasks.stream).tolist() if t.device_id >= 0 else []:
         mine = t.tasks.stream == stream
         length = (t.tasks.end - t.tasks.start)[mine].astype(np.float64)

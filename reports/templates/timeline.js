@@ -57,7 +57,7 @@ window.drawTimeline = async (t, { time, save }) => {
   const laneOfRow = [];
   t.lanes.forEach((lane, i) => { for (let r = 0; r < lane.rows; r++) laneOfRow[lane.row + r] = i; });
   const rowTop = (row) => rowsTop + row * ROW + laneOfRow[row] * SPACE + SPACE;
-  const gutter = () => (wide < 640 ? 0 : 168);
+  const gutter = () => (wide < 640 ? 0 : 200);
   const x = (at) => gutter() + ((at - from) / (to - from)) * (wide - gutter());
   const atX = (px) => from + ((px - gutter()) / (wide - gutter())) * (to - from);
 
@@ -227,7 +227,7 @@ window.drawTimeline = async (t, { time, save }) => {
     const write = (text, top) => {
       if (!left) { pen.globalAlpha = 0.8; pen.fillStyle = c.card; pen.fillRect(0, top - 11, Math.min(text.length * 6.4 + 6, wide), 13); pen.globalAlpha = 1; }
       pen.fillStyle = c.ink;
-      const room = left ? 25 : 60;
+      const room = left ? 30 : 60;
       pen.fillText(text.length > room ? text.slice(0, room - 1) + "…" : text, left ? 8 : 2, top);
     };
     if (numGaps && left) write(device ? "GPU idle, by cause" : "by cause", gapTop + GAP - 9);

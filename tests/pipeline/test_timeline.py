@@ -82,7 +82,7 @@ def test_streams_and_threads_have_names(late):
     titles = picture(late.tables()).titles
     assert titles["GPU 0 stream 30"] == "GPU 0 stream 30 · communication"
     assert titles["GPU 0 stream 20"] == "GPU 0 stream 20 · copies"
-    assert titles["host 100"] == "main 100 · training thread"
+    assert titles["host 100"] == "training thread · main 100"
 
 
 def test_gaps_and_depths_have_limits_too(recording, monkeypatch):

@@ -154,7 +154,7 @@ def test_the_timeline_is_drawn_and_names_its_bars(show, forms):
     assert browser.execute_script(VIEW) == [0, 20]
     orange = browser.execute_script(
         "const c = document.querySelector('#timeline canvas'), k = c.width / c.clientWidth,"
-        " p = c.getContext('2d').getImageData(174 * k, 34 * k, 200 * k, 1).data; let n = 0;"
+        " p = c.getContext('2d').getImageData(206 * k, 34 * k, 200 * k, 1).data; let n = 0;"
         " for (let i = 0; i < p.length; i += 4) if (p[i] > 180 && p[i + 1] > 80 && p[i + 1] < 190 && p[i + 2] < 140) n++;"
         " return n / (p.length / 4)"
     )

@@ -313,3 +313,18 @@ def test_without_scripts_the_page_keeps_its_charts(forms):
     assert page.scripts == []
     assert len([1 for tag, _ in page.tags if tag == "svg"]) == 3
     assert not [a for tag, a in page.tags if tag == "button"]
+
+
+def test_what_happens_outside_the_usual_step_is_shown_of_the_run(forms):
+    d = forms["gaps"]
+    rare = replace(d.findings[0], rule="periodic-stall", title="1 step in 3 saves a checkpoint", share=0.94)
+    fix = replace(d.prescriptions[0], rule="periodic-stall", id="save-in-background", predicted_step_ns=None)
+    shown = replace(
+        d, dominant="periodic-stall", findings=(rare,), prescriptions=(fix,), waterfall=None, watched_steps=155,
+        phases={"training": 0.06, "checkpoint": 0.94},
+    )  # fmt: skip
+    page = Page(render(shown))
+    assert "Run stalls" in page.text
+    assert "Run 155 steps training 6.0 % checkpoint 94.0 % Usual step 20.0 ms" in page.text
+    assert "up to 94.0 % of the run : outside the recorded steps, so not predicted" in page.text
+    assert "1 step in 3 saves a checkpoint (94.0 % of the run)" in page.text
