@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -137,7 +136,7 @@ class Trial:
         """Return the step without and with the change, None where nothing was measured."""
         if self.mean_ms is not None or not self.baseline_ms or not self.step_ms:
             return self.mean_ms
-        return median(self.baseline_ms), median(self.step_ms)
+        return float(np.median(self.baseline_ms)), float(np.median(self.step_ms))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ to the next longest, so that a few stalls do not decide about a run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import multimode
 
 import numpy as np
 
@@ -52,10 +51,10 @@ def period_of(steps: Sequence[float]) -> int:
 def whole_periods(runs: Sequence[Sequence[float]]) -> list[Floats]:
     """Return the steps of equal runs, one row a period; the first ones are dropped where they fill none.
 
-    The period is the one that most of the runs have.
+    The period is the one that most of the runs have, of several the shortest.
     """
     periods = [period_of(run) for run in runs]
-    period = min(multimode(periods)) if periods else 1
+    period = int(np.bincount(periods).argmax()) if periods else 1
     return [_rows(_without_stalls(np.asarray(run, np.float64)), period) for run in runs]
 
 

@@ -6,7 +6,6 @@ recorded. The capture also times steps that are not recorded; the difference is 
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -90,9 +89,9 @@ def _times(t: Tables) -> tuple[float, float] | None:
         return None
     varies = variation(t.capture)
     if t.capture.event_cost_ns:  # the steps are no longer the recorded ones
-        return t.steps.step_ns, 1e6 * statistics.median(info.unprofiled_ms)
+        return t.steps.step_ns, 1e6 * float(np.median(info.unprofiled_ms))
     if varies is None:
-        return 1e6 * statistics.median(info.light_ms), 1e6 * statistics.median(info.unprofiled_ms)
+        return 1e6 * float(np.median(info.light_ms)), 1e6 * float(np.median(info.unprofiled_ms))
     if run is None or varies.per_work_ns is None or not (run.state == LIGHT).any():
         return None
     light = run.state == LIGHT

@@ -18,11 +18,11 @@ from diagnose.replay.predict import (
     path_shares,
     predict,
     predict_bound,
+    replay,
     replay_base,
     unchanged,
 )
 from diagnose.replay.remove_cause import remove_cause
-from diagnose.replay.simulate import period_ns, simulate
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host_work import is_paced_by_workers
@@ -79,7 +79,7 @@ def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Pre
     base = replay_base(t)
     if base.period_ns <= 0:
         return Replayed(prescribed, why_not="The steps have no length to replay.")
-    chain = critical_path(base.graph, simulate(base.graph))
+    chain = critical_path(base.graph, base.times)
     path = shares(base.t, base.graph, chain)
     covered = {f.rule: on_path(t, base.graph, chain, f, META[f.rule].cause) for f in found}
     if base.why_not and not base.is_hostless:
@@ -105,8 +105,7 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     for finding in [f for f in found if META[f.rule].kind not in ("state", "run") and f.lost_ns > 0][:MAX_RELIEVED]:
         transform = remove_cause(t, finding, META[finding.rule].cause, 1.0)
         if transform is not None:
-            graph = transform(base.graph)
-            share = 1 - period_ns(graph, simulate(graph), base.owner) / base.period_ns
+            share = 1 - replay(t, transform(base.graph), (transform,)).period_ns / base.period_ns
             relief[finding.rule] = max(share, 0.0) * t.steps.step_ns
     return relief
 
@@ -160,7 +159,7 @@ def path_of(t: Tables, replayed: Replayed, *, draw: bool = True) -> CriticalPath
     base = replay_base(t)
     i = t.steps.median_step
     end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
-    return path_report(base.t, base.graph, simulate(base.graph), (int(t.steps.start[i]), end), replayed.path)
+    return path_report(base.t, base.graph, base.times, (int(t.steps.start[i]), end), replayed.path)
 
 
 def _with_savings(t: Tables, p: Prescription, effect: Effect) -> Prescription:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from diagnose.model.intervals import total
 from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.replay.build import build
-from diagnose.replay.graph import Graph
+from diagnose.replay.graph import Graph, Times
 from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.replay.step_subset import step_subset
 from diagnose.replay.transforms import typical_delays
@@ -32,6 +32,7 @@ class ReplayBase(NamedTuple):
 
     t: Tables  # of these steps
     graph: Graph
+    times: Times  # of the unchanged replay
     owner: npt.NDArray[np.intp]  # of each node: the step
     period_ns: float  # from step to step in the unchanged replay; 0 where the steps have no length
     error: float  # share by which a replay with usual delays misses the one with measured delays
@@ -58,7 +59,8 @@ def replay_base(t: Tables) -> ReplayBase:
         usual = simulate(typical_delays(graph)).window_ns
         error = abs(usual / times.window_ns - 1) if times.window_ns > 0 else 0.0
         is_hostless = t.device_id >= 0 and launches_unlinked(t.tasks) and error <= MAX_ERROR_TO_PREDICT
-        return ReplayBase(part, graph, owner, period_ns(graph, times, owner), error, _why_not(t, error), is_hostless)
+        period = period_ns(graph, times, owner)
+        return ReplayBase(part, graph, times, owner, period, error, _why_not(t, error), is_hostless)
 
     return t.cached("replay base", make)
 

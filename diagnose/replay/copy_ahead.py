@@ -19,7 +19,7 @@ COPY_LANE = -2  # no stream of a trace has it
 CALL_NS = 10_000  # what queuing a copy from pinned memory takes on the host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class CopiesAhead:
     """A transform: the copies of the given tasks serve the step after their own, in order, on a stream of their own.
 

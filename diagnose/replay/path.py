@@ -53,20 +53,20 @@ def critical_path(graph: Graph, times: Times) -> CriticalPath:
     """Return the chain of nodes, each waiting for the one before it, that ends with the window."""
     allowed = times.end[graph.src] + graph.delay
     order = np.lexsort((allowed, graph.dst))
-    first = np.searchsorted(graph.dst[order], np.arange(len(graph) + 1))
+    edges = np.searchsorted(graph.dst[order], np.arange(len(graph) + 1))
+    # A change may leave a node without anything to wait for: it follows the begin of the window.
+    waits = edges[1:] > edges[:-1]
+    before = np.zeros(len(graph), np.intp)
+    before[waits] = graph.src[order[edges[1:][waits] - 1]]
+    followed = before.tolist()
     nodes: list[int] = []
-    delays: list[float] = []
     node = int(times.end.argmax())
     while node > 0:
-        # A change may leave a node without anything to wait for: it follows the begin of the window.
-        waits = first[node + 1] > first[node]
-        source = int(graph.src[order[first[node + 1] - 1]]) if waits else 0
         nodes.append(node)
-        # Beyond the edge's own delay nothing passes, except where clocks are skewed at the begin of the window.
-        delays.append(float(times.ready[node] - times.end[source]))
-        node = source
+        node = followed[node]
     chain = np.array(nodes[::-1], np.intp)
-    return CriticalPath(chain, graph.duration[chain], np.array(delays[::-1], np.float64))
+    # Beyond the edge's own delay nothing passes, except where clocks are skewed at the begin of the window.
+    return CriticalPath(chain, graph.duration[chain], times.ready[chain] - times.end[before[chain]])
 
 
 def categories(t: Tables, graph: Graph, path: CriticalPath) -> npt.NDArray[np.str_]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from diagnose.model.forecast import middle_ns
 from diagnose.replay.base import MAX_ERROR_TO_PREDICT, MAX_ERROR_TO_RELY, ReplayBase, replay_base
 from diagnose.replay.effects import Effect
-from diagnose.replay.graph import Graph
+from diagnose.replay.graph import Graph, Times, Transform
 from diagnose.replay.path import critical_path, shares
 from diagnose.replay.simulate import period_ns, simulate
 from diagnose.tables import Tables
@@ -26,6 +27,7 @@ __all__ = [
     "path_shares",
     "predict",
     "predict_bound",
+    "replay",
     "replay_base",
     "unchanged",
 ]
@@ -40,6 +42,7 @@ class Predicted:
     low_ns: float
     high_ns: float
     replayed_ns: tuple[float, float]  # from step to step in a replay of either graph
+    changes: tuple[tuple[Transform, ...], tuple[Transform, ...]]  # what made either graph of the measured one
 
     @property
     def step_ns(self) -> float:
@@ -50,7 +53,7 @@ class Predicted:
 def unchanged(t: Tables) -> Predicted:
     """Return the step as it was measured."""
     base, step_ns = replay_base(t), t.steps.step_ns
-    return Predicted(base.graph, base.graph, step_ns, step_ns, (base.period_ns, base.period_ns))
+    return Predicted(base.graph, base.graph, step_ns, step_ns, (base.period_ns, base.period_ns), ((), ()))
 
 
 def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
@@ -62,13 +65,39 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     """
     base = replay_base(t)
     graphs = (effect.most(before.most), effect.least(before.least) if effect.least is not None else before.least)
-    replayed = [period_ns(graph, simulate(graph), base.owner) for graph in graphs]
+    changes = (
+        (*before.changes[0], effect.most),
+        (*before.changes[1], effect.least) if effect.least is not None else before.changes[1],
+    )
+    replayed = [replay(t, graph, made_by).period_ns for graph, made_by in zip(graphs, changes, strict=True)]
     scale = t.steps.step_ns / base.period_ns if base.period_ns > 0 else 0.0
     most, least = ((a - b) * scale for a, b in zip(before.replayed_ns, replayed, strict=True))
     if effect.limit_ns < float("inf"):
         least, most = _limited(least, most, effect.limit_ns)
     ends = sorted((max(before.low_ns - most, 0.0), max(before.high_ns - least, 0.0)))
-    return Predicted(*graphs, ends[0], ends[1], (replayed[0], replayed[1]))
+    return Predicted(*graphs, ends[0], ends[1], (replayed[0], replayed[1]), changes)
+
+
+class GraphReplay(NamedTuple):
+    """A replay of what changes make of the measured graph."""
+
+    times: Times
+    period_ns: float  # from step to step
+
+
+def replay(t: Tables, graph: Graph, changes: tuple[Transform, ...]) -> GraphReplay:
+    """Return the replay of ``graph``, which these changes made of the measured one.
+
+    The same changes are asked for by a prescription, by the waterfall and by what a finding's cause costs: they are
+    replayed once.
+    """
+    base = replay_base(t)
+
+    def run() -> GraphReplay:
+        times = simulate(graph)
+        return GraphReplay(times, period_ns(graph, times, base.owner))
+
+    return t.cached(("replayed", changes), run) if changes else GraphReplay(base.times, base.period_ns)
 
 
 def predict_bound(before: Predicted, saves_ns: tuple[float, float], step_ns: float) -> Predicted:
@@ -80,13 +109,15 @@ def predict_bound(before: Predicted, saves_ns: tuple[float, float], step_ns: flo
     least, most = saves_ns
     high_ns = min(before.high_ns, step_ns - least)
     low_ns = max(min(before.low_ns - most, high_ns), 0.0)
-    return Predicted(before.most, before.least, low_ns, high_ns, before.replayed_ns)
+    return Predicted(before.most, before.least, low_ns, high_ns, before.replayed_ns, before.changes)
 
 
 def path_shares(t: Tables, predicted: Predicted) -> Mapping[str, float]:
     """Return what the critical path consists of then, by category: the mean of both ends; it sums to 1."""
     part = replay_base(t).t
-    ends = [shares(part, g, critical_path(g, simulate(g))) for g in (predicted.most, predicted.least)]
+    ends = []
+    for graph, changes in zip((predicted.most, predicted.least), predicted.changes, strict=True):
+        ends.append(shares(part, graph, critical_path(graph, replay(t, graph, changes).times)))
     whole = [end for end in ends if end]
     return {kind: sum(end[kind] for end in whole) / len(whole) for kind in whole[0]} if whole else {}
 

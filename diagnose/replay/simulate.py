@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.arrays import Mask, Rows
 from diagnose.replay.graph import Graph, Times
 from diagnose.tables import Tables
 
@@ -14,27 +15,42 @@ MIN_STEPS = 3  # fewer leave no two ends of steps beside the first: the whole wi
 
 
 def simulate(graph: Graph) -> Times:
-    """Return when each node is ready and ends; takes about 0.025 s for 45,000 nodes.
+    """Return when each node is ready and ends; takes about 0.01 s for 12,600 nodes.
 
-    A plain loop over lists: levels are too narrow to gain from arrays, most hold one launch and one task.
+    A plain loop over lists: levels are too narrow to gain from arrays, most hold one launch and one task. Nearly every
+    node waits for one or two others, which stand in columns of their own. What a node lacks waits for the begin of the
+    window, which stands in the first place of ``ends``, before the nodes.
     """
-    num = len(graph)
+    num, first = len(graph), float(graph.start[0])
     order = np.argsort(graph.dst, kind="stable")
-    bounds = np.searchsorted(graph.dst[order], np.arange(num + 1))
-    sources, delays = graph.src[order].tolist(), graph.delay[order].tolist()
-    durations = graph.duration.tolist()
-    first = float(graph.start[0])
-    ready, end = [first] * num, [first] * num
-    lower = 0
-    for node, upper in enumerate(bounds[1:].tolist()):
-        latest = first
-        for edge in range(lower, upper):
-            allowed = end[sources[edge]] + delays[edge]
-            latest = max(latest, allowed)
-        lower = upper
-        ready[node] = latest
-        end[node] = latest + durations[node]
-    return Times(np.array(ready), np.array(end))
+    dst, src, delay = graph.dst[order], graph.src[order] + 1, graph.delay[order]
+    place = np.arange(len(dst)) - np.searchsorted(dst, dst)  # among the edges of a node
+    one, two = (_column(num, dst, src, delay, place == i) for i in (0, 1))
+    rest = (place > 1) | (delay < 0)  # where clocks are skewed an edge may end before the window begins
+    more: list[list[tuple[int, float]] | None] = [None] * num
+    for node, source, wait in zip(dst[rest].tolist(), src[rest].tolist(), delay[rest].tolist(), strict=True):
+        more[node] = [*(more[node] or ()), (source, wait), (0, 0.0)]
+    ready: list[float] = []
+    ends = [first]
+    columns = zip(*one, *two, graph.duration.tolist(), more, strict=True)
+    for source, wait, other, other_wait, duration, others in columns:
+        latest, allowed = ends[source] + wait, ends[other] + other_wait
+        if latest < allowed:  # noqa: PLR1730  # max() takes longer than the rest of a turn
+            latest = allowed
+        if others is not None:
+            latest = max(latest, *(ends[each] + needed for each, needed in others))
+        ready.append(latest)
+        ends.append(latest + duration)
+    return Times(np.array(ready), np.array(ends[1:]))
+
+
+def _column(
+    num: int, dst: Rows, src: Rows, delay: npt.NDArray[np.float64], mine: Mask
+) -> tuple[list[int], list[float]]:
+    """Return the place and the delay of one edge of each node; a node without it waits for the begin of the window."""
+    sources, delays = np.zeros(num, np.intp), np.zeros(num)
+    sources[dst[mine]], delays[dst[mine]] = src[mine], delay[mine]
+    return sources.tolist(), delays.tolist()
 
 
 def owners(t: Tables, graph: Graph) -> npt.NDArray[np.intp]:

@@ -21,7 +21,7 @@ MAX_TASKS = 8_000  # a replay of these takes 5 ms; one long step may have more
 MAX_STEPS = 10  # as many as a capture records: what comes in one step of ten is among them
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class StepSubset(Tables):
     """Tables of some consecutive steps: what does not depend on the window is that of the whole."""
 

@@ -29,7 +29,7 @@ Claim: TypeAlias = "Callable[[Tables, Intervals], Intervals]"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tables of one trace are compared by identity: arrays have no equality
 class Tables:
     """One rank's trace and everything derived from it, each table on first use.
 

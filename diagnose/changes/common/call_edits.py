@@ -7,7 +7,6 @@ and whatever else a call passes are kept, since only the new arguments are writt
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -106,6 +105,8 @@ def diff_of(edits: Sequence[EditedCall]) -> str:
 
 def _file_diff(file: str, edits: list[EditedCall]) -> str:
     """Return the diff of one file: a hunk for each call, or for several whose surroundings meet."""
+    import difflib  # few answers print a diff
+
     name = file.lstrip("/")
     text, shift = f"--- a/{name}\n+++ b/{name}\n", 0
     for region in _regions(edits):
