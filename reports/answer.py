@@ -285,7 +285,7 @@ def _fitted(text: str, share: str) -> str:
 def _checked(d: Diagnosis) -> str:
     """Return what was checked and found in order."""
     if not d.checked:
-        return "No rule found avoidable time."
+        return ""
     missing = f"; {plural(len(d.not_checked), 'rule')} lacked data" if d.not_checked else ""
     return f"{plural(len(d.checked), 'rule')} checked, none found 1 % of the step that can be won back{missing}."
 

@@ -34,9 +34,8 @@ _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 def findings(d: Diagnosis, width: int, *, verbose: bool = False) -> Iterator[RenderableType]:
     """Yield at most five findings, with ``verbose`` all of them and their evidence; a line where there is none."""
     if not d.findings:
-        yield Padding(
-            Text("Nothing to fix: no rule found time worth winning back in these steps.", "bold green"), (1, 0, 0, 0)
-        )
+        if d.checked or d.not_checked:
+            yield Padding(Text("What was checked", "bold"), (1, 0, 0, 0))
         yield from _checked(d)
         return
     each, most = predictions(d), len(d.findings) if verbose else _MAX_FINDINGS

@@ -10,7 +10,14 @@ import click
 from diagnose import __version__
 from diagnose.cli.gate_options import compare, gate
 from diagnose.cli.help import Group, option
-from diagnose.cli.options import module_option, monitor_options, report_options, result_options, step_on_option
+from diagnose.cli.options import (
+    module_option,
+    monitor_options,
+    page_options,
+    report_options,
+    result_options,
+    step_on_option,
+)
 from diagnose.cli.script_arguments import ScriptCommand
 
 __all__ = ["cli"]
@@ -245,7 +252,7 @@ cli.add_command(gate)
     metavar="PATTERN=FACTOR",
     help="Multiply the time of kernels whose name matches PATTERN by FACTOR; repeatable.",
 )
-@result_options
+@page_options
 @click.argument("path")
 def what_if(path: str, **asked: Any) -> None:  # lists of texts
     """Predict the step time of a recording after changes, applied one after the other.
