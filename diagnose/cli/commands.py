@@ -10,7 +10,7 @@ import click
 from diagnose import __version__
 from diagnose.cli.gate_options import compare, gate
 from diagnose.cli.help import Group, option
-from diagnose.cli.options import (
+from diagnose.cli.options import (  # fmt: skip
     module_option,
     monitor_options,
     page_options,

@@ -45,54 +45,36 @@ TITLES = {
 def finding(rule: str, lost_ms: float, where: Where, host: str) -> Finding:
     example = Example(3, 2 * MS, int(lost_ms * MS), KERNEL, "Memcpy HtoD (Pageable -> Device)", host, where)
     return Finding(
-        rule=rule,
-        title=TITLES[rule],
-        lost_ns=lost_ms * MS,
-        count=20,
-        total_ns=int(lost_ms * MS) * 10,
-        median_ns=int(lost_ms * MS / 2),
+        rule, TITLES[rule], lost_ms * MS, 20, int(lost_ms * MS) * 10, int(lost_ms * MS / 2),
         evidence=(f"20 of 20 gaps of this kind lie inside {host}", f"{lost_ms} ms of each step"),
         examples=(example, replace(example, step=4, start_ns=5 * MS)),
         where=(where, LOADER),
         facts={"num_workers": 0, "batch_size": 64},
-    )
+    )  # fmt: skip
 
 
 def prescription(rule: str, least_ms: float, most_ms: float) -> Prescription:
     return Prescription(
-        rule=rule,
-        id=f"{rule}-fix",
-        title="Load batches in worker processes",
-        before="loader = DataLoader(dataset, batch_size=64, shuffle=True)",
-        after="loader = DataLoader(\n    dataset,\n    batch_size=64,\n    shuffle=True,\n    num_workers=4,\n"
+        rule, f"{rule}-fix", "Load batches in worker processes",
+        "loader = DataLoader(dataset, batch_size=64, shuffle=True)",
+        "loader = DataLoader(\n    dataset,\n    batch_size=64,\n    shuffle=True,\n    num_workers=4,\n"
         "    persistent_workers=True,\n    pin_memory=True,\n)",
-        saves_ns=(least_ms * MS, most_ms * MS),
-        predicted_step_ns=(20 - most_ms) * MS,
-        safety="may change the numbers: augmentation draws from one generator a worker; compare the loss of two epochs",
-        needs="four free cores",
-        remedy="diagnose.kernels.workers",
-    )
+        (least_ms * MS, most_ms * MS), (20 - most_ms) * MS,
+        "may change the numbers: augmentation draws from one generator a worker; compare the loss of two epochs",
+        "four free cores", "diagnose.kernels.workers",
+    )  # fmt: skip
 
 
 SOURCE = Source(
-    path="/home/ada/captures/run-7",
-    command="train.py --epochs 1",
-    torch="2.13.0",
-    devices=("NVIDIA H100 80GB HBM3",),
-    found_steps_by="optimizer",
-    unprofiled_step_ns=tuple(18 * MS + i * 50_000 for i in range(30)),
-    settled_after=4,
+    "/home/ada/captures/run-7", "train.py --epochs 1", "2.13.0", ("NVIDIA H100 80GB HBM3",), found_steps_by="optimizer",
+    unprofiled_step_ns=tuple(18 * MS + i * 50_000 for i in range(30)), settled_after=4,
     samples={"utilisation": 0.46, "sm_clock_mhz": 1980},
-)
+)  # fmt: skip
 
 GAP_CAUSES = {
-    "data-stall": 0.30,
-    "host-sync": 0.12,
-    "launch-bound": 0.06,
-    "exposed-copy": 0.03,
-    "python-stall": 0.02,
+    "data-stall": 0.30, "host-sync": 0.12, "launch-bound": 0.06, "exposed-copy": 0.03, "python-stall": 0.02,
     "kernel-latency": 0.01,
-}
+}  # fmt: skip
 
 
 def picture(step_ns: int = 20 * MS, num_kernels: int = 40) -> Picture:
