@@ -8,16 +8,9 @@ from typing import Any
 import click
 
 from diagnose import __version__
+from diagnose.cli import options as shared
 from diagnose.cli.gate_options import compare, gate
 from diagnose.cli.help import Group, option
-from diagnose.cli.options import (  # fmt: skip
-    module_option,
-    monitor_options,
-    page_options,
-    report_options,
-    result_options,
-    step_on_option,
-)
 from diagnose.cli.script_arguments import ScriptCommand
 
 __all__ = ["cli"]
@@ -52,7 +45,7 @@ def cli() -> None:
         "torchrun --nproc-per-node 8 -m diagnose trace train.py",
     ],
 )
-@module_option(RECORDING)
+@shared.module_option(RECORDING)
 @option(
     "--steps",
     group=RECORDING,
@@ -67,7 +60,7 @@ def cli() -> None:
     metavar="N",
     help="Wait at most N steps for stable step times; several ranks wait exactly N.  [default: 40; several ranks: 20]",
 )
-@step_on_option(RECORDING)
+@shared.step_on_option(RECORDING)
 @option(
     "--max-seconds",
     group=RECORDING,
@@ -91,7 +84,7 @@ def cli() -> None:
     metavar="FOLDER",
     help="Write the capture to FOLDER.  [default: diagnose-capture-TIME]",
 )
-@report_options
+@shared.report_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
@@ -113,7 +106,7 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
         "diagnose analyze rank0.json.gz rank1.json.gz --json",
     ],
 )
-@report_options
+@shared.report_options
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by Request
     """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
@@ -140,7 +133,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, t
         "diagnose prove capture/",
     ],
 )
-@module_option(RUNS)
+@shared.module_option(RUNS)
 @option("--auto", group=RUNS, is_flag=True, help="Try every change that can be applied from outside (the default).")
 @option("--apply", "ids", group=RUNS, metavar="ID,…", help="Try only these changes.")
 @option(
@@ -168,7 +161,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, t
     metavar="COMMAND",
     help="Start the ranks with COMMAND, such as 'torchrun --nproc-per-node 2'.",
 )
-@step_on_option(RUNS)
+@shared.step_on_option(RUNS)
 @option(
     "--keep",
     group=RUNS,
@@ -183,7 +176,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, t
 )
 @option("--yes", group=RUNS, is_flag=True, help="Run the script repeatedly without asking for confirmation.")
 @option("--trust-command", group=RUNS, is_flag=True, help="With --yes, also run a command that a capture recorded.")
-@report_options
+@shared.report_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # what click read, typed by ProveRequest
@@ -252,7 +245,7 @@ cli.add_command(gate)
     metavar="PATTERN=FACTOR",
     help="Multiply the time of kernels whose name matches PATTERN by FACTOR; repeatable.",
 )
-@page_options
+@shared.page_options
 @click.argument("path")
 def what_if(path: str, **asked: Any) -> None:  # lists of texts
     """Predict the step time of a recording after changes, applied one after the other.
@@ -272,7 +265,7 @@ def what_if(path: str, **asked: Any) -> None:  # lists of texts
         "diagnose explain load-in-workers --json",
     ],
 )
-@result_options
+@shared.result_options
 @click.argument("name", required=False, metavar="[RULE|CHANGE]")
 def explain(name: str | None, **asked: Any) -> None:  # what click read, typed by ExplainRequest
     """Describe a rule or a change; without a name, list all of them.
@@ -313,7 +306,7 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
     metavar="FILE",
     help="Write every reading to FILE as it is taken; - is standard output.",
 )
-@monitor_options
+@shared.monitor_options
 def monitor(gpus: str, **asked: Any) -> int:  # what click read, typed by MonitorRequest
     """Watch this machine's NVIDIA GPUs: kernel activity, clocks, throttling, power, memory, traffic.
 

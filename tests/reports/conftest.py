@@ -167,44 +167,30 @@ def gaps() -> Diagnosis:
 def healthy() -> Diagnosis:
     return replace(
         gaps(),
-        verdict="kernel-bound",
-        headline="The GPU is busy 98.8 % of each step: nothing holds it back.",
-        dominant=None,
+        verdict="kernel-bound", headline="The GPU is busy 98.8 % of each step: nothing holds it back.", dominant=None,
         queue=Queue(0.988, 0.012, 310, 420, 0.001, 640, 0.01, 9 * MS),
         partition=Partition(0.968, 0.02, 0.0, 0.012),
         idle_by_cause={"kernel-latency": 0.012},
-        findings=(),
-        prescriptions=(),
-        waterfall=None,
-        trust=(),
+        findings=(), prescriptions=(), waterfall=None, trust=(),
         picture=Picture(5, 20 * MS, (Span("GPU 0 stream 7", 0, 19 * MS, "sm90_gemm", "compute"),), (), ((0, 300),)),
-    )
+    )  # fmt: skip
 
 
 def cpu_bound() -> Diagnosis:
     return replace(
-        gaps(),
-        verdict="cpu-bound",
-        headline="The CPU cannot issue work fast enough: the queue is empty 81 % of each step.",
-        dominant="launch-bound",
-        queue=Queue(0.19, 0.81, 0, 2, 0.81, 4100, 0.93, 4_000),
-        partition=Partition(0.19, 0, 0, 0.81),
+        gaps(), verdict="cpu-bound", headline="The CPU cannot issue work fast enough.", dominant="launch-bound",
+        queue=Queue(0.19, 0.81, 0, 2, 0.81, 4100, 0.93, 4_000), partition=Partition(0.19, 0, 0, 0.81),
         idle_by_cause={"launch-bound": 0.70, "python-stall": 0.11},
         findings=(finding("launch-bound", 14, ITEM, "aten::add_"),),
         prescriptions=(prescription("launch-bound", 9, 12),),
-    )
+    )  # fmt: skip
 
 
 def no_gpu() -> Diagnosis:
     names = ("aten::mkldnn_convolution", "aten::native_batch_norm", "aten::max_pool2d_with_indices", "aten::add_")
     return replace(
-        gaps(),
-        verdict="no-gpu",
-        headline="No device in this trace; the step spends 38 % of its time loading data.",
-        dominant="data-stall",
-        queue=None,
-        partition=None,
-        idle_by_cause={},
+        gaps(), verdict="no-gpu", headline="No device in this trace.", dominant="data-stall",
+        queue=None, partition=None, idle_by_cause={},
         findings=(finding("data-stall", 7.6, LOADER, "enumerate(DataLoader).__next__"),),
         prescriptions=(prescription("data-stall", 5, 7),),
         operators=tuple(
@@ -218,7 +204,7 @@ def no_gpu() -> Diagnosis:
             (Gap(0, 12 * MS, "operators", "aten::conv2d"), Gap(12 * MS, 20 * MS, "data-stall", "__next__")),
         ),
         source=replace(SOURCE, devices=()),
-    )
+    )  # fmt: skip
 
 
 def ranks() -> Diagnosis:
@@ -226,9 +212,8 @@ def ranks() -> Diagnosis:
         RankSummary(r, "gaps", "data-stall", (18 + r) * MS, Partition(0.4, 0.1, 0.0, 0.5), {"data-stall": 0.5})
         for r in range(4)
     )
-    return replace(
-        gaps(), ranks=summaries, source=replace(SOURCE, world_size=4, devices=("NVIDIA H100 80GB HBM3",) * 4)
-    )
+    source = replace(SOURCE, world_size=4, devices=("NVIDIA H100 80GB HBM3",) * 4)
+    return replace(gaps(), ranks=summaries, source=source)
 
 
 def trials() -> Diagnosis:
@@ -315,10 +300,8 @@ def low_trust() -> Diagnosis:
         "warm-up", "capture-steady-steps", "Capture again after the warm-up", "", "diagnose trace train.py --epochs 1",
         (0, 0), None, "same numbers",
     )  # fmt: skip
-    d = gaps()
-    return replace(
-        d, dominant="warm-up", findings=(cold, *d.findings), prescriptions=(again, *d.prescriptions), waterfall=None
-    )
+    found, fixes = (cold, *gaps().findings), (again, *gaps().prescriptions)
+    return replace(gaps(), dominant="warm-up", findings=found, prescriptions=fixes, waterfall=None)
 
 
 FORMS: Mapping[str, Diagnosis] = {

@@ -48,27 +48,16 @@ def browser(tmp_path_factory) -> Iterator["webdriver.Chrome"]:
     driver.quit()
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    """Return a function that gives a diagnosis' page, written the first time that it is asked for."""
-    folder, written = tmp_path_factory.mktemp("pages"), {}
-
-    def page(diagnosis):
-        if id(diagnosis) not in written:
-            path = folder / f"report{len(written)}.html"
-            path.write_text(render(diagnosis), encoding="utf-8")
-            written[id(diagnosis)] = (path, diagnosis)  # kept, so that its id stays its own
-        return written[id(diagnosis)][0]
-
-    return page
-
-
 @pytest.fixture
-def show(browser, pages):
+def show(browser, tmp_path):
+    """Return a function that opens a diagnosis' page and waits until its timeline is drawn."""
+
     def open_page(diagnosis):
+        page = tmp_path / "report.html"
+        page.write_text(render(diagnosis), encoding="utf-8")
         browser.get_log("browser")
         browser.get_log("performance")
-        browser.get(pages(diagnosis).as_uri())
+        browser.get(page.as_uri())
         if count(browser, "#timeline"):
             WebDriverWait(browser, 20, 0.02).until(lambda b: count(b, "#timeline[data-spans][data-took]"))
         return browser
