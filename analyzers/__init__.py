@@ -12,7 +12,7 @@ A file of this folder is a rule by having a META: nothing else has to be registe
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from operator import attrgetter
 from typing import Protocol, cast
@@ -21,8 +21,8 @@ from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Legend, RuleMeta
+from diagnose.ranks.comparison import Comparison
 from diagnose.tables import Tables
-from diagnose.tables.skew import Skew
 
 __all__ = [
     "FALLBACK_RULE",
@@ -74,7 +74,7 @@ class KernelAnalyzer(Rule, Protocol):
 class RankAnalyzer(Rule, Protocol):
     """A rule that compares the ranks of one run."""
 
-    def find_in_all(self, ranks: Sequence[Tables], skew: Skew, /) -> list[Finding]:
+    def find_in_all(self, comparison: Comparison, /) -> list[Finding]:
         """Return what holds all ranks back."""
 
 

@@ -2,7 +2,8 @@
 
 What it looks for
     A device that idles for want of launches (launch-bound is at least 10 % of the step) while at most half of its
-    memory is reserved at the peak, in a recording with memory events.
+    memory is taken at the peak, in a recording with memory events. Taken is what the allocator reserved and, where NVML was
+    sampled, what it shows beside that: the CUDA context, communicators and other processes.
 
 Why it costs
     Launching takes the host the same time for a small batch as for a large one. More samples a step share it.
@@ -17,7 +18,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.memory import ACTIVATIONS, INPUT, WORKSPACE, memory_of
+from diagnose.analyzers.common.memory import ACTIVATIONS, INPUT, WORKSPACE, driver_evidence, memory_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
@@ -31,7 +32,7 @@ META = RuleMeta(
     needs="memory events",
 )
 TARGET_LAUNCH_SHARE = 0.1  # of the step that launching costs
-MAX_RESERVED_SHARE = 0.5
+MAX_TAKEN_SHARE = 0.5
 USABLE_SHARE = 0.9  # of the device: some is the driver's and the context's
 MAX_TIMES = 64
 
@@ -48,9 +49,10 @@ def find(t: Tables) -> list[Finding]:
         return []
     reserved = memory.peak_reserved or memory.peak_allocated
     growing = sum(memory.by_category.get(name, 0) for name in (ACTIVATIONS, INPUT, WORKSPACE))
-    if reserved > MAX_RESERVED_SHARE * memory.capacity or not growing:
+    outside = memory.outside_allocator or 0
+    if reserved + outside > MAX_TAKEN_SHARE * memory.capacity or not growing:
         return []
-    times = 1 + (USABLE_SHARE * memory.capacity - reserved) / growing
+    times = 1 + (USABLE_SHARE * (memory.capacity - outside) - reserved) / growing
     much = f"{times:.0f}" if times < MAX_TIMES else f"over {MAX_TIMES}"
     return [
         Finding(
@@ -61,6 +63,7 @@ def find(t: Tables) -> list[Finding]:
             evidence=(
                 f"{reserved / 1e9:.2f} GB of {memory.capacity / 1e9:.2f} GB are reserved at the peak; "
                 f"{growing / 1e9:.2f} GB of what is allocated then grow with the batch.",
+                *driver_evidence(memory),
             ),
             confidence="medium",
         )

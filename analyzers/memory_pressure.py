@@ -2,7 +2,8 @@
 
 What it looks for
     Allocations that only succeeded after the allocator had emptied its cache (retries), or a peak of reserved memory of
-    97 % of the device or more.
+    97 % of the device or more; where NVML was sampled, also 99 % in use by its count, which includes the CUDA context,
+    communicators and other processes.
 
 Why it costs
     A retry waits for all queued work, frees cached blocks and allocates from the driver again: milliseconds each. The
@@ -18,7 +19,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.memory import memory_of
+from diagnose.analyzers.common.memory import driver_evidence, memory_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
@@ -42,6 +43,7 @@ META = RuleMeta(
     ),
 )
 MIN_RESERVED_SHARE = 0.97  # of the device: the driver and the context take the rest
+MIN_USED_SHARE = 0.99  # of the device, by the driver's count: nothing else comes on top
 
 
 def find(t: Tables) -> list[Finding]:
@@ -51,7 +53,9 @@ def find(t: Tables) -> list[Finding]:
         return []
     reserved = memory.peak_reserved or memory.peak_allocated
     retries = memory.retries or 0
-    if not retries and reserved < MIN_RESERVED_SHARE * memory.capacity:
+    total = max(memory.device_total or 0, memory.capacity)
+    is_full = reserved >= MIN_RESERVED_SHARE * memory.capacity or (memory.device_used or 0) >= MIN_USED_SHARE * total
+    if not retries and not is_full:
         return []
     held = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in list(memory.by_category.items())[:4])
     return [
@@ -65,6 +69,7 @@ def find(t: Tables) -> list[Finding]:
             evidence=(
                 f"{reserved / 1e9:.2f} GB of {memory.capacity / 1e9:.2f} GB are reserved at the peak; "
                 f"then {memory.peak_allocated / 1e9:.2f} GB are allocated: {held}.",
+                *driver_evidence(memory),
             ),
             where=tuple(where for where, _ in memory.by_place[:3]),
             facts={

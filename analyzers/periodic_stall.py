@@ -4,7 +4,8 @@ What it looks for
     Steps of at least three times the median, over all steps of the run and not only the recorded ones, that recur at a
     regular distance (three times at least), or that do what other steps do not: an evaluation, a checkpoint, a rollout,
     waiting for a loader that starts its next epoch. Where the first three take half as long as the median step, the
-    step is a long one whatever else it took. They must cost 1 % of the run's time.
+    step is a long one whatever else it took. They must cost 1 % of the run's time; evaluations a quarter of it: until
+    then they are a phase of the run, which the shares of its time name, and no stall.
 
 Why it costs
     Most steps look fast, and so does a profile of a few of them. Spread over all steps the long ones may cost more than
@@ -36,6 +37,8 @@ META = RuleMeta(
     changes=("save-in-background", "load-mapped", "evaluate-less", "keep-workers"),
 )
 MIN_SHARE = 0.01  # of the run's time, as findings need of the step
+MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted
+EVALUATION = ("evaluation", "inference")
 WHAT = {
     "evaluation": "it evaluates the model",
     "checkpoint": "it saves a checkpoint",
@@ -48,8 +51,12 @@ WHAT = {
 
 def find(t: Tables) -> list[Finding]:
     """Name each kind of long steps, the most expensive first."""
-    found = [_finding(t, stall) for stall in stalls(t) if stall.share >= MIN_SHARE]
+    found = [_finding(t, stall) for stall in stalls(t) if stall.share >= _min_share(stall)]
     return sorted(found, key=lambda finding: -finding.lost_ns)
+
+
+def _min_share(stall: Stall) -> float:
+    return MIN_EVALUATION_SHARE if stall.phase in EVALUATION else MIN_SHARE
 
 
 def _finding(t: Tables, stall: Stall) -> Finding:

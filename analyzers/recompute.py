@@ -1,8 +1,9 @@
 """The forward runs a second time in the backward: activation checkpointing.
 
 What it looks for
-    Operators of a forward (`linear`, convolutions, norms, attention, activations) that run inside the backward of
-    autograd, and the kernels launched between the first and the last of them there: at least 5 % of the busy time.
+    Operators of a forward (`linear`, convolutions, embeddings, norms, attention, activations) that run inside the
+    backward of autograd, and the kernels launched between the first and the last of them there: at least 5 % of the
+    busy time, or of the step with the host's time for them.
 
 Why it costs
     It is the price of the memory that checkpointing spares. Where the memory is there, the second forward buys nothing.
@@ -38,13 +39,14 @@ META = RuleMeta(
     order=50,
     changes=("checkpoint-less",),
 )
-MIN_SHARE = 0.05  # of the busy time
+MIN_SHARE = 0.05  # of the busy time, or of the step
 ROUNDED_NS = 1_000  # files hold whole µs, or what a float has left of the µs since 1970
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
 # Operators that a forward calls and no formula of a gradient does.
 _FORWARD = re.compile(
-    r"^aten::(linear|conv[123]d|conv_transpose[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm|embedding"
-    r"|scaled_dot_product_attention|gelu|relu_?|silu_?|dropout_?|softmax|max_pool[123]d|adaptive_avg_pool[123]d)$"
+    r"^aten::(linear|bilinear|conv[123]d|conv_transpose[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm"
+    r"|embedding(_bag)?|scaled_dot_product_attention|gelu|relu6?_?|leaky_relu_?|elu_?|silu_?|mish_?|hardswish_?"
+    r"|dropout_?|(log_)?softmax|lstm|gru|(adaptive_)?(max|avg)_pool[123]d)$"
 )
 
 
@@ -66,8 +68,27 @@ def second_forwards(t: Tables) -> dict[int, Intervals]:
         nodes = _outermost(t, backward[events.thread[backward] == each])
         called = forward[events.thread[forward] == each]
         if len(nodes.start) and len(called):
-            found[each] = _second_runs(nodes, Intervals(events.start[called], events.end[called]))
+            again = _second_runs(nodes, Intervals(events.start[called], events.end[called]))
+            found[each] = _with_python_around(t, each, again)
     return found
+
+
+def _with_python_around(t: Tables, thread: int, again: Intervals) -> Intervals:
+    """Return the runs from the event before their first operator to the one behind their last.
+
+    The functions of the backward run without Python: what stands there belongs to the second forward.
+    """
+    events = t.trace.events
+    rows = t.host_rows(Kind.OP, Kind.RUNTIME)
+    rows = rows[events.thread[rows] == thread]
+    start, end = events.start[rows], np.sort(events.end[rows])
+    begun, ended = np.searchsorted(start, again.start) - 1, np.searchsorted(end, again.start, side="right") - 1
+    before = np.maximum(start[np.maximum(begun, 0)], np.where(ended >= 0, end[np.maximum(ended, 0)], start[0]))
+    last = len(rows) - 1
+    begins, ends = np.searchsorted(start, again.end), np.searchsorted(end, again.end, side="right")
+    behind = np.where(ends <= last, end[np.minimum(ends, last)], again.end)
+    behind = np.where(begins <= last, np.minimum(start[np.minimum(begins, last)], behind), behind)
+    return union((np.minimum(before, again.start), np.maximum(behind, again.end)))
 
 
 def _outermost(t: Tables, rows: Rows) -> Intervals:

@@ -1,31 +1,34 @@
 """Ranks wait for one that comes late to the collectives.
 
 What it looks for
-    The same collectives in the traces of all ranks: whoever is inside for the shortest time came last, and what the
-    others were inside for longer they waited. Waiting that no computation hides, of the rank in the middle, at least
-    5 % of the step.
+    The collectives that the ranks share, and each rank's own time: what of a step, up to its last collective, it does
+    not spend in collectives. A rank is late where its own time exceeds that of its equals (ranks that exchange alike)
+    by 1 % of the step or more, in seven of ten steps, and by five times what ranks and steps differ by anyway. Ranks
+    that are late in turns, for one step each, a group whose links are slow, and a rank that begins the recorded window
+    late are named as what they are.
 
 Why it costs
     A collective ends for all when the last rank has come. The step of every rank is as long as that of the slowest.
 
 What to do
-    Look at the late rank: its own findings name its bottleneck. Where another rank is late each time, share the
-    work out evenly and let logging, checkpoints and the garbage collector run at the same step on all ranks.
+    The cause is what the late rank spends more time on than its equals do, and not its own largest cost. Where
+    everything is slower there, look at its clocks, its temperature and what else runs on it. Where ranks take turns,
+    let logging, checkpoints and the garbage collector run at the same step on all ranks.
 
 How sure
-    High for the waiting, which needs no common clock. Nothing is found where the ranks' collectives do not match, or
-    the trace of one rank only is given.
+    High for the waiting, which needs no common clock; medium with fewer than five steps, low with one. Nothing is
+    found where ranks share no collectives, or less than half of a job's ranks is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from diagnose.analyzers.common.locate import sampled_lines
-from diagnose.model.diagnosis import Finding, Where
+from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.rules import RuleMeta
+from diagnose.ranks.comparison import Comparison
+from diagnose.ranks.profile import COMMUNICATION
+from diagnose.ranks.reasons import Reason
+from diagnose.ranks.usable import listed
 from diagnose.tables import Tables
-from diagnose.tables.skew import Skew
 
 META = RuleMeta(
     id="straggler",
@@ -34,8 +37,12 @@ META = RuleMeta(
     changes=("even-out-ranks",),
     also=("balance-ranks", "local-sgd"),
 )
-MIN_SHARE = 0.05  # of the step
+MIN_SHARE = 0.01  # of the step
+MIN_STEPS_HIGH = 5  # compared, for high confidence
+SURE_SIGMAS = 10.0
 MAX_NAMED_RANKS = 8
+MAX_DIFFERENCES = 3
+MIN_DIFFERENCE = 0.1  # of the lateness; smaller ones are not worth a word
 
 
 def find(_t: Tables) -> list[Finding]:
@@ -43,38 +50,197 @@ def find(_t: Tables) -> list[Finding]:
     return []
 
 
-def find_in_all(ranks: Sequence[Tables], skew: Skew) -> list[Finding]:
-    """Name the waiting for late ranks."""
-    step_ns = max(t.steps.step_ns for t in ranks)
-    if skew.lost_ns < MIN_SHARE * step_ns:
+def find_in_all(c: Comparison) -> list[Finding]:
+    """Name what makes ranks wait: a late rank, a slow group, ranks that take turns, a late begin."""
+    if len(c.ranks) < 2 or not c.matches.num:
         return []
-    is_one, late = skew.late is not None, skew.last_most
-    share, number = float(skew.last[late]), ranks[late].trace.rank
-    wait = f"the others wait {skew.lost_ns / 1e6:.2f} ms a step"
-    waits = [f"rank {t.trace.rank} {ns / 1e6:.2f}" for t, ns in zip(ranks, skew.waits_ns.tolist(), strict=True)]
-    more = f", and {len(waits) - MAX_NAMED_RANKS} more" if len(waits) > MAX_NAMED_RANKS else ""
-    return [
-        Finding(
-            rule=META.id,
-            title=f"Rank {number} comes late: {wait} for it" if is_one else "Ranks take turns in coming late",
-            lost_ns=skew.lost_ns,
-            count=skew.num_collectives,
-            total_ns=int(skew.lost_ns * ranks[late].steps.num),
-            median_ns=int(skew.lost_ns),
-            evidence=(
-                f"Of the waiting in {skew.num_collectives} collectives a step, {share:.0%} is for rank {number}.",
-                f"Waiting that nothing hides, ms a step: {', '.join(waits[:MAX_NAMED_RANKS])}{more}.",
-            ),
-            where=_where(ranks, skew),
-            confidence="high",
-            facts={"late_rank": number if is_one else None, "is_exchange": False},
-        )
-    ]
+    found = [f for f in (_late(c), _slow_links(c)) if f is not None]
+    begin = _late_begin(c)
+    turns = _turns(c, begin) if not found else None
+    return [f for f in (*found, turns or begin) if f is not None and f.lost_ns >= MIN_SHARE * c.step_ns]
 
 
-def _where(ranks: Sequence[Tables], skew: Skew) -> tuple[Where, ...]:
-    """Return the lines at which the rank that waits most was sampled; a GPU waits while its host is somewhere else."""
-    most = int(skew.waits_ns.argmax())
-    if ranks[most].device_id >= 0:
-        return ()
-    return tuple(where for where, _ in sampled_lines(ranks[most], skew.waiting[most], most=1))
+def _late(c: Comparison) -> Finding | None:
+    lateness = c.lateness
+    if not lateness.late:
+        return None
+    numbers = [c.ranks[i].rank for i in lateness.late]
+    who = listed(numbers).capitalize()
+    come, there = ("comes", "there") if len(numbers) == 1 else ("come", "on them")
+    once = " in the one recorded step" if c.num_steps == 1 else ""
+    waits = f"the others wait {lateness.saved_ns / 1e6:.2f} ms a step"
+    return Finding(
+        rule=META.id,
+        title=f"{who} {come} late{once}: {waits}; {_because(c.reason, there)}",
+        lost_ns=lateness.saved_ns,
+        count=_num_collectives(c),
+        total_ns=int(lateness.saved_ns * c.num_steps),
+        median_ns=int(lateness.saved_ns),
+        evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), _waited(c)),
+        confidence=_confidence(c),
+        facts=_facts(c, "late", numbers[0]),
+    )
+
+
+def _slow_links(c: Comparison) -> Finding | None:
+    slow = c.slow_group
+    if slow is None:
+        return None
+    rates = f": {slow.bus_gbps:.1f} GB/s against {slow.others_gbps:.1f}" if slow.bus_gbps else ""
+    of = f" of group {slow.use}" if slow.use and slow.use != "undefined" else ""
+    others = "the other group" if slow.num_others == 1 else f"the {slow.num_others} other groups"
+    return Finding(
+        rule=META.id,
+        title=f"Slow links among {listed(slow.members)}: transfers take {slow.ratio:.1f} × as long as elsewhere",
+        lost_ns=slow.more_ns,
+        count=_num_collectives(c),
+        total_ns=int(slow.more_ns * c.num_steps),
+        median_ns=int(slow.more_ns),
+        evidence=(
+            f"Collectives{of} among {listed(slow.members)} transfer {slow.more_ns / 1e6:.2f} ms a step longer than the "
+            f"same in {others}{rates}.",
+            _waited(c),
+        ),
+        confidence=_confidence(c),
+        facts={**_facts(c, "slow-group", None), "members": list(slow.members)},
+    )
+
+
+def _late_begin(c: Comparison) -> Finding | None:
+    late = c.lateness.begins_late
+    if late is None:
+        return None
+    number = c.ranks[late].rank
+    waited = c.waits.first.sum() / max(len(c.ranks) - 1, 1) / c.num_steps
+    share = f"{c.waits.first_share:.0%} of the waiting is in the first collective"
+    return Finding(
+        rule=META.id,
+        title=f"{share}: rank {number} begins its step {c.lateness.begins_late_ns / 1e6:.2f} ms late",
+        lost_ns=float(waited),
+        count=1,
+        total_ns=int(waited * c.num_steps),
+        median_ns=int(waited),
+        evidence=(
+            f"{share} ({_of_communication(c):.0%} of the time in communication that nothing hides), for rank {number}: "
+            f"its first step begins {c.lateness.begins_late_ns / 1e6:.2f} ms after the "
+            "median of the others. Why lies before the recorded window.",
+            _waited(c),
+        ),
+        confidence="medium" if c.num_steps == 1 else "low",  # what recurs, the steps behind the first one show
+        facts=_facts(c, "late-begin", number),
+    )
+
+
+def _of_communication(c: Comparison) -> float:
+    spent = sum(int(p.spent[p.causes.index(COMMUNICATION)].sum()) for p in c.ranks if COMMUNICATION in p.causes)
+    return float(c.waits.first.sum()) / max(spent, 1)
+
+
+def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
+    lateness = c.lateness
+    if not lateness.in_turns:
+        return None
+    numbers = [c.ranks[i].rank for i in lateness.taking_turns]
+    names = _in_order(numbers)
+    cause = f"; {_because(c.reason, 'on whichever is late')}" if c.reason.cause else ""
+    title = f"Ranks {names} take turns in coming late{cause}"
+    first = f"{begin.title}; otherwise ranks {names} take turns" if begin else title
+    return Finding(
+        rule=META.id,
+        title=first,
+        lost_ns=lateness.saved_ns + (begin.lost_ns if begin else 0.0),
+        count=_num_collectives(c),
+        total_ns=int(lateness.saved_ns * c.num_steps),
+        median_ns=int(lateness.saved_ns),
+        evidence=(
+            *(begin.evidence[:1] if begin else ()),
+            f"No rank is late in most steps: of the {'other ' if begin else ''}waiting {_blamed(c)}.",
+            *((_compared(c.reason, "Whichever is late"),) if c.reason.differences else ()),
+            _waited(c),
+        ),
+        confidence=_confidence(c) if not begin else "medium",
+        facts=_facts(c, "turns", None),
+    )
+
+
+def _because(reason: Reason, there: str) -> str:
+    """Return the cause as a clause."""
+    more = f"{reason.more_ns / 1e6:.2f} ms"
+    if reason.cause == "slower-device":
+        return f"every kernel takes {reason.ratio:.2f} × as long {there}"
+    if reason.cause == "slower-host":
+        return f"everything on the host takes {reason.ratio:.2f} × as long {there}"
+    if reason.cause == "more-work":
+        return f"{more} more work {there}"
+    if reason.cause.startswith("compute-"):
+        return f"the {reason.cause.removeprefix('compute-')} computes {more} longer {there}"
+    return f"{more} more {reason.cause} {there}" if reason.cause else "no recorded cause explains it"
+
+
+def _compared(reason: Reason, who: str) -> str:
+    """Return the differences to the equals, the largest first."""
+    least = MIN_DIFFERENCE * max((abs(ns) for ns in reason.differences.values()), default=0.0)
+    kept = [(cause, ns) for cause, ns in reason.differences.items() if ns >= least and ns > 0][:MAX_DIFFERENCES]
+    if not kept:
+        return f"{who} recorded nothing that the others have less of: no recorded cause explains it."
+    texts = ", ".join(f"{cause} {ns / 1e6:+.2f}" for cause, ns in kept)
+    none = "" if reason.cause else "; none of it explains the waiting"
+    return f"{who} against the median of its equals, ms a step: {texts}{none}."
+
+
+def _clocks(reason: Reason) -> tuple[str, ...]:
+    own, others = reason.clock_mhz
+    return (f"Its SM clock is {own:,.0f} MHz, the others' {others:,.0f} MHz.",) if own else ()
+
+
+def _shares(c: Comparison, numbers: list[int]) -> str:
+    blame = c.waits.blame
+    share = float(blame[list(c.lateness.late)].sum()) / max(float(blame.sum()), 1.0)
+    steps = "the one step" if c.num_steps == 1 else f"{c.num_steps} steps"
+    return (
+        f"Of the waiting in {_num_collectives(c)} collectives of {steps}, {share:.0%} is for {listed(numbers)}, late "
+        f"by {c.lateness.late_ns / 1e6:.2f} ms."
+    )
+
+
+def _blamed(c: Comparison) -> str:
+    blame = c.waits.blame / max(float(c.waits.blame.sum()), 1.0)
+    named = [f"{blame[i]:.0%} is for rank {c.ranks[i].rank}" for i in c.lateness.taking_turns[:MAX_NAMED_RANKS]]
+    return ", ".join(named)
+
+
+def _waited(c: Comparison) -> str:
+    waits = sorted(c.waits_ns.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"rank {rank} {ns / 1e6:.2f}" for rank, ns in sorted(waits[:MAX_NAMED_RANKS]))
+    more = f", and {len(waits) - MAX_NAMED_RANKS} that wait less" if len(waits) > MAX_NAMED_RANKS else ""
+    return f"Waiting that nothing hides, ms a step: {shown}{more}."
+
+
+def _in_order(numbers: list[int]) -> str:
+    """Return the ranks as they are given: who is waited for most stands first."""
+    shown = [str(n) for n in numbers[:MAX_NAMED_RANKS]]
+    if len(numbers) > MAX_NAMED_RANKS:
+        return f"{', '.join(shown)} and {len(numbers) - MAX_NAMED_RANKS} more"
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _num_collectives(c: Comparison) -> int:
+    return c.matches.num
+
+
+def _confidence(c: Comparison) -> Confidence:
+    if c.num_steps == 1:
+        return "low"
+    is_sure = c.num_steps >= MIN_STEPS_HIGH and (not c.lateness.late or c.lateness.sigmas >= SURE_SIGMAS)
+    return "high" if is_sure else "medium"
+
+
+def _facts(c: Comparison, kind: str, late: int | None) -> Facts:
+    return {
+        "kind": kind,
+        "late_rank": late,
+        "is_exchange": False,
+        "cause": c.reason.cause,
+        "cause_ms": c.reason.more_ns / 1e6,
+        "slower_by": c.reason.ratio,
+    }

@@ -2,7 +2,8 @@
 
 What it looks for
     A softmax whose input has as many elements as the batched product before it made and the batched product after it
-    takes, with the scaling, masks, casts and dropout between them: together at least 5 % of the busy time.
+    takes, with the scaling, masks, casts and dropout between them: together at least 2 % of the busy time, or
+    of the step with the host's time for them.
 
 Why it costs
     The scores, one for each pair of positions, go to memory and back for each of those kernels. A fused kernel keeps
@@ -23,11 +24,10 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.analyzers.common.kernel_findings import busy_part
+from diagnose.analyzers.common.kernel_findings import busy_part, is_minor
 from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
@@ -37,7 +37,7 @@ META = RuleMeta(
     order=40,
     changes=("fused-attention",),
 )
-MIN_SHARE = 0.05  # of the busy time
+MIN_SHARE = 0.02  # of the busy time, or of the step; its products gain as well
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
@@ -47,7 +47,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
         return []
     between = np.concatenate([attention.between for attention in found])
     time = busy_part(t, between)
-    if time < MIN_SHARE * total(t.occupancy.busy):
+    if is_minor(t, between, MIN_SHARE):
         return []
     products = busy_part(t, np.concatenate([attention.products for attention in found]))
     scores = max(attention.scores for attention in found)

@@ -2,7 +2,8 @@
 
 What it looks for
     Two or more different pointwise operators (additions, products, activations, casts, masks) in a row on a stream,
-    with outputs of the same size: together at least 10 % of the busy time.
+    with outputs of the same size: together at least 10 % of the busy time, or of the step with the host's
+    time for them.
 
 Why it costs
     Each reads its inputs from memory and writes its output there for the next one to read. One fused kernel keeps
@@ -25,7 +26,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.chains import Chain, chains
-from diagnose.analyzers.common.kernel_findings import busy_part
+from diagnose.analyzers.common.kernel_findings import busy_part, is_minor
 from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding, Where
@@ -42,7 +43,7 @@ META = RuleMeta(
     also=("patch-operators", "call-operator"),
 )
 MAX_KINDS = 5  # of chains, among which a bundled operator may be
-MIN_SHARE = 0.1  # of the busy time: less comes back only in part when a model is compiled
+MIN_SHARE = 0.1  # of the busy time, or of the step: less comes back only in part when a model is compiled
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
@@ -52,7 +53,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
         return []
     tasks = np.concatenate([chain.tasks for chain in found])
     time = busy_part(t, tasks)
-    if time < MIN_SHARE * total(t.occupancy.busy):
+    if is_minor(t, tasks, MIN_SHARE):
         return []
     one_pass = sum(chain.longest_ns for chain in found) / max(sum(chain.time_ns for chain in found), 1)
     return [

@@ -28,6 +28,7 @@ __all__ = [
     "OutputError",
     "UsageError",
     "is_debugging",
+    "missing_extra",
 ]
 
 DEBUG = "DIAGNOSE_DEBUG"  # the environment variable under which a fault of diagnose itself is shown in full
@@ -84,3 +85,8 @@ class OriginalsChangedError(DiagnoseError):
 
 class BudgetEndedError(DiagnoseError):
     """No change could be tried in the time that was given."""
+
+
+def missing_extra(what: str, extra: str) -> InputError:
+    """Return the error for what needs a package that only an extra of this one installs; ``what`` is a sentence."""
+    return InputError(f"{what}, which needs packages that are not installed: pip install 'diagnose[{extra}]'.")

@@ -132,7 +132,9 @@ def predictions(d: Diagnosis) -> dict[str, Prediction]:
             before.step_ns, after.step_ns, after.low_ns, after.high_ns, before.ids, enabled, is_replayed=True
         )
     for name, p in alone.items():
-        if name not in found and p.predicted_step_ns is not None and all(map(math.isfinite, p.saves_ns)):
+        if name in found or p.mean_step_ns is not None or p.predicted_step_ns is None:
+            continue
+        if all(map(math.isfinite, p.saves_ns)):
             low, high = d.step_ns - p.saves_ns[1], d.step_ns - p.saves_ns[0]
             middle = min(max(p.predicted_step_ns, low), high)
             found[name] = Prediction(d.step_ns, middle, low, high, is_replayed=p.basis == "replay")
@@ -142,6 +144,8 @@ def predictions(d: Diagnosis) -> dict[str, Prediction]:
 
 def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
     """Return what a change saves in words, "" where nothing is predicted."""
+    if p.mean_step_ns is not None and p.saves_ns[1] > 0:
+        return f"saves {_range(*p.saves_ns)} of the run's mean step of {duration(p.mean_step_ns)}"
     if p.id not in each:
         is_hidden = p.basis == "replay" and p.predicted_step_ns is not None
         return "no gain on its own: other work is the bottleneck" if is_hidden else ""
@@ -153,6 +157,11 @@ def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
     else:
         words = f"saves {middle} a step" + (f" ({least} to {most})" if least != most else "")
     return f"{words}{behind(found)}"
+
+
+def _range(least: float, most: float) -> str:
+    low, high = duration(least), duration(most)
+    return f"up to {high}" if least <= 0 else high if low == high else f"{low} to {high}"
 
 
 def behind(p: Prediction) -> str:
@@ -182,7 +191,8 @@ def _without_prediction(d: Diagnosis, rules: Sequence[str]) -> list[str]:
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None or finding.rule in rules or finding.share_of(d.step_ns or 1.0) < MIN_GAIN_SHARE:
         return []
-    return [p.id for p in d.prescriptions if p.rule == finding.rule and p.predicted_step_ns is None][:1]
+    fitting = (p for p in d.prescriptions if p.rule == finding.rule)
+    return [p.id for p in fitting if p.predicted_step_ns is None or p.mean_step_ns is not None][:1]
 
 
 def _action(d: Diagnosis, p: Prescription, prediction: Prediction | None) -> Action:
@@ -297,13 +307,7 @@ def _cautions(d: Diagnosis, why: str) -> list[str]:
             f"Recording made the step {percent(d.profiler_overhead)} longer: shares are of the recorded step, "
             f"{duration(d.step_ns)}."
         )
-    if d.source.world_size > 1 and len(d.ranks) > 1:
-        late = max(d.ranks, key=lambda r: r.step_ns)
-        found.append(
-            f"{len(d.ranks)} ranks; the details are of the rank that the others wait for, or the slowest "
-            f"(longest step: rank {late.rank}, {duration(late.step_ns)})."
-        )
-    elif d.source.world_size > 1:
+    if d.source.world_size > 1 and len(d.ranks) < 2:
         found.append(f"One rank of {d.source.world_size}: what its collectives wait for is not in this recording.")
     low = next((f for f in d.findings if f.rule == d.dominant and f.confidence == "low"), None)
     if low is not None and not why:

@@ -30,6 +30,7 @@ from diagnose.reports.format import MAX_LOSSES
 if TYPE_CHECKING:
     from diagnose.model.charts import KernelTime, Memory
     from diagnose.model.forecast import Waterfall
+    from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
 
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
 
@@ -86,6 +87,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "recording_ms": _ms(d.recording_ns),
         "trust": [{"text": _text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": _each(_rank, d.ranks),
+        "job": None if d.job is None else _job(d.job),
         "trials": _each(_trial, d.trials),
         "after": None if d.after is None else to_dict(d.after),
     }
@@ -167,6 +169,7 @@ def _prescription(p: Prescription) -> dict[str, Json]:
         "predicted_step_ms": None if p.predicted_step_ns is None else _ms(p.predicted_step_ns),
         "edits": _each(_where, p.edits),
         "diff": _text(p.diff),
+        "mean_step_ms": None if p.mean_step_ns is None else _ms(p.mean_step_ns),
     }
 
 
@@ -215,6 +218,9 @@ def _memory(m: Memory) -> dict[str, Json]:
         "peak_allocated_bytes": m.peak_allocated,
         "peak_reserved_bytes": m.peak_reserved,
         "capacity_bytes": m.capacity,
+        "device_used_bytes": m.device_used,
+        "other_processes_bytes": m.other_processes,
+        "outside_allocator_bytes": m.outside_allocator,
         "retries": m.retries,
         "by_category_bytes": dict(m.by_category),
         "by_place": [{**_where(where), "bytes": size} for where, size in m.by_place],
@@ -230,6 +236,83 @@ def _rank(r: RankSummary) -> dict[str, Json]:
         "partition": None if r.partition is None else _shares(asdict(r.partition)),
         "idle_by_cause": _shares(r.idle_by_cause),
         "waits_ms": None if r.waits_ns is None else _ms(r.waits_ns),
+    }
+
+
+def _job(j: Job) -> dict[str, Json]:
+    return {
+        "ranks": j.num_ranks,
+        "collectives_matched": j.num_collectives,
+        "residual_ms": _ms(j.residual_ns),
+        "late": {
+            "ranks": list(j.late_ranks),
+            "late_ms": _ms(j.late_ns),
+            "saved_ms": _ms(j.saved_ns),
+            "cause": j.cause,
+            "cause_ms": _ms(j.cause_ns),
+            "cause_share": _share(j.cause_share),
+            "slower_by": _share(j.ratio),
+            "differences": [{"cause": cause, "more_ms": _ms(ns)} for cause, ns in j.differences],
+        },
+        "taking_turns": list(j.taking_turns),
+        "first_collective": {
+            "share": _share(j.first_share),
+            "begins_late": j.begins_late,
+            "begins_late_ms": _ms(j.begins_late_ns),
+        },
+        "slow_group": None if j.slow_group is None else _slow_group(j.slow_group),
+        "steps": list(j.steps),
+        "arrivals": _each(_text, j.arrivals),
+        "rows": _each(_row, j.rows),
+        "collectives": _each(_collective, j.collectives),
+    }
+
+
+def _slow_group(g: SlowGroup) -> dict[str, Json]:
+    return {
+        "ranks": list(g.members),
+        "use": _text(g.use),
+        "other_groups": g.num_others,
+        "slower_by": _share(g.ratio),
+        "more_ms": _ms(g.more_ns),
+        "bus_gbps": _share(g.bus_gbps),
+        "others_bus_gbps": _share(g.others_gbps),
+    }
+
+
+def _row(r: RankRow) -> dict[str, Json]:
+    return {
+        "rank": r.rank,
+        "host": _text(r.host),
+        "late_ms": _ms_or_null(r.late_ns),
+        "late_by_step_ms": _each(_ms_or_null, r.by_step_ns),
+        "blame_share": _share(r.blame_share),
+        "begins_late_ms": _ms(r.begins_ns),
+        "arrivals_ms": _each(_ms_or_null, r.arrivals_ns),
+    }
+
+
+def _ms_or_null(ns: float | None) -> Json:
+    return None if ns is None else _ms(ns)
+
+
+def _collective(c: CollectiveSummary) -> dict[str, Json]:
+    return {
+        "name": _text(c.name),
+        "purpose": c.purpose,
+        "group_use": _text(c.group_use),
+        "group_size": c.group_size,
+        "groups": c.num_groups,
+        "bytes": c.num_bytes if c.num_bytes >= 0 else None,
+        "dtype": _text(c.dtype),
+        "per_step": _share(c.per_step),
+        "waiting_ms": _ms(c.waiting_ns),
+        "exposed_waiting_ms": _ms(c.exposed_waiting_ns),
+        "transfer_ms": _ms(c.transfer_ns),
+        "hidden_share": _share(c.hidden_share),
+        "algorithm_gbps": _share(c.algorithm_gbps) if c.algorithm_gbps else None,
+        "bus_gbps": _share(c.bus_gbps) if c.bus_gbps else None,
+        "peak_gbps": _share(c.peak_gbps) if c.peak_gbps else None,
     }
 
 

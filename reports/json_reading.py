@@ -112,6 +112,7 @@ class _Prescription(msgspec.Struct):
     assumes: str = ""
     edits: list[_Where] = []
     diff: str = ""
+    mean_step_ms: Ms = None
 
 
 class _Note(msgspec.Struct):
@@ -286,6 +287,7 @@ def _prescription(p: _Prescription) -> Prescription:
         assumes=p.assumes,
         edits=tuple(map(_where, p.edits)),
         diff=p.diff,
+        mean_step_ns=None if p.mean_step_ms is None else _ns(p.mean_step_ms),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.reports.answer import Action, Answer, behind
+from diagnose.reports.answer import Action, Answer, behind, gain
 from diagnose.reports.format import duration, place
 from diagnose.reports.trial_charts import measured_words
 from diagnose.text.plain_text import one_line
@@ -50,5 +50,7 @@ def _line(action: Action) -> str:
     p, found = action.prescription, action.prediction
     at = f" at `{place(action.where, 60)}`" if action.where is not None else ""
     saves = f": saves {duration(found.saves_ns)} a step{behind(found)}" if found is not None else ""
+    if found is None and gain(p, {}):
+        saves = f": {gain(p, {})}"
     measured = f"; {measured_words(action.trial)}" if action.trial is not None else ""
     return f"**{one_line(p.title)}**{at}{saves}{measured}. {one_line(p.safety).capitalize()}."

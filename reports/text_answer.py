@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.diagnosis import Where
-from diagnose.reports.answer import Action, Answer, behind
+from diagnose.reports.answer import Action, Answer, behind, gain
 from diagnose.reports.format import duration, line_of, percent
 from diagnose.reports.text_charts import bar
 from diagnose.reports.trial_charts import measured_words
@@ -79,7 +79,9 @@ def _action(number: int, action: Action, a: Answer) -> RenderableType:
         saves.append(behind(found).replace(", ", "  ", 1), "dim")
     else:
         words = "saving not predicted: no replay of these steps shows it"
-        if a.run_share is not None:
+        if p.mean_step_ns is not None and p.saves_ns[1] > 0:
+            words = gain(p, {})
+        elif a.run_share is not None:
             words = f"up to {percent(a.run_share)} of the run: outside the recorded steps, so not predicted"
         saves.append(words, "dim")
     parts.append(saves)

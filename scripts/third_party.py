@@ -2,8 +2,9 @@
 
 For each script: are the steps those of its author, are its phases told apart, is the dominant finding the planted one,
 does it name the exact line, does the printed diff apply and does the changed script still run; with ``--prove``, was a
-change tried. Exits 1 where steps are not the author's, where a diff does not apply or breaks the script, which no load
-of the machine excuses, and where a smaller share of the rows than ``--bar`` is right throughout.
+change tried, did it save what the report states, and did none make steps longer. Exits 1 where steps are not the
+author's, where a diff does not apply or breaks the script, which no load of the machine excuses, and where a smaller
+share of the rows than ``--bar`` is right throughout.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import importlib.util
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,6 +26,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from diagnose.changes import trial_method
+from diagnose.trials.outcome import OWN_RANKS
+
 sys.path.insert(0, str(Path(__file__).parent / "third_party_scripts"))
 from catalogue import FOLDER, SCRIPTS, Script  # the folder is no package: its files are scripts
 
@@ -33,9 +38,11 @@ MIN_PHASE = 0.01  # share of the run: less is setting up
 ALWAYS = frozenset({"training", "loading", "other"})
 RUNS_SECONDS = 12  # a changed script runs where it is still at work, or ended well, after so long
 CERTAIN = frozenset({"steps", "applies", "runs"})  # columns that do not rest on times
-BUDGET = "90s"
+BUDGET = "120s"
+BY_HAND = "It is made by hand"  # how a trial begins that was refused for that
+UNSEEN = 0.01  # of the step: a saving that is so little outside of its range is within it, as far as runs show
 RIGHT, WRONG, OPEN = "yes", "no", "n/a"
-COLUMNS = ("steps", "phases", "dominant", "line", "advice", "applies", "runs", "prove")
+COLUMNS = ("steps", "phases", "dominant", "line", "advice", "applies", "runs", "prove", "saves", "harmless")
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class Row:
     applies: str = OPEN
     runs: str = OPEN
     prove: str = OPEN
+    saves: str = OPEN
+    harmless: str = OPEN
 
     @property
     def wrong(self) -> tuple[str, ...]:
@@ -137,7 +146,9 @@ def score(script: Script, prove: bool = False, keep: Path | None = None) -> Row:
             **_diff(script, diagnosis, folder),
         }
         if prove:
-            columns |= _proof(script, folder, Path(scratch, "proof.json"))
+            columns |= _proof(
+                script, folder, keep / f"{script.name}.proof.json" if keep else Path(scratch, "proof.json")
+            )
     remarks = "; ".join(str(value) for key, value in columns.items() if key.startswith("remark_") and value)
     told = {key: value for key, value in columns.items() if not key.startswith("remark_")}
     return _with(blank, remark=remarks, **told)
@@ -278,19 +289,40 @@ def _launched(script: Script) -> list[str]:
 
 
 def _proof(script: Script, folder: Path, result: Path) -> dict[str, str]:
-    """Note whether prove tried a change, or stated in the result why it tried none."""
-    if script.launcher == "torchrun":
-        return {}
+    """Note whether prove tried a change, whether it saved what the report states, and whether one made steps longer."""
     command = [sys.executable, "-m", "diagnose", "prove", "--yes", "--budget", BUDGET, "-q", "-o", str(result)]
+    if launched := _launched(script):
+        command += ["--launcher", shlex.join([sys.executable, *launched])]
     failure = _run([*command, *_target(script)], folder, 600)
     if not result.exists():
         return {"prove": WRONG, "remark_prove": f"prove: {failure}"}
-    trials = json.loads(result.read_text(encoding="utf-8"))["trials"]
-    tried = [trial["id"] for trial in trials if trial.get("speed_up")]
+    diagnosis = json.loads(result.read_text(encoding="utf-8"))
+    stated = {p["id"]: [ms / diagnosis["step_ms"] for ms in p["saves_ms"]] for p in diagnosis["prescriptions"]}
+    able = [name for name in stated if trial_method(name) != "by hand"] if not failure.endswith(OWN_RANKS) else []
+    tried = [trial for trial in diagnosis["trials"] if trial["kind"] == "single" and not trial["failure"]]
+    if not tried:
+        refused = {trial["id"] for trial in diagnosis["trials"] if trial["failure"].startswith(BY_HAND)}
+        why = "; ".join(f"{trial['id']}: {trial['failure']}" for trial in diagnosis["trials"]) or failure
+        return {"prove": WRONG if set(able) - refused else OPEN, "remark_prove": f"prove: {why}" if why else ""}
+    outside = [trial["id"] for trial in tried if not _is_within(trial["interval"], stated[trial["id"]])]
+    slower = [trial["id"] for trial in tried if trial["interval"][1] < 1]
     return {
-        "prove": RIGHT if tried or not script.rules else WRONG,
-        "remark_prove": f"tried {', '.join(tried) or 'none'}",
+        "prove": RIGHT,
+        "saves": WRONG if outside else RIGHT,
+        "harmless": WRONG if slower else RIGHT,
+        "remark_prove": "; ".join(_measured(trial, stated[trial["id"]]) for trial in tried),
     }
+
+
+def _is_within(speed_up: list[float], stated: list[float]) -> bool:
+    """Return whether what runs showed, a speed-up's interval, can be what is stated: shares of the step that go."""
+    least, most = (1 - 1 / ratio for ratio in speed_up)
+    return least <= stated[1] + UNSEEN and most >= stated[0] - UNSEEN
+
+
+def _measured(trial: Mapping[str, Any], stated: list[float]) -> str:
+    least, most = (1 - 1 / ratio for ratio in trial["interval"])
+    return f"{trial['id']} saved {least:.0%} to {most:.0%}, stated {stated[0]:.0%} to {stated[1]:.0%}"
 
 
 def _line(row: Row) -> str:
@@ -323,7 +355,10 @@ training script, with a waste planted or none, and the truth about it stands in 
 optimizer calls and operators a step has, its phases, the rules that may be dominant, the exact line, and changes that
 would be wrong. `scripts/third_party` traces each as a user would and compares. A column is `n/a` where it does not
 apply: `line` where nothing is planted, `applies` and `runs` (the printed diff, applied, and the script after it) where
-no diff is printed, `phases` and `prove` where they were not measured."""
+no diff is printed, `phases` where they were not measured. `diagnose prove` has some two minutes for each script:
+`prove` is whether it tried a change (`n/a` where only the author can make one, or where the script starts its ranks
+itself), `saves` whether every measured saving can lie within the range that its report states, and `harmless` whether
+no change made steps longer for certain."""
 
 
 if __name__ == "__main__":

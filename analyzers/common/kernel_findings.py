@@ -10,10 +10,10 @@ import numpy as np
 from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
-from diagnose.model.intervals import intersect, total, union
+from diagnose.model.intervals import distinct, intersect, total, union
 from diagnose.tables import Tables
 
-__all__ = ["KernelRule", "busy_part", "kernel_finding", "top_kernels"]
+__all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels"]
 
 
 MAX_LOOKED_UP = 20  # launches, the longest tasks first, whose places are looked up
@@ -26,7 +26,7 @@ class KernelRule:
 
     rule: str
     title: str
-    min_share: float  # of the busy time; less is not worth a line
+    min_share: float  # of the busy time, or of the step with the host's time; less is not worth a line
     kept_ns: float = 0.0  # of the tasks' time, what stays when the cause is gone
     evidence: Sequence[str] = ()
     confidence: Confidence = "high"
@@ -38,11 +38,26 @@ def busy_part(t: Tables, tasks: Rows) -> int:
     return total(intersect(union((t.tasks.start[tasks], t.tasks.end[tasks])), t.occupancy.busy))
 
 
+def is_minor(t: Tables, tasks: Rows, min_share: float) -> bool:
+    """Return whether tasks take less than this share of the busy time, and of the step with the host.
+
+    Where the device idles the host takes as much for a short kernel as for a long one: of idle time the tasks have
+    their share of the launches. What their finding costs is replayed, and what costs little is not listed.
+    """
+    time, busy = busy_part(t, tasks), total(t.occupancy.busy)
+    if not len(tasks) or not busy:
+        return True
+    window = t.steps.window[1] - t.steps.window[0]
+    launches, mine = (distinct(rows[rows >= 0]) for rows in (t.tasks.launch, t.tasks.launch[tasks]))
+    issuing = (window - busy) * len(mine) / max(len(launches), 1)
+    return time < min_share * busy and time + issuing < min_share * window
+
+
 def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
     """Return the finding of these tasks, or nothing where they take too little; they are the rule's from then on."""
     time, busy = busy_part(t, tasks), total(t.occupancy.busy)
     length = (t.tasks.end - t.tasks.start)[tasks]
-    if not len(tasks) or not busy or time < waste.min_share * busy:
+    if is_minor(t, tasks, waste.min_share):
         return []
     kept = min(waste.kept_ns / max(int(length.sum()), 1), 1.0)
     return [

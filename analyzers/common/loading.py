@@ -11,7 +11,7 @@ from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
 from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import waiting_share
+from diagnose.tables.host_gaps import ready_share, waiting_share
 from diagnose.tables.names import LOADER_NEXT
 
 __all__ = ["loading_evidence", "loading_facts"]
@@ -48,6 +48,7 @@ def loading_facts(t: Tables) -> Facts:
         "recorded_here": t.capture.info is not None,  # more or less: captures are seldom analysed elsewhere
         "waits": enough and share is not None and share >= MIN_WAITING_SHARE,
         "waiting_share": share,
+        "ready_share": ready_share(t),
         **_dataset(t),
     }
 

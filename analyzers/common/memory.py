@@ -23,13 +23,25 @@ from diagnose.model.intervals import Intervals, covered
 from diagnose.tables import Tables
 from diagnose.tables.allocations import NEVER, Allocations, find_allocations
 from diagnose.tables.names import BACKWARD, matching
+from diagnose.tables.nvml_readings import device_memory
 from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.roofline import device_of
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Memory
 
-__all__ = ["ACTIVATIONS", "BEFORE", "GRADIENTS", "INPUT", "KEPT", "OPTIMIZER", "PARAMETERS", "WORKSPACE", "memory_of"]
+__all__ = [
+    "ACTIVATIONS",
+    "BEFORE",
+    "GRADIENTS",
+    "INPUT",
+    "KEPT",
+    "OPTIMIZER",
+    "PARAMETERS",
+    "WORKSPACE",
+    "driver_evidence",
+    "memory_of",
+]
 
 BEFORE, OTHERS = "held from before (parameters, optimizer state)", "held from before (buffers and others)"
 ACTIVATIONS, GRADIENTS, WORKSPACE, INPUT = "activations", "gradients", "workspace", "input"
@@ -65,6 +77,7 @@ def _memory(t: Tables) -> Memory | None:
     held = blocks.held_at(time)
     device = device_of(t) if t.device_id >= 0 else None
     reserved = int(blocks.reserved[inside].max())
+    by_driver = device_memory(t)
     return Memory(
         device=(device.name or f"GPU {device.id}") if device else f"GPU {t.device_id}" if t.device_id >= 0 else "host",
         peak_allocated=int(blocks.allocated[peak]),
@@ -75,7 +88,26 @@ def _memory(t: Tables) -> Memory | None:
         by_category=_by_category(t, blocks, held, int(blocks.allocated[peak])),
         by_place=_by_place(t, blocks, held),
         retries=t.capture.info.memory.retries if t.capture.info else None,
+        device_used=by_driver.used if by_driver else None,
+        device_total=by_driver.total if by_driver else None,
+        other_processes=by_driver.others if by_driver else None,
     )
+
+
+def driver_evidence(memory: Memory) -> tuple[str, ...]:
+    """Return one sentence on the memory that the allocator does not count, none where the driver was not sampled."""
+    outside = memory.outside_allocator
+    if outside is None or memory.device_used is None:
+        return ()
+    text = (
+        f"NVML shows {memory.device_used / 1e9:.2f} GB in use on the device, {outside / 1e9:.2f} GB beside what the "
+        "allocator reserved"
+    )
+    if memory.other_processes is None:
+        return (f"{text}: the CUDA context, communicators, libraries, and any other processes.",)
+    others = min(memory.other_processes, outside)
+    own = f"{(outside - others) / 1e9:.2f} GB for the CUDA context, communicators and libraries"
+    return (f"{text}: {own}, {others / 1e9:.2f} GB of other processes.",)
 
 
 def _timeline(blocks: Allocations, inside: npt.NDArray[np.intp], start: int) -> tuple[tuple[int, int, int], ...]:

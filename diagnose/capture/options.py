@@ -12,7 +12,7 @@ __all__ = ["MAX_MB", "QUICK_S", "STEP_SOURCES", "CaptureOptions", "StepOn"]
 
 StepOn: TypeAlias = Literal["auto", "optimizer", "dataloader", "forward", "marker"]
 STEP_SOURCES: tuple[StepOn, ...] = ("auto", "optimizer", "dataloader", "forward", "marker")
-QUICK_S = 6.0
+QUICK_S = 4.0  # with importing torch, a first step and the report an answer within 15 s
 MAX_MB = 200.0  # torch needs six times as much memory to write a trace (measured), and minutes for more
 
 

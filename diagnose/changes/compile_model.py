@@ -55,8 +55,9 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of one kernel for each run of pointwise ones, launched once; None for other findings."""
     import numpy as np
 
+    from diagnose.analyzers.common.chains import chains
     from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.op_launches import host_time_of
+    from diagnose.tables.op_launches import host_time_behind_first
 
     if finding.rule != "unfused-elementwise" or not len(finding.tasks):
         return None
@@ -69,8 +70,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         finding.tasks,
         (FUSED_AT_LEAST * lost * length, lost * length),
         f"Between {FUSED_AT_LEAST:.0%} and all of the runs become one kernel each, with one launch.",
-        host=host_time_of(t, finding.tasks),
-        host_left=(1 - FUSED_AT_LEAST * (1 - launched), launched),
+        host=host_time_behind_first(t, [chain.tasks for chain in chains(t)]),
+        host_left=(1 - FUSED_AT_LEAST, 0.0),
         pauses_left=(1 - FUSED_AT_LEAST * (1 - launched), launched),
         frees_host=True,
     )

@@ -42,22 +42,30 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
 
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
-    """Return the effect of one kernel: what stands between the products goes, with its launches; they stay."""
+    """Return the effect of one kernel: what stands between the products goes, and the second one's launch."""
     import numpy as np
 
+    from diagnose.analyzers.common.attention import written_out_attention
     from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.op_launches import host_time_of
+    from diagnose.tables.op_launches import host_time_behind_first
 
-    if not len(finding.tasks):
+    found = written_out_attention(t)
+    if not found or not len(finding.tasks):
         return None
-    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
+    length = (t.tasks.end - t.tasks.start).astype(np.float64)
+    between, products = ([getattr(attention, part) for attention in found] for part in ("between", "products"))
+    # A kernel between the products reads the scores and writes them; a product does one of the two.
+    moving = [np.minimum(length[p], length[b].min() / 2) for b, p in zip(between, products, strict=True)]
+    goes = np.concatenate([*(length[b] for b in between), *moving])
+    surely = np.concatenate([*(LEAST * length[b] for b in between), *(0.0 * part for part in moving)])
     return effect_of_tasks(
         t,
         finding,
-        finding.tasks,
-        (LEAST * length, length),
-        f"Between {LEAST:.0%} and all of what runs between the products goes, with its launches.",
-        host=host_time_of(t, finding.tasks),
+        np.concatenate([*between, *products]),
+        (surely, goes),
+        f"Between {LEAST:.0%} and all of what runs between the products goes, with its launches; at most the products "
+        "move no scores any more.",
+        host=host_time_behind_first(t, [np.concatenate(run) for run in zip(between, products, strict=True)]),
         host_left=(1 - LEAST, 0.0),
         pauses_left=(1 - LEAST, 0.0),
         frees_host=True,

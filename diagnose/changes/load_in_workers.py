@@ -6,8 +6,9 @@ What it does
 What to watch
     Loading that computes shares the cores with the step, which keeps one: workers are at most as many as the others.
     Loading that waits needs none. The saving lies between all of the stall and what is left of it where load/w is
-    longer than the rest of the step, or where all cores together are. Workers are not prescribed where taking a batch
-    from one costs about what loading it does.
+    longer than the rest of the step, or where all cores together are; at least nothing, where other programs kept the
+    training waiting for a core, and where each worker of a stream has to be given its part first. Workers are not
+    prescribed where taking a batch from one costs about what loading it does.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from diagnose.changes.common.loading import (
     HIDDEN,
     HIDDEN_WAITING,
     ITERABLE_NUMERICS,
+    MAX_READY_SHARE,
     MIN_GAIN,
     SHARED_OUT,
+    SPLIT_BY_HAND,
     handover_ns,
     is_iterable,
     left_of_stall,
@@ -58,6 +61,9 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     if facts.get("library") == "transformers":
         return _of_a_pipeline(is_iterable(facts), workers)
     shared_out = SHARED_OUT if is_iterable(facts) and not facts.get("shares_out") else ""
+    busy = 0.0 if waits else number(facts, "ready_share")
+    if busy > MAX_READY_SHARE:
+        takes = f"{cores} which none was for {busy:.0%} of the recording,"
     left_ns = max(load_ns / workers - rest_ns, 0.0) if waits else left_of_stall(facts, load_ns, rest_ns, workers, cpus)
     return Advice(
         title=f"Load batches in {workers} worker process{'es' if workers > 1 else ''}, ahead of the step",
@@ -66,9 +72,11 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         beside=shared_out,
         is_whole=not shared_out,
         numerics=ITERABLE_NUMERICS if shared_out else None,
-        least=max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
+        least=0.0
+        if busy > MAX_READY_SHARE or shared_out
+        else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
         needs=f"{takes} and memory for {'a copy' if workers == 1 else f'{workers} copies'} of what the dataset holds",
-        arguments={"workers": workers, **pin},
+        arguments={"workers": workers, **pin, **({"by_hand": SPLIT_BY_HAND} if shared_out else {})},
     )
 
 

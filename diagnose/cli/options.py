@@ -11,16 +11,19 @@ from diagnose.cli.help import Decorator, Option, option
 
 __all__ = [
     "STEP_SOURCES",
+    "keep_option",
     "module_option",
     "monitor_options",
     "page_options",
     "report_options",
     "result_options",
     "step_on_option",
+    "summary_options",
+    "worker_options",
 ]
 
 STEP_SOURCES = ("auto", "optimizer", "dataloader", "forward", "marker")  # as in capture.options
-OUTPUT = "Output"
+OUTPUT, RANKS = "Output", "Ranks"
 JSON = "Print JSON instead of text."
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
@@ -62,6 +65,44 @@ def report_options(command: _Decorated) -> _Decorated:
         option("--verbose", group=OUTPUT, is_flag=True, help="Print every finding and kernel, with evidence."),
     ]
     return _with(command, [_json(), _output(".html, .json or .txt"), *page, _force(), _quiet()])
+
+
+def worker_options(command: _Decorated) -> _Decorated:
+    """Give a command that reads ranks the options of who reads them."""
+    return _with(
+        command,
+        [
+            option(
+                "--workers",
+                group=RANKS,
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="Read ranks in N processes.  [default: as many as cores, where there is enough to read]",
+            ),
+            option("--max-memory", group=RANKS, metavar="SIZE", help="Hold at most SIZE in all processes: 8G."),
+            option(
+                "--cluster",
+                group=RANKS,
+                default="",
+                metavar="ADDRESS",
+                help="Read ranks on a Dask cluster: tcp://HOST:PORT, file:SCHEDULER.json, or slurm in an allocation.",
+            ),
+            option("--no-cache", group=RANKS, is_flag=True, help="Neither use nor keep earlier results."),
+        ],
+    )
+
+
+def keep_option(command: _Decorated) -> _Decorated:
+    """Give a command that compares ranks ``--keep``."""
+    text = "Write the summaries of all ranks to FILE: .parquet or .ranks."
+    return _with(command, [option("--keep", group=OUTPUT, metavar="FILE", help=text)])
+
+
+def summary_options(command: _Decorated) -> _Decorated:
+    """Give ``summarize`` the options of where its file goes."""
+    text = "Write the summaries to FILE: .ranks or .parquet."
+    output = option("-o", "--output", group=OUTPUT, required=True, metavar="FILE", help=text)
+    return _with(command, [output, _force(), _quiet()])
 
 
 def monitor_options(command: _Decorated) -> _Decorated:

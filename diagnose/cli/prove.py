@@ -22,7 +22,14 @@ from diagnose.trials.budget import Budget, parse_budget
 from diagnose.trials.candidates import check_ids
 from diagnose.trials.copy_plan import CopyPlan, plan_copy
 from diagnose.trials.ending import EndedBySignal, ended_by_signals
-from diagnose.trials.outcome import arguments_for_edits, arguments_of, proven, with_trials
+from diagnose.trials.outcome import (
+    OWN_RANKS,
+    arguments_for_edits,
+    arguments_of,
+    proven,
+    starts_own_ranks,
+    with_trials,
+)
 from diagnose.trials.protection import can_restrict
 from diagnose.trials.prove import NOTHING_TRIED, ProveResult
 from diagnose.trials.recorded_command import recorded_command
@@ -56,7 +63,8 @@ def prove_and_answer(request: ProveRequest) -> int:
 
     Raises:
         UsageError: the request makes no sense, or nobody was there to agree to it.
-        CaptureError: the script could not be traced or measured.
+        CaptureError: the script could not be traced or measured; where only its ranks could not, its diagnosis has
+            been printed.
         OriginalsChangedError: the user's files changed while it ran; what was measured until then has been printed.
         BudgetEndedError: there was no time to try a change; the diagnosis has been printed.
     """
@@ -100,6 +108,8 @@ def _prove_and_answer(request: ProveRequest) -> int:
             request.progress.say(f"the output of every run is in {one_line(str(keep))}")
     if runner.changed:
         raise OriginalsChangedError(runner.changed)
+    if starts_own_ranks(diagnosis, command.launcher):
+        raise CaptureError(OWN_RANKS)
     if result.nothing_tried:
         raise BudgetEndedError(NOTHING_TRIED)
     return 0
@@ -121,6 +131,8 @@ def _proven(
         if capture is None:
             record(runner, (), recorded, budget.left, request.progress)
         diagnosis = analyze_with_progress([recorded], request.progress)
+    if starts_own_ranks(diagnosis, runner.command.launcher):
+        return diagnosis, ProveResult()
     script = Path(runner.command.cwd, runner.command.script[0])
     runner.arguments = arguments_for_edits(diagnosis, script) if runner.edits else arguments_of(diagnosis)
     try:

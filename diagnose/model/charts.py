@@ -190,3 +190,16 @@ class Memory:
     by_category: Mapping[str, int] = field(default_factory=dict)  # at the peak: parameters, gradients, …
     by_place: tuple[tuple[Where, int], ...] = ()  # at the peak, the largest first
     retries: int | None = None  # allocations that had to free cached memory first
+    device_used: int | None = None  # by the driver's count, of all processes; None where it was not sampled
+    device_total: int | None = None  # by the driver's count: a little more than ``capacity``
+    other_processes: int | None = None  # of device_used; None where the driver's list cannot be attributed
+
+    @property
+    def outside_allocator(self) -> int | None:
+        """Return what is in use on the device beside what the allocator reserved, None where it is not known.
+
+        The driver's context, communicators and libraries, and other processes.
+        """
+        if self.device_used is None or self.peak_reserved is None:
+            return None
+        return max(self.device_used - self.peak_reserved, 0)

@@ -23,6 +23,7 @@ from diagnose.model.rules import Legend
 if TYPE_CHECKING:
     from diagnose.model.charts import KernelTime, Memory, Picture, Roofline
     from diagnose.model.forecast import CriticalPath, Waterfall
+    from diagnose.model.job import Job
 
 __all__ = [
     "Confidence",
@@ -102,6 +103,7 @@ class Prescription:
     arguments: Facts = field(default_factory=dict)  # what `diagnose prove` applies it with, such as {"workers": 4}
     edits: tuple[Where, ...] = ()  # the lines of the script to edit, where the capture holds them
     diff: str = ""  # the edit as a unified diff of the script, as git applies it
+    mean_step_ns: float | None = None  # of the whole run, where saves_ns is a part of that and not of the recorded step
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,7 @@ class Diagnosis:
     trust: tuple[Note, ...]
     source: Source
     ranks: tuple[RankSummary, ...] = ()
+    job: Job | None = None  # how the ranks compare; None where there is one
     trials: tuple[Trial, ...] = ()
     operators: tuple[HostOperator, ...] = ()
     picture: Picture | None = None

@@ -51,11 +51,12 @@ class Events:
     correlation: npt.NDArray[np.int64]  # the id that a launch and its device tasks share; MEMORY: the address
     cause: npt.NDArray[np.int32]  # device tasks and SYNC: row of the RUNTIME call that queued them
     size: Ints  # MEMCPY, MEMSET: bytes; MEMORY: bytes, negative for a release; collectives: elements sent
-    shapes: npt.NDArray[np.int32]  # OP: row of Trace.names holding the text of "Input Dims"
-    types: npt.NDArray[np.int32]  # OP: row of Trace.names holding the text of "Input type"
+    shapes: npt.NDArray[np.int32]  # OP, ANNOTATION: row of Trace.names with the text of "Input Dims"
+    types: npt.NDArray[np.int32]  # OP, ANNOTATION: row of Trace.names with the text of "Input type"
     values: npt.NDArray[np.int32]  # OP: row of Trace.names holding the text of "Concrete Inputs": strides, flags
     detail: npt.NDArray[np.int32]  # row of Trace.names: an op's "Call stack", a collective's name, dtype and group
-    # OP: the autograd sequence number that forward and backward share; MEMORY: bytes allocated on the device after it
+    # OP: the autograd sequence number that forward and backward share; collectives: their number in the process group;
+    # MEMORY: bytes allocated on the device after it
     sequence: npt.NDArray[np.int64]
     grid: npt.NDArray[np.int32]  # KERNEL: number of thread blocks
     # SYNC: correlation of the cudaEventRecord that is waited for; MEMORY: bytes reserved on the device after it

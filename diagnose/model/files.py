@@ -31,6 +31,7 @@ __all__ = [
     "printable",
     "reason",
     "replace_private",
+    "write_bytes",
     "write_file",
 ]
 
@@ -125,9 +126,17 @@ def write_file(path: str | os.PathLike[str], text: str, *, force: bool) -> None:
     Raises:
         OutputError: the file exists already and ``force`` is off, or it cannot be written.
     """
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), force=force)  # names of files need not be UTF-8
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes, *, force: bool) -> None:
+    """Write bytes as ``write_file`` does text.
+
+    Raises:
+        OutputError: the file exists already and ``force`` is off, or it cannot be written.
+    """
     path = Path(path)
     check_file(path, force=force)
-    data = text.encode("utf-8", "backslashreplace")  # names of files need not be UTF-8
     try:
         if is_stream(path):
             with path.open("wb") as stream:

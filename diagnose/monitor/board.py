@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ __all__ = ["METRICS", "Board", "Reading", "connect"]
 METRICS = {
     "kernel_running_percent": "a kernel was running",
     "memory_used_mb": "memory in use, of all processes",
+    "process_memory_mb": "of it, what the listed processes hold; the rest is the driver's",
     "sm_mhz": "clock of the multiprocessors",
     "memory_mhz": "clock of the memory",
     "power_w": "power",
@@ -69,6 +70,7 @@ class Board:
         values: dict[str, float | None] = {
             "kernel_running_percent": None if use is None else use.gpu,
             "memory_used_mb": None if memory is None else memory.used / 1e6,
+            "process_memory_mb": _held(processes),
             "sm_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
             "memory_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
             "power_w": None if power is None else power / 1e3,
@@ -126,6 +128,12 @@ def connect(nvml: Any, indices: tuple[int, ...]) -> list[Board]:
         if not 0 <= index < count:
             raise IndexError(index, count)
     return [Board(nvml, index) for index in indices or range(count)]
+
+
+def _held(processes: Sequence[Any] | None) -> float | None:
+    """Return what the listed processes hold, MB; None where the driver does not count it for one of them."""
+    sizes = [process.usedGpuMemory for process in processes or ()]
+    return None if processes is None or None in sizes else sum(sizes) / 1e6
 
 
 def _text(value: object) -> str:

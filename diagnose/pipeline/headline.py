@@ -176,22 +176,27 @@ def _avoidable(answer: Answer, largest: Finding) -> str:
 
 def _known_change(answer: Answer, largest: Finding) -> str:
     """Return whether one of the changes helps."""
-    saved = [p.saves_ns[1] for p in answer.prescriptions if p.rule == largest.rule and p.predicted_step_ns is not None]
+    saved = [p.saves_ns[1] for p in answer.prescriptions if p.rule == largest.rule and _predicts(p)]
     if not saved:
         return "no change is known"
     is_worth_it = max(saved) >= THRESHOLDS.naming_share * answer.step_ns
     return "avoidable" if is_worth_it else "no change helps on its own"
 
 
+def _predicts(prescription: Prescription) -> bool:
+    return prescription.predicted_step_ns is not None or prescription.mean_step_ns is not None
+
+
 def _gain(answer: Answer, first: Prescription) -> str:
     """Return what the first change saves, "" where nothing is predicted."""
     least, most = first.saves_ns
-    if first.predicted_step_ns is None or most < THRESHOLDS.naming_share * answer.step_ns:
+    if not _predicts(first) or most < THRESHOLDS.naming_share * answer.step_ns:
         return ""
     if least < THRESHOLDS.naming_share * answer.step_ns:
         return f" (saves up to {duration(most)})"
     low, high = duration(least), duration(most)
-    return f" (saves {high})" if low == high else f" (saves {low} to {high})"
+    whole = f" of the run's mean step of {duration(first.mean_step_ns)}" if first.mean_step_ns is not None else ""
+    return f" (saves {high}{whole})" if low == high else f" (saves {low} to {high}{whole})"
 
 
 def _place(places: Sequence[Where]) -> str:

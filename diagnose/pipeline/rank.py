@@ -32,6 +32,8 @@ from diagnose.pipeline.savings import Replayed, combinations, path_of, replay_sa
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
 from diagnose.pipeline.verdict import dominant, verdict
+from diagnose.ranks.measure import profile_of
+from diagnose.ranks.profile import RankProfile
 from diagnose.tables import Claim, Tables
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.lost import graphs_left_no_task
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from diagnose.model.charts import Picture
     from diagnose.model.forecast import Waterfall
 
-__all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank"]
+__all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "profile_rank"]
 
 _Part = TypeVar("_Part")
 
@@ -74,9 +76,14 @@ def _is_state(finding: Finding) -> bool:
     return analyzers.META[finding.rule].kind == "state"
 
 
-def _drains(finding: Finding) -> bool:
-    """Return whether its cause takes the host's lead: later idle is its echo, and only a replay shows how much."""
-    return analyzers.META[finding.rule].cause == "device-wait"
+def _costs_more(finding: Finding) -> bool:
+    """Return whether its cause may cost more than the time it takes, so that only a replay shows whether it is small.
+
+    A wait for the device takes the host's lead, and later idle time is its echo; superfluous kernels take the host's
+    time as well, which issues them.
+    """
+    rule = analyzers.META[finding.rule]
+    return rule.cause == "device-wait" or (rule.kind == "kernel" and len(finding.tasks) > 0)
 
 
 class RankFindings(NamedTuple):
@@ -108,7 +115,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     found = [
         f
         for f in found
-        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or _drains(f)
+        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or _costs_more(f)
     ]
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
@@ -142,7 +149,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         for f in found
     ]
     least_ns = THRESHOLDS.naming_share * step_ns
-    found = [f for f in found if not _drains(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
+    found = [f for f in found if not _costs_more(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
     with noting("replay", notes):
         steps_after = waterfall(t, found, replayed)  # of what is listed
         if steps_after is not None and draw:
@@ -225,6 +232,16 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
     return max([relief, *changes])
 
 
+def profile_rank(capture: Capture) -> RankProfile:
+    """Return what the comparison of ranks needs of this one; times are those recorded, which all ranks share."""
+    notes: list[Note] = []
+    t = build_tables(capture, capture.trace, notes)
+    withheld = t.device_id >= 0 and graphs_left_no_task(t)
+    queue = t.queue if t.device_id >= 0 and not withheld else None
+    answer = verdict(queue, t.partition if queue else None, _shares(t) if t.device_id >= 0 else {})
+    return profile_of(t, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
+
+
 def _picture(t: Tables) -> Picture:
     from diagnose.pipeline.timeline import picture  # only where it is shown: the types of charts cost 5 ms to import
 
@@ -305,16 +322,24 @@ def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, 
 def _prescriptions(
     found: list[Finding], step_ns: float, program: Program, notes: list[Note]
 ) -> tuple[Prescription, ...]:
-    """Collect the changes, those that save most first; one that several findings ask for is listed once."""
+    """Collect the changes, those that save most first; one that several findings ask for is listed once.
+
+    Of a change for steps that are long now and then the whole run shows what it saves; what the recorded steps hold of
+    them is chance.
+    """
     listed: dict[str, Prescription] = {}
     for finding in found:
         given: list[Prescription] = []
         with noting(finding.rule, notes):
             given = prescribe(finding, step_ns, program)
         for p in given:
-            if p.id not in listed or sum(p.saves_ns) > sum(listed[p.id].saves_ns):
+            if p.id not in listed or _weight(p) > _weight(listed[p.id]):
                 listed[p.id] = p
     return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
+
+
+def _weight(prescription: Prescription) -> tuple[bool, float]:
+    return prescription.mean_step_ns is not None, sum(prescription.saves_ns)
 
 
 def _worth_showing(

@@ -11,7 +11,7 @@ from diagnose.model.rules import Records
 from diagnose.pipeline.overhead import variation_note
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share
-from diagnose.tables.lost import MIN_LOST_SHARE, graphs_left_no_task, launches_without_task, lost_share
+from diagnose.tables.lost import MIN_LOST_SHARE, graphs_left_no_task, launches_without_task, lost_share, num_captured
 from diagnose.tables.names import rows_of
 from diagnose.tables.roofline import gpu_spec
 
@@ -81,6 +81,13 @@ def _of_device(t: Tables) -> Iterator[Note]:
         yield Note(
             f"The recording holds only {len(t.tasks.start)} device tasks: too few to say anything of steady steps. "
             "Record a few whole steps."
+        )
+    if into_graph := num_captured(t):
+        launches = "1 launch" if into_graph == 1 else f"{into_graph} launches"
+        yield Note(
+            f"The recording holds the capture of a graph: {launches} went into it and did not run, so what the device "
+            "did meanwhile is no part of a steady step.",
+            "warm-up",
         )
     share = lost_share(t)
     if share > MIN_LOST_SHARE:

@@ -11,6 +11,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, span, union
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
+from diagnose.tables.graph_capture import captures_of
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import GRAPH_CAPTURE, GRAPH_LAUNCH
 
@@ -44,19 +45,22 @@ def first_use(t: Tables) -> Intervals:
 
 
 def graph_captures(t: Tables) -> Intervals:
-    """Return the time of capturing graphs: from the enclosing operator's begin to the first launch of a graph."""
+    """Return the time of capturing graphs: from the enclosing operator's begin to the first launch of a graph.
+
+    Between the begin and the end of a capture all work of the thread goes into the graph, whatever operators it is.
+    """
     events = t.trace.events
-    calls = t.calls(GRAPH_CAPTURE)
     launches = events.start[t.calls(GRAPH_LAUNCH)]
-    found = []
-    for row in calls.tolist():
+    found = [captures_of(t.trace, thread) for thread in t.threads]
+    for row in t.calls(GRAPH_CAPTURE).tolist():
         layers = t.work_layers.get(int(events.thread[row]))
         around = [r for r in (layers.at(int(events.start[row])) if layers else []) if events.kind[r] == Kind.OP]
-        start, end = (int(events.start[around[0]]), int(events.end[around[0]])) if around else (0, 0)
-        start, end = (start, end) if around else (int(events.start[row]), int(events.end[row]))
+        whole = around[0] if around else row
+        start, end = int(events.start[whole]), int(events.end[whole])
         first = int(np.searchsorted(launches, events.end[row]))
-        found.append((start, min(end, int(launches[first])) if first < len(launches) else end))
-    return union(*(span(start, max(start, end)) for start, end in dict.fromkeys(found))) if found else EMPTY
+        end = min(end, int(launches[first])) if first < len(launches) else end
+        found.append(span(start, max(start, end)))
+    return union(*found) if found else EMPTY
 
 
 def silent_operators(t: Tables) -> Sequence[tuple[Intervals, Rows]]:

@@ -8,9 +8,17 @@ from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.graph_capture import captured
 from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, matching, rows_of
 
-__all__ = ["graph_holes", "graphs_left_no_task", "launches_without_task", "lost_share", "time_without_task"]
+__all__ = [
+    "graph_holes",
+    "graphs_left_no_task",
+    "launches_without_task",
+    "lost_share",
+    "num_captured",
+    "time_without_task",
+]
 
 MIN_LOST_SHARE = 0.001  # of the launches in the window: where more have no device task, work is missing from the file
 MIN_KERNELS = 10  # for each graph: with as many beside it, the device's work is there for the most part
@@ -18,6 +26,17 @@ MIN_HOLE_NS = 1_000_000  # nodes of a graph follow each other within some µs
 
 
 def _launches(t: Tables) -> Rows:
+    """Return the launches in the window that put work on the device: those into a graph do not."""
+    rows = _all_launches(t)
+    return rows[~captured(t.trace, rows)]
+
+
+def num_captured(t: Tables) -> int:
+    """Return how many launches in the window went into a graph that was being captured."""
+    return int(captured(t.trace, _all_launches(t)).sum())
+
+
+def _all_launches(t: Tables) -> Rows:
     start, end = t.steps.window
     rows = matching(t.trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
     began = t.trace.events.start[rows]

@@ -14,6 +14,8 @@ __all__ = [
     "ALLOCATION",
     "BACKWARD",
     "BLOCKING",
+    "CAPTURE_BEGIN",
+    "CAPTURE_END",
     "COLLECTIVE",
     "GRAPH_CAPTURE",
     "GRAPH_LAUNCH",
@@ -55,6 +57,8 @@ KERNEL_LAUNCH = re.compile(
     r"^(cuda|hip|cu)(Ext)?(Launch(Cooperative)?Kernel|GraphLaunch|ModuleLaunch|LaunchCooperative)"
 )
 GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
+CAPTURE_BEGIN = re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
+CAPTURE_END = re.compile(r"^(cuda|hip|cu)StreamEndCapture")
 GRAPH_CAPTURE = re.compile(r"^(cuda|hip|cu)(StreamBeginCapture|StreamEndCapture|GraphInstantiate)")
 # Calls that return only once the device has caught up.
 BLOCKING = re.compile(

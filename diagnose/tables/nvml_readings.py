@@ -11,7 +11,18 @@ from diagnose.model.arrays import Floats, Ints, Mask
 from diagnose.model.records import GpuReadings, ProcessRecord
 from diagnose.tables import Tables
 
-__all__ = ["ANY", "POWER", "SLOWED", "Clocks", "clocks_of", "gpu_rows", "other_processes", "slowed_by"]
+__all__ = [
+    "ANY",
+    "POWER",
+    "SLOWED",
+    "Clocks",
+    "DeviceMemory",
+    "clocks_of",
+    "device_memory",
+    "gpu_rows",
+    "other_processes",
+    "slowed_by",
+]
 
 IDLE = 0x01
 POWER = 0x04
@@ -38,6 +49,14 @@ class Clocks(NamedTuple):
         """Return which readings show a reason of SLOWED."""
         found: Mask = (self.reasons & ANY) != 0
         return found
+
+
+class DeviceMemory(NamedTuple):
+    """What the driver counted on a device while the steps ran, bytes."""
+
+    used: int  # at most, of all processes
+    total: int | None  # what the board has; a little more than CUDA offers
+    others: int | None  # of that, of other processes; None where the driver does not list the script's own process
 
 
 def gpu_rows(t: Tables) -> tuple[GpuReadings, ...]:
@@ -67,3 +86,21 @@ def slowed_by(clocks: Clocks) -> list[str]:
 def other_processes(t: Tables) -> list[ProcessRecord]:
     """Return the other processes that were seen on the devices."""
     return [other for gpu in gpu_rows(t) for other in gpu.other_processes]
+
+
+def device_memory(t: Tables) -> DeviceMemory | None:
+    """Return what NVML saw in use on the trace's device in the steady steps, None where it was not sampled.
+
+    Steps that are over between two samples are given the sample nearest to them.
+    """
+    gpu = next((gpu for gpu in gpu_rows(t) if gpu.index == t.device_id), None)
+    if gpu is None or not t.trace.epoch_ns:
+        return None
+    samples = [(time, used) for time, used in zip(gpu.time_ns, gpu.memory_used_bytes, strict=False) if used]
+    if not samples:
+        return None
+    start, end = (time + t.trace.epoch_ns for time in t.steps.window)
+    nearest = min(max(start - time, time - end, 0) for time, _ in samples)
+    used = max(used for time, used in samples if max(start - time, time - end, 0) == nearest)
+    others = sum(other.memory_bytes or 0 for other in gpu.other_processes)
+    return DeviceMemory(used, gpu.memory_total_bytes, min(others, used) if gpu.own_process_seen else None)

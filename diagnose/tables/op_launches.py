@@ -14,11 +14,12 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, union
+from diagnose.model.intervals import Intervals, subtract, union
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.window_matching import match_tasks
 
-__all__ = ["OperatorInputs", "host_time_of", "operator_inputs", "operators"]
+__all__ = ["OperatorInputs", "host_time_behind_first", "operator_inputs", "operators"]
 
 
 class OperatorInputs(NamedTuple):
@@ -60,11 +61,21 @@ def operators(t: Tables) -> Rows:
     return found
 
 
-def host_time_of(t: Tables, tasks: Rows) -> Intervals:
-    """Return when the operators ran on the host that launched the given tasks."""
-    rows = operators(t)[tasks]
-    rows = rows[rows >= 0]
-    return union((t.trace.events.start[rows], t.trace.events.end[rows]))
+def host_time_behind_first(t: Tables, runs: Sequence[Rows]) -> Intervals:
+    """Return when the host issued the tasks of each run but the first: operators, and the Python between them.
+
+    It is what goes where one operator stands in the place of a run. Runs that more than one thread launched are left
+    out, and so are long pauses between two operators, which are not about issuing.
+    """
+    ops, events = operators(t), t.trace.events
+    spans = []
+    for tasks in runs:
+        rows = ops[tasks]
+        rows = rows[rows >= 0]
+        if len(rows) and (events.thread[rows] == events.thread[rows[0]]).all():
+            spans.append((events.end[rows].min(), events.end[rows].max()))
+    start, end = np.array(spans, np.int64).reshape(-1, 2).T
+    return subtract(union((start, end)), host_gaps(t))
 
 
 @shared_table

@@ -26,6 +26,7 @@ ATTRIBUTION = 2
 LIGHT = 1
 PLAIN = 0
 MIN_STEPS = 8  # of a run that is judged
+MIN_PHASE_STEPS = 4  # whose phases are known: of long steps no more are watched
 MIN_RATIO = 3.0  # of the median: steps on a busy machine are up to twice as long now and then
 SEEN_PHASES = ("evaluation", "rollout", "inference", "checkpoint")  # by events, and no part of every step
 MIN_PHASE_RATIO = 0.5  # of the median: a step with so much of one of these is a long one, whatever the machine does
@@ -98,7 +99,9 @@ def phase_shares(capture: Capture) -> dict[str, float]:
     if run is None:
         return {}
     rows = np.flatnonzero(_judged(run, capture) & (run.state != ATTRIBUTION))
-    times = {name: float(ns[rows].sum()) for name, ns in phase_steps(run).items()} if len(rows) >= MIN_STEPS else {}
+    times = (
+        {name: float(ns[rows].sum()) for name, ns in phase_steps(run).items()} if len(rows) >= MIN_PHASE_STEPS else {}
+    )
     whole = sum(times.values())
     return (
         {name: ns / whole for name, ns in sorted(times.items(), key=lambda item: -item[1]) if ns > 0} if whole else {}

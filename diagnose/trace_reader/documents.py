@@ -15,6 +15,7 @@ from diagnose.model.decoding import decode
 from diagnose.model.records import Count, Time
 from diagnose.text.masking import mask_command, mask_text
 from diagnose.trace_reader.source import open_source
+from diagnose.trace_reader.stored import Stored
 
 __all__ = ["read_info", "read_lines", "read_samples", "read_steps"]
 
@@ -55,7 +56,7 @@ class _SourceFiles(msgspec.Struct, gc=False):
     files: dict[str, _SourceFile]
 
 
-def read_info(path: Path) -> CaptureInfo:
+def read_info(path: Path | Stored) -> CaptureInfo:
     """Read a capture.json; what an earlier version wrote is masked here.
 
     Raises:
@@ -65,7 +66,7 @@ def read_info(path: Path) -> CaptureInfo:
     return msgspec.structs.replace(info, command=mask_command(info.command), notes=tuple(map(mask_text, info.notes)))
 
 
-def read_samples(path: Path) -> Samples:
+def read_samples(path: Path | Stored) -> Samples:
     """Read the sampler's file.
 
     Raises:
@@ -86,7 +87,7 @@ def read_samples(path: Path) -> Samples:
     )
 
 
-def read_steps(path: Path) -> RunSteps:
+def read_steps(path: Path | Stored) -> RunSteps:
     """Read the times of all steps.
 
     Raises:
@@ -110,7 +111,7 @@ def read_steps(path: Path) -> RunSteps:
     )
 
 
-def read_lines(path: Path) -> dict[tuple[str, int], str]:
+def read_lines(path: Path | Stored) -> dict[tuple[str, int], str]:
     """Read the stored source lines: the text of each by file and line.
 
     Raises:
@@ -120,7 +121,7 @@ def read_lines(path: Path) -> dict[tuple[str, int], str]:
     return {(name, line): text for name, file in stored.files.items() for line, text in file.lines.items()}
 
 
-def _read(path: Path, limit: int) -> bytes:
+def _read(path: Path | Stored, limit: int) -> bytes:
     """Return the bytes of a small file, decompressed.
 
     Raises:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from diagnose.model.events import Kind, Thread
@@ -23,6 +24,8 @@ _MAX_DEVICE = 32_767  # Events.device is int16
 _MAX_STREAM = 2**31 - 1  # cuda_sync writes 2**32 - 1 for "no stream"
 _MAX_NAME_CHARS = 60  # of a name in a sentence
 _MAX_LABEL_CHARS = 40  # of "stream 7"; Python refuses to convert thousands of digits
+_MAX_MEMBERS_BYTES = 1 << 12  # of the list of a group's ranks: torch itself lists no more than some dozens
+_INTEGER = re.compile(r"\d+", re.ASCII)
 _LAST_NUMBER = re.compile(r"-?\d+$", re.ASCII)
 # Control characters but tab and line feed, marks that turn the direction of writing, halves of surrogate pairs: on a
 # terminal, in a page or in UTF-8 they do harm, and no name of an operator, kernel or thread has any.
@@ -75,6 +78,16 @@ class Fields:
         texts = self._texts
         return {"values": [texts[bytes(a.input_values)] for a in args]}
 
+    def _of_annotation(self, args: list[Args]) -> Values:
+        """Return the shapes that annotations of collectives have; others have none."""
+        if not any(map(_HAS_DIMS, args)):
+            return {}
+        texts = self._texts
+        return {
+            "shapes": [texts[bytes(a.input_dims)] for a in args],
+            "types": [texts[bytes(a.input_types)] for a in args],
+        }
+
     def _of_kernel(self, args: list[Args]) -> Values:
         grids = self._grids
         return {"grid": [grids[bytes(a.grid)] for a in args], **self._of_collective(args)}
@@ -87,6 +100,7 @@ class Fields:
         return {
             "detail": [names[_detail(a)] if text else -1 for a, text in zip(args, details, strict=True)],
             "size": [a.num_elements if a.collective else -1 for a in args],
+            "sequence": [a.sequence_in_group if a.collective else a.sequence for a in args],
         }
 
     def _of_copy(self, args: list[Args]) -> Values:
@@ -105,8 +119,11 @@ class Fields:
         return {"awaits": [a.awaits for a in args]}
 
 
+_HAS_DIMS = attrgetter("input_dims")
+
 _MORE: Final[Mapping[Kind, Callable[[Fields, list[Args]], Values]]] = {
     Kind.OP: Fields._of_op,
+    Kind.ANNOTATION: Fields._of_annotation,
     Kind.KERNEL: Fields._of_kernel,
     Kind.RUNTIME: Fields._of_copy,
     Kind.MEMCPY: Fields._of_copy,
@@ -235,4 +252,21 @@ class _Grids(dict[bytes, int]):
 
 
 def _detail(args: Args) -> str:
-    return f"{args.collective}|{args.dtype}|{args.group_size}" if args.collective else args.stack
+    """Return the call stack of an operator; of a collective the fields that ranks.collectives reads."""
+    if not args.collective:
+        return args.stack
+    listed = bytes(args.members)
+    whole = len(listed) <= _MAX_MEMBERS_BYTES and b"..." not in listed
+    members = ",".join(_INTEGER.findall(listed.decode(errors="replace"))) if whole else ""
+    fields = (
+        args.collective,
+        args.dtype,
+        args.group_size,
+        args.num_out,
+        args.source,
+        args.target,
+        args.group,
+        args.group_use,
+        members,
+    )
+    return "|".join(str(field).replace("|", " ") for field in fields)

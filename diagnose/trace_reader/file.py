@@ -25,6 +25,7 @@ from diagnose.trace_reader.fields import num_events, shortened
 from diagnose.trace_reader.rows import EventRows
 from diagnose.trace_reader.schema import LEFT_OUT
 from diagnose.trace_reader.source import STANDARD_INPUT, open_source
+from diagnose.trace_reader.stored import Piped, Stored
 from diagnose.trace_reader.table import finish
 
 __all__ = ["read_trace"]
@@ -33,8 +34,8 @@ _KINETO_KEYS = frozenset({"schemaVersion", "deviceProperties", "computePropertie
 _MAX_LISTED = 5  # categories that are named
 
 
-def read_trace(path: str | os.PathLike[str]) -> Trace:
-    """Read a trace of torch.profiler, JSON or gzip, of any release; a truncated one up to its cut.
+def read_trace(path: str | os.PathLike[str] | Stored | Piped) -> Trace:
+    """Read a trace of torch.profiler, JSON, gzip or zstd, of any release; a truncated one up to its cut.
 
     ``-`` is standard input. Memory is bounded by the columns (at most 85 bytes an event), not by the size of the file.
     What holds for every trace is described in ``diagnose.trace_reader.plausibility``.
@@ -43,7 +44,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         InputError: the file cannot be read or holds no events.
         NotATraceError: it is something else than a trace of torch.profiler.
     """
-    name = "standard input" if os.fspath(path) == STANDARD_INPUT else os.fspath(path)
+    name = _name(path)
     try:
         return _read(path, name)
     except MemoryError:
@@ -52,7 +53,13 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         ) from None
 
 
-def _read(path: str | os.PathLike[str], name: str) -> Trace:
+def _name(path: str | os.PathLike[str] | Stored | Piped) -> str:
+    if isinstance(path, (Stored, Piped)):
+        return path.name
+    return "standard input" if os.fspath(path) == STANDARD_INPUT else os.fspath(path)
+
+
+def _read(path: str | os.PathLike[str] | Stored | Piped, name: str) -> Trace:
     with open_source(path) as source, _without_collector():
         window = Window(source)
         head = read_head(window, source, name)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from diagnose.errors import InputError, NotATraceError
@@ -13,69 +12,63 @@ from diagnose.model.capture import Capture, CaptureInfo, Samples
 from diagnose.model.events import Note, Trace
 from diagnose.trace_reader.documents import read_info, read_lines, read_samples, read_steps
 from diagnose.trace_reader.file import read_trace
+from diagnose.trace_reader.inputs import Folder, RankFiles, list_inputs
+from diagnose.trace_reader.stored import Stored
 
-__all__ = ["open_captures"]
+__all__ = ["open_captures", "read_rank"]
 
 _Read = TypeVar("_Read")
 _Place: TypeAlias = tuple[str, int, str]  # file, line, function
 
-_DESCRIPTIONS = ("capture.json", "capture.rank*.json")
-_TRACES = (("*.pt.trace.json", "*.pt.trace.json.gz"), ("*.json", "*.json.gz"))
-
 
 def open_captures(paths: Sequence[str | os.PathLike[str]]) -> list[Capture]:
-    """Read everything named into one Capture a rank, sorted by rank.
-
-    A path is a trace file, a capture folder, or a folder with one trace a rank (``*.pt.trace.json[.gz]``, where
-    there is none ``*.json[.gz]``).
+    """Read everything named into one Capture a rank, sorted by rank; ``list_inputs`` has what may be named.
 
     Raises:
         InputError: something cannot be read, or what was named does not belong to one run.
     """
-    captures = [capture for path in paths for capture in _open(path)]
+    with list_inputs(paths) as inputs:
+        found = [_capture_or_error(files) for files in inputs.ranks]
+    captures = [capture for capture in found if isinstance(capture, Capture)]
+    errors = [error for error in found if isinstance(error, NotATraceError)]
+    if errors and not captures:
+        raise errors[0]
+    faults = (*(f"A file beside it was left out. {error}" for error in errors), *inputs.faults)
+    captures = [_with_notes(capture, faults) for capture in captures]
     _check_one_run([capture.info for capture in captures if capture.info])
     _check_ranks(captures)
     return sorted(captures, key=lambda capture: capture.trace.rank)
 
 
-def _open(named: str | os.PathLike[str]) -> Iterator[Capture]:
-    if not os.path.isdir(named):  # noqa: PTH112  # Path.is_dir raises on odd names, and a Path turns "./-" into "-"
-        yield Capture(read_trace(named))
-        return
-    path = Path(named)
-    if descriptions := _matching(path, _DESCRIPTIONS):
-        infos = [read_info(description) for description in descriptions]
-        _check_one_run(infos)
-        yield from (_open_rank(path, info) for info in infos)
-    else:
-        yield from map(Capture, _read_folder(path))
-
-
-def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    return sorted({file for pattern in patterns for file in folder.glob(pattern) if file.is_file()})
-
-
-def _read_folder(folder: Path) -> list[Trace]:
-    files = next(filter(None, (_matching(folder, patterns) for patterns in _TRACES)), [])
-    if not files:
-        raise InputError(f"{folder} holds no traces (*.json, *.json.gz). Name a trace file or the folder it is in.")
-    found = [_trace_or_error(file) for file in files]
-    traces = [trace for trace in found if isinstance(trace, Trace)]
-    errors = [error for error in found if isinstance(error, NotATraceError)]
-    if not traces:
-        raise errors[0]
-    notes = tuple(Note(f"A file beside it was left out. {error}") for error in errors)
-    return [replace(trace, trust=trace.trust + notes) for trace in traces]
-
-
-def _trace_or_error(file: Path) -> Trace | NotATraceError:
+def _capture_or_error(files: RankFiles) -> Capture | NotATraceError:
     try:
-        return read_trace(file)
+        return read_rank(files)
     except NotATraceError as error:  # other JSON files may well lie beside traces
+        if files.folder is None:
+            raise
         return error
 
 
-def _open_rank(folder: Path, info: CaptureInfo) -> Capture:
+def _with_notes(capture: Capture, faults: Sequence[str]) -> Capture:
+    notes = tuple(map(Note, faults))
+    return replace(capture, trace=replace(capture.trace, trust=capture.trace.trust + notes)) if notes else capture
+
+
+def read_rank(files: RankFiles) -> Capture:
+    """Read the files of one rank.
+
+    Raises:
+        InputError: they cannot be read.
+        NotATraceError: the file is something else than a trace of torch.profiler.
+    """
+    if files.description is not None and files.folder is not None:
+        return _open_rank(files.folder, read_info(files.description))
+    if files.trace is None:
+        raise InputError(f"{files} names no file.")
+    return Capture(read_trace(files.trace))
+
+
+def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
     notes: list[Note] = []
     light = _optional(folder, info.light_file, read_trace, notes)
     attribution = _optional(folder, info.attribution_file, read_trace, notes)
@@ -107,29 +100,15 @@ def _name_from_cwd(file: str, info: CaptureInfo) -> str:
     return file.removeprefix(f"{info.cwd.rstrip('/')}/") if info.cwd else file
 
 
-def _optional(folder: Path, name: str, read: Callable[[Path], _Read], notes: list[Note]) -> _Read | None:
+def _optional(folder: Folder, name: str, read: Callable[[Stored], _Read], notes: list[Note]) -> _Read | None:
     """Read a file of a capture; what is damaged becomes a note, since the rest may suffice."""
     if not name:
         return None
     try:
-        return read(_within(folder, name))
+        return read(folder.file(name))
     except InputError as error:
         notes.append(Note(str(error)))
         return None
-
-
-def _within(folder: Path, name: str) -> Path:
-    """Return a file that capture.json names, which must lie in the folder: a capture may be anyone's.
-
-    Raises:
-        InputError: it is a path, or a link that leaves the folder.
-    """
-    path = folder / name
-    if name in (".", "..") or {"/", "\\", "\0"} & set(name) or not path.resolve().is_relative_to(folder.resolve()):
-        raise InputError(
-            f"{folder} names a file outside itself ({name!r}), which was not read. Copy it into the folder."
-        )
-    return path
 
 
 def _of_rank(trace: Trace, info: CaptureInfo, notes: Sequence[Note]) -> Trace:

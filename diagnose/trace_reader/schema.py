@@ -110,6 +110,13 @@ _FIELD_NAMES = {
     "collective": "Collective name",
     "group_size": "Group size",
     "num_elements": "In msg nelems",
+    "num_out": "Out msg nelems",
+    "group": "Process Group Name",
+    "group_use": "Process Group Description",
+    "members": "Process Group Ranks",
+    "sequence_in_group": "Seq",
+    "source": "Src Rank",
+    "target": "Dst Rank",
 }
 
 
@@ -138,6 +145,13 @@ class Args(Struct, frozen=True, gc=False, rename=_FIELD_NAMES):
     dtype: str = ""
     group_size: int = -1
     num_elements: int = -1
+    num_out: int = -1
+    group: int | str = ""
+    group_use: str = ""
+    members: Raw = NO_TEXT  # the text of a list, or a list
+    sequence_in_group: int = -1
+    source: int = -1
+    target: int = -1
     name: str = ""
 
 

@@ -1,26 +1,38 @@
-"""The bytes of a trace: a file, a pipe or standard input, decompressed where they are gzip, whatever their name."""
+"""The text of a trace: a stream of bytes, decompressed where it is gzip or zstd, whatever its name.
+
+The bytes come from a file, a pipe, standard input, a URL, or a member of an archive (``diagnose.trace_reader.stored``).
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
 import time
 from io import FileIO
 from types import TracebackType
-from typing import Protocol
+from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from isal import isal_zlib
 
-from diagnose.errors import InputError
+from diagnose.errors import InputError, missing_extra
+from diagnose.trace_reader.stored import DEFLATED, Bytes, Piped, Stored, open_bytes, open_file
 
-__all__ = ["STANDARD_INPUT", "Source", "open_source"]
+if TYPE_CHECKING:
+    import zstandard
+
+__all__ = ["STANDARD_INPUT", "Source", "open_decoded", "open_pipe", "open_source"]
 
 STANDARD_INPUT = "-"  # as a path
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_MAGIC_BYTES = 4
 _COMPRESSED_CHUNK = 1 << 16
 _GZIP_WINDOW = 31  # zlib's code for a gzip header and the largest window
+_RAW_WINDOW = -15  # zlib's code for no header: the members of a zip
+_MAX_ZSTD_WINDOW = 1 << 27  # bytes that decompressing may hold: what zstd itself allows unless told otherwise
 # Recorded traces compress 5 to 34 times, and deflate reaches 1,032 times. Below the size nothing can do harm.
 _MAX_RATIO = 100
 _MIN_CHECKED_BYTES = 1 << 28
@@ -49,7 +61,7 @@ class Source(Protocol):
 class _Plain:
     """What cannot be read to its end, such as a file on a disk that fails, ends with a ``fault``."""
 
-    def __init__(self, file: FileIO, first: bytes) -> None:
+    def __init__(self, file: Bytes, first: bytes) -> None:
         self._file = file
         self._first = first  # read already, to see what the file is: a pipe cannot go back
         self.raw_bytes = 0
@@ -67,7 +79,7 @@ class _Plain:
             view[:count], self._first = self._first[:count], self._first[count:]
         else:
             try:
-                count = self._file.readinto(view)
+                count = self._file.readinto(view) or 0
             except OSError as error:
                 self.fault = f"reading it failed: {error.strerror}"
                 return 0
@@ -75,15 +87,43 @@ class _Plain:
         return count
 
 
-class _Gzip(_Plain):
-    """Several members after another are one stream; a damaged or cut member ends it with a ``fault``."""
+class _Compressed(_Plain):
+    """Counts what goes in and what comes out, and stops what expands as no trace does."""
 
-    def __init__(self, file: FileIO, first: bytes, name: str) -> None:
+    def __init__(self, file: Bytes, first: bytes, name: str) -> None:
         super().__init__(file, b"")
-        self._inflater = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
         self._input = first
         self._name = name
         self._compressed_bytes = len(first)
+
+    def _read(self) -> bytes:
+        try:
+            data = self._file.read(_COMPRESSED_CHUNK) or b""
+        except OSError as error:
+            self.fault = f"reading it failed: {error.strerror}"
+            return b""
+        self._compressed_bytes += len(data)
+        return data
+
+    def _deliver(self, count: int) -> int:
+        self.raw_bytes += count
+        if self.raw_bytes > max(_MIN_CHECKED_BYTES, _MAX_RATIO * self._compressed_bytes):
+            raise InputError(
+                f"{self._name} expands to more than {_MAX_RATIO} times its size ({self.raw_bytes >> 20:,} MB so far), "
+                "which no recorded trace does. If it is one, decompress it with gunzip first: "
+                "a file that is not compressed has no limit."
+            )
+        return count
+
+
+class _Gzip(_Compressed):
+    """Several members after another are one stream; a damaged or cut member ends it with a ``fault``."""
+
+    window = _GZIP_WINDOW
+
+    def __init__(self, file: Bytes, first: bytes, name: str) -> None:
+        super().__init__(file, first, name)
+        self._inflater = isal_zlib.decompressobj(wbits=self.window)
         self._done = False
 
     def readinto(self, view: memoryview) -> int:
@@ -91,38 +131,24 @@ class _Gzip(_Plain):
             data = self._inflate(len(view))
             if data:
                 view[: len(data)] = data
-                self.raw_bytes += len(data)
-                if self.raw_bytes > _MIN_CHECKED_BYTES:
-                    self._check_ratio()
-                return len(data)
+                return self._deliver(len(data))
         return 0
 
     def _inflate(self, limit: int) -> bytes:
-        if not self._input:
-            self._input = self._read()
-            if not self._input:
-                self.fault = self.fault or "its compressed data stop early"
-                self._done = True
-                return b""
+        self._input = self._input or self._read()
         try:
-            data = self._inflater.decompress(self._input, limit)
+            data = self._inflater.decompress(self._input, limit)  # without input: what it still holds
         except isal_zlib.error:  # type: ignore[misc]  # a class, which its stub declares as an instance
             self.fault = "its compressed data are damaged"
             self._done = True
             return b""
+        if not (data or self._input or self._inflater.eof):
+            self.fault = self.fault or "its compressed data stop early"
+            self._done = True
         self._input = self._inflater.unconsumed_tail
         if self._inflater.eof:
             self._next_member()
         return bytes(data)
-
-    def _read(self) -> bytes:
-        try:
-            data = self._file.read(_COMPRESSED_CHUNK)
-        except OSError as error:
-            self.fault = f"reading it failed: {error.strerror}"
-            return b""
-        self._compressed_bytes += len(data)
-        return data
 
     def _next_member(self) -> None:
         self._input = self._inflater.unused_data or self._read()
@@ -130,43 +156,128 @@ class _Gzip(_Plain):
         # Padding or foreign bytes after a complete member are not data of the trace.
         self._done = not self._input.startswith(_GZIP_MAGIC)
 
-    def _check_ratio(self) -> None:
-        if self.raw_bytes > _MAX_RATIO * self._compressed_bytes:
-            raise InputError(
-                f"{self._name} expands to more than {_MAX_RATIO} times its size ({self.raw_bytes >> 20:,} MB so far), "
-                "which no recorded trace does. If it is one, decompress it with gunzip first: "
-                "a file that is not compressed has no limit."
-            )
+
+class _Deflated(_Gzip):
+    """A member of a zip: one stream without a header, checked against the checksum that the archive has of it."""
+
+    window = _RAW_WINDOW
+
+    def __init__(self, file: Bytes, checksum: int, name: str) -> None:
+        super().__init__(file, b"", name)
+        self._wanted = checksum
+        self._checksum = 0
+
+    def read(self, count: int) -> bytes:
+        buffer = bytearray(count)
+        return bytes(buffer[: self.readinto(memoryview(buffer))])
+
+    def readinto(self, view: memoryview) -> int:
+        count = super().readinto(view)
+        self._checksum = isal_zlib.crc32(view[:count], self._checksum)
+        if not count and self._checksum != self._wanted:
+            raise OSError(errno.EIO, self.fault or "its checksum in the archive is another one")
+        return count
+
+    def _next_member(self) -> None:
+        self._done = True
+
+    def close(self) -> None:
+        self._file.close()
 
 
-def open_source(path: str | os.PathLike[str]) -> Source:
-    """Open a trace file, a pipe, or standard input, which is called ``-``.
+class _Zstd(_Compressed):
+    """Several frames after another are one stream."""
+
+    def __init__(self, file: Bytes, first: bytes, name: str) -> None:
+        super().__init__(file, first, name)
+        self._reader, self._error = _zstd_reader(self, name)
+
+    def read(self, _count: int) -> bytes:
+        """Return compressed bytes, as the decompressor asks for them."""
+        data, self._input = self._input or self._read(), b""
+        return data
+
+    def readinto(self, view: memoryview) -> int:
+        try:
+            count: int = self._reader.readinto(view)
+        except self._error:
+            self.fault = self.fault or "its compressed data are damaged"
+            return 0
+        return self._deliver(count)
+
+
+def _zstd_reader(stream: _Zstd, name: str) -> tuple[zstandard.ZstdDecompressionReader, type[Exception]]:
+    try:
+        import zstandard
+    except ImportError:
+        raise missing_extra(f"{name} is compressed with zstd", "zstd") from None
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW)
+    file = cast("IO[bytes]", stream)  # it only reads
+    reader = decompressor.stream_reader(file, read_across_frames=True, closefd=False)
+    return reader, zstandard.ZstdError
+
+
+def open_source(path: str | os.PathLike[str] | Stored | Piped) -> Source:
+    """Open a trace: a file, a pipe, standard input, which is called ``-``, or what ``list_ranks`` found.
 
     Raises:
         InputError: it is missing, a folder, unreadable or empty, or nothing writes into the pipe.
     """
+    if isinstance(path, Stored):
+        return _open_stored(path)
+    pipe = path if isinstance(path, Piped) else open_pipe(path)
+    if not pipe.first:
+        pipe.file.close()
+        raise _empty(pipe.name)
+    return open_decoded(pipe.file, pipe.name, pipe.first)
+
+
+def _open_stored(stored: Stored) -> Source:
+    file = open_bytes(stored)
+    if stored.method == DEFLATED:
+        file = _Deflated(file, stored.checksum, stored.name)
+    try:
+        first = file.read(_MAGIC_BYTES) or b""
+    except OSError as error:
+        file.close()
+        raise InputError(f"{stored.name} cannot be read ({error.strerror}). Name a trace file.") from None
+    if not first:
+        file.close()
+        raise _empty(stored.name)
+    return open_decoded(file, stored.name, first)
+
+
+def open_decoded(file: Bytes, name: str, first: bytes = b"", *, raw: bool = False) -> Source:
+    """Return the text of a file of which the ``first`` bytes have been read; ``raw``: its bytes as they are.
+
+    Raises:
+        InputError: it is compressed with zstd, and the package for that is not installed.
+    """
+    first = first or file.read(_MAGIC_BYTES) or b""
+    if first.startswith(_GZIP_MAGIC) and not raw:
+        return _Gzip(file, first, name)
+    return _Zstd(file, first, name) if first.startswith(_ZSTD_MAGIC) and not raw else _Plain(file, first)
+
+
+def _empty(name: str) -> InputError:
+    return InputError(f"{name} is empty. Record the trace again, and let the profiler finish writing it.")
+
+
+def open_pipe(path: str | os.PathLike[str], num_first: int = _MAGIC_BYTES) -> Piped:
+    """Open a file of this machine, a pipe or standard input, and read the first bytes, which show what it is.
+
+    Raises:
+        InputError: it is missing, a folder or unreadable.
+    """
     is_standard_input = os.fspath(path) == STANDARD_INPUT
     name = "standard input" if is_standard_input else os.fspath(path)
+    file = _standard_input() if is_standard_input else open_file(name)
     try:
-        file = _standard_input() if is_standard_input else _open(name)
-    except FileNotFoundError:
-        raise InputError(f"{name} does not exist. Check the path.") from None
-    except IsADirectoryError:
-        raise InputError(f"{name} is a folder, not a trace file. Name one of the traces in it.") from None
-    except PermissionError as error:
-        raise InputError(f"{name} cannot be read ({error.strerror}). Check its permissions.") from None
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{name} cannot be opened ({why}). Name a trace file.") from None
-    try:
-        first = _first_bytes(file, 0.0 if is_standard_input else _WRITER_WAIT_S)
+        first = _first_bytes(file, num_first, 0.0 if is_standard_input else _WRITER_WAIT_S)
     except OSError as error:
         file.close()
         raise InputError(f"{name} cannot be read ({error.strerror}). Name a trace file.") from None
-    if not first:
-        file.close()
-        raise InputError(f"{name} is empty. Record the trace again, and let the profiler finish writing it.")
-    return _Gzip(file, first, name) if first == _GZIP_MAGIC else _Plain(file, first)
+    return Piped(file, first, name)
 
 
 def _standard_input() -> FileIO:
@@ -177,28 +288,18 @@ def _standard_input() -> FileIO:
     return FileIO(sys.stdin.fileno(), closefd=False)
 
 
-def _open(name: str) -> FileIO:
-    # Without waiting, which an open does where no process has opened the other end of a named pipe.
-    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        return FileIO(descriptor)
-    except OSError:
-        os.close(descriptor)
-        raise
-
-
-def _first_bytes(file: FileIO, wait_s: float) -> bytes:
+def _first_bytes(file: FileIO, wanted: int, wait_s: float) -> bytes:
     """Return as many bytes as show what the file is, fewer where it ends before; later reads wait for data."""
     first = b""
     if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
         deadline = time.monotonic() + wait_s
         # A pipe without a writer reads as empty, one whose writer has nothing yet as None.
-        while (found := file.read(len(_GZIP_MAGIC))) == b"" and time.monotonic() < deadline:
+        while (found := file.read(wanted)) == b"" and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         first = found or b""
         if found == b"":
             return first
     os.set_blocking(file.fileno(), True)
-    while len(first) < len(_GZIP_MAGIC) and (more := file.read(len(_GZIP_MAGIC) - len(first))):
+    while len(first) < wanted and (more := file.read(wanted - len(first))):
         first += more
     return first

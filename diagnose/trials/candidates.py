@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from diagnose.changes import CHANGES, by_hand, edits_script, patch_of, trial_method
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription
-from diagnose.model.forecast import remaining_ratio
+from diagnose.model.forecast import middle_ns, remaining_ratio
 
 __all__ = ["Candidate", "candidates", "check_ids", "not_run"]
 
@@ -74,6 +74,10 @@ def _needs_gpu(name: str) -> bool:
 
 def _candidate(name: str, prescription: Prescription | None, diagnosis: Diagnosis) -> Candidate:
     ratio = None
+    if prescription and prescription.mean_step_ns:
+        ratio = 1 - middle_ns(*prescription.saves_ns) / prescription.mean_step_ns
     if prescription and prescription.predicted_step_ns is not None:
         ratio = remaining_ratio(prescription.predicted_step_ns, diagnosis.step_ns, diagnosis.recording_ns)
-    return Candidate(name, prescription.title if prescription else CHANGES[name].title, ratio)
+    by_hand = prescription.arguments.get("by_hand") if prescription else None
+    refusal = f"It is made by hand: {by_hand}." if by_hand else ""
+    return Candidate(name, prescription.title if prescription else CHANGES[name].title, ratio, refusal)

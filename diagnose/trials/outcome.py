@@ -11,8 +11,12 @@ from diagnose.model.events import Note
 from diagnose.trials.candidates import candidates, not_run
 from diagnose.trials.prove import ProveResult, Runs, prove
 
-__all__ = ["arguments_for_edits", "arguments_of", "proven", "with_trials"]
+__all__ = ["OWN_RANKS", "arguments_for_edits", "arguments_of", "proven", "starts_own_ranks", "with_trials"]
 
+OWN_RANKS = (
+    "The script starts its ranks itself, and a trial measures the process that it starts; once torchrun starts them, pass "
+    "--launcher 'torchrun --standalone --nproc-per-node N'."
+)
 NOTHING = "No prescription of this diagnosis can be applied from outside, so nothing was run."
 
 
@@ -27,6 +31,11 @@ def proven(
     chosen = candidates(diagnosis, asked, edits=runs.edits)
     known = diagnosis.source.unprofiled_step_ns
     return prove(runs, chosen, budget_s, say, known) if chosen else ProveResult(notes=[NOTHING])
+
+
+def starts_own_ranks(diagnosis: Diagnosis, launcher: Sequence[str]) -> bool:
+    """Return whether several ranks were recorded although nothing but the script was there to start them."""
+    return len(diagnosis.ranks) > 1 and not launcher
 
 
 def with_trials(diagnosis: Diagnosis, result: ProveResult, *, edits: bool = False) -> Diagnosis:

@@ -76,6 +76,16 @@ def test_written_out_attention_is_not_told_to_pad(recorded, name):
 def test_a_recorded_run_of_eight_ranks(recorded):
     found = analyze_captures([recorded.captures[f"param_dlrm_v100_r{i}"] for i in range(8)], draw=False)
     straggler = next(f for f in found.findings if f.rule == "straggler")
-    assert straggler.title.startswith("Rank 7 comes late")
-    assert found.dominant == "launch-bound"
+    assert straggler.title == (
+        "58% of the waiting is in the first collective: rank 7 begins its step 4.52 ms late; otherwise ranks 7, 5 and "
+        "4 take turns"
+    )
+    assert "56% of the time in communication that nothing hides" in straggler.evidence[0]
+    assert found.dominant == "straggler"
     assert min(found.ranks, key=lambda r: r.waits_ns).rank == 7
+
+
+def test_of_two_ranks_of_a_large_job_nobody_is_called_late(recorded):
+    found = analyze_captures([recorded.captures[f"hta_dlrm_sampled_r{i}"] for i in range(2)], draw=False)
+    assert "straggler" not in {f.rule for f in found.findings}
+    assert "Of 128 ranks 2 were given: ranks 2 to 127 are missing." in [note.text for note in found.trust]

@@ -27,6 +27,16 @@ def test_room_for_eight_times_the_batch(recording):
     assert [p.id for p in r.prescribe("memory-headroom")] == ["larger-batch"]
 
 
+@pytest.mark.parametrize(("used", "title"), [(4, "Memory has room for a batch 6 times as large"), (5.1, None)])
+def test_what_others_hold_is_not_offered(recording, used, title):
+    r = launching(recording)
+    r.told(nvml={"gpus": [{"index": 0, "time_ns": [r.epoch_ns], "memory_used_bytes": [int(used * GB)]}]})
+    finding = r.find("memory-headroom")  # of 8 GB that the others leave nine tenths are usable: 5.2 more
+    assert (finding.title if finding else None) == title
+    if finding:
+        assert finding.evidence[1].startswith("NVML shows 4.00 GB in use on the device, 2.00 GB beside")
+
+
 @pytest.mark.parametrize("change", [{"reserved": 5.1}, {"late": False}, {"capacity": 0}])
 def test_where_a_larger_batch_is_no_advice(recording, change):
     assert launching(recording, **change).find("memory-headroom") is None

@@ -33,6 +33,43 @@ def test_nearly_all_of_the_device(recording, reserved, fires):
     assert (holding(recording, int(reserved * GB)).find("memory-pressure") is not None) == fires
 
 
+def sampled(r, used, **also):
+    """Let NVML have seen so many GB in use in the middle of the step, and more before it."""
+    times = [r.epoch_ns - 50_000_000, r.epoch_ns + 500_000]
+    gpu = {"index": 0, "memory_total_bytes": 10 * GB, "time_ns": times}
+    r.told(nvml={"gpus": [{**gpu, "memory_used_bytes": [10 * GB, int(used * GB)], **also}]})
+    return r
+
+
+def test_what_the_driver_counts_beside_the_allocator(recording):
+    others = [{"pid": 7, "memory_bytes": 4 * GB // 10}]
+    r = sampled(holding(recording, 9 * GB), 9.95, other_processes=others, own_process_seen=True)
+    finding = r.find("memory-pressure")
+    assert finding.title == "Memory is full but for a few per cent"
+    assert finding.evidence[1] == (
+        "NVML shows 9.95 GB in use on the device, 0.95 GB beside what the allocator reserved: "
+        "0.55 GB for the CUDA context, communicators and libraries, 0.40 GB of other processes."
+    )
+    memory = r.diagnosis().memory
+    assert (memory.outside_allocator, memory.other_processes) == (950_000_000, 400_000_000)
+
+
+def test_in_a_container_processes_are_not_told_apart(recording):
+    r = sampled(holding(recording, 9.8 * GB), 9.9, other_processes=[{"pid": 7, "memory_bytes": 9 * GB}])
+    assert (
+        r.find("memory-pressure")
+        .evidence[1]
+        .endswith(
+            "0.10 GB beside what the allocator reserved: the CUDA context, communicators, libraries, and any other processes."
+        )
+    )
+
+
+@pytest.mark.parametrize(("used", "index", "fires"), [(9.89, 0, False), (9.91, 0, True), (9.91, 1, False)])
+def test_full_by_the_drivers_count(recording, used, index, fires):
+    assert (sampled(holding(recording, 8 * GB), used, index=index).find("memory-pressure") is not None) == fires
+
+
 def test_an_unknown_device_says_nothing(recording):
     assert holding(recording, 9 * GB, capacity=0, retries=3).find("memory-pressure") is None
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from diagnose.reports.format import saving
+
 
 @pytest.fixture
 def ran(recording, run_steps):
@@ -47,6 +49,17 @@ def test_its_line_is_named(ran):
     assert where[1].line == 15
 
 
+def test_what_is_saved_is_a_part_of_the_run_s_mean_step(ran):
+    """Steps of 10 ms, of which every 16th saves for 390 ms: half of that is more than the steps beside it take."""
+    took = one_in_16()
+    d = ran(took, checkpoint=[390.0 * (t > 10) for t in took], backwards=[1] * 160).diagnosis()
+    fix = d.prescriptions[0]
+    assert (fix.id, fix.mean_step_ns) == ("save-in-background", pytest.approx(34.684e6, rel=1e-4))
+    assert saving(fix, d.step_ns) == "saves 7.41 ms to 23.4 ms of the run's mean step of 34.7 ms"
+    assert d.summary[-1].endswith("(saves 7.41 ms to 23.4 ms of the run's mean step of 34.7 ms)")
+    assert d.summary[1].endswith(", avoidable")
+
+
 def test_what_came_once_may_not_come_again(ran):
     took = [400.0 if i == 50 else 10.0 for i in range(100)]
     r = ran(took, evaluation=[390.0 * (t > 10) for t in took], backwards=[1] * 100)
@@ -54,6 +67,14 @@ def test_what_came_once_may_not_come_again(ran):
     finding = r.find("periodic-stall")
     title = "1 of 98 steps takes 40 times as long: it evaluates the model"
     assert (finding.title, finding.confidence) == (title, "low")
+
+
+@pytest.mark.parametrize(("evaluating", "found"), [(40.0, False), (80.0, True)])
+def test_an_evaluation_is_a_phase_unless_it_costs_much(ran, evaluating, found):
+    """Every 20th of 400 steps of 10 ms evaluates: 17 % of the run, or 29 %."""
+    took = [10.0 + evaluating * (i % 20 == 19) for i in range(400)]
+    r = ran(took, evaluation=[t - 10 for t in took], backwards=[1] * 400)
+    assert (r.find("periodic-stall") is not None) is found
 
 
 def test_without_times_of_the_run_nothing_is_found(late):

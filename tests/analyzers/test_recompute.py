@@ -51,6 +51,33 @@ def test_nodes_that_touch_are_told_apart(recording, overlap):
     assert r.find("recompute").count == 4
 
 
-@pytest.mark.parametrize("change", [{"checkpointed": False}, {"took": 45}])
+@pytest.mark.parametrize("change", [{"checkpointed": False}, {"took": 30}])
 def test_what_is_no_second_forward(recording, change):
     assert training(recording, **change).find("recompute") is None
+
+
+def test_an_embedding_bag_runs_again_too(recording):
+    r = recording()
+    r.step(1, 0, 200)
+    r.op(EVALUATE + "EmbeddingBagBackward0", 10, 90)
+    r.op("aten::embedding_bag", 20, 60)
+    r.kernel("EmbeddingBag_updateOutputKernel_sum_mean", 60, 160, launched=(50, 55))
+    r.op("aten::_embedding_bag_backward", 65, 85)
+    r.kernel("compute_grad_weight_bags", 160, 200, launched=(75, 80))
+    assert r.find("recompute").count == 1
+
+
+def test_a_second_forward_on_an_idle_device_counts_by_its_launches(recording):
+    # 10 of 1000 us on the device are its kernels, of 300 busy; but 10 of 13 launches, and the host holds the step.
+    r = recording()
+    r.step(1, 0, 1000)
+    for at in (0, 700, 850):
+        r.op("aten::mm", at, at + 100)
+        r.kernel("gemm", at + 50, at + 150, launched=(at + 40, at + 45))
+    r.op(EVALUATE + "GeluBackward0", 200, 700)
+    for k in range(10):
+        r.op("aten::gelu", 210 + 45 * k, 250 + 45 * k)
+        r.kernel("gelu", 250 + 45 * k, 251 + 45 * k, launched=(240 + 45 * k, 245 + 45 * k))
+    finding = next(f for f in r.diagnosis().findings if f.rule == "recompute")
+    assert finding.lost_ns == pytest.approx(10_000)
+    assert finding.relief_ns > 400_000

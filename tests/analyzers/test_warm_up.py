@@ -119,3 +119,32 @@ def test_capturing_a_graph_is_warm_up_from_the_enclosing_operator_to_the_first_l
     node = r.kernel("gemm", 6000, 10_000)
     r.runtime("cudaGraphLaunch", 5980, 5990, launches=node)
     assert r.booked() == {"warm-up": 4_980_000, "launch-bound": 20_000}
+
+
+def capturing(r, *, ends=True):
+    """Return a recording whose gap of 400 µs is a graph's capture with one launch, which leaves no task."""
+    r.runtime("hipStreamBeginCapture", 300, 305)
+    r.op("aten::mm", 310, 500)
+    r.runtime("hipLaunchKernel", 320, 330)
+    if ends:
+        r.runtime("hipStreamEndCapture", 680, 690)
+    return r
+
+
+def test_launches_into_a_graph_are_part_of_its_capture(late):
+    assert capturing(late).booked() == {"warm-up": 390_000, "launch-bound": 10_000}
+    notes = [note.text for note in late.diagnosis().trust if note.rule in ("warm-up", "lost-records")]
+    assert notes == [
+        "The recording holds the capture of a graph: 1 launch went into it and did not run, so what the device did "
+        "meanwhile is no part of a steady step."
+    ]
+
+
+def test_a_capture_that_the_file_does_not_end_lasts_to_its_end(late):
+    assert capturing(late, ends=False).booked() == {"warm-up": 400_000}
+
+
+def test_another_thread_s_launches_run_during_a_capture(late):
+    capturing(late)
+    late.runtime("cudaLaunchKernel", 400, 410, thread=2)
+    assert [note.rule for note in late.diagnosis().trust if note.rule] == ["warm-up", "lost-records"]

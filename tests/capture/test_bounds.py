@@ -228,7 +228,7 @@ def test_long_steps_go_to_the_windows_not_to_the_wait(tmp_path, monkeypatch):
     for _ in range(4):
         now[0] += 7
         plan.boundary()
-    assert windows[0] == ("light", 7.0, True)
+    assert windows[0] == ("light", 7.0, False)
 
 
 def test_few_long_steps_are_waited_for_and_recorded(tmp_path, monkeypatch):
@@ -248,9 +248,31 @@ def test_few_long_steps_are_waited_for_and_recorded(tmp_path, monkeypatch):
     while not plan.done:
         now[0] += 2.0
         plan.boundary()
-    # Four steps are steady, 1 + 3 are recorded, 2 rest, 1 + 2 are recorded with stacks.
-    assert windows == [("light", 3, 8.0), ("attribution", 2, 20.0)]
-    assert now[0] <= 28.0
+    # Two steps are steady and a third is timed, 1 + 3 are recorded, in one functions are counted, one has stacks.
+    assert windows == [("light", 3, 6.0), ("attribution", 1, 16.0)]
+    assert now[0] <= 20.0
+
+
+def test_very_long_steps_are_recorded_from_the_first_on(tmp_path, monkeypatch):
+    """Six steps of 10 s are enough for both windows, beside the one that was over when the plan began."""
+    now, windows = [0.0], []
+    monkeypatch.setattr("diagnose.capture.record.plan.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("diagnose.capture.record.plan.time.perf_counter_ns", lambda: int(now[0] * 1e9))
+    measured = Measurements()
+    plan = Plan(CaptureOptions(output=tmp_path), hooks_of(tmp_path), measured)
+
+    def record(kind, num_steps, *_args, warm_up):
+        windows.append((kind, num_steps, warm_up))
+        measured.light, measured.mb["light"] = [10_000_000_000] * num_steps, 1.0
+        for _ in range(warm_up + num_steps):
+            yield
+
+    monkeypatch.setattr(plan._recorder, "record", record)
+    while not plan.done:
+        now[0] += 10.0
+        plan.boundary()
+    assert windows == [("light", 2, False), ("attribution", 1, False)]
+    assert now[0] <= 70.0
 
 
 def test_a_busy_machine_does_not_cut_a_window_of_ordinary_steps(heap):

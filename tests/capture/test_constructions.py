@@ -1,6 +1,7 @@
 """The calls of a script that make a loader, an optimizer or a model's wrapper."""
 
 import runpy
+import sys
 import textwrap
 
 import pytest
@@ -93,3 +94,13 @@ def test_the_hooks_are_removed():
     before = torch.utils.data.DataLoader.__init__, torch.optim.Optimizer.__init__
     watch_constructions(lambda _name, _made: None)()
     assert (torch.utils.data.DataLoader.__init__, torch.optim.Optimizer.__init__) == before
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a frame knows its line only")
+def test_two_optimizers_of_one_line_are_two_calls(made):
+    config = made("""\
+        import torch
+        a, b = torch.nn.Linear(2, 2), torch.nn.Linear(3, 3)
+        one, two = torch.optim.Adam(a.parameters()), torch.optim.Adam(b.parameters())
+        """)
+    assert [(call["begin"], call["end"]) for call in config.calls] == [((3, 11), (3, 43)), ((3, 45), (3, 77))]

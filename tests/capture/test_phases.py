@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch.distributions import Categorical, OneHotCategorical
 
+from diagnose.capture.record.script_config import ScriptConfig
+from diagnose.capture.steps.listener import Listener
 from diagnose.capture.steps.phase_hooks import watch_gradients
 from diagnose.capture.steps.phases import Phases, PhaseTimes
 
@@ -126,6 +128,22 @@ def test_actions_drawn_with_gradients_on_make_a_rollout():
     finally:
         undo()
     assert step.trains(10).taken() == times(rollout=52, backwards=1, work=6)
+
+
+def test_a_target_network_that_follows_is_no_rollout():
+    """Loading a state switches gradients off for each of six tensors: torch does, not the script."""
+    listener = Listener("auto", ScriptConfig(), lambda _fresh: None)
+    policy, target = (torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(3))) for _ in range(2))
+    undo = watch_gradients(listener._gradients_off)
+    try:
+        target.load_state_dict(policy.state_dict())
+        assert listener.phases.take().work == 0
+        with torch.no_grad():
+            target(torch.ones(2))
+        assert listener.phases.take().work == 1
+    finally:
+        undo()
+        listener.remove()
 
 
 def test_a_draw_compiles_as_one_graph():

@@ -1,4 +1,4 @@
-"""Ranks that a script starts by torch.multiprocessing.spawn are traced in their own processes."""
+"""Ranks that a script starts by itself are traced in their own processes."""
 
 import json
 import subprocess
@@ -24,14 +24,42 @@ def train(rank, world, store):
         optimizer.step()
 
 
+def in_processes(method, store):
+    context = mp.get_context(method)
+    processes = [context.Process(target=train, args=(rank, 2, store)) for rank in (0, 1)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+
+def in_forks(store):
+    children = []
+    for rank in (0, 1):
+        children.append(os.fork())
+        if not children[-1]:
+            train(rank, 2, store)
+            os._exit(0)
+    for child in children:
+        os.waitpid(child, 0)
+
+
 if __name__ == "__main__":
-    mp.spawn(train, args=(2, sys.argv[1]), nprocs=2)
+    how, store = sys.argv[1:]
+    if how == "torch":
+        mp.spawn(train, args=(2, store), nprocs=2)
+    elif how == "os.fork":
+        in_forks(store)
+        sys.exit()
+    else:
+        in_processes(how, store)
     print("not reached: everything was captured")
 """
 
 
 @pytest.mark.full
-def test_spawned_ranks_are_one_capture(tmp_path):
+@pytest.mark.parametrize("how", ["torch", "spawn", "fork", "os.fork"])
+def test_spawned_ranks_are_one_capture(tmp_path, how):
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [
         sys.executable,
@@ -47,7 +75,7 @@ def test_spawned_ranks_are_one_capture(tmp_path):
         "--json",
     ]
     done = subprocess.run(
-        [*command, "train.py", str(tmp_path / "store")], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*command, "train.py", how, str(tmp_path / "store")], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     ranks = [json.loads((tmp_path / "captured" / f"capture.rank{rank}.json").read_text()) for rank in (0, 1)]

@@ -53,6 +53,15 @@ def test_a_pipeline_of_transformers_makes_its_loader_itself(iterable, workers):
 def test_frames_show_an_iterable_dataset():
     (p,) = advised("data-stall", TRAINING, facts={**LOADING, "iterable": True})
     assert "get_worker_info" in p.after
+    assert p.saves_ns[0] == 0  # workers that all parse the whole stream save nothing
+    assert "only the script's author" in p.arguments["by_hand"]
+
+
+@pytest.mark.parametrize(("ready", "waits", "least"), [(0.02, False, 0.85), (0.4, False, 0.0), (0.4, True, 0.9)])
+def test_workers_that_compute_are_promised_nothing_where_no_core_was_free(ready, waits, least):
+    (p,) = advised("data-stall", TRAINING, facts={**LOADING, "ready_share": ready, "waits": waits})
+    assert p.saves_ns == (pytest.approx(least * 1e6), 1e6)
+    assert ("which none was for 40% of the recording" in p.needs) is (ready == 0.4 and not waits)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,12 @@ class FakeDriver:
     def nvmlDeviceGetMemoryInfo(self, handle):
         return SimpleNamespace(used=2_000_000_000, total=141_000_000_000)
 
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        return [
+            SimpleNamespace(pid=1, usedGpuMemory=1_200_000_000),
+            SimpleNamespace(pid=2, usedGpuMemory=None if handle else 300_000_000),
+        ]
+
     def nvmlDeviceGetUtilizationRates(self, handle):
         self.read[handle] += 1
         return SimpleNamespace(gpu=10 * self.read[handle], memory=1)
@@ -119,6 +125,7 @@ def test_every_reading_is_a_row(tmp_path, capsys, sums):
     assert [row["kernel_running_percent"] for row in rows[::2]] == ["10", "20", "30", "40"]
     first, third = rows[0], rows[2]
     assert (first["uuid"], first["name"], first["memory_used_mb"]) == ("GPU-0", "NVIDIA H200", "2000")
+    assert (first["process_memory_mb"], first["processes"], rows[1]["process_memory_mb"]) == ("1500", "2", "")
     assert (first["pcie_to_host_mb_s"], first["pcie_from_host_mb_s"], rows[1]["pcie_to_host_mb_s"]) == ("2", "5", "")
     assert first["nvlink_sent_mb_s"] == ""  # the first reading has none before it
     assert float(third["nvlink_sent_mb_s"]) == pytest.approx(1024 / 0.05)

@@ -9,9 +9,6 @@ from diagnose.analyzers import gc_pause, python_stall
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.changes import schedule_gc
 from diagnose.pipeline.run import analyze_captures
-from diagnose.tables.skew import Skew
-
-TWO_RANKS = Skew(1, np.zeros(2), np.zeros(2), ())
 
 
 def broken(*_args):
@@ -67,12 +64,12 @@ def test_so_does_a_part_of_the_answer(late, monkeypatch):
     assert failed == ["trust", "operators", "roofline", "memory", "profiler-overhead"]
 
 
-@pytest.mark.parametrize("broken_part", ["diagnose.pipeline.run.skew_of", "diagnose.analyzers.straggler.find_in_all"])
+@pytest.mark.parametrize("broken_part", ["pipeline.across.job_of", "analyzers.straggler.find_in_all"])
 @pytest.mark.usefixtures("noted")
 def test_so_does_the_comparison_of_ranks(late, monkeypatch, broken_part):
-    monkeypatch.setattr(broken_part, broken)
-    monkeypatch.setattr("diagnose.pipeline.run.skew_of", broken if "skew" in broken_part else lambda tables: TWO_RANKS)
-    answer = analyze_captures([late.capture(), late.capture()])
+    captures = [replace(late.capture(), trace=replace(late.capture().trace, rank=n)) for n in range(2)]
+    monkeypatch.setattr(f"diagnose.{broken_part}", broken)
+    answer = analyze_captures(captures)
     assert len(answer.ranks) == 2
     assert [note.text for note in answer.trust if "by chance" in note.text] != []
 

@@ -1,5 +1,7 @@
 """One rank: every rule speaks, what they found is ordered, and faults of one rule stay its own."""
 
+from dataclasses import replace
+
 import pytest
 
 from diagnose import analyzers
@@ -245,7 +247,8 @@ def test_the_slowest_rank_answers_with_every_ranks_numbers_beside_it(recording, 
     fast = healthy(recording, num=1)
     slow = late  # a tail makes its step longer
     slow.kernel("gemm", 1000, 1500, launched=(900, 905))
-    answer = analyze_captures([fast.capture(), slow.capture()])
+    of_rank = [replace(c, trace=replace(c.trace, rank=n)) for n, c in enumerate((fast.capture(), slow.capture()))]
+    answer = analyze_captures(of_rank)
     assert answer.step_ns == 1_500_000
     assert answer.dominant == "python-stall"
     assert [(r.verdict, r.step_ns) for r in answer.ranks] == [("kernel-bound", 501_000), ("cpu-bound", 1_500_000)]

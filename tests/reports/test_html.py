@@ -251,11 +251,6 @@ def test_a_step_of_hours_keeps_its_proportions():
     assert length[0] / timeline["length"] == pytest.approx(0.25)
 
 
-def test_a_name_is_stored_once():
-    spans = tuple(Span("GPU 0 stream 7", i, i + 1, "kernel", "compute") for i in range(100))
-    assert timeline_data(Picture(0, 100, spans), LEGENDS)["names"] == [["kernel"]]
-
-
 @pytest.mark.parametrize("picture", [Picture(0, 0), Picture(0, 10)])
 def test_nothing_to_draw_is_no_chart(picture):
     assert timeline_data(picture, LEGENDS) is None
@@ -328,3 +323,6 @@ def test_what_happens_outside_the_usual_step_is_shown_of_the_run(forms):
     assert "Run 155 steps training 6.0 % checkpoint 94.0 % Usual step 20.0 ms" in page.text
     assert "up to 94.0 % of the run : outside the recorded steps, so not predicted" in page.text
     assert "1 step in 3 saves a checkpoint (94.0 % of the run)" in page.text
+    known = replace(fix, saves_ns=(300 * MS, 600 * MS), mean_step_ns=640 * MS)
+    page = Page(render(replace(shown, prescriptions=(known,))))
+    assert "saves 300 ms to 600 ms of the run's mean step of 640 ms" in page.text

@@ -157,8 +157,11 @@ def test_sequence_numbers_and_call_stacks(read_events):
 
 def test_collectives(read_events):
     args = {"device": 0, "stream": 4, "Collective name": "allreduce", "dtype": "Float", "Group size": 8}
-    trace = read_events(event("kernel", "ncclDevKernel", args={**args, "In msg nelems": 640}), event("kernel", "k", 5))
-    assert trace.names[trace.events.detail[0]] == "allreduce|Float|8"
+    group = {"Process Group Name": "7", "Process Group Description": "mesh_tp", "Process Group Ranks": "[0, 1, 2, 3]"}
+    more = {"In msg nelems": 640, "Out msg nelems": 80, "Seq": 12, **group}
+    trace = read_events(event("kernel", "ncclDevKernel", args={**args, **more}), event("kernel", "k", 5))
+    assert trace.names[trace.events.detail[0]] == "allreduce|Float|8|80|-1|-1|7|mesh_tp|0,1,2,3"
+    assert trace.events.sequence.tolist() == [12, -1]
     assert trace.events.size.tolist() == [640, -1]
 
 

@@ -14,7 +14,7 @@ import threading
 import pytest
 
 from diagnose.errors import InputError, NotATraceError
-from diagnose.trace_reader import open_captures, read_trace, source
+from diagnose.trace_reader import open_captures, read_trace, source, stored
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
 TRACE = json.dumps({"schemaVersion": 1, "traceEvents": [EVENT]}).encode()
@@ -73,7 +73,7 @@ def test_what_is_no_file_to_read(tmp_path):
 def test_a_disk_that_fails_gives_the_events_before_it(tmp_path, monkeypatch):
     events = ",".join(json.dumps({**EVENT, "ts": n}) for n in range(9000))
     (tmp_path / "t.json").write_text(f"[{events}]")
-    monkeypatch.setattr(source, "FileIO", _Failing)
+    monkeypatch.setattr(stored, "FileIO", _Failing)
     trace = read_trace(tmp_path / "t.json")
     assert trace.trust[0].text.startswith("The file is cut off (reading it failed: Input/output error): ")
     assert 0 < len(trace.events) < 9000

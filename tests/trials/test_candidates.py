@@ -28,3 +28,21 @@ def test_nothing_is_predicted_of_what_was_not_prescribed():
     schedule, sham = candidates(diagnosed((5.0, 7.0)), ("sham", "schedule-gc"))
     assert (sham.predicted_ratio, sham.title) == (None, "Change nothing (a control)")
     assert schedule.predicted_ratio == pytest.approx(0.4)
+
+
+def test_what_is_a_part_of_the_run_s_mean_step_is_set_against_that():
+    save = Prescription(
+        "periodic-stall", "save-in-background", "Save", "", "", (6e6, 18e6), None, "same", mean_step_ns=48e6
+    )
+    diagnosis = SimpleNamespace(prescriptions=(save,), step_ns=10e6, recording_ns=0.0, queue=None)
+    (candidate,) = candidates(diagnosis, ())
+    assert candidate.predicted_ratio == pytest.approx(0.75)
+
+
+def test_what_only_the_author_can_write_is_not_run():
+    workers = Prescription(
+        "data-stall", "load-in-workers", "Load", "", "", (0.0, 5e6), 8e6, "same", arguments={"by_hand": "it is theirs"}
+    )
+    diagnosis = SimpleNamespace(prescriptions=(workers,), step_ns=10e6, recording_ns=0.0, queue=None)
+    (candidate,) = candidates(diagnosis, ())
+    assert candidate.refusal == "It is made by hand: it is theirs."

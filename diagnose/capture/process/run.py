@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING, Protocol
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.children import ForkedChildren, end_others, end_workers, mark_run
 from diagnose.capture.process.failure_messages import nothing_captured
+from diagnose.capture.process.rank_processes import end_forked_rank, trace_processes, watch_forked
 from diagnose.capture.process.script import BY_SIGNAL, Outcome, StopScript, check_script, run_script
-from diagnose.capture.process.spawned import adopt_ranks, destroy_process_group, watch_spawned
+from diagnose.capture.process.spawned import (
+    adopt_ranks,
+    captured_ranks,
+    destroy_process_group,
+    options_of_ranks,
+    watch_spawned,
+)
 from diagnose.capture.process.stop_signals import StopSignals
 from diagnose.capture.record.session import Session
 from diagnose.capture.steps.import_hooks import when_imported
+from diagnose.capture.steps.replacing import Undo
 
 if TYPE_CHECKING:
     from diagnose.model.capture import CaptureInfo
@@ -68,7 +76,8 @@ def trace_script(
     command = (*(("-m",) if module else ()), *argv)
     session = Session(options, command, say=say, stop=_stop)
     say("waiting for the first step")
-    forget = when_imported("torch", lambda: _install(session))
+    undo: list[Undo] = []
+    forget = when_imported("torch", lambda: _install(session, undo))
     owner, forked, mark, signals = os.getpid(), ForkedChildren(), mark_run(), StopSignals()
     with signals.installed():
         outcome: Outcome | None = None
@@ -79,9 +88,12 @@ def trace_script(
                 forget()
                 session.close()
                 session.listener.shut_loaders()
+                while undo:
+                    undo.pop()()
                 if outcome is None:
                     session.folder.discard()
         if os.getpid() != owner:  # the script forked, and this is the child at the script's end
+            end_forked_rank(outcome.ended)
             sys.exit(outcome.exit_code)
         threads = leave_behind(outcome, forked, mark)
         forked.close()
@@ -91,15 +103,24 @@ def trace_script(
     return result
 
 
-def _install(session: Session) -> None:
+def _install(session: Session, undo: list[Undo]) -> None:
+    """Put hooks into torch, which has just been imported, and watch for ranks among what the script starts."""
     session.install()
-    if session.num_ranks == 1:
-        watch_spawned(session, lambda: _stop_after_ranks(session))
+    if session.num_ranks > 1:
+        return
 
+    def is_first() -> bool:
+        return session.listener.active and session.num_steps == 0
 
-def _stop_after_ranks(session: Session) -> None:
-    session.complete = True
-    _stop()
+    def all_captured() -> None:
+        if not session.options.keep_going and captured_ranks(session.folder):
+            session.complete = True
+            _stop()
+
+    options = options_of_ranks(session)
+    undo.append(watch_spawned(session, is_first, all_captured))
+    undo.append(watch_forked(options, session.command))
+    undo.append(trace_processes(options, session.command, is_first=is_first, all_captured=all_captured))
 
 
 def silence_kineto() -> None:

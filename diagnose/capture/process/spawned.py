@@ -22,7 +22,17 @@ from diagnose.capture.steps.replacing import Undo, replace_function
 from diagnose.errors import DiagnoseError
 from diagnose.text.progress import Progress
 
-__all__ = ["RANKS", "adopt_ranks", "destroy_process_group", "watch_spawned"]
+__all__ = [
+    "RANKS",
+    "SpawnedRank",
+    "adopt_ranks",
+    "captured_ranks",
+    "destroy_process_group",
+    "options_of_ranks",
+    "publish_rank",
+    "stop_rank",
+    "watch_spawned",
+]
 
 RANKS = "ranks"  # the folder of their captures in the partial folder of the script's own process
 MODULE = "torch.multiprocessing.spawn"  # of that name the package has the function
@@ -40,7 +50,7 @@ class SpawnedRank:
     def __call__(self, index: int, *args: Any) -> None:
         """Run the function under capture; it ends once everything is captured, unless it is to keep going."""
         progress = Progress(quiet=self.options.quiet or index > 0)
-        session = Session(self.options, self.command, say=progress.say, stop=_stop, spawned=(index, self.num_ranks))
+        session = Session(self.options, self.command, say=progress.say, stop=stop_rank, spawned=(index, self.num_ranks))
         session.install()
         ended: Ended = "raised"
         try:
@@ -49,17 +59,23 @@ class SpawnedRank:
         except StopScript:
             ended = "stopped"
         finally:
-            _publish(session, ended)
+            publish_rank(session, ended)
         if ended == "stopped":
             destroy_process_group()
             end_workers()
 
 
-def _stop() -> None:
+def stop_rank() -> None:
+    """Unwind a rank whose capture is complete.
+
+    Raises:
+        StopScript: always.
+    """
     raise StopScript
 
 
-def _publish(session: Session, ended: Ended) -> None:
+def publish_rank(session: Session, ended: Ended) -> None:
+    """Write the capture of a rank; its failure is printed and does not become the script's."""
     session.close()
     session.listener.shut_loaders()
     if not session.measured.files:
@@ -72,8 +88,11 @@ def _publish(session: Session, ended: Ended) -> None:
         print(f"diagnose: error: {error}", file=sys.stderr)
 
 
-def watch_spawned(session: Session, stop: Callable[[], None]) -> Undo:
-    """Trace the processes that the script spawns, and call ``stop`` once they were captured."""
+def watch_spawned(session: Session, is_first: Callable[[], bool], ended: Callable[[], None]) -> Undo:
+    """Trace the processes that the script spawns, and call ``ended`` once they have ended.
+
+    ``is_first`` is asked whether nothing was captured in the script's own process.
+    """
     import torch.multiprocessing
 
     module = sys.modules[MODULE]
@@ -83,14 +102,12 @@ def watch_spawned(session: Session, stop: Callable[[], None]) -> Undo:
             given = inspect.signature(start).bind(*args, **kwargs)
             given.apply_defaults()
             call = given.arguments
-            is_first = session.listener.active and session.num_steps == 0
-            if not is_first or call["nprocs"] < 2 or call["start_method"] != "spawn":
+            if not is_first() or call["nprocs"] < 2 or call["start_method"] != "spawn":
                 return start(*args, **kwargs)
-            options = replace(session.options, output=session.folder.partial / RANKS, force=False)
-            call["fn"] = SpawnedRank(call["fn"], options, session.command, call["nprocs"])
+            call["fn"] = SpawnedRank(call["fn"], options_of_ranks(session), session.command, call["nprocs"])
             context = start(*given.args, **given.kwargs)
-            if call["join"] and not session.options.keep_going and _captured(session.folder):
-                stop()
+            if call["join"]:
+                ended()
             return context
 
         return start_traced
@@ -104,13 +121,19 @@ def watch_spawned(session: Session, stop: Callable[[], None]) -> Undo:
     return end
 
 
-def _captured(folder: CaptureFolder) -> list[Path]:
+def options_of_ranks(session: Session) -> CaptureOptions:
+    """Return the options of ranks that a script starts: they write into the folder of its own process."""
+    return replace(session.options, output=session.folder.partial / RANKS, force=False)
+
+
+def captured_ranks(folder: CaptureFolder) -> list[Path]:
+    """Return the descriptions of the ranks that have written their captures."""
     return sorted((folder.partial / RANKS).glob("capture.rank*.json"))
 
 
 def adopt_ranks(folder: CaptureFolder) -> Path | None:
     """Take the captures of spawned ranks for the script's own; return a description of one, None without any."""
-    described = _captured(folder)
+    described = captured_ranks(folder)
     if not described:
         return None
     ranks = folder.partial / RANKS

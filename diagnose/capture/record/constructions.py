@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -68,11 +69,13 @@ class Constructions:
         return file if path.startswith("..") else path
 
     def _call(self, file: str, frame: FrameType, made: type) -> ast.Call | None:
-        """Return the innermost call of the class on the line that is executed."""
+        """Return the call of the class that is executed; before Python 3.11 the last one on the line."""
         at = frame.f_lineno or 0
         here = [call for call in self._calls_of(file) if call.lineno <= at <= (call.end_lineno or 0)]
         mine = [call for call in here if _is_class(call.func, frame, made)]
-        return max(mine, key=lambda call: (call.lineno, call.col_offset), default=None)
+        place = _place(frame)
+        exact = [c for c in mine if (c.lineno, c.end_lineno, c.col_offset, c.end_col_offset) == place]
+        return exact[0] if exact else max(mine, key=lambda call: (call.lineno, call.col_offset), default=None)
 
     def _calls_of(self, file: str) -> list[ast.Call]:
         if file not in self._calls:
@@ -83,6 +86,14 @@ class Constructions:
                 tree = ast.Module([], [])
             self._calls[file] = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         return self._calls[file]
+
+
+def _place(frame: FrameType) -> tuple[int | None, ...] | None:
+    """Return first and last line, first and last byte of what the frame executes, None before Python 3.11."""
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None:
+        return None
+    return next(itertools.islice(positions(), frame.f_lasti // 2, None), None)
 
 
 def _users_frame(frame: FrameType | None, made: object) -> FrameType | None:

@@ -22,7 +22,7 @@ from diagnose.capture.record.recording import Recorder, Steps, first_line
 from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.trace_size import HEAP_POLL_S, StepSize
 from diagnose.capture.record.window import WindowKind
-from diagnose.capture.record.window_steps import MIN_STEPS, fitting_steps, steady_steps
+from diagnose.capture.record.window_steps import MIN_STEPS, Economy, economy, fitting_steps, steady_steps
 from diagnose.capture.steps.converged import converged_since
 
 __all__ = ["Plan"]
@@ -56,6 +56,7 @@ class Plan:
         self.failed = False
         self.num_steps = 0
         self._num_steps = MIN_STEPS
+        self._economy = Economy(rests=False, attribution=False, first=False)
         self._options = options
         self._hooks = hooks
         self._measured = measured
@@ -174,7 +175,7 @@ class Plan:
         if self._recorder.given_up and not self._measured.light:
             return
         if self._affords(REST_STEPS + 2):
-            yield from self._pass(REST_STEPS - 1)
+            yield from self._pass(0 if self._economy.rests else REST_STEPS - 1)
             yield from self._count_functions()
         if self._recorder.without_timing and not self._together:
             return
@@ -221,6 +222,8 @@ class Plan:
         self._num_steps = self._options.steps or (
             MIN_STEPS if self._together else fitting_steps(times, self._measured.clock.recent_ns)
         )
+        if not self._together and self._options.steps is None:
+            self._economy = economy(times)
         self._hooks.settled()
         start = time.time_ns()
         if steady is None:
@@ -257,9 +260,9 @@ class Plan:
         if kind == "light":
             other = self._measured.mb.get("attribution", 0.0)
             limit_mb = min(TIMING_MB_SHARE * self._options.max_mb, self._options.max_mb - other)
-        return self._recorder.record(
-            kind, num_steps, limit_mb, lambda: self._full(kind, share), warm_up=self._affords(2)
-        )
+        skips_first = self._economy.first if kind == "light" else self._economy.attribution
+        warm_up = self._affords(2) and not skips_first
+        return self._recorder.record(kind, num_steps, limit_mb, lambda: self._full(kind, share), warm_up=warm_up)
 
     def _count_functions(self) -> Steps:
         """Count the functions that one step calls; where they are too many, stacks are left out."""
@@ -290,7 +293,7 @@ class Plan:
 
     def _attribution_steps(self) -> int:
         """Return how many steps the attribution window may have, judging its size by the timing window's."""
-        wanted = min((self._num_steps + 1) // 2, MAX_ATTRIBUTION_STEPS)
+        wanted = 1 if self._economy.attribution else min((self._num_steps + 1) // 2, MAX_ATTRIBUTION_STEPS)
         light = self._measured
         if self._together or not light.light:
             return wanted

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 from diagnose.capture.steps.converged import MIN_WINDOW_STEPS
 
-__all__ = ["MIN_STEPS", "fitting_steps", "steady_steps"]
+__all__ = ["MIN_STEPS", "Economy", "economy", "fitting_steps", "steady_steps"]
 
 MIN_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
 LONG_WINDOW_NS = 5_000_000_000  # so long a window needs no ten steps: long ones vary less
-MIN_LONG_STEPS = 3
-MIN_LONG_WINDOW = 2
-LONG_STEP_NS = 1_000_000_000  # of such steps two and two show that they are steady
+MIN_LONG_STEPS = 2
+LONG_STEP_NS = 1_000_000_000  # of such steps one and one show that they are steady: they vary little
+VERY_LONG_STEP_NS = 3_000_000_000  # what the profiler's own first step costs, some 0.1 s, is within a few percent
 MAX_STEPS = 100  # and of short steps so many that the window lasts
 WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
 
@@ -33,4 +34,19 @@ def fitting_steps(times: Sequence[int], device_ns: float | None) -> int:
 
 def steady_steps(times: Sequence[int]) -> int:
     """Return how many steps make the smallest group that is compared with the one before."""
-    return MIN_LONG_WINDOW if times and median(times[-2 * MIN_LONG_WINDOW :]) >= LONG_STEP_NS else MIN_WINDOW_STEPS
+    return 1 if times and median(times[-2:]) >= LONG_STEP_NS else MIN_WINDOW_STEPS
+
+
+class Economy(NamedTuple):
+    """What is left out where steps are so long that each costs more than what it would show."""
+
+    rests: bool  # no step is spent on the cost of stopping a profiler, of some 0.1 s
+    attribution: bool  # one step with stacks, without one before it: its times count for nothing
+    first: bool  # nor is the timing window's first step left without a mark
+
+
+def economy(times: Sequence[int]) -> Economy:
+    """Return what to leave out, judging by the steps seen so far, ns."""
+    step_ns = median(times[-MIN_STEPS:]) if times else 0
+    is_long = step_ns >= LONG_STEP_NS
+    return Economy(is_long, is_long, step_ns >= VERY_LONG_STEP_NS)

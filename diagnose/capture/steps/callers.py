@@ -10,10 +10,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["in_module", "prepares_data"]
+__all__ = ["by_torch", "in_module", "prepares_data"]
 
 DATA_METHODS = frozenset({"__getitem__", "__getitems__"})
 MAX_FRAMES = 60  # looked at: a loop's own stack is far shallower
+_HOOKS = ("diagnose.", "torch.utils._contextlib")  # between a region and who has entered it
+_OF_TORCH = ("torch.nn.", "torch.optim.")
 _MODULES = "torch.nn.modules.module"
 _MODULE_CALLS = frozenset({"_call_impl", "_wrapped_call_impl"})
 
@@ -32,6 +34,14 @@ def in_module() -> bool:
     return _is_below(
         lambda frame: frame.f_code.co_name in _MODULE_CALLS and frame.f_globals.get("__name__") == _MODULES
     )
+
+
+def by_torch() -> bool:
+    """Return whether torch itself switches gradients off: it copies a state, initialises or updates weights."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_HOOKS):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").startswith(_OF_TORCH)
 
 
 def _is_below(wanted: Callable[[FrameType], bool]) -> bool:

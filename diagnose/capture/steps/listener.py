@@ -14,7 +14,7 @@ from typing import Any
 from diagnose.capture.options import StepOn
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks, phase_hooks
-from diagnose.capture.steps.callers import in_module, prepares_data
+from diagnose.capture.steps.callers import by_torch, in_module, prepares_data
 from diagnose.capture.steps.construction_hooks import watch_constructions, watch_first_batches
 from diagnose.capture.steps.period import StepFinder
 from diagnose.capture.steps.phases import Phases
@@ -149,7 +149,7 @@ class Listener:
         return self.active and threading.current_thread() is threading.main_thread()
 
     def _gradients_off(self, begins: bool) -> None:
-        if self._steps_here() and not (begins and in_module()):
+        if self._steps_here() and not (begins and (by_torch() or in_module())):
             self.phases.gradients_off(begins)
 
     def _switched(self, module: object, training: bool) -> None:

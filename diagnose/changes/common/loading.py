@@ -14,9 +14,11 @@ __all__ = [
     "HIDDEN",
     "HIDDEN_WAITING",
     "ITERABLE_NUMERICS",
+    "MAX_READY_SHARE",
     "MIN_GAIN",
     "PREFETCH_FACTOR",
     "SHARED_OUT",
+    "SPLIT_BY_HAND",
     "THREADS",
     "handover_ns",
     "is_iterable",
@@ -79,11 +81,15 @@ ITERABLE_NUMERICS = other_training(
     "every worker runs through the whole IterableDataset unless its __iter__ takes a share by get_worker_info()"
 )
 SHARED_OUT = """
-# in the IterableDataset: without this every sample comes once from each worker
+# in the IterableDataset: without this every sample comes once from each worker. Split before what
+# is expensive: files, or lines that are not parsed yet
 def __iter__(self):
     worker = torch.utils.data.get_worker_info()
     first, step = (worker.id, worker.num_workers) if worker else (0, 1)
-    yield from itertools.islice(self.samples(), first, None, step)"""
+    for line in itertools.islice(self.lines(), first, None, step):
+        yield self.parse(line)"""
+SPLIT_BY_HAND = "which part of its stream a worker takes only the script's author can write"
+MAX_READY_SHARE = 0.05  # of the time, that the training thread waited for a core: beyond it no core was free
 
 
 def _kept(facts: Facts) -> list[str]:

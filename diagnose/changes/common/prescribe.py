@@ -85,6 +85,7 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
         arguments=advice.arguments,
         edits=tuple(Where(edit.call.file, edit.call.begin[0], code=edit.line) for edit in edits),
         diff=diff_of(edits) if advice.is_whole else "",
+        mean_step_ns=finding.lost_ns / finding.share if finding.share and advice.most > 0 else None,
     )
 
 
@@ -143,7 +144,10 @@ def recording_first(
 
 def without_savings(prescribed: Sequence[Prescription]) -> tuple[Prescription, ...]:
     """Return the prescriptions without what they would save: a recording that lacks work cannot show it."""
-    return tuple(replace(p, saves_ns=(0.0, 0.0), predicted_step_ns=None, basis="bound", assumes="") for p in prescribed)
+    return tuple(
+        replace(p, saves_ns=(0.0, 0.0), predicted_step_ns=None, basis="bound", assumes="", mean_step_ns=None)
+        for p in prescribed
+    )
 
 
 def effect_of(t: Tables, finding: Finding, prescription: Prescription) -> Effect | None:

@@ -1,0 +1,154 @@
+"""The commands that read ranks: who reads them, what is kept of them, and the answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnose.cli.answer import Request, answer, prepare
+from diagnose.errors import UsageError
+from diagnose.model.files import check_distinct, check_file, printable
+from diagnose.pipeline.cache import default_cache
+from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
+from diagnose.text.progress import Progress
+
+if TYPE_CHECKING:
+    from diagnose.ranks.profile import JobProfile
+
+__all__ = ["JobRequest", "SummaryRequest", "analyze_and_answer", "reduce_and_answer", "summarize"]
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def parse_size(text: str) -> int:
+    """Return a number of bytes: 8G, 512M.
+
+    Raises:
+        UsageError: it is none.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"Invalid size '{printable(text)}': use 512M or 8G.")
+    return int(float(found[1]) * 2 ** _UNITS[found[2].upper()])
+
+
+def workers_of(num: int | None, max_memory: str | None, cluster: str, *, no_cache: bool) -> Workers:
+    """Return who reads the ranks, after checking it.
+
+    Raises:
+        UsageError: the options contradict each other.
+    """
+    max_bytes = None if max_memory is None else parse_size(max_memory)
+    workers = Workers(num, max_bytes, cluster, None if no_cache else default_cache())
+    workers.check()
+    return workers
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest(Request):
+    """Where a diagnosis of ranks goes, and who makes it."""
+
+    workers: int | None = None
+    max_memory: str | None = None
+    cluster: str = ""
+    keep: str | None = None
+    no_cache: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRequest:
+    """Where summaries go, and who makes them."""
+
+    output: str
+    force: bool = False
+    quiet: bool = False
+    workers: int | None = None
+    max_memory: str | None = None
+    cluster: str = ""
+    no_cache: bool = False
+
+
+def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
+    """Diagnose what is named, and keep the summaries where that was asked for.
+
+    Raises:
+        InputError: nothing of it can be read.
+        OutputError: a file cannot be written.
+    """
+    files = prepare(request, inputs=paths)
+    keep = _kept(request.keep, request.output, paths, force=request.force)
+    workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
+    diagnosis = analyze_inputs(
+        paths,
+        workers=workers,
+        progress=request.progress,
+        draw=_draws(request, files),
+        keep=None if keep is None else lambda profile: _write(keep, profile, request.progress, force=request.force),
+    )
+    answer(diagnosis, request, files)
+
+
+def summarize(paths: Sequence[str], request: SummaryRequest) -> None:
+    """Write the summaries of the ranks that are named.
+
+    Raises:
+        InputError: nothing of it can be read.
+        OutputError: the file cannot be written.
+    """
+    path = _kept(request.output, None, paths, force=request.force)
+    assert path is not None
+    workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
+    progress = Progress(quiet=request.quiet)
+    profile = profile_inputs(paths, workers=workers, progress=progress)
+    _write(path, profile, progress, force=request.force)
+    for sentence in profile.missing:
+        progress.say(sentence)
+
+
+def reduce_and_answer(paths: Sequence[str], request: JobRequest) -> None:
+    """Merge files of summaries and diagnose the job, or write them as one file where only that was asked for.
+
+    Raises:
+        InputError: none of the files can be read.
+        OutputError: a file cannot be written.
+    """
+    from diagnose.pipeline.summaries import list_summaries, read_summaries
+
+    files = prepare(request, inputs=paths)
+    keep = _kept(request.keep, request.output, paths, force=request.force)
+    workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
+    with request.progress.phase(f"merging {', '.join(paths[:3])}{' …' if len(paths) > 3 else ''}"):
+        profile = read_summaries(list_summaries(paths))
+    if keep is not None:
+        _write(keep, profile, request.progress, force=request.force)
+    draw = _draws(request, files)
+    answer(answer_from_summaries(profile, workers=workers, progress=request.progress, draw=draw), request, files)
+
+
+def _draws(request: JobRequest, files: Sequence[Path]) -> bool:
+    """Return whether a form is asked for that shows the picture of a step."""
+    return not request.as_json or any(file.suffix != ".json" for file in files)
+
+
+def _kept(name: str | None, output_name: str | None, inputs: Sequence[str], *, force: bool) -> Path | None:
+    """Return the file of summaries to write, if any, after checking that it can be."""
+    if name is None:
+        return None
+    from diagnose.pipeline.summaries import check_keep
+
+    path = Path(name)
+    check_keep(path)
+    check_distinct({"--keep": name, "--output": output_name}, inputs)
+    check_file(path, force=force)
+    return path
+
+
+def _write(path: Path, profile: JobProfile, progress: Progress, *, force: bool) -> None:
+    from diagnose.pipeline.summaries import write_summaries
+
+    write_summaries(path, profile, force=force)
+    progress.say(f"wrote {printable(path)}")

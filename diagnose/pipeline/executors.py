@@ -1,0 +1,138 @@
+"""Runs a function on the files of many ranks: in this process, in several, or on a cluster.
+
+All of them are executors as ``concurrent.futures`` has them, and are fed a few ranks ahead, so that memory does not
+grow with their number. A process that dies takes nothing with it: what it was working on is done again alone, and
+only a rank that kills its process each time is given up and named.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context
+
+from diagnose.pipeline.rank_results import Outcome, Work, attempt, describe
+from diagnose.trace_reader.inputs import RankFiles
+
+__all__ = ["Results", "num_cores", "on_executor", "on_processes"]
+
+Results = Iterator[tuple[int, Outcome]]
+
+AHEAD = 2  # ranks for each worker that are handed out before it asks: none waits for this process
+MAX_DEATHS = 2  # of a process with nothing but one rank, from which on that rank is given up
+_PARENT_DEATH_SIGNAL = 1  # of prctl
+
+
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def on_executor(executor: Executor, num_workers: int, work: Work, ranks: Sequence[RankFiles]) -> Results:
+    """Yield the position and the outcome of every rank, in the order in which they end.
+
+    Raises:
+        BrokenProcessPool: a process of a local pool has died.
+    """
+    yield from _Queue(work, ranks).run(executor, num_workers)
+
+
+def on_processes(num_workers: int, work: Work, ranks: Sequence[RankFiles], max_bytes: int | None = None) -> Results:
+    """Yield the same from processes on this machine; with one worker from this process.
+
+    ``max_bytes`` is what one process may hold; a rank that needs more is named.
+    """
+    if num_workers <= 1 and max_bytes is None:
+        yield from ((i, attempt(work, rank)) for i, rank in enumerate(ranks))
+        return
+    queue = _Queue(work, ranks)
+    while queue.waiting:
+        try:
+            with _pool(min(num_workers, len(queue.waiting)), max_bytes) as pool:
+                yield from queue.run(pool, num_workers)
+        except BrokenProcessPool:
+            for i in queue.take_running():
+                yield i, _alone(work, ranks[i], max_bytes)
+
+
+class _Queue:
+    """Ranks that wait for a worker, and those that have one, also when a process has died."""
+
+    def __init__(self, work: Work, ranks: Sequence[RankFiles]) -> None:
+        self._work = work
+        self._ranks = ranks
+        self.waiting = deque(range(len(ranks)))
+        self._running: dict[Future[Outcome], int] = {}
+
+    def run(self, executor: Executor, num_workers: int) -> Results:
+        """Work it off.
+
+        Raises:
+            BrokenProcessPool: a process of a local pool has died.
+        """
+        while self.waiting or self._running:
+            while self.waiting and len(self._running) < AHEAD * num_workers:
+                future = executor.submit(attempt, self._work, self._ranks[self.waiting[0]])
+                self._running[future] = self.waiting.popleft()
+            done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+            for future in done:
+                outcome = _outcome(future, self._ranks[self._running[future]])
+                yield self._running.pop(future), outcome
+
+    def take_running(self) -> list[int]:
+        """Return what was under way, of which one has ended its process; it no longer is."""
+        taken = sorted(self._running.values())
+        self._running.clear()
+        return taken
+
+
+def _outcome(future: Future[Outcome], files: RankFiles) -> Outcome:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise
+    except Exception as error:  # of a cluster: a rank that ended several workers, or that could not be sent
+        return Outcome(b"", f"{files} could not be analysed by a worker ({describe(error)}), and was left out.")
+
+
+def _alone(work: Work, files: RankFiles, max_bytes: int | None) -> Outcome:
+    for _ in range(MAX_DEATHS):
+        try:
+            with _pool(1, max_bytes) as pool:
+                return _outcome(pool.submit(attempt, work, files), files)
+        except BrokenProcessPool:
+            continue
+    return Outcome(
+        b"",
+        f"{files} ended its process {MAX_DEATHS} times, and was left out. Memory may be short: give --workers less.",
+    )
+
+
+@contextmanager
+def _pool(num_workers: int, max_bytes: int | None) -> Iterator[ProcessPoolExecutor]:
+    # Neither a fork, which is unsafe beside threads, nor a new interpreter for each: a process that has imported
+    # what is needed forks.
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["diagnose.pipeline.rank", "diagnose.trace_reader.folders"])
+    pool = ProcessPoolExecutor(num_workers, mp_context=context, initializer=_begin, initargs=(max_bytes,))
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def _begin(max_bytes: int | None) -> None:
+    """Prepare a process: it ends with its parent, leaves Ctrl-C to it, and holds no more than it may."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if max_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))

@@ -1,0 +1,274 @@
+"""From what a user names to the answer, however many ranks it is: the summaries of all, the examination of few.
+
+Each rank's files become a summary where they lie, in a process of this machine or a worker of a cluster, and only
+summaries come back. The ranks are compared by them, and only those that the answer is about are examined in full.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from diagnose.errors import InputError, UsageError
+from diagnose.model.diagnosis import Diagnosis, Source
+from diagnose.model.events import Note
+from diagnose.pipeline.cache import Cache
+from diagnose.pipeline.executors import Results, num_cores, on_executor, on_processes
+from diagnose.pipeline.rank_results import Work, diagnosis_of, packed_examination, packed_profile, unpack_examination
+from diagnose.ranks.profile import JobProfile, RankProfile
+from diagnose.text.progress import Progress
+from diagnose.trace_reader.inputs import AnyPath, Inputs, RankFiles, list_inputs
+from diagnose.trace_reader.remote import is_url
+from diagnose.trace_reader.stored import Stored
+
+__all__ = ["Job", "Workers", "analyze_inputs", "answer_from_summaries", "profile_inputs"]
+
+Run: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
+
+MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
+MIN_PROCESS_BYTES = 256 << 20  # that a process has to be allowed: it holds the program, and a trace of usual size
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who reads the ranks."""
+
+    num: int | None = None  # processes; None: as many as cores, where there is enough to read
+    max_bytes: int | None = None  # of all processes together
+    cluster: str = ""  # address of a Dask scheduler, or slurm; "": this machine
+    cache: Cache | None = None  # of what they computed before
+
+    def check(self) -> None:
+        """Check what can be checked before the work begins.
+
+        Raises:
+            UsageError: the options contradict each other, or are too little to work with.
+        """
+        if self.cluster:
+            from diagnose.pipeline.cluster import check_cluster
+
+            check_cluster(self.cluster)
+            if self.num is not None or self.max_bytes is not None:
+                raise UsageError("--workers and --max-memory are for this machine; leave them out with --cluster.")
+        if self.max_bytes is not None and self.max_bytes < MIN_PROCESS_BYTES * (self.num or 1):
+            raise UsageError(
+                f"--max-memory is too little: each process needs {MIN_PROCESS_BYTES >> 20}M. Give more, or fewer "
+                "--workers."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The summaries of the ranks, and how to examine some of them."""
+
+    profile: JobProfile
+    files: dict[tuple[int, str], RankFiles]  # by rank and path
+
+    def files_of(self, profile: RankProfile) -> RankFiles | None:
+        """Return the files that a summary was made from, None where they are not known."""
+        return self.files.get((profile.rank, profile.path))
+
+
+def analyze_inputs(
+    paths: Sequence[AnyPath],
+    *,
+    workers: Workers,
+    progress: Progress,
+    draw: bool,
+    keep: Callable[[JobProfile], None] | None = None,
+) -> Diagnosis:
+    """Diagnose what is named; ``keep`` is given the summaries where there are several ranks.
+
+    Raises:
+        InputError: nothing of it can be read.
+        UsageError: the workers cannot be had.
+    """
+    with _phase(progress, "reading", paths), list_inputs(paths) as inputs:
+        if len(inputs.ranks) == 1 and not workers.cluster and keep is None:
+            diagnosis = diagnosis_of(inputs.ranks[0], workers.cache, draw=draw)
+            return _with_notes(diagnosis, inputs.faults)
+        with _workers(workers, inputs, progress) as run:
+            job = _profiled(inputs, run, workers.cache)
+            if keep is not None:
+                keep(job.profile)
+            return _answer(job, run, workers.cache, draw=draw)
+
+
+def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Progress) -> JobProfile:
+    """Return the summaries of the ranks that are named.
+
+    Raises:
+        InputError: nothing of it can be read.
+    """
+    with (
+        _phase(progress, "reading", paths),
+        list_inputs(paths) as inputs,
+        _workers(workers, inputs, progress) as run,
+    ):
+        return _profiled(inputs, run, workers.cache).profile
+
+
+def answer_from_summaries(profile: JobProfile, *, workers: Workers, progress: Progress, draw: bool) -> Diagnosis:
+    """Diagnose a job by its summaries; the traces of the ranks that matter are examined where they are at hand."""
+    with _workers(workers, Inputs((), ()), progress) as run:
+        files = {(p.rank, p.path): _at_hand(p.path) for p in profile.ranks}
+        return _answer(
+            Job(profile, {key: found for key, found in files.items() if found}), run, workers.cache, draw=draw
+        )
+
+
+def _at_hand(path: str) -> RankFiles | None:
+    if not (is_url(path) or os.path.isfile(path)):  # noqa: PTH113  # an odd name is no file
+        return None
+    return RankFiles(None, Stored(path, path))
+
+
+@contextmanager
+def _phase(progress: Progress, doing: str, paths: Sequence[AnyPath]) -> Iterator[None]:
+    names = ", ".join(os.fspath(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")
+    with progress.phase(f"{doing} {names}"):
+        yield
+
+
+@contextmanager
+def _workers(workers: Workers, inputs: Inputs, progress: Progress) -> Iterator[Run]:
+    """Offer who does the work, for as long as the block lasts."""
+    if not workers.cluster:
+        num, max_bytes = _processes(workers, inputs.ranks)
+        yield lambda work, ranks: on_processes(min(num, len(ranks)), work, ranks, max_bytes)
+        return
+    from diagnose.pipeline.cluster import connected
+
+    with connected(workers.cluster, progress) as cluster:
+        yield lambda work, ranks: on_executor(
+            cluster.executor, cluster.num_workers, work, [_for_others(rank) for rank in ranks]
+        )
+
+
+def _processes(workers: Workers, ranks: Sequence[RankFiles]) -> tuple[int, int | None]:
+    """Return how many processes read, and the bytes that each of them may hold."""
+    if any(not isinstance(rank.trace, (Stored, type(None))) for rank in ranks):
+        return 1, None  # a pipe is open in this process only
+    num = workers.num or (num_cores() if _is_much(ranks) else 1)
+    if workers.max_bytes is None:
+        return num, None
+    num = max(1, min(num, workers.max_bytes // MIN_PROCESS_BYTES))
+    return num, workers.max_bytes // num
+
+
+def _is_much(ranks: Sequence[RankFiles]) -> bool:
+    """Return whether there is enough to read for several processes."""
+    if len(ranks) < 2:
+        return False
+    size = 0
+    for rank in ranks:
+        file = rank.trace
+        if not isinstance(file, Stored) or is_url(file.path):
+            return True  # a capture, or something far away
+        size += file.size if file.size is not None else _size(file.path)
+        if size >= MIN_BYTES_FOR_PROCESSES:
+            return True
+    return False
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except (OSError, ValueError):
+        return 0
+
+
+def _for_others(rank: RankFiles) -> RankFiles:
+    """Return files as another machine finds them.
+
+    Raises:
+        InputError: they are in this process only.
+    """
+    file = rank.trace or rank.description
+    if not isinstance(file, Stored) or file.path.startswith(f"/proc/{os.getpid()}/"):
+        raise InputError(
+            f"{file} is only here: a cluster cannot read a pipe or a compressed tar. Unpack it where workers see it."
+        )
+    if rank.trace is not None:
+        return replace(rank, trace=_absolute(file))
+    folder = rank.folder and replace(
+        rank.folder,
+        path=rank.folder.path if is_url(rank.folder.path) else os.path.abspath(rank.folder.path),  # noqa: PTH100
+        members={name: _absolute(member) for name, member in rank.folder.members.items()},
+    )
+    return replace(rank, folder=folder, description=_absolute(file))
+
+
+def _absolute(file: Stored) -> Stored:
+    return file if is_url(file.path) else replace(file, path=os.path.abspath(file.path))  # noqa: PTH100  # links stay
+
+
+def _profiled(inputs: Inputs, run: Run, cache: Cache | None) -> Job:
+    profiles: list[RankProfile] = []
+    files: dict[tuple[int, str], RankFiles] = {}
+    missing = list(inputs.faults)
+    for i, outcome in run(partial(packed_profile, cache=cache), inputs.ranks):
+        if outcome.failure:
+            missing.append(outcome.failure)
+            continue
+        profile = RankProfile.from_bytes(outcome.data)
+        profiles.append(profile)
+        files[profile.rank, profile.path] = inputs.ranks[i]
+    if not profiles:
+        raise InputError(missing[0] if missing else "There is nothing to analyse: name a trace or a capture folder.")
+    return Job(JobProfile.of(profiles, missing), files)
+
+
+def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> Diagnosis:
+    from diagnose.pipeline import across
+    from diagnose.ranks.comparison import compare_ranks
+    from diagnose.tables.program import UNKNOWN
+
+    comparison = compare_ranks(job.profile)
+    by_rank = {profile.rank: profile for profile in comparison.ranks}
+    wanted = [by_rank[rank] for rank in across.ranks_to_examine(comparison)]
+    known = [(profile.rank, files) for profile in wanted if (files := job.files_of(profile)) is not None]
+    examined: dict[int, Diagnosis] = {}
+    program, shown = UNKNOWN, across.shown(comparison)
+    failures: dict[int, str] = {}
+    for i, outcome in run(partial(packed_examination, cache=cache, draw=draw), [files for _, files in known]):
+        rank = known[i][0]
+        if outcome.failure:
+            failures[rank] = outcome.failure
+            continue
+        examined[rank], found = unpack_examination(outcome.data)
+        program = found if rank == shown else program
+    if shown not in examined:
+        examined[shown] = _from_summary(by_rank[shown], failures.get(shown, ""))
+    return across.answer_of(comparison, examined, program)
+
+
+def _from_summary(p: RankProfile, failure: str) -> Diagnosis:
+    """Return what a summary alone shows of a rank whose trace is not at hand."""
+    why = failure or (
+        f"The trace of rank {p.rank} ({p.path}) is not at hand: its own findings are missing, and the answer rests on "
+        "its summary. Run diagnose analyze where the trace is."
+    )
+    return Diagnosis(
+        verdict=p.verdict,
+        headline="",
+        dominant=None,
+        step_ns=p.step_ns,
+        step_times_ns=tuple((p.step_end - p.step_begin).tolist()),
+        queue=None,
+        partition=p.partition,
+        idle_by_cause=p.idle_by_cause,
+        findings=(),
+        prescriptions=(),
+        trust=tuple(map(Note, (*p.notes, why))),
+        source=Source(path=p.path, world_size=p.world_size),
+    )
+
+
+def _with_notes(diagnosis: Diagnosis, faults: Sequence[str]) -> Diagnosis:
+    return replace(diagnosis, trust=(*diagnosis.trust, *map(Note, faults))) if faults else diagnosis

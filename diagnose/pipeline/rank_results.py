@@ -1,0 +1,143 @@
+"""What is computed of one rank from its files alone, from the cache where it was computed before.
+
+These are the functions that run in other processes and on other machines: files in, bytes out. What they need is
+imported when something has to be computed, since a result from the cache needs none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+
+from diagnose.errors import InputError, is_debugging
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.events import Note
+from diagnose.model.packing import pack, unpack
+from diagnose.pipeline.cache import Cache
+from diagnose.text.plain_text import middle, one_line
+from diagnose.trace_reader.inputs import RankFiles
+
+if TYPE_CHECKING:
+    from diagnose.tables.program import Program
+
+__all__ = [
+    "Outcome",
+    "Work",
+    "attempt",
+    "describe",
+    "diagnosis_of",
+    "packed_examination",
+    "packed_profile",
+    "unpack_examination",
+]
+
+Work: TypeAlias = Callable[[RankFiles], bytes]
+
+_MAX_WHY_CHARS = 300
+
+
+class Outcome(NamedTuple):
+    """What became of one rank."""
+
+    data: bytes  # b"" where it failed
+    failure: str = ""  # why, one sentence
+
+
+def attempt(work: Work, files: RankFiles) -> Outcome:
+    """Do the work for one rank; what is wrong with its files is an outcome too, and no reason to stop the others."""
+    try:
+        return Outcome(work(files))
+    except InputError as error:
+        return Outcome(b"", str(error))
+    except MemoryError:
+        return Outcome(b"", f"{files} needs more memory than there is. Give --max-memory more, or --workers less.")
+    except Exception as error:
+        if is_debugging():
+            raise
+        return Outcome(b"", f"{files} could not be analysed ({describe(error)}), and was left out.")
+
+
+def describe(error: BaseException) -> str:
+    """Return type and text of an error on one short line."""
+    return middle(one_line(f"{type(error).__name__}: {error}".rstrip(": ")), _MAX_WHY_CHARS)
+
+
+def packed_profile(files: RankFiles, cache: Cache | None = None) -> bytes:
+    """Return what the comparison of ranks needs of one rank.
+
+    Raises:
+        InputError: its files cannot be read.
+    """
+    return _found_or_made(files, cache, "profile", _profiled)
+
+
+def packed_examination(files: RankFiles, cache: Cache | None = None, *, draw: bool) -> bytes:
+    """Return the whole examination of a rank among others, and what is known of its program.
+
+    Raises:
+        InputError: its files cannot be read.
+    """
+    return _found_or_made(files, cache, f"examination {draw}", partial(_examined, draw=draw))
+
+
+def unpack_examination(packed: bytes) -> tuple[Diagnosis, Program]:
+    """Return what ``packed_examination`` packed."""
+    from diagnose.tables.program import Program
+
+    return cast("tuple[Diagnosis, Program]", unpack(packed, Program))
+
+
+def diagnosis_of(files: RankFiles, cache: Cache | None = None, *, draw: bool) -> Diagnosis:
+    """Return the diagnosis of a rank that is alone.
+
+    Raises:
+        InputError: its files cannot be read.
+    """
+    key = cache.key(f"diagnosis {draw}", files) if cache else None
+    found = cache.get(key) if cache and key else None
+    if found is not None:
+        with suppress(ValueError):
+            return cast("Diagnosis", unpack(found))
+    from diagnose.pipeline.rank import analyze_rank
+    from diagnose.trace_reader.folders import read_rank
+
+    made = analyze_rank(read_rank(files), draw=draw)
+    if cache and key:
+        with suppress(TypeError, OverflowError):  # it is only not kept
+            cache.put(key, pack(made))
+    return made
+
+
+def _examined(files: RankFiles, *, draw: bool) -> bytes:
+    from diagnose.pipeline.noting import noting
+    from diagnose.pipeline.rank import analyze_rank, build_tables
+    from diagnose.tables.program import UNKNOWN, Program, program_of
+    from diagnose.trace_reader.folders import read_rank
+
+    capture = read_rank(files)
+    diagnosis = analyze_rank(capture, draw=draw, alone=False)
+    notes: list[Note] = []
+    program = UNKNOWN
+    with noting("program", notes):
+        program = program_of(build_tables(capture, capture.trace))
+    return pack((replace(diagnosis, trust=(*diagnosis.trust, *notes)), program), Program)
+
+
+def _profiled(files: RankFiles) -> bytes:
+    from diagnose.pipeline.rank import profile_rank
+    from diagnose.trace_reader.folders import read_rank
+
+    return profile_rank(read_rank(files)).to_bytes()
+
+
+def _found_or_made(files: RankFiles, cache: Cache | None, what: str, make: Work) -> bytes:
+    key = cache.key(what, files) if cache else None
+    found = cache.get(key) if cache and key else None
+    if found is None:
+        found = make(files)
+        if cache and key:
+            cache.put(key, found)
+    return found

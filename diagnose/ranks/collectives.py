@@ -1,0 +1,270 @@
+"""The collectives of one rank: what each is called, what it moves, in which group, and what it serves."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.events import Kind
+from diagnose.model.intervals import Intervals, among, covered
+from diagnose.ranks.profile import CollectiveKind, Collectives, Group
+from diagnose.tables import Tables
+from diagnose.tables.collectives import buffer_broadcasts
+from diagnose.tables.names import BACKWARD, NAME_PART, matching
+
+__all__ = ["Found", "collectives_of"]
+
+# Collectives of a host backend that both sides record; a receive of gloo leaves no event.
+_HOST = re.compile(r"^(gloo|mpi|ucc):(?!send|recv)")
+_CALL = re.compile(r"^(nccl|rccl|hccl|xccl):|^record_param_comms$")
+_PREFIX = re.compile(r"^(nccl|rccl|hccl|xccl|gloo|mpi|ucc):")
+_DDP = re.compile(r"^DistributedDataParallel\.forward|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer")
+_FSDP = re.compile(r"^FSDP::|^FullyShardedDataParallel\.")
+_SHAPE = re.compile(r"-?\d+")
+_KINDS = (  # in a name without underscores: which collective it is; the first that fits
+    ("alltoall", "all_to_all"),
+    ("allreduce", "all_reduce"),
+    ("reducescatter", "reduce_scatter"),
+    ("allgather", "all_gather"),
+    ("broadcast", "broadcast"),
+    ("barrier", "barrier"),
+    ("scatter", "scatter"),
+    ("gather", "gather"),
+    ("sendrecv", "send_recv"),
+    ("send", "send"),
+    ("recv", "recv"),
+    ("reduce", "reduce"),
+)
+_BYTES = {
+    **dict.fromkeys(("double", "float64", "long", "long int", "int64"), 8),
+    **dict.fromkeys(("float", "float32", "int", "int32"), 4),
+    **dict.fromkeys(("half", "float16", "bfloat16", "short", "int16"), 2),
+    **dict.fromkeys(("char", "signed char", "byte", "unsigned char", "bool", "int8", "uint8"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
+}
+
+
+class Found(NamedTuple):
+    """One rank's collectives with what they refer to."""
+
+    groups: tuple[Group, ...]
+    kinds: tuple[CollectiveKind, ...]
+    collectives: Collectives
+
+
+class _Facts(NamedTuple):
+    """What is known of one collective."""
+
+    name: str = ""
+    dtype: str = ""
+    elements: int = -1
+    elements_out: int = -1
+    group: Group = Group()
+    source: int = -1
+    target: int = -1
+
+
+def collectives_of(t: Tables) -> Found:
+    """Return the collectives that the steady steps launch."""
+    rows, launches = _of_device(t) if t.device_id >= 0 else _of_host(t)
+    events = t.trace.events
+    begun = np.where(launches >= 0, events.start[launches], events.start[rows])
+    step = np.maximum(np.searchsorted(t.steps.start, begun, side="right") - 1, 0)
+    keep = (events.start[rows] >= t.steps.window[0]) & (begun < t.steps.end[-1])
+    rows, launches, step = rows[keep], launches[keep], step[keep]
+    groups: dict[Group, int] = {}
+    kinds: dict[CollectiveKind, int] = {}
+    calls = _calls_of(t, rows, launches)
+    serves = _purposes(t, rows, launches)
+    seen: dict[tuple[int, ...], _Facts] = {}
+    kind = np.zeros(len(rows), np.int32)
+    sequence = np.full(len(rows), -1, np.int64)
+    for i, row in enumerate(rows.tolist()):
+        parts = (row, *calls[i])
+        key = tuple(int(column[r]) if r >= 0 else -1 for r in parts for column in _columns(t))
+        facts = seen.get(key)
+        if facts is None:
+            facts = seen[key] = _facts(t, parts)
+        known = CollectiveKind(
+            group=groups.setdefault(facts.group, len(groups)),
+            name=facts.name,
+            num_bytes=_num_bytes(facts.elements, facts.dtype),
+            num_bytes_out=_num_bytes(facts.elements_out, facts.dtype),
+            dtype=facts.dtype,
+            purpose=serves.of(i, facts.name),
+            source=facts.source,
+            target=facts.target,
+        )
+        kind[i] = kinds.setdefault(known, len(kinds))
+        sequence[i] = max((int(events.sequence[r]) for r in parts if r >= 0 and _has_detail(t, r)), default=-1)
+    start, end = events.start[rows], events.end[rows]
+    hidden, alone = _hidden(t, start, end)
+    columns = Collectives(kind, step.astype(np.int32), sequence, start, end - start, hidden, alone)
+    return Found(tuple(groups), tuple(kinds), columns)
+
+
+def _of_device(t: Tables) -> tuple[Rows, Rows]:
+    mine = np.flatnonzero(t.tasks.is_collective)
+    mine = mine[np.argsort(t.trace.events.start[t.tasks.row[mine]], kind="stable")]
+    return t.tasks.row[mine], t.tasks.launch[mine].astype(np.intp)
+
+
+def _of_host(t: Tables) -> tuple[Rows, Rows]:
+    rows = np.sort(t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST)))
+    return rows, np.full(len(rows), -1, np.intp)
+
+
+def _columns(t: Tables) -> tuple[npt.NDArray[np.integer[Any]], ...]:
+    events = t.trace.events
+    return events.name, events.detail, events.size, events.shapes, events.types
+
+
+def _has_detail(t: Tables, row: int) -> bool:
+    detail = int(t.trace.events.detail[row])
+    return detail >= 0 and "|" in t.trace.names[detail]
+
+
+def _calls_of(t: Tables, rows: Rows, launches: Rows) -> list[tuple[int, int]]:
+    """Return for each collective the host's events around its launch: the annotation and the operator, -1 for none."""
+    events = t.trace.events
+    around = [(-1, -1)] * len(rows)
+    calls = matching(t.trace, (Kind.OP, Kind.ANNOTATION), _CALL)
+    is_param = np.array([t.name(row) == "record_param_comms" for row in calls.tolist()], bool)
+    found = np.full((2, len(rows)), -1, np.intp)
+    for which, mine in enumerate((calls[~is_param], calls[is_param])):
+        for thread in np.flatnonzero(np.bincount(np.maximum(events.thread[mine], 0))).tolist() if len(mine) else ():
+            there = mine[events.thread[mine] == thread]
+            here = np.flatnonzero((launches >= 0) & (events.thread[launches] == thread))
+            at = np.searchsorted(events.start[there], events.start[launches[here]], side="right") - 1
+            open_at = (at >= 0) & (events.end[there[np.maximum(at, 0)]] >= events.start[launches[here]])
+            found[which, here[open_at]] = there[at[open_at]]
+    return [(int(a), int(b)) for a, b in found.T] if len(rows) else around
+
+
+def _facts(t: Tables, parts: tuple[int, ...]) -> _Facts:
+    """Gather what the task, the annotation and the operator of one collective hold, in this order."""
+    events, names = t.trace.events, t.trace.names
+    task, call, operator = parts
+    detail = next((names[int(events.detail[r])] for r in (task, operator) if r >= 0 and _has_detail(t, r)), "")
+    texts = detail.split("|", 8) if detail else []
+    size = next((int(events.size[r]) for r in (task, operator) if r >= 0 and _has_detail(t, r)), -1)
+    described = call if call >= 0 else task
+    dtype, elements = (texts[1], size) if texts and texts[1] else _of_shapes(t, described)
+    own = _PREFIX.sub("", t.name(described)) if described >= 0 else ""
+    name = _name(texts[0]) if texts else _name(own)
+    if len(texts) < 9:
+        return _Facts(name, _dtype(dtype), elements, group=Group(size=_int(texts[2]) if len(texts) > 2 else 0))
+    members = tuple(int(n) for n in texts[8].split(",") if n)
+    group = Group(texts[6], texts[7], max(_int(texts[2]), 0), members)
+    return _Facts(name, _dtype(dtype), elements, _int(texts[3]), group, _int(texts[4]), _int(texts[5]))
+
+
+def _of_shapes(t: Tables, row: int) -> tuple[str, int]:
+    """Return type and elements of what a host's annotation lists as its inputs."""
+    events, names = t.trace.events, t.trace.names
+    if row < 0 or events.shapes[row] < 0:
+        return "", -1
+    try:
+        shapes = json.loads(names[int(events.shapes[row])])
+        types = json.loads(names[int(events.types[row])]) if events.types[row] >= 0 else []
+    except (ValueError, RecursionError):
+        return "", -1
+    elements = _num_elements(shapes)
+    return (types[0] if types and isinstance(types[0], str) else "", elements or -1)
+
+
+def _num_elements(shapes: object) -> int:
+    """Return the elements of all shapes in a list, which may hold lists of shapes."""
+    if not isinstance(shapes, list) or not shapes:
+        return 0
+    if all(isinstance(n, int) for n in shapes):
+        return math.prod(max(n, 0) for n in shapes)
+    return sum(map(_num_elements, shapes))
+
+
+def _name(text: str) -> str:
+    plain = text[:NAME_PART].lower().replace("_", "")
+    return next((name for part, name in _KINDS if part in plain), text[:40])
+
+
+def _dtype(text: str) -> str:
+    return text.lower().removeprefix("c10::")
+
+
+def _num_bytes(elements: int, dtype: str) -> int:
+    each = _BYTES.get(dtype, 0)
+    return elements * each if elements >= 0 and each else -1
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return -1
+
+
+class _Purposes(NamedTuple):
+    """What the host's events show of what collectives serve; columns are parallel to the collectives."""
+
+    has_fsdp: bool
+    has_ddp: bool
+    in_backward: Mask
+    is_buffer: Mask  # a broadcast inside DDP's forward
+
+    def of(self, i: int, name: str) -> str:
+        """Return what a collective of this name serves, "" where nothing shows it."""
+        if self.is_buffer[i]:
+            return "buffer-broadcast"
+        if name == "all_to_all":
+            return "all-to-all"
+        if name in ("send", "recv"):
+            return "pipeline"
+        if self.has_fsdp and name in ("all_gather", "reduce_scatter"):
+            return "fsdp-gather" if name == "all_gather" else "fsdp-scatter"
+        return "ddp-bucket" if self.has_ddp and name == "all_reduce" and self.in_backward[i] else ""
+
+
+def _purposes(t: Tables, rows: Rows, launches: Rows) -> _Purposes:
+    events = t.trace.events
+    begun = np.where(launches >= 0, events.start[launches], events.start[rows])
+    backward = t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
+    broadcasts = t.tasks.row[buffer_broadcasts(t)] if t.device_id >= 0 else np.empty(0, np.intp)
+    return _Purposes(
+        has_fsdp=len(matching(t.trace, (Kind.ANNOTATION, Kind.OP, Kind.PYTHON), _FSDP)) > 0,
+        has_ddp=len(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _DDP)) > 0,
+        in_backward=covered(_stretched(backward, t), begun, begun + 1) > 0,
+        is_buffer=among(rows, broadcasts),
+    )
+
+
+def _stretched(backward: Intervals, t: Tables) -> Intervals:
+    """Return for each step the time from the first to the end of the last node of its backward."""
+    if not len(backward.start):
+        return backward
+    step = np.searchsorted(t.steps.start, backward.start, side="right") - 1
+    ids = np.flatnonzero(np.bincount(np.maximum(step, 0)))
+    first = np.array([backward.start[step == i].min() if (step == i).any() else 0 for i in ids], np.int64)
+    last = np.array([backward.end[step == i].max() if (step == i).any() else 0 for i in ids], np.int64)
+    return Intervals(first, last)
+
+
+def _hidden(t: Tables, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Return for each collective how long it is covered from its start on, and how long nothing covers it.
+
+    Of two that run at once, the one that began first counts.
+    """
+    compute = t.occupancy.compute if t.device_id >= 0 else t.in_ops
+    began = np.maximum.accumulate(np.concatenate([[np.iinfo(np.int64).min], end[:-1]])) if len(end) else end
+    free_from = np.minimum(np.maximum(start, began), end)
+    alone = (end - free_from) - covered(compute, free_from, end)
+    at = np.searchsorted(compute.start, free_from, side="right") - 1
+    until = free_from.copy()
+    inside = (at >= 0) & (compute.end[np.maximum(at, 0)] > free_from) if len(compute.start) else np.zeros(len(at), bool)
+    until[inside] = np.minimum(compute.end[at[inside]], end[inside])
+    return until - start, alone

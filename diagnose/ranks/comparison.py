@@ -1,0 +1,178 @@
+"""What the ranks of a job show together, from their profiles alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
+from diagnose.ranks.lateness import Lateness, Times, Waits, lateness_of, times_of, waits_of
+from diagnose.ranks.links import collective_times, imbalance, slow_group
+from diagnose.ranks.matching import Matches, match_collectives
+from diagnose.ranks.profile import JobProfile, RankProfile
+from diagnose.ranks.reasons import Reason, reason_of, reason_of_turns
+from diagnose.ranks.usable import listed, usable
+
+__all__ = ["Comparison", "compare_ranks", "job_of"]
+
+MAX_ROWS = 64  # of the tables and of the heat map
+MAX_ARRIVALS = 64  # collectives of one step
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The ranks that could be compared, and what was found; indices are those of ``ranks``."""
+
+    ranks: tuple[RankProfile, ...]
+    notes: tuple[str, ...]  # for `trust`
+    matches: Matches
+    times: Times
+    waits: Waits
+    lateness: Lateness
+    reason: Reason
+    collectives: tuple[CollectiveSummary, ...] = ()
+    slow_group: SlowGroup | None = None
+    imbalance: float = 1.0  # of all-to-all: the rank that exchanges most, by the mean
+
+    @property
+    def step_ns(self) -> float:
+        """Return the median step of the ranks."""
+        return float(np.median([p.step_ns for p in self.ranks]))
+
+    @property
+    def num_steps(self) -> int:
+        """Return the number of steps that were compared."""
+        return len(self.times.steps)
+
+    def index_of(self, rank: int) -> int | None:
+        """Return the index of a rank, None where it was not compared."""
+        return next((i for i, p in enumerate(self.ranks) if p.rank == rank), None)
+
+    @property
+    def waits_ns(self) -> dict[int, float]:
+        """Return for each rank the exposed waiting of a step; ranks without a shared collective are left out."""
+        compared = set(self.matches.rank.tolist())
+        sums = self.waits.by_step.sum(axis=1)
+        return {p.rank: float(sums[i]) / max(p.num_steps, 1) for i, p in enumerate(self.ranks) if i in compared}
+
+
+def compare_ranks(job: JobProfile) -> Comparison:
+    """Compare the ranks of a job; what cannot be compared is named in the notes, the rest is answered."""
+    ranks, notes = usable(job)
+    matches = match_collectives(ranks)
+    times = times_of(ranks)
+    waits = waits_of(ranks, matches, times)
+    step_ns = float(np.median([p.step_ns for p in ranks])) if ranks else 0.0
+    slow = slow_group(ranks, matches, step_ns) if matches.num else None
+    lateness = lateness_of(ranks, times, waits, matches)
+    reason = Reason()
+    if lateness.late:
+        reason = reason_of(ranks, times, lateness)
+    elif lateness.in_turns:
+        reason = reason_of_turns(times, lateness)
+    return Comparison(
+        ranks,
+        (*notes, *_notes(ranks, matches)),
+        matches,
+        times,
+        waits,
+        lateness,
+        reason,
+        collective_times(ranks, matches, waits) if matches.num else (),
+        slow,
+        imbalance(ranks, matches),
+    )
+
+
+def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:
+    """State how far the matching can be trusted."""
+    if len(ranks) < 2:
+        return ()
+    if not matches.num:
+        return ("The ranks share no collective whose ends agree: nothing is claimed of who waits for whom.",)
+    total = matches.num
+    found = [
+        f"{total:,} collectives were matched across {listed([p.rank for p in ranks])}; the ends of one lie "
+        f"{matches.residual_ns / 1e3:,.0f} µs apart (median)."
+    ]
+    if matches.num_unmatched:
+        found.append(f"{matches.num_unmatched:,} collectives are on one rank only and were not compared.")
+    if matches.num_disagreeing:
+        found.append(
+            f"{matches.num_disagreeing:,} collectives have the number of others in their group, but another name or "
+            "size, and were not compared."
+        )
+    if matches.apart:
+        found.append(
+            f"{listed([ranks[i].rank for i in matches.apart]).capitalize()} share no collective with the others: their "
+            "ends lie apart."
+        )
+    return tuple(found)
+
+
+def job_of(c: Comparison) -> Job:
+    """Return what reports show of the comparison."""
+    late, ranks = c.lateness, c.ranks
+    number = [p.rank for p in ranks]
+    slow = c.slow_group
+    rows, arrivals = _rows(c)
+    return Job(
+        num_ranks=len(set(c.matches.rank.tolist())),
+        num_collectives=c.matches.num,
+        residual_ns=c.matches.residual_ns,
+        steps=tuple(int(n) for n in c.times.steps),
+        rows=rows,
+        arrivals=arrivals,
+        late_ranks=tuple(sorted(number[i] for i in late.late)),
+        late_ns=late.late_ns,
+        saved_ns=late.saved_ns,
+        cause=c.reason.cause,
+        cause_ns=c.reason.more_ns,
+        cause_share=c.reason.share,
+        ratio=c.reason.ratio,
+        taking_turns=tuple(number[i] for i in late.taking_turns) if late.in_turns and slow is None else (),
+        begins_late=None if late.begins_late is None else number[late.begins_late],
+        begins_late_ns=late.begins_late_ns,
+        first_share=c.waits.first_share,
+        slow_group=slow,
+        collectives=c.collectives,
+        differences=tuple(c.reason.differences.items()),
+    )
+
+
+def _rows(c: Comparison) -> tuple[tuple[RankRow, ...], tuple[str, ...]]:
+    """Return a row for each of the worst ranks, and the names of the collectives whose arrivals they hold."""
+    excess = c.lateness.excess
+    known = ~np.isnan(excess)
+    usual = [float(np.median(row[k])) if k.any() else None for row, k in zip(excess, known, strict=True)]
+    blame = c.waits.blame / max(float(c.waits.blame.sum()), 1.0)
+    order = sorted(range(len(c.ranks)), key=lambda i: (i not in c.lateness.late, -(usual[i] or 0.0), -blame[i]))
+    matches, of_rank = _of_middle_step(c)
+    names = tuple(c.matches.kinds[m].purpose or c.matches.kinds[m].name for m in matches)
+    rows = tuple(
+        RankRow(
+            rank=c.ranks[i].rank,
+            late_ns=usual[i],
+            by_step_ns=tuple(None if np.isnan(ns) else float(ns) for ns in excess[i].tolist()),
+            blame_share=float(blame[i]),
+            begins_ns=float(c.times.begins[i]),
+            arrivals_ns=tuple(of_rank.get((i, m)) for m in matches),
+            host=c.ranks[i].host,
+        )
+        for i in order[:MAX_ROWS]
+    )
+    return rows, names
+
+
+def _of_middle_step(c: Comparison) -> tuple[list[int], dict[tuple[int, int], float]]:
+    """Return the collectives of the step in the middle, and how long before the last one each rank came."""
+    if not c.matches.num or not len(c.times.steps):
+        return [], {}
+    number = c.times.steps[len(c.times.steps) // 2]
+    step = c.matches.column(c.ranks, "step")
+    mine = np.array([c.ranks[r].step_number[s] == number for r, s in zip(c.matches.rank, step, strict=True)], bool)
+    matches = sorted(set(c.matches.match[mine].tolist()))[:MAX_ARRIVALS]
+    kept = set(matches)
+    parts = [p for p in np.flatnonzero(mine).tolist() if int(c.matches.match[p]) in kept]
+    return matches, {(int(c.matches.rank[p]), int(c.matches.match[p])): float(c.waits.of_part[p]) for p in parts}

@@ -1,0 +1,316 @@
+"""The same collective on several ranks.
+
+Where a trace has them, the name and the members of the process group and the number of the collective in it decide.
+Elsewhere ranks are laid over each other by the ends of their collectives: all members leave one together, so the right
+distance of two clocks makes most ends agree. What agrees in its end, its name and its size, and was under way on all of
+them at once, is one collective. A rank that lacks one, or whose file ends early, loses that part only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.arrays import Floats, Ints, Mask
+from diagnose.ranks.profile import CollectiveKind, Group, RankProfile
+
+__all__ = ["Matches", "match_collectives"]
+
+MIN_TOLERANCE_NS = 100_000  # ends of one collective differ by 20 µs on one host, by up to 100 over a network
+TOLERANCE_SHARE = 0.02  # of the step: host backends end a millisecond apart
+NEIGHBOURS = 2  # places by which the same collective may be shifted on two ranks: so many may be missing between them
+MIN_SUPPORT = 0.5  # of the fewer collectives: with less in common the distance of two clocks is a coincidence
+MIN_DRIFT_POINTS = 8  # matched collectives from which on the drift of two clocks is taken out
+MAX_APART_SHARE = 0.1  # of the step: ranks whose ends lie further apart do not share what their numbers say they do
+
+_SIZES_DIFFER = frozenset({"all_to_all", "scatter", "gather", "barrier", "send_recv"})  # each rank has its own share
+_PAIR = frozenset({"send", "recv"})
+_Key: TypeAlias = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """All matched collectives; a part is what one rank has of one of them.
+
+    Columns of parts are parallel and sorted by collective, then by rank; ``first`` are the rows at which the parts of
+    each collective begin.
+    """
+
+    rank: npt.NDArray[np.intp]  # index in the list of ranks
+    row: npt.NDArray[np.intp]  # of that rank's Collectives
+    match: npt.NDArray[np.intp]  # number of the collective
+    first: npt.NDArray[np.intp]
+    kinds: tuple[CollectiveKind, ...]  # of each collective, as its first rank has it
+    groups: tuple[Group, ...]  # of each collective; without members in the trace those that took part
+    clock: Floats  # what to add to a rank's times to get those of the first rank of its island, ns; NaN: not known
+    residual_ns: float  # median distance of the ends of one collective, clocks laid over each other
+    num_unmatched: int  # collectives of ranks that were compared that no other rank has
+    num_disagreeing: int  # with the same number in a group, and another name or size
+    apart: tuple[int, ...]  # indices of ranks whose ends agree with nobody's
+
+    @property
+    def num(self) -> int:
+        """Return the number of collectives."""
+        return len(self.first)
+
+    def least(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the smallest value of the parts of each collective."""
+        return np.minimum.reduceat(values, self.first) if self.num else np.zeros(0, np.int64)
+
+    def column(self, ranks: Sequence[RankProfile], name: str) -> Ints:
+        """Return a column of the ranks' Collectives, for each part."""
+        values = np.zeros(len(self.rank), np.int64)
+        for i, profile in enumerate(ranks):
+            mine = self.rank == i
+            values[mine] = getattr(profile.collectives, name)[self.row[mine]]
+        return values
+
+
+class _Part(NamedTuple):
+    rank: int
+    row: int
+    begin: int  # wall clock where that is known, ns
+    end: int
+    kind: CollectiveKind
+
+
+def match_collectives(ranks: Sequence[RankProfile]) -> Matches:
+    """Match the collectives of these ranks; with one rank, or where nothing is shared, there are none."""
+    step_ns = float(np.median([p.step_ns for p in ranks])) if ranks else 0.0
+    tolerance = max(MIN_TOLERANCE_NS, TOLERANCE_SHARE * step_ns)
+    by_number, rest = _by_number(ranks)
+    shared, num_disagreeing = _agreeing(by_number)
+    shared = _not_apart(shared, MAX_APART_SHARE * step_ns)
+    clock: dict[int, float] = {}
+    for parts in rest.values():
+        found, offsets = _by_ends(parts, tolerance)
+        shared += found
+        clock = {**offsets, **clock}
+    return _matches(ranks, [m for m in shared if len(m) > 1], num_disagreeing, clock)
+
+
+def _parts(ranks: Sequence[RankProfile]) -> Iterator[tuple[_Part, Group, int, int]]:
+    """Yield each collective of each rank with its group, its number there and the number of its step."""
+    for i, p in enumerate(ranks):
+        c = p.collectives
+        columns = (c.kind.tolist(), c.start.tolist(), c.end.tolist(), c.sequence.tolist(), c.step.tolist())
+        for row, (kind, start, end, sequence, step) in enumerate(zip(*columns, strict=True)):
+            of = p.kinds[kind]
+            part = _Part(i, row, start + p.epoch_ns, end + p.epoch_ns, of)
+            yield part, p.groups[of.group], sequence, int(p.step_number[step])
+
+
+def _by_number(
+    ranks: Sequence[RankProfile],
+) -> tuple[dict[_Key, list[_Part]], dict[_Key, dict[int, list[tuple[int, _Part]]]]]:
+    """Divide into what a number in a group identifies, and by group what has to be laid over each other, by step."""
+    numbered: dict[_Key, list[_Part]] = defaultdict(list)
+    rest: dict[_Key, dict[int, list[tuple[int, _Part]]]] = defaultdict(lambda: defaultdict(list))
+    for part, group, sequence, step in _parts(ranks):
+        kind = part.kind
+        pair = (min(kind.source, kind.target), max(kind.source, kind.target)) if kind.name in _PAIR else ()
+        where: _Key = (group.name, group.members or group.size, *pair)
+        if sequence >= 0 and group.name:
+            key: _Key = (*where, kind.name in _PAIR, sequence)
+            numbered[key].append(part)
+        else:
+            rest[where][part.rank].append((step, part))
+    return numbered, rest
+
+
+def _agreeing(by_number: dict[_Key, list[_Part]]) -> tuple[list[list[_Part]], int]:
+    """Drop parts that differ in name or size from most of those with the same number."""
+    shared, wrong = [], 0
+    for parts in by_number.values():
+        looks = [_look(p.kind) for p in parts]
+        most = max(set(looks), key=looks.count)
+        one_each = {p.rank: p for p, look in zip(parts, looks, strict=True) if look == most}
+        wrong += len(parts) - len(one_each)
+        shared.append(list(one_each.values()))
+    return shared, wrong
+
+
+def _look(kind: CollectiveKind) -> _Key:
+    """Return what equal parts of one collective have in common."""
+    if kind.name in _PAIR:
+        return ("pair", max(kind.num_bytes, kind.num_bytes_out))
+    if kind.name in _SIZES_DIFFER:
+        return (kind.name,)
+    return (kind.name, kind.num_bytes)
+
+
+def _not_apart(shared: list[list[_Part]], most_ns: float) -> list[list[_Part]]:
+    """Leave out ranks whose ends vary against the others' by more than one collective can explain."""
+    ends: dict[tuple[_Key, int], list[float]] = defaultdict(list)
+    for parts in shared:
+        members = tuple(sorted(p.rank for p in parts))
+        middle = float(np.median([p.end for p in parts]))
+        for p in parts:
+            ends[members, p.rank].append(p.end - middle)
+    wild = {
+        key for key, off in ends.items() if len(off) > 1 and np.median(np.abs(np.array(off) - np.median(off))) > most_ns
+    }
+    if not wild:
+        return shared
+    return [
+        [p for p in parts if (tuple(sorted(q.rank for q in parts)), p.rank) not in wild] for parts in shared if parts
+    ]
+
+
+def _by_ends(
+    of_rank: dict[int, list[tuple[int, _Part]]], tolerance: float
+) -> tuple[list[list[_Part]], dict[int, float]]:
+    """Match by ends: find what lays each rank's clock over another's, then gather ends that agree."""
+    islands = _islands(of_rank, tolerance)
+    shared: list[list[_Part]] = []
+    offsets: dict[int, float] = {}
+    for island in islands:
+        offsets |= island
+        looks: dict[_Key, list[tuple[float, _Part]]] = defaultdict(list)
+        for rank, offset in island.items():
+            for _, part in of_rank[rank]:
+                looks[_look(part.kind)].append((part.end + offset, part))
+        for ends in looks.values():
+            shared += _gathered(sorted(ends, key=lambda e: (e[0], e[1].rank)), island, tolerance)
+    return shared, offsets
+
+
+def _islands(of_rank: dict[int, list[tuple[int, _Part]]], tolerance: float) -> list[dict[int, float]]:
+    """Return sets of ranks that share collectives: of each rank, what is to be added to its times."""
+    left = sorted(of_rank, key=lambda rank: (-len(of_rank[rank]), rank))
+    islands = []
+    while left:
+        first, island, others = left[0], {left[0]: 0.0}, []
+        for rank in left[1:]:
+            offset = _clock_distance(of_rank[first], of_rank[rank], tolerance)
+            if offset is None:
+                others.append(rank)
+            else:
+                island[rank] = offset
+        islands.append(island)
+        left = others
+    return islands
+
+
+def _clock_distance(one: list[tuple[int, _Part]], other: list[tuple[int, _Part]], tolerance: float) -> float | None:
+    """Return what to add to the times of ``other``, None where its collectives are not those of ``one``."""
+    places: dict[_Key, list[int]] = defaultdict(list)
+    for step, part in one:
+        places[step, _look(part.kind)].append(part.end)
+    seen: dict[_Key, int] = defaultdict(int)
+    distance: list[float] = []
+    weight = 0
+    for step, part in other:
+        key = (step, _look(part.kind))
+        at = seen[key]
+        seen[key] += 1
+        near = places.get(key, [])[max(at - NEIGHBOURS, 0) : at + NEIGHBOURS + 1]
+        distance += [float(end - part.end) for end in near]
+        weight += bool(near)
+    if not distance:
+        return None
+    ordered = np.sort(np.array(distance))
+    until = np.searchsorted(ordered, ordered + 2 * tolerance, side="right")
+    count = until - np.arange(len(ordered))
+    best = int(count.argmax())
+    if count[best] < max(MIN_SUPPORT * min(len(one), len(other)), 1):
+        return None
+    return float(np.median(ordered[best : until[best]]))
+
+
+def _gathered(ends: list[tuple[float, _Part]], offsets: dict[int, float], tolerance: float) -> Iterator[list[_Part]]:
+    """Yield the parts of each collective from parts of one look, by their ends on a common clock."""
+    open_: list[_Part] = []
+    last = -np.inf
+    for end, part in ends:
+        if end - last > tolerance or any(p.rank == part.rank for p in open_):
+            yield _at_once(open_, offsets)
+            open_ = []
+        open_.append(part)
+        last = end
+    yield _at_once(open_, offsets)
+
+
+def _at_once(parts: list[_Part], offsets: dict[int, float]) -> list[_Part]:
+    """Leave out what had ended, up to the clocks' uncertainty, when the last rank came."""
+    if len(parts) < 2:
+        return parts
+    came = max(p.begin + offsets[p.rank] for p in parts)
+    return [p for p in parts if p.end + offsets[p.rank] >= came]
+
+
+def _matches(
+    ranks: Sequence[RankProfile], shared: list[list[_Part]], num_disagreeing: int, clock: dict[int, float]
+) -> Matches:
+    shared.sort(key=lambda parts: (min(p.end for p in parts), parts[0].rank))
+    parts = [p for group in shared for p in sorted(group)]
+    match = np.repeat(np.arange(len(shared)), [len(g) for g in shared]) if shared else np.zeros(0, np.intp)
+    rank = np.array([p.rank for p in parts], np.intp)
+    first = np.flatnonzero(np.diff(match, prepend=-1)) if len(match) else np.zeros(0, np.intp)
+    firsts = [parts[i] for i in first.tolist()]
+    members = [tuple(ranks[p.rank].rank for p in sorted(group)) for group in shared]
+    groups = [_group(ranks[p.rank].groups[p.kind.group], m) for p, m in zip(firsts, members, strict=True)]
+    off, residual = _distances(rank, match, first, np.array([p.end for p in parts], np.float64))
+    compared = set(rank.tolist())
+    apart = tuple(i for i, p in enumerate(ranks) if len(p.collectives) and i not in compared)
+    held = sum(len(ranks[i].collectives) for i in compared)
+    offsets = np.array([clock.get(i, off.get(i, np.nan)) for i in range(len(ranks))])
+    return Matches(
+        rank=rank,
+        row=np.array([p.row for p in parts], np.intp),
+        match=match,
+        first=first,
+        kinds=tuple(p.kind for p in firsts),
+        groups=tuple(groups),
+        clock=offsets,
+        residual_ns=residual,
+        num_unmatched=held - len(parts),
+        num_disagreeing=num_disagreeing,
+        apart=apart,
+    )
+
+
+def _group(group: Group, members: tuple[int, ...]) -> Group:
+    return group if group.members else Group(group.name, group.use, group.size or len(members), members)
+
+
+def _distances(
+    rank: npt.NDArray[np.intp], match: npt.NDArray[np.intp], first: npt.NDArray[np.intp], end: Floats
+) -> tuple[dict[int, float], float]:
+    """Return what lays each clock over that of the rank its collectives begin with, and the ends' median distance."""
+    if not len(first):
+        return {}, 0.0
+    lead = rank[first][match]
+    apart = end - end[first][match]
+    distances: dict[int, float] = {}
+    left: list[Floats] = []
+    for one, other in sorted(set(zip(lead.tolist(), rank.tolist(), strict=True))):
+        mine: Mask = (lead == one) & (rank == other)
+        if one == other:
+            distances.setdefault(other, 0.0)
+            continue
+        base = np.median(apart[mine])
+        distances.setdefault(other, -float(base))
+        rest = apart[mine] - base
+        left.append(np.abs(rest - _drift(end[mine], rest)))
+    return distances, float(np.median(np.concatenate(left))) if left else 0.0
+
+
+def _drift(time: Floats, distance: Floats) -> Floats:
+    """Return the part of the distances that grows evenly with time, where there are enough of them to show one."""
+    if len(time) < MIN_DRIFT_POINTS:
+        return np.zeros(len(time))
+    at = time - time.mean()
+    slope = float((at * distance).sum() / max((at * at).sum(), 1.0))
+    line: Floats = slope * at
+    return line
+
+
+def members_of(groups: Iterable[Group]) -> frozenset[int]:
+    """Return all ranks that are members of one of the groups."""
+    return frozenset(rank for group in groups for rank in group.members)

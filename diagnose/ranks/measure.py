@@ -1,0 +1,157 @@
+"""From one rank's tables to its profile: the only step of the comparison of ranks that reads a trace."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.arrays import Ints, Rows
+from diagnose.model.diagnosis import Verdict
+from diagnose.model.events import Kind
+from diagnose.model.intervals import Intervals, covered, intersect, subtract, union
+from diagnose.ranks.collectives import collectives_of
+from diagnose.ranks.profile import COMMUNICATION, PHASES, Collectives, RankProfile, Speeds
+from diagnose.tables import Tables
+from diagnose.tables.host import host_rows
+from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP
+from diagnose.tables.nvml_readings import clocks_of, gpu_rows
+from diagnose.tables.roofline import gpu_spec
+
+__all__ = ["profile_of"]
+
+MAX_NAMES = 12  # kernels or operators whose speed is compared
+# Rules whose idle time is waiting for other ranks, and not the rank's own.
+WAITS = ("exposed-communication", "host-collective")
+
+
+def profile_of(t: Tables, *, verdict: Verdict = "no-gpu", notes: tuple[str, ...] = ()) -> RankProfile:
+    """Return what the comparison of ranks needs of this one.
+
+    ``t`` has to know the rules of idle time (``pipeline.rank.build_tables``); the verdict is what they led to.
+    """
+    found = collectives_of(t)
+    bounds = _bounds(t, found.collectives)
+    causes, spent = _spent(t, bounds)
+    info, clocks = t.capture.info, [c for gpu in gpu_rows(t) if (c := clocks_of(gpu)) is not None]
+    return RankProfile(
+        rank=t.trace.rank,
+        world_size=t.trace.world_size,
+        path=t.trace.path,
+        run_id=info.run_id if info else "",
+        host=str(t.trace.metadata.get("host_name", "")),
+        has_device=t.device_id >= 0,
+        device=next((d.name for d in t.trace.devices if d.id == t.device_id), ""),
+        link_gbps=spec.link / 2 if (spec := gpu_spec(t)) is not None else 0.0,
+        verdict=verdict,
+        step_ns=t.steps.step_ns,
+        partition=t.partition if t.device_id >= 0 else None,
+        epoch_ns=t.trace.epoch_ns,
+        window=(int(t.steps.window[0]), int(t.steps.window[1])),
+        step_number=np.asarray(t.steps.number, np.int64),
+        step_begin=np.asarray(t.steps.start, np.int64),
+        step_end=np.asarray(t.steps.end, np.int64),
+        bounds=bounds,
+        causes=causes,
+        spent=spent,
+        groups=found.groups,
+        kinds=found.kinds,
+        collectives=found.collectives,
+        kernels=_speeds(t, t.tasks.row[~t.tasks.is_collective]) if t.device_id >= 0 else _speeds(t, _NONE),
+        operators=_speeds(t, _leaves(t)),
+        clock_mhz=float(np.mean([c.mhz.mean() for c in clocks])) if clocks else 0.0,
+        is_cut=t.trace.cut,
+        num_events=len(t.trace.events),
+        notes=notes,
+    )
+
+
+_NONE: Rows = np.empty(0, np.intp)
+
+
+def _bounds(t: Tables, collectives: Collectives) -> Ints:
+    """Return when the last collective of each step ends; of a step without one, when its host ends it."""
+    bounds = np.asarray(t.steps.end, np.int64).copy()
+    for step in range(t.steps.num):
+        mine = collectives.step == step
+        if mine.any():
+            bounds[step] = collectives.end[mine].max()
+    start, end = t.steps.window
+    clipped: Ints = np.clip(np.maximum.accumulate(bounds), start, end)
+    return clipped
+
+
+def _spent(t: Tables, bounds: Ints) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+    """Return what the rank's time went into, by cause and interval."""
+    first, last = t.steps.window
+    begin, end = np.concatenate([[first], bounds]), np.concatenate([bounds, [last]])
+    parts = _device_parts(t) if t.device_id >= 0 else _host_parts(t)
+    rows = {cause: covered(part, begin, end) for cause, part in parts.items()}
+    rows[COMMUNICATION] = (end - begin) - sum(rows.values(), np.zeros(len(begin), np.int64))
+    kept = {cause: row for cause, row in rows.items() if row.any()}
+    return tuple(kept), np.array(list(kept.values()), np.int64).reshape(len(kept), len(begin))
+
+
+def _device_parts(t: Tables) -> dict[str, Intervals]:
+    events, tasks = t.trace.events, t.tasks
+    works = ~(tasks.is_collective | tasks.is_copy)
+    launched = np.where(tasks.launch >= 0, events.start[tasks.launch], -1)
+    parts: dict[str, Intervals] = {}
+    left = t.occupancy.compute
+    for phase, during in _host_phases(t).items():
+        mine = works & (launched >= 0) & (covered(during, launched, launched + 1) > 0)
+        parts[phase] = intersect(union((tasks.start[mine], tasks.end[mine])), left)
+        left = subtract(left, parts[phase])
+    parts[PHASES[0]] = left
+    parts |= _idle_parts(t)
+    copies = t.occupancy.exposed_copy
+    parts["exposed-copy"] = union(copies, parts["exposed-copy"]) if "exposed-copy" in parts else copies
+    return parts
+
+
+def _host_parts(t: Tables) -> dict[str, Intervals]:
+    """Return the same without a device: operators by phase, and what rules account for of the rest."""
+    parts = _idle_parts(t)
+    left = parts.pop("operators", union())
+    for phase, during in _host_phases(t).items():
+        parts[phase] = intersect(during, left)
+        left = subtract(left, during)
+    parts[PHASES[0]] = left
+    return parts
+
+
+def _idle_parts(t: Tables) -> dict[str, Intervals]:
+    rules = [rule for rule in t.causes.totals() if rule not in WAITS]
+    rows = {rule: t.causes.of(rule) for rule in rules}
+    return {rule: union((t.causes.start[mine], t.causes.end[mine])) for rule, mine in rows.items()}
+
+
+def _host_phases(t: Tables) -> dict[str, Intervals]:
+    """Return when the host is in the optimizer and when in the backward; the rest of a step is the forward."""
+    optimizer = t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
+    backward = t.covering(t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION))
+    return {PHASES[2]: optimizer, PHASES[1]: subtract(backward, optimizer)}
+
+
+def _leaves(t: Tables) -> Rows:
+    """Return the operators of the training thread that call no other."""
+    rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
+    events = t.trace.events
+    following = np.append(events.start[rows[1:]], np.iinfo(np.int64).max) if len(rows) else _NONE
+    leaves: Rows = rows[events.end[rows] <= following]
+    return leaves
+
+
+def _speeds(t: Tables, rows: Rows) -> Speeds:
+    """Return count and time of the names that take most of it."""
+    events = t.trace.events
+    names = events.name[rows]
+    size = len(t.trace.names) + 1
+    total = np.bincount(names, (events.end - events.start)[rows].astype(np.float64), minlength=size)
+    count = np.bincount(names, minlength=size)
+    top = np.argsort(-total, kind="stable")[:MAX_NAMES]
+    top = top[total[top] > 0]
+    crc = np.array([zlib.crc32(t.trace.names[i].encode()) for i in top.tolist()], np.int64)
+    order = np.argsort(crc, kind="stable")
+    return Speeds(crc[order], count[top][order].astype(np.int64), total[top][order].astype(np.int64))

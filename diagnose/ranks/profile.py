@@ -1,0 +1,245 @@
+"""What the comparison of ranks needs of one of them: a few kilobytes, made where its trace lies.
+
+``RankProfile`` is all that leaves the machine that read a rank's trace. `diagnose.ranks.measure.profile_of` makes it,
+``JobProfile`` gathers them in any order and any grouping, and everything in this package that compares ranks takes a
+``JobProfile`` and nothing else.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.errors import InputError
+from diagnose.model.arrays import Ints
+from diagnose.model.diagnosis import Partition, Verdict
+
+__all__ = [
+    "COMMUNICATION",
+    "NO_COLLECTIVES",
+    "PHASES",
+    "CollectiveKind",
+    "Collectives",
+    "Group",
+    "JobProfile",
+    "RankProfile",
+    "Speeds",
+]
+
+FORMAT: Final = 1  # of the bytes; a reader of another format refuses them
+COMMUNICATION: Final = "communication"  # collectives that nothing hides, and idle that waits for one
+PHASES: Final = ("compute-forward", "compute-backward", "compute-optimizer")  # device or host computing
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group as one rank knows it; "" and () where the trace does not name it."""
+
+    name: str = ""
+    use: str = ""  # its description: default_pg, mesh_tp, …
+    size: int = 0  # 0: not recorded
+    members: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveKind:
+    """What equal collectives of one rank share."""
+
+    group: int  # row of RankProfile.groups
+    name: (
+        str  # all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, barrier, … or a kernel's name
+    )
+    num_bytes: int = -1  # that this rank puts in; -1: not recorded
+    num_bytes_out: int = -1  # that it gets
+    dtype: str = ""  # lower case, as the profiler names it
+    purpose: str = ""  # ddp-bucket, fsdp-gather, fsdp-scatter, buffer-broadcast, all-to-all, pipeline
+    source: int = -1  # send and recv: the ranks at both ends
+    target: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """The collectives of the steps in the order of their starts; columns are parallel. Times are the rank's own, ns."""
+
+    kind: npt.NDArray[np.int32]  # row of RankProfile.kinds
+    step: npt.NDArray[np.int32]  # row of RankProfile.step_number: in which it was launched
+    sequence: Ints  # its number within the group, -1 where that was not recorded
+    start: Ints  # this rank's own arrival
+    length: Ints  # waiting for the others, and transfer
+    covered: Ints  # from its start until nothing else runs: waiting in that time costs nothing
+    alone: Ints  # of its length: nothing computes, and no earlier collective runs
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.start)
+
+    @property
+    def end(self) -> Ints:
+        """Return when each ends."""
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """What took most time, by name: shows whether one thing or everything is slower than on other ranks."""
+
+    name: npt.NDArray[np.int64]  # CRC-32 of the name
+    count: Ints  # over all steps
+    total_ns: Ints
+
+
+def _no_ints() -> Ints:
+    return np.zeros(0, np.int64)
+
+
+NO_COLLECTIVES: Final = Collectives(
+    np.zeros(0, np.int32), np.zeros(0, np.int32), _no_ints(), _no_ints(), _no_ints(), _no_ints(), _no_ints()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RankProfile:
+    """One rank's times, steps and collectives.
+
+    An interval reaches from the end of a step's last collective to the end of the next step's: up to there ranks are in
+    step with each other, whatever their clocks show. ``spent`` has a column for each step's interval, and one more for
+    what follows the last collective; its columns sum to the lengths of the intervals.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    path: str = ""
+    run_id: str = ""  # of a capture; "" where none describes the trace
+    host: str = ""  # name of the machine, "" where it was not recorded
+    has_device: bool = False
+    device: str = ""  # its name
+    link_gbps: float = 0.0  # peak of all its links to other devices, one direction, 1e9 bytes a second; 0: not known
+    verdict: Verdict = "no-gpu"
+    step_ns: float = 0.0
+    partition: Partition | None = None
+    epoch_ns: int = 0  # of time zero; 0: the clock is not the wall clock
+    window: tuple[int, int] = (0, 0)
+    step_number: Ints = field(default_factory=_no_ints)  # n of ProfilerStep#n
+    step_begin: Ints = field(default_factory=_no_ints)  # host time, ns
+    step_end: Ints = field(default_factory=_no_ints)
+    bounds: Ints = field(default_factory=_no_ints)  # end of each step's last collective
+    causes: tuple[str, ...] = ()  # PHASES, COMMUNICATION, exposed-copy, and rules of idle time
+    spent: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), np.int64))  # [cause, interval], ns
+    groups: tuple[Group, ...] = ()
+    kinds: tuple[CollectiveKind, ...] = ()
+    collectives: Collectives = NO_COLLECTIVES
+    kernels: Speeds = field(default_factory=lambda: Speeds(_no_ints(), _no_ints(), _no_ints()))
+    operators: Speeds = field(default_factory=lambda: Speeds(_no_ints(), _no_ints(), _no_ints()))  # on the host
+    clock_mhz: float = 0.0  # mean of the SM clock while it worked; 0: not recorded
+    is_cut: bool = False  # the file ends before its end
+    num_events: int = 0
+    notes: tuple[str, ...] = ()  # what its own trace does not show
+
+    @property
+    def num_steps(self) -> int:
+        """Return the number of steps."""
+        return len(self.step_number)
+
+    @property
+    def idle_by_cause(self) -> dict[str, float]:
+        """Return the share of the window that each rule of idle time accounts for, the largest first."""
+        length = max(self.window[1] - self.window[0], 1)
+        shares = {
+            cause: float(self.spent[i].sum()) / length
+            for i, cause in enumerate(self.causes)
+            if cause not in (*PHASES, COMMUNICATION)
+        }
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+    def to_bytes(self) -> bytes:
+        """Return the profile packed: 2 to 10 kB for some hundred collectives."""
+        return zlib.compress(msgspec.msgpack.encode((FORMAT, _packed(self))), 6)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> RankProfile:
+        """Return the profile that ``to_bytes`` packed.
+
+        Raises:
+            InputError: these are other bytes, damaged, or of another version.
+        """
+        try:
+            version, packed = msgspec.msgpack.decode(zlib.decompress(data))
+            if version == FORMAT:
+                return _unpacked(packed)
+        except (zlib.error, msgspec.DecodeError, ValueError, TypeError, KeyError):
+            pass
+        raise InputError(
+            "The summary of a rank is damaged or was made by another version of diagnose. Make it again from the trace."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobProfile:
+    """The profiles of a job's ranks, sorted by rank; ``missing`` are inputs that gave none, with the reason."""
+
+    ranks: tuple[RankProfile, ...] = ()
+    missing: tuple[str, ...] = ()  # one sentence each
+
+    @classmethod
+    def of(cls, profiles: Iterable[RankProfile], missing: Iterable[str] = ()) -> JobProfile:
+        """Return the job of these profiles."""
+        return cls(tuple(sorted(profiles, key=lambda p: (p.rank, p.path))), tuple(sorted(missing)))
+
+    def merge(self, other: JobProfile) -> JobProfile:
+        """Return both together; in whatever order and grouping parts are merged, the result is the same."""
+        return JobProfile.of((*self.ranks, *other.ranks), (*self.missing, *other.missing))
+
+
+_Packed = dict[str, Any]
+
+
+def _packed(value: Any) -> Any:
+    """Return nested tuples, dicts and bytes for dataclasses and arrays."""
+    if isinstance(value, np.ndarray):
+        return _packed_array(value)
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return [_packed(each) for each in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {f.name: _packed(getattr(value, f.name)) for f in fields(value)}
+    return value
+
+
+def _packed_array(values: npt.NDArray[Any]) -> _Packed:
+    """Return differences of neighbours in the narrowest type that holds them."""
+    flat = values.astype(np.int64).ravel()
+    steps = np.diff(flat, prepend=0)
+    least, most = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
+    narrow = next(t for t in ("<i1", "<i2", "<i4", "<i8") if np.iinfo(t).min <= least and most <= np.iinfo(t).max)
+    return {"shape": list(values.shape), "type": narrow, "data": steps.astype(narrow).tobytes()}
+
+
+def _array(packed: _Packed, kind: type[np.integer[Any]] = np.int64) -> npt.NDArray[Any]:
+    steps = np.frombuffer(packed["data"], packed["type"]).astype(np.int64)
+    values: npt.NDArray[Any] = np.cumsum(steps).reshape(packed["shape"]).astype(kind)
+    return values
+
+
+def _unpacked(packed: _Packed) -> RankProfile:
+    c = packed["collectives"]
+    known = {f.name for f in fields(RankProfile)}
+    built: _Packed = {k: _array(packed[k]) for k in ("step_number", "step_begin", "step_end", "bounds", "spent")}
+    built |= {k: _speeds(packed[k]) for k in ("kernels", "operators")}
+    built |= {k: tuple(packed[k]) for k in ("window", "causes", "notes")}
+    built["partition"] = Partition(**packed["partition"]) if packed["partition"] else None
+    built["groups"] = tuple(Group(**{**g, "members": tuple(g["members"])}) for g in packed["groups"])
+    built["kinds"] = tuple(CollectiveKind(**k) for k in packed["kinds"])
+    built["collectives"] = Collectives(
+        *(_array(c[k], np.int32) for k in ("kind", "step")),
+        *(_array(c[k]) for k in ("sequence", "start", "length", "covered", "alone")),
+    )
+    return RankProfile(**{k: v for k, v in packed.items() if k in known} | built)
+
+
+def _speeds(packed: _Packed) -> Speeds:
+    return Speeds(*(_array(packed[k]) for k in ("name", "count", "total_ns")))

@@ -1,0 +1,153 @@
+"""Why a rank is late: what it spends more time on than its equals do, the largest difference first.
+
+A rank's own largest cost is no reason as long as the others have it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from diagnose.model.arrays import Floats
+from diagnose.ranks.lateness import ALSO_LATE, Lateness, Times, median_of_others, roles_of
+from diagnose.ranks.profile import PHASES, RankProfile, Speeds
+
+__all__ = ["MIN_REASON_SHARE", "Reason", "reason_of", "reason_of_turns"]
+
+MIN_REASON_SHARE = 0.5  # of the lateness: with less, most of it is left to explain
+MIN_SLOWER = 1.05  # of a kernel's or an operator's mean time; equal devices differ by one or two per cent
+MIN_NAMES = 3  # kernels or operators of different names: fewer are not "everything"
+MAX_COUNT_APART = 0.02  # as many launches: the same work
+MIN_UNIFORM_SHARE = 0.75  # of the compared time, in names slowed down by at least half as much as the median one
+UNKNOWN = frozenset({"unexplained-device", "unexplained-host", "lost-records", "profiler-overhead"})
+# Idle time that grows where a host executes the same more slowly, and of it what nothing else makes grow.
+_HOST = frozenset({"launch-bound", "host-compute", "python-stall", "off-cpu", "unexplained-host", "kernel-latency"})
+_OPERATORS = frozenset({"launch-bound", "host-compute", "kernel-latency", ""})
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What the lateness consists of.
+
+    ``cause`` is a rule of idle time, a phase of computing, `slower-device`, `slower-host`, `more-work`, or "" where
+    no recorded cause explains it.
+    """
+
+    cause: str = ""
+    more_ns: float = 0.0  # of it a step, than on the others
+    share: float = 0.0  # of the lateness
+    ratio: float = 1.0  # by which everything is slower
+    clock_mhz: tuple[float, float] = (0.0, 0.0)  # of the late rank and the others, where both were recorded
+    differences: dict[str, float] = field(default_factory=dict)  # cause: ns a step more than the others, largest first
+
+
+def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness) -> Reason:
+    """Return why the latest rank is late."""
+    late = lateness.late[0]
+    equals = _equals(ranks, late, lateness.late)
+    if not equals:
+        return Reason()
+    known = ~np.isnan(times.spent[late]).any(axis=0)
+    others = np.nanmedian(times.spent[equals][:, :, known], axis=0)
+    more = (times.spent[late][:, known] - others).mean(axis=1)
+    differences = _sorted(times.causes, more)
+    return _named(ranks, late, equals, differences, max(float(more.sum()), 1.0))
+
+
+def reason_of_turns(times: Times, lateness: Lateness) -> Reason:
+    """Return what whichever ranks are late in a step have more of in it."""
+    excess = lateness.excess
+    more = times.spent - median_of_others(times.spent)
+    summed, all_ns = np.zeros(len(times.causes)), 0.0
+    for step, column in enumerate(excess.T):
+        if np.isnan(column).all() or np.nanmax(column) <= 0:
+            continue
+        latest = np.flatnonzero(np.nan_to_num(column) >= ALSO_LATE * np.nanmax(column))
+        summed += np.nan_to_num(more[latest, :, step]).mean(axis=0)
+        all_ns += float(column[latest].mean())
+    if all_ns <= 0:
+        return Reason()
+    num = excess.shape[1]
+    return _largest(_sorted(times.causes, summed / num), all_ns / num)
+
+
+def _equals(ranks: Sequence[RankProfile], late: int, others_late: Sequence[int]) -> list[int]:
+    """Return the ranks of the late one's role that are not late themselves."""
+    roles = roles_of(ranks)
+    return [i for i in range(len(ranks)) if roles[i] == roles[late] and i not in others_late]
+
+
+def _sorted(causes: Sequence[str], more: Floats) -> dict[str, float]:
+    pairs = [(cause, float(ns)) for cause, ns in zip(causes, more.tolist(), strict=True) if ns]
+    return dict(sorted(pairs, key=lambda pair: -pair[1]))
+
+
+def _largest(differences: dict[str, float], late_ns: float) -> Reason:
+    cause, ns = next(iter(differences.items()), ("", 0.0))
+    if cause in UNKNOWN or ns < MIN_REASON_SHARE * late_ns:
+        return Reason(differences=differences)
+    return Reason(cause, ns, min(ns / late_ns, 1.0), differences=differences)
+
+
+def _named(
+    ranks: Sequence[RankProfile], late: int, equals: Sequence[int], differences: dict[str, float], late_ns: float
+) -> Reason:
+    """Return one thing that explains the difference: a cause, or that everything takes longer."""
+    computing = sum(max(ns, 0.0) for cause, ns in differences.items() if cause in PHASES)
+    hosting = sum(ns for cause, ns in differences.items() if cause in _HOST)
+    has_device = ranks[late].has_device
+    if computing >= MIN_REASON_SHARE * late_ns:
+        speeds = "kernels" if has_device else "operators"
+        ratio, more_work = _slower([getattr(p, speeds) for p in ranks], late, equals)
+        clocks = (ranks[late].clock_mhz, float(np.median([ranks[i].clock_mhz for i in equals])))
+        both = clocks if min(clocks) > 0 else (0.0, 0.0)
+        share = min(computing / late_ns, 1.0)
+        if ratio >= MIN_SLOWER:
+            cause = "slower-device" if has_device else "slower-host"
+            return Reason(cause, computing, share, ratio, both, differences)
+        if more_work:
+            return Reason("more-work", computing, share, differences=differences)
+        phase = max(PHASES, key=lambda p: differences.get(p, 0.0))
+        if differences.get(phase, 0.0) >= MIN_REASON_SHARE * late_ns:
+            return Reason(phase, differences[phase], min(differences[phase] / late_ns, 1.0), differences=differences)
+    largest = _largest(differences, late_ns)
+    if largest.cause not in _OPERATORS:
+        return largest
+    if hosting >= MIN_REASON_SHARE * late_ns:
+        ratio, _ = _slower([p.operators for p in ranks], late, equals)
+        if ratio >= MIN_SLOWER:
+            return Reason("slower-host", hosting, min(hosting / late_ns, 1.0), ratio, differences=differences)
+    return largest
+
+
+def _slower(speeds: Sequence[Speeds], late: int, equals: Sequence[int]) -> tuple[float, bool]:
+    """Return by how much everything takes longer on the late rank, 1 where not everything does, and if it does more.
+
+    What counts is the mean time of one kernel or operator of each name, which the amount of work of that name does not
+    change: twice as many launches are more work, twice as long ones with as many launches are slower.
+    """
+    own = speeds[late]
+    ratios, weights, counts = [], [], []
+    for name, count, total in zip(own.name.tolist(), own.count.tolist(), own.total_ns.tolist(), strict=True):
+        means, nums = [], []
+        for i in equals:
+            at = np.searchsorted(speeds[i].name, name)
+            if at < len(speeds[i].name) and speeds[i].name[at] == name:
+                means.append(speeds[i].total_ns[at] / max(speeds[i].count[at], 1))
+                nums.append(speeds[i].count[at])
+        if means and np.median(means) > 0:
+            ratios.append(total / max(count, 1) / float(np.median(means)))
+            counts.append(count / max(float(np.median(nums)), 1.0))
+            weights.append(total)
+    if not ratios:
+        return 1.0, False
+    ratio, weight, times = np.array(ratios), np.array(weights, np.float64), np.array(counts)
+    order = np.argsort(ratio)
+    middle = float(ratio[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)])
+    uniform = weight[ratio - 1 >= (middle - 1) / 2].sum() / weight.sum()
+    more_work = float((times * weight).sum() / weight.sum()) > 1 + MAX_COUNT_APART
+    if len(ratio) < MIN_NAMES or middle < MIN_SLOWER or uniform < MIN_UNIFORM_SHARE or more_work:
+        return 1.0, more_work
+    return middle, more_work

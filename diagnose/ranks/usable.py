@@ -1,0 +1,110 @@
+"""Which of the given ranks can be compared: those of one job, one file each, that recorded the same steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from diagnose.ranks.profile import JobProfile, RankProfile
+
+__all__ = ["Usable", "listed", "usable"]
+
+MAX_LISTED = 8
+
+
+class Usable(NamedTuple):
+    """The ranks that are compared, and why others are not."""
+
+    ranks: tuple[RankProfile, ...]
+    notes: tuple[str, ...]  # sentences for `trust`
+
+
+def usable(job: JobProfile) -> Usable:
+    """Divide a job's profiles into what can be compared and what is named in `trust`."""
+    notes = list(job.missing)
+    ranks = _one_job(job.ranks, notes)
+    ranks = _one_each(ranks, notes)
+    ranks = _same_steps(ranks, notes)
+    notes += _missing(job, ranks)
+    notes += [f"The trace of rank {p.rank} is cut off: the ranks are compared up to there." for p in ranks if p.is_cut]
+    return Usable(tuple(ranks), tuple(notes))
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return "rank 3", "ranks 1, 2 and 5", or the first few of many; runs of three and more as "8 to 15"."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    texts = [t for a, b in runs for t in ([f"{a} to {b}"] if b - a > 1 else [str(n) for n in range(a, b + 1)])]
+    more = f" and {len(texts) - MAX_LISTED} more" if len(texts) > MAX_LISTED else ""
+    texts = texts[:MAX_LISTED]
+    plain = (
+        texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if not more else ", ".join(texts)
+    )
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {plain}{more}"
+
+
+def _one_job(ranks: Sequence[RankProfile], notes: list[str]) -> list[RankProfile]:
+    """Leave out what was recorded in another run, or in a job of another size, than most."""
+    kept = list(ranks)
+    for attribute, what in (("run_id", "another run"), ("world_size", "a job of another size")):
+        values = Counter(v for p in kept if (v := getattr(p, attribute)))
+        if len(values) < 2:
+            continue
+        most = values.most_common(1)[0][0]
+        other = [p for p in kept if getattr(p, attribute) not in ("", most)]
+        notes += [f"{p.path or f'Rank {p.rank}'} is of {what} and was left out of the comparison." for p in other]
+        kept = [p for p in kept if p not in other]
+    return kept
+
+
+def _one_each(ranks: Sequence[RankProfile], notes: list[str]) -> list[RankProfile]:
+    """Keep the fuller of two files of one rank."""
+    kept: dict[int, RankProfile] = {}
+    for p in sorted(ranks, key=lambda p: (-p.num_events, p.path)):
+        other = kept.setdefault(p.rank, p)
+        if other is not p:
+            notes.append(
+                f"{other.path} and {p.path} are both of rank {p.rank}; the first was used. Where files do not hold "
+                "their rank, put it into their names (rank0.json, rank1.json)."
+            )
+    return sorted(kept.values(), key=lambda p: p.rank)
+
+
+def _same_steps(ranks: list[RankProfile], notes: list[str]) -> list[RankProfile]:
+    """Leave out ranks that recorded none of the steps that most of them did."""
+    if len(ranks) < 2:
+        return ranks
+    counts = Counter(n for p in ranks for n in set(p.step_number.tolist()))
+    common = max(counts.values(), default=0)
+    steps = [n for n, count in counts.items() if count == common]
+    other = [p for p in ranks if not np.isin(p.step_number, steps).any()]
+    for p in other:
+        first, last = (int(p.step_number[0]), int(p.step_number[-1])) if p.num_steps else (0, 0)
+        notes.append(
+            f"Rank {p.rank} recorded steps {first} to {last} and the others {min(steps)} to {max(steps)}: it was left "
+            "out of the comparison. Record the same steps on all ranks."
+        )
+    return [p for p in ranks if p not in other]
+
+
+def _missing(job: JobProfile, ranks: Sequence[RankProfile]) -> list[str]:
+    """Name the ranks of the job of which there is nothing."""
+    size = max((p.world_size for p in ranks), default=0)
+    given = {p.rank for p in job.ranks}
+    if size < 2 or len(given) < 2:
+        return []
+    absent = [n for n in range(size) if n not in given] if size <= 1 << 16 else []
+    if not absent:
+        return []
+    return [f"Of {size} ranks {len(given & set(range(size)))} were given: {listed(absent)} {_is(absent)} missing."]
+
+
+def _is(numbers: Sequence[int]) -> str:
+    return "is" if len(numbers) == 1 else "are"

@@ -1,0 +1,233 @@
+"""What a user names, as the files of each rank: trace files, folders, archives, patterns, URLs, a pipe.
+
+Nothing but names is read here. What is listed can be read by another process.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import TracebackType
+from typing import TypeAlias
+
+from diagnose.errors import InputError
+from diagnose.text.masking import mask_text
+from diagnose.trace_reader.archives import ARCHIVES, FIRST_BYTES, is_archive, keep_stream, list_archive
+from diagnose.trace_reader.documents import read_info
+from diagnose.trace_reader.remote import is_folder, is_url, list_folder, matching_urls
+from diagnose.trace_reader.source import STANDARD_INPUT, open_pipe
+from diagnose.trace_reader.stored import Piped, Stored
+
+__all__ = ["AnyPath", "Folder", "Inputs", "RankFiles", "files_of", "list_inputs"]
+
+AnyPath: TypeAlias = "str | os.PathLike[str]"
+
+_DESCRIPTIONS = ("capture.json", "capture.rank*.json")
+_COMPRESSED = ("", ".gz", ".zst")
+_TRACES = (
+    tuple(f"*.pt.trace.json{suffix}" for suffix in (*_COMPRESSED, ".zip")),
+    tuple(f"*.json{suffix}" for suffix in (*_COMPRESSED, ".zip")),
+    tuple(f"*{suffix}" for suffix in ARCHIVES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Files beside each other: on a disk, behind a URL, or in an archive."""
+
+    name: str  # as messages have it
+    path: str = ""  # "" in an archive
+    members: Mapping[str, Stored] = field(default_factory=dict)  # of an archive
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
+
+    def file(self, name: str) -> Stored:
+        """Return the file that a capture's description names, which must lie here: a capture may be anyone's.
+
+        Raises:
+            InputError: it is a path or a link that leads out of the folder, or is not in the archive.
+        """
+        if name in (".", "..") or {"/", "\\", "\0"} & set(name) or self._leads_out(name):
+            raise InputError(
+                f"{self.name} names a file outside itself ({name!r}), which was not read. Copy it into the folder."
+            )
+        if self.path:
+            return Stored(f"{self.path.rstrip('/')}/{name}", f"{self.name.rstrip('/')}/{name}")
+        if name not in self.members:
+            raise InputError(f"{self.name}/{name} does not exist. Check the path.")
+        return self.members[name]
+
+    def of_rank(self, description: str) -> Folder:
+        """Return the folder without other ranks' files, which in an archive would all be handed on with each rank."""
+        begin = f"{description.removeprefix('capture.').removesuffix('.json')}."
+        mine = {name: file for name, file in self.members.items() if name.startswith(begin)}
+        return replace(self, members=mine) if mine else self
+
+    def _leads_out(self, name: str) -> bool:
+        if not self.path or is_url(self.path):
+            return False
+        return not Path(self.path, name).resolve().is_relative_to(Path(self.path).resolve())
+
+
+@dataclass(frozen=True, slots=True)
+class RankFiles:
+    """The files of one rank: a trace, or the description of a capture and what it names in its folder."""
+
+    folder: Folder | None  # None where the file itself was named
+    trace: Stored | Piped | None = None
+    description: Stored | None = None
+
+    def __str__(self) -> str:
+        """Return the name of the file that stands for the rank."""
+        return str(self.trace or self.description)
+
+
+def files_of(rank: RankFiles) -> list[Stored | Piped]:
+    """Return every file that reading a rank reads.
+
+    Raises:
+        InputError: the description of its capture cannot be read.
+    """
+    if rank.description is None or rank.folder is None:
+        return [rank.trace] if rank.trace is not None else []
+    info = read_info(rank.description)
+    names = (info.light_file, info.attribution_file, info.samples_file, info.lines_file, info.steps_file)
+    found: list[Stored | Piped] = [rank.description]
+    for name in filter(None, names):
+        with suppress(InputError):  # one that is missing becomes a note
+            file = rank.folder.file(name)
+            if is_url(file.path) or os.path.exists(file.path):  # noqa: PTH110  # as os.path.isdir below
+                found.append(file)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The ranks that were named; what of them lies in temporary files is there until the block ends."""
+
+    ranks: tuple[RankFiles, ...]
+    faults: tuple[str, ...]  # sentences about archives that cannot be read to their end
+    _keep: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> Inputs:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._keep.close()
+
+
+def list_inputs(paths: Sequence[AnyPath]) -> Inputs:
+    """List the files of every rank that is named.
+
+    A path is a trace file, a capture folder, a folder with one trace a rank (``*.pt.trace.json``, where there is none
+    ``*.json``, each also as .gz, .zst or .zip), an archive of such, a pattern, the URL of any of these, or ``-``.
+
+    Raises:
+        InputError: something does not exist or holds no trace.
+    """
+    with ExitStack() as keep:
+        listing = _Listing(keep)
+        ranks = tuple(rank for path in paths for rank in listing.named(os.fspath(path)))
+        return Inputs(ranks, tuple(listing.faults), keep.pop_all())
+    raise AssertionError("an ExitStack without callbacks swallows nothing")
+
+
+class _Listing:
+    """Lists inputs and collects what is wrong with their archives."""
+
+    def __init__(self, keep: ExitStack) -> None:
+        self._keep = keep
+        self.faults: list[str] = []
+
+    def named(self, path: str) -> Iterator[RankFiles]:
+        """Yield the ranks of what a user named."""
+        if is_url(path):
+            yield from self._behind_url(path)
+        elif os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises on odd names, and a Path turns "./-" into "-"
+            name = str(Path(path))
+            with os.scandir(path) as entries:
+                yield from self._in_folder(Folder(name, name), [entry.name for entry in entries if entry.is_file()])
+        elif glob.has_magic(path) and not os.path.lexists(path):
+            matches = sorted(glob.glob(path, recursive=True))  # noqa: PTH207  # a pattern may be absolute
+            yield from self._each(path, matches)
+        else:
+            yield from self._file(path)
+
+    def _each(self, pattern: str, matches: Sequence[str]) -> Iterator[RankFiles]:
+        if not matches:
+            raise InputError(f"{pattern} matches no file. Check the pattern.")
+        for match in matches:
+            yield from self.named(match)
+
+    def _behind_url(self, url: str) -> Iterator[RankFiles]:
+        if glob.has_magic(url.partition("?")[0]):  # a question mark begins the query of a URL that was signed
+            yield from self._each(mask_text(url), matching_urls(url))
+        elif url.partition("?")[0].endswith(ARCHIVES):
+            yield from self._archive(Stored(url, mask_text(url)))
+        elif is_folder(url):
+            yield from self._in_folder(Folder(mask_text(url), url), list_folder(url))
+        else:
+            yield RankFiles(None, Stored(url, mask_text(url)))
+
+    def _file(self, path: str) -> Iterator[RankFiles]:
+        pipe = open_pipe(path, FIRST_BYTES)
+        is_file = path != STANDARD_INPUT and stat.S_ISREG(os.fstat(pipe.file.fileno()).st_mode)
+        if is_file:
+            pipe.file.close()
+        if not is_archive(pipe.first, pipe.name):
+            yield RankFiles(None, Stored(path, path) if is_file else pipe)
+        else:
+            yield from self._archive(Stored(path, path) if is_file else keep_stream(pipe, self._keep))
+
+    def _in_folder(self, folder: Folder, names: Sequence[str]) -> Iterator[RankFiles]:
+        found = list(self._ranks(folder, names))
+        if not found:
+            raise InputError(
+                f"{folder} holds no traces (*.json, also as .gz, .zst, .zip or in a .tar). "
+                "Name a trace file or the folder it is in."
+            )
+        yield from found
+
+    def _ranks(self, folder: Folder, names: Sequence[str]) -> Iterator[RankFiles]:
+        """Yield the captures that are described among files, else the traces, else what is in archives."""
+        if described := _matching(names, _DESCRIPTIONS):
+            yield from (RankFiles(folder.of_rank(name), description=folder.file(name)) for name in described)
+            return
+        for name in next(filter(None, (_matching(names, patterns) for patterns in _TRACES)), []):
+            if name.endswith(ARCHIVES):
+                yield from self._archive(folder.file(name))
+            else:
+                yield RankFiles(Folder(folder.name), folder.file(name))
+
+    def _archive(self, archive: Stored) -> Iterator[RankFiles]:
+        members, faults = list_archive(archive, self._keep)
+        self.faults += faults
+        folders: dict[str, dict[str, Stored]] = {}
+        for member in members:
+            parent, _, name = member.name.rpartition("/")
+            if not name.startswith("."):  # what macOS keeps beside each file
+                folders.setdefault(parent, {})[name] = member
+        found = [
+            rank
+            for name, files in sorted(folders.items())
+            for rank in self._ranks(Folder(name, members=files), [n for n in files if not n.endswith(ARCHIVES)])
+        ]
+        if not found and faults:
+            raise InputError(faults[0])
+        if not found:
+            raise InputError(f"{archive.name} holds no traces (*.json, also as .gz or .zst). Name a trace file.")
+        yield from found
+
+
+def _matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))

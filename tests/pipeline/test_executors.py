@@ -1,0 +1,56 @@
+"""Work on many ranks: in processes that die, in too little memory, and on a cluster."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from diagnose.errors import DEBUG
+from diagnose.pipeline.executors import on_processes
+from diagnose.trace_reader.inputs import RankFiles
+from diagnose.trace_reader.stored import Stored
+from tests.pipeline import working
+
+
+@pytest.fixture
+def ranks(tmp_path) -> list[RankFiles]:
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    names = ["a", "b", "deadly", "d", "e"]
+    for size, name in enumerate(names):
+        (folder / f"{name}.json").write_bytes(bytes(size))
+    return [RankFiles(None, Stored(str(folder / f"{name}.json"), name)) for name in names]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_every_rank_gives_its_result(ranks, num_workers):
+    found = dict(on_processes(num_workers, working.size_of, ranks))
+    assert {i: outcome.data for i, outcome in found.items()} == {i: b"%d" % i for i in range(5)}
+
+
+def test_what_a_process_that_died_was_working_on_is_done_again(ranks, tmp_path):
+    (tmp_path / "marks").mkdir()
+    found = dict(on_processes(2, partial(working.dying, tmp_path / "marks", 2), ranks))
+    assert {i: outcome.data for i, outcome in found.items()} == {i: b"%d" % i for i in range(5)}
+    assert len(list((tmp_path / "marks").iterdir())) == 2
+
+
+def test_a_rank_that_ends_every_process_is_named_and_the_others_are_done(ranks, tmp_path):
+    (tmp_path / "marks").mkdir()
+    found = dict(on_processes(2, partial(working.dying, tmp_path / "marks", 99), ranks))
+    assert found.pop(2).failure == (
+        "deadly ended its process 2 times, and was left out. Memory may be short: give --workers less."
+    )
+    assert {i: outcome.data for i, outcome in found.items()} == {i: b"%d" % i for i in (0, 1, 3, 4)}
+
+
+def test_a_rank_that_needs_more_memory_than_it_may_have_is_named(ranks):
+    ((_, outcome),) = on_processes(1, working.hungry, ranks[:1], max_bytes=1 << 29)
+    assert outcome.failure == "a needs more memory than there is. Give --max-memory more, or --workers less."
+
+
+def test_a_fault_of_the_program_is_named(ranks, monkeypatch):
+    monkeypatch.delenv(DEBUG, raising=False)
+    ((_, outcome),) = on_processes(1, working.faulty, ranks[:1])
+    assert outcome.failure == "a could not be analysed (ZeroDivisionError: a fault), and was left out."

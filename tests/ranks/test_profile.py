@@ -1,0 +1,87 @@
+"""The profile of a rank: what it holds of one step, and that it survives being sent."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from diagnose.errors import InputError
+from diagnose.model.capture import Capture
+from diagnose.pipeline.rank import profile_rank
+from diagnose.ranks.profile import COMMUNICATION, JobProfile, RankProfile
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+@pytest.fixture
+def profile(recording):
+    """Return a rank that computes for 300 µs, is inside a collective until 900 and computes to 1000."""
+    r = recording()
+    r.step(7, 0, 1000)
+    r.kernel("gemm", 0, 300, launched=(0, 5))
+    r.kernel(NCCL, 300, 900, launched=(10, 15), stream=9)
+    r.kernel("adam", 900, 1000, launched=(20, 22))
+    return profile_rank(Capture(replace(r.trace, rank=3, world_size=8)))
+
+
+def same(one: RankProfile, other: RankProfile) -> bool:
+    return repr(one) == repr(other)
+
+
+def test_the_time_of_a_step_is_divided_by_cause_up_to_the_last_collective_and_behind_it(profile):
+    spent = dict(zip(profile.causes, profile.spent.tolist(), strict=True))
+    assert spent == {"compute-forward": [300_000, 100_000], COMMUNICATION: [600_000, 0]}
+    assert profile.bounds.tolist() == [profile.collectives.end[0]]
+    assert (profile.rank, profile.world_size, profile.step_number.tolist()) == (3, 8, [7])
+
+
+def test_a_collective_that_nothing_hides(profile):
+    c = profile.collectives
+    assert (c.length.tolist(), c.covered.tolist(), c.alone.tolist()) == ([600_000], [0], [600_000])
+    assert [k.name for k in profile.kinds] == ["all_reduce"]
+
+
+def test_a_collective_that_computation_covers_at_its_begin(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 500, launched=(0, 5))
+    r.kernel(NCCL, 300, 900, launched=(10, 15), stream=9)
+    c = profile_rank(Capture(r.trace)).collectives
+    assert (c.covered.tolist(), c.alone.tolist()) == ([200_000], [400_000])
+
+
+def test_it_survives_being_sent(profile):
+    assert same(RankProfile.from_bytes(profile.to_bytes()), profile)
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01"])
+def test_other_bytes_are_refused_in_a_sentence(data):
+    with pytest.raises(InputError, match="summary of a rank is damaged"):
+        RankProfile.from_bytes(data)
+
+
+def test_parts_of_a_job_merge_in_any_order(profile):
+    a, b, c = (JobProfile.of([replace(profile, rank=n)], [f"rank {n + 5} is missing"]) for n in range(3))
+    left, right = a.merge(b).merge(c), c.merge(a.merge(b))
+    assert [p.rank for p in left.ranks] == [p.rank for p in right.ranks] == [0, 1, 2]
+    assert left.missing == right.missing == ("rank 5 is missing", "rank 6 is missing", "rank 7 is missing")
+
+
+def test_hundreds_of_collectives_take_a_few_kilobytes(profile):
+    many = 300
+    rng = np.random.default_rng(1)
+    start = np.cumsum(rng.integers(500_000, 3_000_000, many))
+    length = rng.integers(200_000, 900_000, many)
+    c = profile.collectives
+    columns = {
+        "kind": np.zeros(many, np.int32),
+        "step": np.repeat(np.arange(6), 50).astype(np.int32),
+        "sequence": np.arange(many),
+        "start": start,
+        "length": length,
+        "covered": length // 2,
+        "alone": length // 2,
+    }
+    packed = replace(profile, collectives=replace(c, **columns)).to_bytes()
+    assert len(packed) < 10_000
+    assert RankProfile.from_bytes(packed).collectives.start.tolist() == start.tolist()
