@@ -172,7 +172,7 @@ def behind(p: Prediction) -> str:
 
 
 def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]:
-    """Return at most three changes: those of the best combination in its order, else those that save most."""
+    """Return at most three changes, those that save most; of the best combination in its order, as they build on it."""
     known = {p.id: p for p in reversed(d.prescriptions)}
     chain = [name for name in (d.waterfall.forecasts[-1].ids if d.waterfall else ()) if name in known and name in each]
     least = MIN_GAIN_SHARE * d.step_ns
@@ -183,7 +183,8 @@ def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]
         chain = list(of_rule.values())
     worth = [name for name in chain if each[name].saves_ns >= least]
     first = _without_prediction(d, [known[name].rule for name in worth])
-    return tuple(_action(d, known[name], each.get(name)) for name in [*first, *worth][:MAX_ACTIONS])
+    best = sorted(worth, key=lambda n: -each[n].saves_ns)[: MAX_ACTIONS - len(first)]
+    return tuple(_action(d, known[name], each.get(name)) for name in [*first, *(n for n in worth if n in best)])
 
 
 def _without_prediction(d: Diagnosis, rules: Sequence[str]) -> list[str]:
@@ -268,6 +269,10 @@ def _headline(d: Diagnosis, why: str) -> str:
         return _fitted(
             f"{start}: the GPU idles {percent(d.queue.idle_share)} of each {step}, without avoidable waste", ""
         )
+    j = d.job
+    if finding.rule == "straggler" and j is not None and j.begins_late is not None and not j.late_ranks:
+        late = duration(j.begins_late_ns)
+        return f"The ranks wait for rank {j.begins_late}, which begins its step {late} late"
     return _fitted(_sentence(finding.title).rstrip("."), _share(d, finding))
 
 

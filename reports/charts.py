@@ -8,7 +8,7 @@ from statistics import median
 from markupsafe import Markup
 
 from diagnose.model.charts import Memory, Roofline, StepParts
-from diagnose.model.diagnosis import Diagnosis, RankSummary
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.rules import Legend
 from diagnose.reports.colours import legible
 from diagnose.reports.format import duration, percent, plural, size
@@ -16,7 +16,7 @@ from diagnose.reports.rule_labels import BUSY, CATEGORIES, PARTS
 from diagnose.reports.svg import Axis, Svg, log_ticks, ticks
 from diagnose.text.plain_text import middle
 
-__all__ = ["memory_chart", "rank_chart", "roofline_chart", "steps_chart"]
+__all__ = ["achieved", "colour_of", "in_order", "memory_chart", "roofline_chart", "steps_chart"]
 
 LEFT, RIGHT = 64.0, 1046.0
 MAX_STEPS = 240  # bars or points of one chart: more would be thinner than two pixels
@@ -52,7 +52,7 @@ def steps_chart(d: Diagnosis) -> Markup | None:
 
 def _stack(svg: Svg, d: Diagnosis, steps: Sequence[StepParts], y: Axis, border: float) -> None:
     each = (border - LEFT) / max(len(steps), 1)
-    order = _order([s.parts for s in steps])
+    order = in_order([s.parts for s in steps])
     labelled = max(1, len(steps) // 12)
     for i, step in enumerate(steps):
         left, total = LEFT + i * each + each * 0.12, 0.0
@@ -70,7 +70,7 @@ def _stack(svg: Svg, d: Diagnosis, steps: Sequence[StepParts], y: Axis, border: 
     svg.text((LEFT + border) / 2, 244, "recorded step", "middle")
 
 
-def _order(parts: Sequence[Mapping[str, float]]) -> list[str]:
+def in_order(parts: Sequence[Mapping[str, float]]) -> list[str]:
     """Return the parts from the bottom up: work, then the causes, the largest first."""
     total: dict[str, float] = {}
     for each in parts:
@@ -168,69 +168,6 @@ def roofline_chart(r: Roofline) -> Markup | None:
 def achieved(share: float) -> str:
     """Return the share of the roof; data that a cache delivers can be read faster than the memory's rate."""
     return "> 99 %" if share >= 0.995 else percent(share)
-
-
-MAX_NAMED_RANKS = 64  # beyond it a rank's column is too narrow for a title of its own
-LEVELS = 5  # of the heat map's shades
-
-
-def rank_chart(ranks: Sequence[RankSummary], legends: Mapping[str, Legend]) -> Markup:
-    """Return one column a rank: its step, and below how much of it each cause takes."""
-    shares = [_rank_shares(r) for r in ranks]
-    rows = _order(shares)[:9]
-    bars, cell, left = 70.0, 20.0, 190.0
-    height = 24 + bars + 16 + cell * len(rows) + 26
-    slowest = max(ranks, key=lambda r: r.step_ns)
-    svg = Svg(
-        f"Steps of {plural(len(ranks), 'rank')} and what they lose by cause; rank {slowest.rank} is slowest.", height
-    )
-    each = (RIGHT - left) / len(ranks)
-    y = Axis(0, max(slowest.step_ns, 1) / 1e6, 24 + bars, 24)
-    svg.y_axis(y, left, RIGHT, [(v, f"{v:g}") for v in ticks(0, slowest.step_ns / 1e6, 3)], "step, ms")
-    path = "".join(
-        f"M{left + i * each:.2f},{24 + bars:.1f}V{y(r.step_ns / 1e6):.1f}h{each * 0.9:.2f}V{24 + bars:.1f}z"
-        for i, r in enumerate(ranks)
-    )
-    svg.parts.append(f'<path d="{path}" fill="{LINE}"/>')
-    for row, name in enumerate(rows):
-        top = 24 + bars + 16 + row * cell
-        svg.text(left - 8, top + 14, middle(name, 26), "end")
-        _heat(svg, [s.get(name, 0.0) for s in shares], (left, top), (each, cell), colour_of(name, legends))
-    if len(ranks) <= MAX_NAMED_RANKS:
-        for i, rank in enumerate(ranks):
-            title = f"rank {rank.rank}, step {duration(rank.step_ns)}: " + ", ".join(
-                f"{name} {percent(shares[i][name])}" for name in rows if shares[i].get(name, 0) > 0
-            )
-            svg.rect((left + i * each, 24, each, height - 50), "transparent", title)
-    jump = max(1, round(len(ranks) / 16))
-    for i in range(0, len(ranks), jump):
-        svg.text(left + (i + 0.45) * each, height - 8, str(ranks[i].rank), "middle")
-    svg.text(left - 8, height - 8, "rank", "end")
-    return svg.render()
-
-
-def _rank_shares(rank: RankSummary) -> dict[str, float]:
-    shares = dict(rank.idle_by_cause)
-    if rank.partition is not None:
-        shares["exposed communication"] = rank.partition.exposed_communication
-        shares["exposed copies"] = rank.partition.exposed_copy
-    return {name: share for name, share in shares.items() if share > 0}
-
-
-def _heat(
-    svg: Svg, values: Sequence[float], corner: tuple[float, float], cell: tuple[float, float], colour: str
-) -> None:
-    """Add one row of cells, of each shade one path, so that a thousand ranks stay small."""
-    (left, top), (width, height) = corner, cell
-    highest = max([*values, 0.01])
-    svg.rect((left, top, width * len(values), height - 2), "currentColor", more=' fill-opacity="0.06"')
-    for level in range(1, LEVELS + 1):
-        mine = [i for i, v in enumerate(values) if v > 0 and min(int(v / highest * LEVELS) + 1, LEVELS) == level]
-        path = "".join(
-            f"M{left + i * width:.2f},{top:.1f}h{width * 0.96:.2f}v{height - 2:.1f}h{-width * 0.96:.2f}z" for i in mine
-        )
-        if path:
-            svg.parts.append(f'<path d="{path}" fill="{colour}" fill-opacity="{level / LEVELS:.1f}"/>')
 
 
 def _thinned(values: Sequence[int]) -> list[int]:

@@ -9,12 +9,13 @@ from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.rules import Legend
 from diagnose.reports import answer as answers
 from diagnose.reports.answer import Answer, answer
-from diagnose.reports.charts import achieved, memory_chart, rank_chart, roofline_chart, steps_chart
+from diagnose.reports.charts import achieved, memory_chart, roofline_chart, steps_chart
 from diagnose.reports.colours import legible
 from diagnose.reports.glossary import glossary
 from diagnose.reports.json import to_dict
 from diagnose.reports.markdown import as_markdown
 from diagnose.reports.pages import render_page
+from diagnose.reports.rank_charts import arrival_chart, job_sentences, rank_chart, shown_rank
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, shown_phases
 from diagnose.reports.text_charts import cause_shares
 from diagnose.reports.text_kernels import calls
@@ -55,6 +56,9 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         memory_chart=memory_chart(d.memory) if d.memory is not None else None,
         roofline_chart=roofline_chart(d.roofline) if d.roofline is not None else None,
         rank_chart=rank_chart(d.ranks, d.legends) if len(d.ranks) > 1 else None,
+        arrival_chart=arrival_chart(d.job) if d.job is not None else None,
+        job_sentences=list(job_sentences(d.job)) if d.job is not None else [],
+        shown_rank=shown_rank(d) if len(d.ranks) > 1 else None,
         ranks=sorted(sorted(d.ranks, key=lambda r: -r.step_ns)[:MAX_RANKS], key=lambda r: r.rank),
         trial_chart=trial_chart(d),
         loss_chart=loss_chart(d),

@@ -30,7 +30,9 @@ def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
     """Yield the headline, the bars, the actions or the command to record again, and what limits them."""
     yield Text.assemble((a.pill, _TONES[a.tone]), "  ", (one_line(a.headline), "bold"))
     if a.record_again:
-        yield Padding(Text(one_line(a.record_again), "yellow"), (1, 0, 0, 2))
+        yield Padding(
+            Text("No change is named: what it shows may not be what holds the step back.", "yellow"), (1, 0, 0, 2)
+        )
         yield Text.assemble("  ", ("$ ", "dim"), (one_line(a.command), "bold"))
     else:
         yield from _bars(a, width)
