@@ -93,12 +93,10 @@ def job_sentences(j: Job) -> Iterator[str]:
     if j.late_ranks:
         who = ", ".join(map(str, j.late_ranks[:8])) + (" …" if len(j.late_ranks) > 8 else "")
         several = len(j.late_ranks) > 1
-        noun = "Ranks" if several else "Rank"
+        them = f"Ranks {who} are" if several else f"Rank {who} is"
         why = f", {percent(j.cause_share)} of it {j.cause}" if j.cause else "; no recorded cause explains it"
-        yield (
-            f"{noun} {who} {'are' if several else 'is'} late in most steps, by {duration(j.late_ns)}{why}. "
-            f"A step would be {duration(j.saved_ns)} shorter if {'they' if several else 'it'} came when the next latest does."
-        )
+        yield f"{them} late in most steps, by {duration(j.late_ns)}{why}."
+        yield f"A step would be {duration(j.saved_ns)} shorter with {'them' if several else 'it'} no later."
     elif j.taking_turns:
         yield f"Ranks {', '.join(map(str, j.taking_turns[:8]))} are late in turns: a step waits {duration(j.saved_ns)}."
     else:
@@ -125,9 +123,7 @@ def arrival_chart(j: Job) -> Markup | None:
     left, cell = 90.0, max(8.0, min(20.0, 420 / len(rows)))
     height = 20 + cell * len(rows) + 36
     latest = [r.rank for r in rows if r.rank in j.late_ranks]
-    svg = Svg(
-        f"Arrival of {plural(len(rows), 'rank')} at each collective; late: {latest or 'none in most steps'}.", height
-    )
+    svg = Svg(f"Arrival of {plural(len(rows), 'rank')} at each collective; late: {latest or 'none'}.", height)
     width = (RIGHT - left) / len(j.arrivals)
     highest = max((ns for r in rows for ns in r.arrivals_ns if ns is not None), default=0) or 1
     shades: dict[int, list[str]] = {}
