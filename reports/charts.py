@@ -22,6 +22,7 @@ LEFT, RIGHT = 64.0, 1046.0
 MAX_STEPS = 240  # bars or points of one chart: more would be thinner than two pixels
 LINE, GOOD, WARN = "#5b7fa6", "#2f8f5f", "#b9770e"
 SHAPES = ("circle", "square", "diamond", "triangle")
+MEMORY_COLOURS = ("#5b7fa6", "#b9770e", "#9b59d0", "#2f8f5f", "#c2477f", "#76879c", "#17a3a3", "#a5673f")
 PRECISION_COLOURS = ("#5b7fa6", "#b9770e", "#9b59d0", "#2f8f5f")
 
 
@@ -103,12 +104,15 @@ def memory_chart(m: Memory) -> Markup | None:
     reserved = [r for _, _, r in m.timeline]
     highest = max([m.peak_allocated, *(a for _, a, _ in m.timeline), *reserved]) or 1
     unit, per = next((u for u in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if highest >= u[1]), ("B", 1.0))
-    svg = Svg(f"Memory of {m.device} over the steady steps: {size(m.peak_allocated)} at the peak.", 240)
+    svg = Svg(f"Memory of {m.device} over the steady steps: {size(m.peak_allocated)} at the peak.", 248)
     x, y = Axis(0, last / 1e6, LEFT, RIGHT), Axis(0, highest * 1.08 / per, 190, 20)
     svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / per, 4)], unit)
     svg.x_axis(x, 190, [(v, f"{v:g}") for v in ticks(0, last / 1e6, 8)], 20, "ms from the first steady step")
     allocated = _held([(x(t / 1e6), y(a / per)) for t, a, _ in m.timeline])
-    svg.area(allocated, 190, LINE)
+    if m.categories_over_time:
+        _categories(svg, m, x, Axis(0, y.high * per, y.first, y.last))
+    else:
+        svg.area(allocated, 190, LINE)
     svg.line(allocated, LINE)
     svg.text(allocated[-1][0] - 4, allocated[-1][1] - 5, "allocated", "end", "strong")
     if min(reserved) > 0:
@@ -120,6 +124,24 @@ def memory_chart(m: Memory) -> Markup | None:
     at = x(m.peak_at_ns / 1e6)
     svg.mark((at, y(m.peak_allocated / per)), "diamond", 4.5, LINE, f"peak: {size(m.peak_allocated)}")
     return svg.render()
+
+
+def _categories(svg: Svg, m: Memory, x: Axis, y: Axis) -> None:
+    """Add what each category holds, one upon the other, and below them their names."""
+    base = [0.0] * len(m.timeline)
+    at = LEFT
+    for i, (name, sizes) in enumerate(m.categories_over_time.items()):
+        top = [low + size for low, size in zip(base, sizes, strict=True)]
+        times = [x(t / 1e6) for t, _, _ in m.timeline]
+        up = _held([(t, y(v)) for t, v in zip(times, top, strict=True)])
+        down = _held([(t, y(v)) for t, v in zip(times, base, strict=True)])
+        colour = legible(MEMORY_COLOURS[i % len(MEMORY_COLOURS)])
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in [*up, *reversed(down)])
+        svg.parts.append(f'<polygon points="{path}" fill="{colour}" fill-opacity="0.75"/>')
+        svg.rect((at, 230, 10, 10), colour)
+        svg.text(at + 15, 239, middle(name, 48))
+        at += 34 + 6.6 * min(len(name), 48)
+        base = top
 
 
 def _held(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

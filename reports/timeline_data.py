@@ -35,8 +35,13 @@ _NESTED = re.compile(r" \+(\d+)$")  # "host 7 +1" is what nests in "host 7"
 _DIGITS = re.compile(r"(\d+)")
 
 
-def timeline_data(picture: Picture, legends: Mapping[str, Legend]) -> Data | None:
-    """Return what the page draws, None where there is nothing. Times are in units of ``unit`` ns."""
+def timeline_data(
+    picture: Picture, legends: Mapping[str, Legend], places: Mapping[str, str] | None = None
+) -> Data | None:
+    """Return what the page draws, None where there is nothing. Times are in units of ``unit`` ns.
+
+    ``places`` holds the line that most gaps of a cause come from.
+    """
     if picture.step_ns <= 0 or not (len(picture.spans) or picture.gaps or picture.depth):
         return None
     unit = picture.step_ns // LARGEST + 1

@@ -193,6 +193,7 @@ class Memory:
     device_used: int | None = None  # by the driver's count, of all processes; None where it was not sampled
     device_total: int | None = None  # by the driver's count: a little more than ``capacity``
     other_processes: int | None = None  # of device_used; None where the driver's list cannot be attributed
+    categories_over_time: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # bytes, parallel to ``timeline``
 
     @property
     def outside_allocator(self) -> int | None:
