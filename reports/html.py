@@ -11,6 +11,7 @@ from diagnose.reports import answer as answers
 from diagnose.reports.answer import Answer, answer
 from diagnose.reports.charts import achieved, memory_chart, roofline_chart, steps_chart
 from diagnose.reports.colours import legible
+from diagnose.reports.format import line_of
 from diagnose.reports.glossary import glossary
 from diagnose.reports.json import to_dict
 from diagnose.reports.markdown import as_markdown
@@ -31,7 +32,7 @@ TABULAR = {"exposed_communication": "communication alone", "exposed_copy": "copi
 def render(d: Diagnosis, *, charts: bool = True) -> str:
     """Return the page; without its scripts it has no timeline, and tables cannot be sorted."""
     first, each = answer(d), answers.predictions(d)
-    timeline = timeline_data(d.picture, d.legends) if charts and d.picture is not None else None
+    timeline = timeline_data(d.picture, d.legends, _places(d)) if charts and d.picture is not None else None
     return render_page(
         "page.html",
         scripts=["timeline.js", "report.js"] if charts else [],
@@ -125,6 +126,11 @@ def _path_shares(d: Diagnosis) -> list[tuple[str, float]]:
     """Return what the critical path consists of, the largest first."""
     shares = d.critical_path.shares if d.critical_path is not None else {}
     return sorted(((name, share) for name, share in shares.items() if share > 0), key=lambda item: -item[1])
+
+
+def _places(d: Diagnosis) -> dict[str, str]:
+    """Return for each rule the line that most of its time comes from, where lines are known."""
+    return {f.rule: line_of(f.where[0]) for f in d.findings if f.where and f.where[0].file}
 
 
 def _by_rule(prescriptions: Sequence[Prescription]) -> dict[str, list[Prescription]]:

@@ -84,6 +84,7 @@ def timeline_data(
             {
                 "name": one_line(c),
                 "label": legends.get(c, Legend()).label,
+                "place": one_line((places or {}).get(c, "")),
                 "colour": legible(legends.get(c, Legend()).colour),
             }
             for c in causes

@@ -335,7 +335,7 @@ window.drawTimeline = async (t, { time, save }) => {
       const delay = launch[at] >= 0 ? `launched by ${short(name[launch[at]])} ${spanText(Math.max(start[at] - start[launch[at]] - length[launch[at]], 0))} before` : tasks ? `launches ${tasks.length > 1 ? `${tasks.length} tasks` : short(name[tasks[0]])}` : "";
       tell(`${t.categories[category[at]].name}, ${spanText(length[at])} from ${spanText(start[at])}`, full(name[at]), delay);
     } else if (at >= 0) {
-      const cause = t.causes[gapCause[at]], place = full(gapPlace[at]);
+      const cause = t.causes[gapCause[at]], place = full(gapPlace[at]) || (cause.place && `mostly at ${cause.place}`);
       tell(`${cause.name}, ${spanText(gapLength[at])} from ${spanText(gapStart[at])}${cause.label ? `: ${cause.label}` : ""}`, full(gapDetail[at]), place);
     }
     draw();
