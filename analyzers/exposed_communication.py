@@ -52,6 +52,8 @@ META = RuleMeta(
         "accumulate-gradients",
         "low-rank-gradients",
         "eight-bit-gradients",
+        "top-k-gradients",
+        "one-bit-gradients",
         "local-sgd",
     ),
 )

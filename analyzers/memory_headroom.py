@@ -2,8 +2,8 @@
 
 What it looks for
     A device that idles for want of launches (launch-bound is at least 10 % of the step) while at most half of its
-    memory is taken at the peak, in a recording with memory events. Taken is what the allocator reserved and, where NVML was
-    sampled, what it shows beside that: the CUDA context, communicators and other processes.
+    memory is taken at the peak, in a recording with memory events. Taken is what the allocator reserved and, where NVML
+    was sampled, what it shows beside that: the CUDA context, communicators and other processes.
 
 Why it costs
     Launching takes the host the same time for a small batch as for a large one. More samples a step share it.

@@ -71,7 +71,7 @@ def analyze(
         skip: Most steps to wait for that; None leaves the choice to diagnose.
         max_seconds: Bound of the whole recording.
         max_mb: Bound of the recorded traces, MB of JSON.
-        quick: Record one short window of at most 6 seconds, without stacks.
+        quick: Record one short window of at most 4 seconds, without stacks.
         capture: Folder to keep the recording in; None keeps nothing.
         force: Replace an earlier capture in that folder.
         quiet: Show no progress on standard error.

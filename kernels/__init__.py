@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from diagnose.kernels.sharding import ShardedStream, share_of
     from diagnose.kernels.shared_cache import SharedCache
     from diagnose.kernels.step_graph import StepGraph
+    from diagnose.kernels.tiny import short_dataset, tiny_config, tiny_model
     from diagnose.kernels.web_shards import WebShards
 
 __all__ = [
@@ -79,8 +80,11 @@ __all__ = [
     "select_rows",
     "set_fp32_precision",
     "share_of",
+    "short_dataset",
     "snapshot_on_oom",
     "table_samples",
+    "tiny_config",
+    "tiny_model",
     "tune_loader",
     "write_shards",
 ]
@@ -113,6 +117,7 @@ _HOMES = {
     "sharding": ("ShardedStream", "share_of"),
     "shared_cache": ("SharedCache",),
     "step_graph": ("StepGraph",),
+    "tiny": ("short_dataset", "tiny_config", "tiny_model"),
     "web_shards": ("WebShards",),
 }
 _OLD_NAMES = frozenset({"background", "garbage", "metrics", "one_process", "scaffold"})  # kept for one release

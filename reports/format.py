@@ -6,7 +6,19 @@ from diagnose.model.diagnosis import Where
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import middle
 
-__all__ = ["MAX_LOSSES", "duration", "line_of", "path_tail", "percent", "place", "plural", "ranks", "size", "summed"]
+__all__ = [
+    "MAX_LOSSES",
+    "duration",
+    "line_of",
+    "path_tail",
+    "percent",
+    "place",
+    "plural",
+    "ranks",
+    "recording_cost",
+    "size",
+    "summed",
+]
 
 MAX_LOSSES = 100  # of each side of a trial, in the JSON and in the charts
 
@@ -42,6 +54,16 @@ def place(where: Where, limit: int = 40) -> str:
     if where.op:
         parts.append(middle(where.op, limit))
     return " · ".join(parts)
+
+
+def recording_cost(overhead: float | None, removed: float) -> str:
+    """Return by how much recorded steps were longer, and what of it is left in the times; "" where it is not known."""
+    if overhead is None:
+        return ""
+    if removed > 0:
+        left = f"all but {percent(overhead)} taken out" if overhead > 0 else "taken out"
+        return f"{percent(removed + max(overhead, 0.0))} longer while recorded, {left}"
+    return f"{percent(overhead)} longer while recorded" if overhead > 0 else "no longer while recorded"
 
 
 def plural(count: float, noun: str) -> str:

@@ -153,6 +153,7 @@ class _Report(msgspec.Struct):
     replay: _Replay | None = None
     host_by_cause: dict[Rule, Share | None] | None = None
     profiler_overhead: Annotated[float, Meta(ge=-1, le=1e12)] | None = None
+    recording_removed: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
     recording_ms: Ms = None
     summary: list[str] = []
     also_possible: list[_Prescription] = []
@@ -212,6 +213,7 @@ def _diagnosis(d: _Report) -> Diagnosis:
         replay_error=d.replay.error_share if d.replay else None,
         host_by_cause=_shares(d.host_by_cause or {}),
         profiler_overhead=d.profiler_overhead,
+        recording_removed=d.recording_removed,
         recording_ns=_ns(d.recording_ms or 0.0),
     )
 

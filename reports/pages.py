@@ -74,6 +74,7 @@ def environment() -> Environment:
         "line": words.line_of,
         "plural": words.plural,
         "ranks": words.ranks,
+        "recording_cost": lambda d: words.recording_cost(d.profiler_overhead, d.recording_removed),
         "shorten": lambda name: shorten(clean(name)),
         "breakable": _breakable,
         "bytes": words.size,

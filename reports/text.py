@@ -15,7 +15,7 @@ from rich.text import Text
 from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.answer import answer
-from diagnose.reports.format import duration, path_tail, percent, plural, ranks
+from diagnose.reports.format import duration, path_tail, percent, plural, ranks, recording_cost
 from diagnose.reports.rule_labels import shown_phases
 from diagnose.reports.text_answer import first_screen
 from diagnose.reports.text_charts import cause_shares
@@ -134,9 +134,8 @@ def _title(title: str, aside: str = "") -> RenderableType:
 def _context(d: Diagnosis) -> Iterator[str]:
     yield f"verdict {d.verdict}"
     yield f"step {duration(d.step_ns)}" + (f", mean of {d.steps} steps" if d.steps > 1 else "")
-    if d.profiler_overhead is not None:
-        slower = d.profiler_overhead > 0
-        yield f"{percent(d.profiler_overhead)} longer than unprofiled" if slower else "no longer than unprofiled"
+    if cost := recording_cost(d.profiler_overhead, d.recording_removed):
+        yield cost
     if d.replay_error is not None:
         yield f"replay error {percent(d.replay_error)}"
     names = [one_line(name) for name in d.source.devices]

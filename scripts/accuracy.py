@@ -38,12 +38,20 @@ def main() -> int:
     parser.add_argument(
         "--simulated", type=int, metavar="N", help="score N simulated cases instead (docs/simulation.md)"
     )
+    parser.add_argument("--ranks", type=int, metavar="N", help="score N jobs of 2 to 256 ranks (docs/distributed.md)")
+    parser.add_argument("--reason", help="plant this in all of these jobs, such as nothing")
     parser.add_argument("--seed", type=int, default=1, help="of the simulated cases")
     parser.add_argument("--jobs", type=int, default=1, help="processes for the simulated cases")
     parser.add_argument("--table", type=Path, help="write the tables of the simulated cases into this page")
     parser.add_argument("--floors", action="store_true", help="fail where simulated answers are worse than before")
     parser.add_argument("--verbose", action="store_true", help="a line for each simulated case too")
     options = parser.parse_args()
+    if options.ranks:
+        from simulation.job_plans import draw_plan
+        from simulation.job_scoring import run_jobs
+
+        plans = [draw_plan(options.seed, number, options.reason) for number in range(options.ranks)]
+        return run_jobs(plans, options.seed, jobs=options.jobs, table=options.table, verbose=options.verbose)
     if options.simulated:
         from simulation.command import run_simulated
 

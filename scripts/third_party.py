@@ -38,7 +38,7 @@ MIN_PHASE = 0.01  # share of the run: less is setting up
 ALWAYS = frozenset({"training", "loading", "other"})
 RUNS_SECONDS = 12  # a changed script runs where it is still at work, or ended well, after so long
 CERTAIN = frozenset({"steps", "applies", "runs"})  # columns that do not rest on times
-BUDGET = "120s"
+BUDGET = "90s"
 BY_HAND = "It is made by hand"  # how a trial begins that was refused for that
 UNSEEN = 0.01  # of the step: a saving that is so little outside of its range is within it, as far as runs show
 RIGHT, WRONG, OPEN = "yes", "no", "n/a"
@@ -355,7 +355,7 @@ training script, with a waste planted or none, and the truth about it stands in 
 optimizer calls and operators a step has, its phases, the rules that may be dominant, the exact line, and changes that
 would be wrong. `scripts/third_party` traces each as a user would and compares. A column is `n/a` where it does not
 apply: `line` where nothing is planted, `applies` and `runs` (the printed diff, applied, and the script after it) where
-no diff is printed, `phases` where they were not measured. `diagnose prove` has some two minutes for each script:
+no diff is printed, `phases` where they were not measured. `diagnose prove` has 90 s for each script:
 `prove` is whether it tried a change (`n/a` where only the author can make one, or where the script starts its ranks
 itself), `saves` whether every measured saving can lie within the range that its report states, and `harmless` whether
 no change made steps longer for certain."""

@@ -2,7 +2,7 @@
 
 What it does
     Installs a hook on DistributedDataParallel that scatters inside a host, sums between hosts, and gathers inside: each
-    rank sends its share only over the slow links.
+    rank sends its share only over the slow links. On a single host groups are those that NVLink joins, by NVML.
 
 What to watch
     Hosts with equally many ranks in a row. NCCL does the same by itself where it detects the topology.
@@ -35,7 +35,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     return Advice(
         after="from diagnose.kernels.distributed.comm_hooks import install\n"
         "from diagnose.kernels.distributed.mesh import two_levels\n\n"
-        'install(ddp, "hierarchical", mesh=two_levels("cuda"))   # before the first backward',
+        'install(ddp, "hierarchical", mesh=two_levels("cuda", by="links"))   # before the first backward',
         least=0.0,
         most=0.8,
         needs="several hosts with equally many ranks, and a slower link between them",

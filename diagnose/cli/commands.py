@@ -75,7 +75,7 @@ def cli() -> None:
     metavar="MB",
     help="Record at most MB megabytes of trace, before compression.  [default: 200]",
 )
-@option("--quick", group=RECORDING, is_flag=True, help="Record one short window of at most 6 seconds, without stacks.")
+@option("--quick", group=RECORDING, is_flag=True, help="Record one short window of at most 4 seconds, without stacks.")
 @option("--keep-going", group=RECORDING, is_flag=True, help="Let the script run to its end after the recording.")
 @option(
     "--capture",
@@ -103,8 +103,7 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     examples=[
         "diagnose analyze trace.json.gz",
         "diagnose analyze capture/ --html report.html",
-        "diagnose analyze rank0.json.gz rank1.json.gz --json",
-        "diagnose analyze s3://bucket/run/ --cluster tcp://scheduler:8786 --keep job.parquet",
+        "diagnose analyze s3://bucket/run/ --cluster tcp://host:8786",
     ],
 )
 @shared.worker_options
@@ -126,7 +125,7 @@ def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, t
 @cli.command(
     short_help="Write summaries of ranks, for job arrays.",
     examples=[
-        "diagnose summarize s3://bucket/run/rank$SLURM_ARRAY_TASK_ID.json.gz -o sums/$SLURM_ARRAY_TASK_ID.ranks",
+        "diagnose summarize run/rank$I.json.gz -o sums/$I.ranks",
         "diagnose summarize capture/ -o job.parquet",
     ],
 )
@@ -147,7 +146,7 @@ def summarize(paths: tuple[str, ...], **asked: Any) -> None:  # what click read,
 
 @cli.command(
     short_help="Merge summaries of ranks and diagnose the job.",
-    examples=["diagnose reduce sums/ --html report.html", "diagnose reduce 'sums/*.ranks' --keep job.parquet --json"],
+    examples=["diagnose reduce sums/ --html report.html", "diagnose reduce sums/ --keep job.parquet"],
 )
 @shared.worker_options
 @shared.keep_option

@@ -100,9 +100,7 @@ def keep_option(command: _Decorated) -> _Decorated:
 
 def summary_options(command: _Decorated) -> _Decorated:
     """Give ``summarize`` the options of where its file goes."""
-    text = "Write the summaries to FILE: .ranks or .parquet."
-    output = option("-o", "--output", group=OUTPUT, required=True, metavar="FILE", help=text)
-    return _with(command, [output, _force(), _quiet()])
+    return _with(command, [_output(".ranks or .parquet", required=True), _force(), _quiet()])
 
 
 def monitor_options(command: _Decorated) -> _Decorated:
@@ -139,9 +137,9 @@ def _html() -> Decorator:
     return option("--html", group=OUTPUT, metavar="FILE", help="Write an HTML page to FILE.")
 
 
-def _output(suffixes: str) -> Decorator:
+def _output(suffixes: str, *, required: bool = False) -> Decorator:
     text = f"Write the result to FILE; its suffix is the format: {suffixes}."
-    return option("-o", "--output", group=OUTPUT, metavar="FILE", help=text)
+    return option("-o", "--output", group=OUTPUT, metavar="FILE", required=required, help=text)
 
 
 def _force() -> Decorator:

@@ -238,7 +238,8 @@ class Diagnosis:
     phases: Mapping[str, float] = field(default_factory=dict)  # share of the run's time in each, largest first
     watched_steps: int = 0  # of the run, recorded or not; 0 where only the recorded ones are known
     host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
-    profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1
+    profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1: what is left in all times
+    recording_removed: float = 0.0  # what it added to the step besides, and was taken out of all times
     recording_ns: float = 0.0  # of step_ns: what recording its events cost, as far as that is known
     critical_path: CriticalPath | None = None  # None where nothing was replayed
     waterfall: Waterfall | None = None

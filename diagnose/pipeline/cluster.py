@@ -98,23 +98,35 @@ def _under_slurm(progress: Progress) -> Iterator[Any]:
 
     host = socket.gethostname()
     with (
-        LocalCluster(n_workers=0, host=host, dashboard_address=None, protocol="tcp://", processes=False) as scheduler,
+        LocalCluster(n_workers=0, host=host, dashboard_address=":0", protocol="tcp://", processes=False) as scheduler,
         _workers_by_srun(scheduler.scheduler_address, progress),
         Client(scheduler) as client,
     ):
-        yield client
+        try:
+            yield client
+        finally:
+            client.retire_workers(close_workers=True)  # they leave by themselves, and srun with them
 
 
 @contextmanager
 def _workers_by_srun(address: str, progress: Progress) -> Iterator[None]:
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
+    options = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, *options]
     progress.say("starting a worker for each task of the allocation")
-    with subprocess.Popen(["srun", "--overlap", *worker], stdout=subprocess.DEVNULL, start_new_session=True) as srun:
+    quiet = {**os.environ, "DASK_LOGGING__DISTRIBUTED": "warning"}
+    with subprocess.Popen(
+        ["srun", "--overlap", *worker], stdout=subprocess.DEVNULL, start_new_session=True, env=quiet
+    ) as srun:
         try:
             yield
         finally:
-            srun.send_signal(signal.SIGTERM)
-            try:
-                srun.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                srun.kill()
+            _end(srun)
+
+
+def _end(srun: subprocess.Popen[bytes]) -> None:
+    """Wait until srun has left, and end it and what it started where it does not."""
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            srun.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(srun.pid, ending)

@@ -19,7 +19,17 @@ from diagnose.model.diagnosis import Diagnosis, Source
 from diagnose.model.events import Note
 from diagnose.pipeline.cache import Cache
 from diagnose.pipeline.executors import Results, num_cores, on_executor, on_processes
-from diagnose.pipeline.rank_results import Work, diagnosis_of, packed_examination, packed_profile, unpack_examination
+from diagnose.pipeline.rank_results import (
+    PROFILE,
+    Outcome,
+    Work,
+    diagnosis_of,
+    examination,
+    found_before,
+    packed_examination,
+    packed_profile,
+    unpack_examination,
+)
 from diagnose.ranks.profile import JobProfile, RankProfile
 from diagnose.text.progress import Progress
 from diagnose.trace_reader.inputs import AnyPath, Inputs, RankFiles, list_inputs
@@ -208,11 +218,27 @@ def _absolute(file: Stored) -> Stored:
     return file if is_url(file.path) else replace(file, path=os.path.abspath(file.path))  # noqa: PTH100  # links stay
 
 
+def _each(what: str, run: Run, work: Work, ranks: Sequence[RankFiles], cache: Cache | None) -> Results:
+    """Yield the position and the outcome of every rank.
+
+    What was computed before is taken from the cache here, up to the first rank that is new: no process has to start
+    where nothing is.
+    """
+    num_found = 0
+    for rank in ranks:
+        found = found_before(rank, cache, what)
+        if found is None:
+            break
+        yield num_found, Outcome(found)
+        num_found += 1
+    yield from ((num_found + i, outcome) for i, outcome in run(work, ranks[num_found:]))
+
+
 def _profiled(inputs: Inputs, run: Run, cache: Cache | None) -> Job:
     profiles: list[RankProfile] = []
     files: dict[tuple[int, str], RankFiles] = {}
     missing = list(inputs.faults)
-    for i, outcome in run(partial(packed_profile, cache=cache), inputs.ranks):
+    for i, outcome in _each(PROFILE, run, partial(packed_profile, cache=cache), inputs.ranks, cache):
         if outcome.failure:
             missing.append(outcome.failure)
             continue
@@ -236,7 +262,8 @@ def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> Diagnosis
     examined: dict[int, Diagnosis] = {}
     program, shown = UNKNOWN, across.shown(comparison)
     failures: dict[int, str] = {}
-    for i, outcome in run(partial(packed_examination, cache=cache, draw=draw), [files for _, files in known]):
+    work = partial(packed_examination, cache=cache, draw=draw)
+    for i, outcome in _each(examination(draw=draw), run, work, [files for _, files in known], cache):
         rank = known[i][0]
         if outcome.failure:
             failures[rank] = outcome.failure

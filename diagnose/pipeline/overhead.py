@@ -25,6 +25,7 @@ __all__ = [
     "cost_per_event_ns",
     "overhead_share",
     "recording_ns",
+    "removed_share",
     "variation_note",
     "without_recording",
 ]
@@ -43,6 +44,14 @@ def overhead_share(t: Tables) -> float | None:
     """
     times = _times(t)
     return times[0] / times[1] - 1 if times is not None and times[1] > 0 else None
+
+
+def removed_share(t: Tables) -> float:
+    """Return by how much steps were longer while they were recorded than they are here, over unrecorded ones."""
+    info, left = t.capture.info, overhead_share(t)
+    if info is None or left is None or not t.capture.event_cost_ns:
+        return 0.0
+    return max(0.0, float(np.median(info.light_ms) / np.median(info.unprofiled_ms)) - 1 - left)
 
 
 def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:

@@ -13,8 +13,6 @@ from diagnose import analyzers
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.changes.common.prescribe import (
     further,
-    is_worth_showing,
-    prescribe,
     recording_first,
     without_savings,
 )
@@ -27,7 +25,14 @@ from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
 from diagnose.pipeline.noting import noting
-from diagnose.pipeline.overhead import as_unrecorded, overhead_share, recording_ns, without_recording
+from diagnose.pipeline.overhead import (
+    as_unrecorded,
+    overhead_share,
+    recording_ns,
+    removed_share,
+    without_recording,
+)
+from diagnose.pipeline.prescriptions import prescriptions_of, worth_showing
 from diagnose.pipeline.savings import Replayed, combinations, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
@@ -37,14 +42,13 @@ from diagnose.ranks.profile import RankProfile
 from diagnose.tables import Claim, Tables
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.lost import graphs_left_no_task
-from diagnose.tables.program import UNKNOWN, Program, program_of
+from diagnose.tables.program import UNKNOWN, program_of
 from diagnose.tables.roofline import roofline
 from diagnose.tables.run_steps import phase_shares
 from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Picture
-    from diagnose.model.forecast import Waterfall
 
 __all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "profile_rank"]
 
@@ -123,7 +127,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     program = UNKNOWN
     with noting("program", notes):
         program = program_of(t)
-    return RankFindings(t, found, _prescriptions(found, t.steps.step_ns, program, notes), notes)
+    return RankFindings(t, found, prescriptions_of(found, t.steps.step_ns, program, notes), notes)
 
 
 def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> Diagnosis:
@@ -161,7 +165,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     with noting("trust", notes):
         again = is_incomplete(t)
     found.sort(key=lambda f: (f is not largest, -f.gain_ns))
-    prescriptions = _worth_showing(found, prescribed, steps_after, step_ns)
+    prescriptions = worth_showing(found, prescribed, steps_after, step_ns)
     with noting("trust", notes):
         prescriptions = recording_first(prescriptions, found, step_ns, program_of(t), is_incomplete=again)
         if again:
@@ -207,6 +211,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         not_checked={rule.META.id: rule.META.needs for rule in _applied(t) if rule.META.needs in missing},
         profiler_overhead=part("profiler-overhead", overhead_share),
         recording_ns=part("profiler-overhead", recording_ns) or 0.0,
+        recording_removed=part("profiler-overhead", removed_share) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
         watched_steps=capture.run.num if capture.run is not None else 0,
         host_by_cause={} if queue else shares,
@@ -317,35 +322,3 @@ def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, 
     lines = [w for w in light if w.file]
     lines += [w for w in named if w.file and w.file not in {k.file for k in lines}]
     return tuple(dict.fromkeys([*lines, *(w for w in light if not w.file)]))[:5]
-
-
-def _prescriptions(
-    found: list[Finding], step_ns: float, program: Program, notes: list[Note]
-) -> tuple[Prescription, ...]:
-    """Collect the changes, those that save most first; one that several findings ask for is listed once.
-
-    Of a change for steps that are long now and then the whole run shows what it saves; what the recorded steps hold of
-    them is chance.
-    """
-    listed: dict[str, Prescription] = {}
-    for finding in found:
-        given: list[Prescription] = []
-        with noting(finding.rule, notes):
-            given = prescribe(finding, step_ns, program)
-        for p in given:
-            if p.id not in listed or _weight(p) > _weight(listed[p.id]):
-                listed[p.id] = p
-    return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
-
-
-def _weight(prescription: Prescription) -> tuple[bool, float]:
-    return prescription.mean_step_ns is not None, sum(prescription.saves_ns)
-
-
-def _worth_showing(
-    found: list[Finding], prescribed: tuple[Prescription, ...], steps_after: Waterfall | None, step_ns: float
-) -> tuple[Prescription, ...]:
-    """Leave out what saves little, alone and behind what the waterfall changes before it."""
-    by_rule = {f.rule: f for f in found}
-    together = steps_after.forecasts[-1].ids if steps_after else ()
-    return tuple(p for p in prescribed if p.id in together or is_worth_showing(p, by_rule[p.rule], step_ns))

@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 __all__ = [
+    "PROFILE",
     "Outcome",
     "Work",
     "attempt",
     "describe",
     "diagnosis_of",
+    "examination",
+    "found_before",
     "packed_examination",
     "packed_profile",
     "unpack_examination",
@@ -36,6 +39,7 @@ __all__ = [
 
 Work: TypeAlias = Callable[[RankFiles], bytes]
 
+PROFILE = "profile"  # what a summary is called in the cache
 _MAX_WHY_CHARS = 300
 
 
@@ -71,7 +75,7 @@ def packed_profile(files: RankFiles, cache: Cache | None = None) -> bytes:
     Raises:
         InputError: its files cannot be read.
     """
-    return _found_or_made(files, cache, "profile", _profiled)
+    return _found_or_made(files, cache, PROFILE, _profiled)
 
 
 def packed_examination(files: RankFiles, cache: Cache | None = None, *, draw: bool) -> bytes:
@@ -80,7 +84,21 @@ def packed_examination(files: RankFiles, cache: Cache | None = None, *, draw: bo
     Raises:
         InputError: its files cannot be read.
     """
-    return _found_or_made(files, cache, f"examination {draw}", partial(_examined, draw=draw))
+    return _found_or_made(files, cache, examination(draw=draw), partial(_examined, draw=draw))
+
+
+def examination(*, draw: bool) -> str:
+    """Return what an examination is called in the cache."""
+    return f"examination {draw}"
+
+
+def found_before(files: RankFiles, cache: Cache | None, what: str) -> bytes | None:
+    """Return a result from the cache, None where it is not there or its files cannot be read."""
+    try:
+        key = cache.key(what, files) if cache else None
+    except InputError:
+        return None
+    return cache.get(key) if cache and key else None
 
 
 def unpack_examination(packed: bytes) -> tuple[Diagnosis, Program]:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
-from diagnose.ranks.lateness import Lateness, Times, Waits, lateness_of, times_of, waits_of
+from diagnose.ranks.lateness import Lateness, lateness_of
 from diagnose.ranks.links import collective_times, imbalance, slow_group
 from diagnose.ranks.matching import Matches, match_collectives
 from diagnose.ranks.profile import JobProfile, RankProfile
 from diagnose.ranks.reasons import Reason, reason_of, reason_of_turns
 from diagnose.ranks.usable import listed, usable
+from diagnose.ranks.waits import Times, Waits, times_of, waits_of
 
 __all__ = ["Comparison", "compare_ranks", "job_of"]
 

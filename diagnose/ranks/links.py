@@ -14,9 +14,9 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.job import CollectiveSummary, SlowGroup
-from diagnose.ranks.lateness import Waits
 from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import Group, RankProfile
+from diagnose.ranks.waits import Waits
 
 __all__ = ["collective_times", "imbalance", "slow_group"]
 

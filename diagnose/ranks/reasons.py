@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from diagnose.model.arrays import Floats
-from diagnose.ranks.lateness import ALSO_LATE, Lateness, Times, median_of_others, roles_of
+from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.profile import PHASES, RankProfile, Speeds
+from diagnose.ranks.waits import Times, median_of_others, roles_of
 
 __all__ = ["MIN_REASON_SHARE", "Reason", "reason_of", "reason_of_turns"]
 

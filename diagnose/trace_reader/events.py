@@ -64,8 +64,12 @@ class Window:
 
     def replace(self, text: bytes) -> None:
         """Put this text in the place of what is left."""
-        self._buffer[1 : self._end] = text
-        self._end = 1 + len(text)
+        end = 1 + len(text)
+        if end > len(self._buffer):
+            self._buffer = bytearray(b"[" + text)
+        else:  # never resized: a thread that looks at frames, as Dask's profiler does, may hold what was decoded
+            self._buffer[1:end] = text
+        self._end = end
 
     def last_edge(self) -> int:
         """Return where the comma before the last event stands, 0 where there is none."""

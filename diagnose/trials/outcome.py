@@ -14,8 +14,8 @@ from diagnose.trials.prove import ProveResult, Runs, prove
 __all__ = ["OWN_RANKS", "arguments_for_edits", "arguments_of", "proven", "starts_own_ranks", "with_trials"]
 
 OWN_RANKS = (
-    "The script starts its ranks itself, and a trial measures the process that it starts; once torchrun starts them, pass "
-    "--launcher 'torchrun --standalone --nproc-per-node N'."
+    "The script starts its ranks itself, and a trial measures the process that it starts; once torchrun starts them, "
+    "pass --launcher 'torchrun --standalone --nproc-per-node N'."
 )
 NOTHING = "No prescription of this diagnosis can be applied from outside, so nothing was run."
 

@@ -1,26 +1,27 @@
 """Gradient exchange of DistributedDataParallel in fewer bytes, or in two levels: hooks by name, safely installed.
 
 What it cures
-    `exposed-communication` where the link is the limit: gradients cross it in 16 or 8 bits, as thin matrices, or once
-    for each host.
+    `exposed-communication` where the link is the limit: gradients cross it in 16, 8 or 1 bits, as the largest of them,
+    as thin matrices, or once for each host.
 
 When it does not help
     Where latency is the limit (many small buckets: see `bucket_tuning`), where the exchange is hidden under the
-    backward already, and where ranks wait for a late one. `int8` receives from every rank, and gains nothing beyond
-    eight.
+    backward already, and where ranks wait for a late one. `int8`, `one_bit` and `top_k`
+    receive from every rank, and gain nothing beyond 8, 56 and 1 / `density` ranks.
 
 Cost
     `fp16`, `bf16`: one pass over the gradients each way. `int8`: about six passes; memory for what rounding dropped and
-    for every rank's bytes. `power_sgd`: four thin products and one small decomposition for each matrix; memory for the
-    errors (as large as the gradients). On gloo those of several rounds (`int8`, `power_sgd`, `hierarchical`) are waited
-    for in the backward.
+    for every rank's bytes; `one_bit` likewise. `top_k`: a selection of each bucket's largest, a sort in all but name.
+    `power_sgd`: four thin products and one small decomposition for each matrix; memory for the
+    errors (as large as the gradients). On gloo those of several rounds (`int8`, `one_bit`, `top_k`, `power_sgd`,
+    `hierarchical`) are waited for in the backward.
 
 Numerics
-    `plain` and `hierarchical` round differently only. `fp16` loses means below 6e-8, `bf16` all but 8 bits; `int8` and
-    `power_sgd` lose more, and send it later (error feedback). After 60 steps of a small network the loss was within
-    0.1 % of plain DDP's with `fp16`, `bf16` and `int8`, 0.7 % above it with `power_sgd` of rank 4 and 5.9 % of rank 1
-    (docs/distributed.md). Compare the first steps with `hook_trials`. Save the hook's `state_dict` beside the model's,
-    on every rank: errors differ.
+    `plain` and `hierarchical` round differently only. `fp16` loses means below 6e-8, `bf16` all but 8 bits; `int8`,
+    `power_sgd`, `one_bit` and `top_k` lose more, and send it later (error feedback). After 60 steps of a small
+    network the loss was within 0.1 % of plain DDP's with `fp16`, `bf16` and `int8`, 0.7 % above it with `power_sgd`
+    of rank 4 and 5.9 % of rank 1 (docs/distributed.md). Compare the first steps with `hook_trials`. Save the hook's
+    `state_dict` beside the model's, on every rank: errors differ.
 
 Example::
 
@@ -49,12 +50,14 @@ from diagnose.kernels.distributed._cast import BFloat16, Float16, Plain
 from diagnose.kernels.distributed._hierarchical import Hierarchical
 from diagnose.kernels.distributed._hook import Bucket, CommHook
 from diagnose.kernels.distributed._int8 import Int8
+from diagnose.kernels.distributed._one_bit import OneBit
 from diagnose.kernels.distributed._power_sgd import PowerSGD
+from diagnose.kernels.distributed._top_k import TopK
 
 __all__ = ["CommHook", "comm_hook", "hook_names", "install", "register"]
 
 _HOOKS: dict[str, Callable[..., CommHook]] = {
-    kind.name: kind for kind in (Plain, Float16, BFloat16, Int8, PowerSGD, Hierarchical)
+    kind.name: kind for kind in (Plain, Float16, BFloat16, Int8, OneBit, TopK, PowerSGD, Hierarchical)
 }
 
 
@@ -75,7 +78,7 @@ def register(name: str, make: Callable[..., CommHook]) -> None:
 
 
 def comm_hook(name: str, **options: Any) -> CommHook:  # each hook's own
-    """Return a new hook: ``plain``, ``fp16``, ``bf16``, ``int8``, ``power_sgd``, ``hierarchical`` or one registered.
+    """Return a new hook by its name, one of ``hook_names()``, with its options.
 
     Raises:
         ValueError: there is no such name, or an option's value is out of range.

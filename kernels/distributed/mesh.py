@@ -1,25 +1,28 @@
-"""Arranges ranks by the links between them: fast ones inside a host, slow ones between hosts.
+"""Arranges ranks by the links between them: NVLink or one socket's PCIe, one host, several hosts.
 
 What it cures
     `exposed-communication` of collectives that cross between hosts more often than they need to: tensor parallelism
     spread over hosts, or one flat ring where two levels would do.
 
 When it does not help
-    One host, whose ranks are all linked alike; and hosts with different numbers of ranks, which no mesh can hold.
+    One host, whose ranks are all linked alike; and hosts with different numbers of ranks, which no mesh can hold. NCCL
+    detects links by itself for its own collectives: a mesh is for what is arranged by hand.
 
 Cost
-    One exchange of host names, and process groups for each dimension of the mesh, once.
+    One exchange of host names, with ``by="links"`` one of NVML's answers, and process groups for each dimension of the
+    mesh, once.
 
 Numerics
     None by itself.
 
 Example::
 
-    from diagnose.kernels.distributed.mesh import build_mesh, hosts
+    from diagnose.kernels.distributed.mesh import build_mesh, hosts, two_levels
 
     log(hosts())  # [[0, 1]]: the ranks of each host
     mesh = build_mesh("cpu", {"replicate": 1, "shard": 2})  # the last dimension has the fastest links
     group = mesh["shard"].get_group()
+    near = two_levels("cpu", by="links")  # on one host: groups of GPUs × the GPUs of a group that NVLink joins
 """
 
 from __future__ import annotations
@@ -28,11 +31,15 @@ import math
 import os
 import socket
 from collections.abc import Mapping
+from typing import Any, Literal
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-__all__ = ["build_mesh", "hosts", "two_levels"]
+from diagnose.kernels.distributed._topology import link_groups, link_levels
+
+__all__ = ["build_mesh", "hosts", "linked_ranks", "two_levels"]
 
 INSIDE_A_HOST = frozenset({"tensor"})
 """Dimensions that exchange activations in every layer, forward and backward: not to be spread over hosts."""
@@ -75,20 +82,77 @@ def build_mesh(device_type: str, sizes: Mapping[str, int], *, host: str | None =
     return init_device_mesh(device_type, tuple(shape.values()), mesh_dim_names=tuple(shape))
 
 
-def two_levels(device_type: str, *, host: str | None = None) -> DeviceMesh:
+def linked_ranks(*, host: str | None = None, uuid: str | None = None, nvml: Any = None) -> list[list[int]]:
+    """Return the ranks of each group with the fastest links between them; all ranks call it.
+
+    On several hosts those of each host: no link within one is as slow as the network. On one host those whose GPUs
+    NVLink joins, else those below one PCIe bridge or socket where others lie beyond it; all ranks where the links are
+    alike, where groups would differ in size, and where NVML has no answer. Each rank's GPU is torch's current device,
+    or that of ``uuid``; call ``torch.cuda.set_device`` first. ``nvml`` is the module that is asked (pynvml).
+
+    Raises:
+        RuntimeError: there is no process group.
+    """
+    by_host = hosts(host)
+    if len(by_host) > 1:
+        return by_host
+    uuids: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(uuids, uuid if uuid is not None else _current_uuid())
+    answer: list[Any] = [None]
+    if dist.get_rank() == 0:  # one rank decides: drivers could answer differently in containers
+        answer = [_groups(uuids, nvml)]
+    dist.broadcast_object_list(answer)
+    found: list[list[int]] = answer[0]
+    return found
+
+
+def two_levels(device_type: str, *, by: Literal["host", "links"] = "host", host: str | None = None) -> DeviceMesh:
     """Return a mesh of hosts × ranks of a host, for hierarchical reduction and for hybrid sharding.
+
+    With ``by="links"`` the ranks of a single host are arranged as ``linked_ranks`` groups them. Hybrid sharding over
+    such a mesh keeps a copy of the model in each group.
 
     Raises:
         RuntimeError: there is no process group.
         ValueError: hosts have different numbers of ranks, or their ranks do not follow each other.
     """
+    if by not in ("host", "links"):
+        raise ValueError(f"two_levels arranges by 'host' or by 'links', not by {by!r}.")
     found = hosts(host)
     size = len(found[0])
+    if by == "links" and len(found) == 1:
+        groups = linked_ranks(host=host) if device_type == "cuda" else found
+        return DeviceMesh(device_type, groups, mesh_dim_names=("replicate", "shard"))
     if any(ranks != list(range(i * size, (i + 1) * size)) for i, ranks in enumerate(found)):
         raise ValueError(
             f"A mesh needs hosts of equally many ranks in a row, not {found}; start as many ranks on each host."
         )
     return init_device_mesh(device_type, (len(found), size), mesh_dim_names=("replicate", "shard"))
+
+
+def _current_uuid() -> str:
+    """Return the UUID of this rank's GPU, "" without one."""
+    if not torch.cuda.is_available():
+        return ""
+    return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
+
+
+def _groups(uuids: list[str], nvml: Any) -> list[list[int]]:
+    """Return the groups of a host's ranks; one where GPUs are not known, or ranks share them."""
+    if "" in uuids or len(set(uuids)) < len(uuids):
+        return [list(range(len(uuids)))]
+    try:
+        if nvml is None:
+            import pynvml
+
+            nvml = pynvml
+        nvml.nvmlInit()
+    except Exception:  # NVML errors derive from Exception; no driver is an answer
+        return [list(range(len(uuids)))]
+    try:
+        return link_groups(link_levels(nvml, uuids))
+    finally:
+        nvml.nvmlShutdown()
 
 
 def _filled(sizes: Mapping[str, int], world: int) -> dict[str, int]:

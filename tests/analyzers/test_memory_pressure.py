@@ -56,13 +56,8 @@ def test_what_the_driver_counts_beside_the_allocator(recording):
 
 def test_in_a_container_processes_are_not_told_apart(recording):
     r = sampled(holding(recording, 9.8 * GB), 9.9, other_processes=[{"pid": 7, "memory_bytes": 9 * GB}])
-    assert (
-        r.find("memory-pressure")
-        .evidence[1]
-        .endswith(
-            "0.10 GB beside what the allocator reserved: the CUDA context, communicators, libraries, and any other processes."
-        )
-    )
+    text = r.find("memory-pressure").evidence[1]
+    assert text.endswith("the CUDA context, communicators, libraries, and any other processes.")
 
 
 @pytest.mark.parametrize(("used", "index", "fires"), [(9.89, 0, False), (9.91, 0, True), (9.91, 1, False)])

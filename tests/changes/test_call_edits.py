@@ -5,6 +5,8 @@ import subprocess
 import pytest
 
 from diagnose.changes.common.call_edits import calls_in, diff_of, edited, set_arguments
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.model.diagnosis import Finding
 
 WORKERS = {"num_workers": 2, "persistent_workers": True}
 LOADER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "persistent_workers")
@@ -76,6 +78,15 @@ def test_the_calls_of_two_optimizers_are_one_diff_that_git_applies(tmp_path):
         "g = Adam(netG.parameters(), lr=lr, fused=True)",
         "print(d, g)",
     ]
+
+
+def test_a_line_that_makes_two_optimizers_is_named_once():
+    line = "d, g = Adam(a), Adam(b)"
+    calls = [{**call(2, at, "Adam(a)"), "lines": [LINES[0], line, LINES[2]]} for at in (7, 16)]
+    facts = {"name": "Adam", "made": calls[0], "others": [{"made": calls[1]}]}
+    change = next(p for p in prescribe(Finding("unfused-optimizer", "", 5e6, facts=facts), 10e6) if p.diff)
+    assert [edit.line for edit in change.edits] == [2]
+    assert "+d, g = Adam(a, fused=True), Adam(b, fused=True)" in change.diff
 
 
 def test_what_a_class_does_not_take_is_not_written():

@@ -61,7 +61,7 @@ def test_frames_show_an_iterable_dataset():
 def test_workers_that_compute_are_promised_nothing_where_no_core_was_free(ready, waits, least):
     (p,) = advised("data-stall", TRAINING, facts={**LOADING, "ready_share": ready, "waits": waits})
     assert p.saves_ns == (pytest.approx(least * 1e6), 1e6)
-    assert ("which none was for 40% of the recording" in p.needs) is (ready == 0.4 and not waits)
+    assert ("(none was free for 40% of the recording), and memory" in p.needs) is (ready == 0.4 and not waits)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ def one_rank(tmp_path_factory):
         ("compress-gradients", 1e-2, "gradients are exchanged in bf16"),
         ("eight-bit-gradients", 2e-2, "gradients are exchanged in 8 bits"),
         ("low-rank-gradients", 1e-2, "gradients are exchanged as thin matrices"),
+        ("top-k-gradients", 0.0, "the largest gradients are exchanged"),  # exact while it warms up
+        ("one-bit-gradients", 0.0, "signs of gradients are exchanged"),
         ("hierarchical-exchange", 1e-6, "gradients are summed inside each host first"),
         ("no-unused-search", 0.0, "find_unused_parameters=False"),
     ],

@@ -49,6 +49,17 @@ def test_streams_and_loaders_with_workers_are_left_alone(patched):
     assert len(log.refused) == 2
 
 
+def test_a_stream_that_shares_itself_out_gets_one_worker(patched):
+    class Shared(IterableDataset):
+        def __iter__(self):
+            info = torch.utils.data.get_worker_info()
+            return iter(range(6)[info.id :: info.num_workers] if info else range(6))
+
+    log = patched("load-in-workers", workers=3)
+    assert DataLoader(Shared()).num_workers == 1
+    assert log.done == ["DataLoader: num_workers 0 to 1, persistent_workers=True"]
+
+
 def test_more_workers_needs_some(patched):
     log = patched("more-workers", workers=2)
     assert DataLoader(data(), num_workers=1).num_workers == 2

@@ -201,12 +201,17 @@ def exchanging(recording, *, ranks=4, devices=4, ddp=True, lost=400):
     return r
 
 
-LOSSY = ["low-rank-gradients", "eight-bit-gradients", "local-sgd"]
+ALL_LOSSY = ["low-rank-gradients", "eight-bit-gradients", "top-k-gradients", "one-bit-gradients", "local-sgd"]
 
 
 def test_an_exchange_that_costs_much(recording):
     ids = named(exchanging(recording), "exposed-communication")
-    assert ids == ["tune-buckets", "accumulate-gradients", *LOSSY]
+    assert ids == ["tune-buckets", "accumulate-gradients", *ALL_LOSSY]
+
+
+def test_gradients_wait_for_later_steps_only_where_the_exchange_dominates(recording):
+    ids = named(exchanging(recording, lost=200), "exposed-communication")
+    assert [i for i in ALL_LOSSY if i in ids] == ["low-rank-gradients", "eight-bit-gradients", "local-sgd"]
 
 
 def test_little_exchange_costs_no_accuracy(recording):
@@ -218,6 +223,16 @@ def test_ranks_on_several_hosts_reduce_inside_each_first(recording):
     ids = named(exchanging(recording, ranks=16, devices=8), "exposed-communication")
     assert "hierarchical-exchange" in ids
     assert "eight-bit-gradients" not in ids, "sixteen ranks would receive from all others"
+    assert {"top-k-gradients", "one-bit-gradients"} <= set(ids)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fits"),
+    [(16, ["top-k-gradients", "one-bit-gradients"]), (56, ["one-bit-gradients"]), (64, [])],
+)
+def test_so_many_ranks_receive_from_all_others(recording, ranks, fits):
+    ids = named(exchanging(recording, ranks=ranks, devices=8), "exposed-communication")
+    assert [i for i in ids if i in ("top-k-gradients", "one-bit-gradients")] == fits
 
 
 def test_the_search_for_unused_parameters_is_left_out_where_it_is_made(recording):

@@ -4,13 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from types import ModuleType
 
 import pytest
 
 from diagnose.cli import main as cli
 from diagnose.errors import CaptureError, InputError
 from diagnose.model.diagnosis import Diagnosis, HostOperator, Source
+from diagnose.pipeline import job
+from diagnose.trace_reader.inputs import Inputs, RankFiles
+from diagnose.trace_reader.stored import Stored
 
 HEALTHY = Diagnosis(
     verdict="no-gpu",
@@ -33,11 +35,9 @@ HEALTHY = Diagnosis(
 def analyzed(monkeypatch, tmp_path):
     """Let every path be read and be found healthy; return what was asked to be read."""
     asked = []
-    reading, pipeline = ModuleType("diagnose.trace_reader"), ModuleType("diagnose.pipeline.run")
-    reading.open_captures = lambda paths: asked.extend(paths) or ["capture"]
-    pipeline.analyze_captures = lambda captures, **_: HEALTHY
-    monkeypatch.setitem(sys.modules, "diagnose.trace_reader", reading)
-    monkeypatch.setitem(sys.modules, "diagnose.pipeline.run", pipeline)
+    one = Inputs((RankFiles(None, Stored("trace.json", "trace.json")),), ())
+    monkeypatch.setattr(job, "list_inputs", lambda paths: asked.extend(paths) or one)
+    monkeypatch.setattr(job, "diagnosis_of", lambda files, cache, draw: HEALTHY)
     monkeypatch.chdir(tmp_path)
     return asked
 
@@ -112,10 +112,10 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(analyzed, tmp_path, monkeypa
 
 
 def test_a_full_disk_anywhere_else_is_a_sentence_too(analyzed, monkeypatch, capsys):
-    def full(captures, **_):
+    def full(files, cache, draw):
         raise OSError(28, "No space left on device", "/tmp/diagnose-1/a")
 
-    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "analyze_captures", full)
+    monkeypatch.setattr(job, "diagnosis_of", full)
     assert cli.run(["analyze", "a.json", "--quiet"]) == 6
     assert capsys.readouterr().err == (
         "diagnose: error: /tmp/diagnose-1/a cannot be written: No space left on device. "
@@ -132,10 +132,10 @@ def test_an_input_is_never_overwritten(analyzed, tmp_path, capsys):
 
 @pytest.mark.parametrize(("error", "code"), [(InputError("It is empty."), 4), (CaptureError("No step."), 5)])
 def test_every_error_is_one_sentence_with_its_exit_code(analyzed, monkeypatch, capsys, error, code):
-    def fail(captures, **_):
+    def fail(files, cache, draw):
         raise error
 
-    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "analyze_captures", fail)
+    monkeypatch.setattr(job, "diagnosis_of", fail)
     assert cli.run(["analyze", "a.json", "--json", "--quiet"]) == code
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -144,7 +144,7 @@ def test_every_error_is_one_sentence_with_its_exit_code(analyzed, monkeypatch, c
 
 @pytest.mark.usefixtures("noted")
 def test_a_fault_of_our_own_says_how_to_report_it(analyzed, monkeypatch, capsys):
-    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "analyze_captures", lambda captures, **_: {}["missing"])
+    monkeypatch.setattr(job, "diagnosis_of", lambda files, cache, draw: {}["missing"])
     assert cli.run(["analyze", "a.json", "--quiet"]) == 70
     shown = capsys.readouterr().err
     assert shown.startswith("diagnose: error: internal error: KeyError: 'missing'.")
@@ -155,10 +155,10 @@ def test_a_fault_of_our_own_says_how_to_report_it(analyzed, monkeypatch, capsys)
 
 
 def test_an_interrupt_is_no_traceback(analyzed, monkeypatch, capsys):
-    def interrupt(captures, **_):
+    def interrupt(files, cache, draw):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["diagnose.pipeline.run"], "analyze_captures", interrupt)
+    monkeypatch.setattr(job, "diagnosis_of", interrupt)
     assert cli.run(["analyze", "a.json", "--quiet"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 
@@ -174,7 +174,7 @@ def test_wrong_usage_exits_with_2(capsys):
 def test_without_a_command_the_help_is_shown_as_it_is(capsys):
     assert cli.run([]) == 2
     shown = capsys.readouterr().err
-    assert "\n\nCommands:\n  trace    Run a script" in shown
+    assert "\n\nCommands:\n  trace      Run a script" in shown
 
 
 def test_wrong_usage_ends_with_one_sentence_like_every_error(capsys):

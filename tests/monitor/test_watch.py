@@ -51,10 +51,8 @@ class FakeDriver:
         return SimpleNamespace(used=2_000_000_000, total=141_000_000_000)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle):
-        return [
-            SimpleNamespace(pid=1, usedGpuMemory=1_200_000_000),
-            SimpleNamespace(pid=2, usedGpuMemory=None if handle else 300_000_000),
-        ]
+        second = None if handle else 300_000_000
+        return [SimpleNamespace(pid=1, usedGpuMemory=1_200_000_000), SimpleNamespace(pid=2, usedGpuMemory=second)]
 
     def nvmlDeviceGetUtilizationRates(self, handle):
         self.read[handle] += 1

@@ -15,7 +15,7 @@ from diagnose.text.numbers import duration, percent
 
 ROUNDING = 1e-6  # of the step: JSON holds whole nanoseconds and nine digits of a share
 HIGHEST = re.compile(r"(?<![\w.])([\d,]+(?:\.\d+)?) ?%")
-OVER = ("replay error", "longer than unprofiled", "% off")  # of what these state there may be more than the whole
+OVER = ("replay error", "longer while recorded", "% off")  # of what these state there may be more than the whole
 
 
 def shares(d):

@@ -91,6 +91,7 @@ def test_the_diagnosis_is_of_the_step_without_its_recording(recording):
     d = r.diagnosis()
     assert d.step_ns / 1e6 == pytest.approx(ms, rel=0.03)
     assert abs(d.profiler_overhead) < 0.03
+    assert d.recording_removed == pytest.approx(1.0, abs=0.05)
     (note,) = [n.text for n in d.trust if n.rule == "profiler-overhead"]
     assert note.startswith("Recording made the step 100% longer")
 

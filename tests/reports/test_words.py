@@ -4,7 +4,7 @@ import pytest
 
 from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Where
-from diagnose.reports.format import duration, path_tail, percent, place, summed
+from diagnose.reports.format import duration, path_tail, percent, place, recording_cost, summed
 from diagnose.reports.kernel_names import shorten
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
 
@@ -25,6 +25,20 @@ def test_durations_have_three_digits_and_a_fitting_unit(ns, text):
 )
 def test_percentages_never_round_to_nothing_or_to_all(share, text):
     assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("left", "removed", "text"),
+    [
+        (None, 0.0, ""),
+        (-0.02, 0.0, "no longer while recorded"),
+        (0.038, 0.0, "3.8 % longer while recorded"),
+        (0.038, 0.2, "23.8 % longer while recorded, all but 3.8 % taken out"),
+        (-0.01, 0.2, "20.0 % longer while recorded, taken out"),
+    ],
+)
+def test_what_recording_cost_is_one_sentence(left, removed, text):
+    assert recording_cost(left, removed) == text
 
 
 def test_places_say_what_is_known():

@@ -187,3 +187,19 @@ def test_a_file_without_a_readable_event_names_the_cause(tmp_path, monkeypatch):
     file.write_bytes(b'{"traceEvents":[' + b'{"ph":"X","ts":},{"ph":"M"},' * 60_000 + GOOD + b"]}")
     with pytest.raises(InputError, match="no event that can be used: more than 1,000 events in it cannot be parsed"):
         read_trace(file)
+
+
+def test_a_thread_that_holds_blocks_does_no_harm(tmp_path, monkeypatch):
+    """A profiler such as Dask's looks at the frames of all threads, and keeps what they refer to for a while."""
+    held, close = [], Window.close
+
+    def holding_close(self, edge):
+        held.append(close(self, edge))
+        return held[-1]
+
+    monkeypatch.setattr(Window, "close", holding_close)
+    (tmp_path / "t.json").write_bytes(
+        b"[" + b",".join([GOOD.replace(b'"ts":1', b'"ts":%d' % n) for n in range(9000)]) + b"]"
+    )
+    assert len(read_trace(tmp_path / "t.json").events) == 9000
+    assert len(held) > 1

@@ -89,8 +89,10 @@ class RankProcess:
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Run the target; as a rank it ends once everything is captured, unless it is to keep going."""
-        watch = _inherited or _Joined(self.options, self.command, owner=-1)
-        if watch is not _inherited:
+        if _inherited:
+            watch = _inherited[-1]
+        else:
+            watch = _Joined(self.options, self.command, owner=-1)
             when_imported("torch", watch.install)
         ended: Ended = "raised"
         try:
@@ -102,18 +104,17 @@ class RankProcess:
             watch.end(ended)
 
 
-_inherited: _Joined | None = None  # what a process forked from the script's own one finds
+_inherited: list[_Joined] = []  # what a process finds that is forked from the script's own one
 
 
 def watch_forked(options: CaptureOptions, command: tuple[str, ...]) -> Undo:
     """Watch for ranks that are forked from this process; torch has just been imported."""
-    global _inherited
-    _inherited = watch = _Joined(options, command, owner=os.getpid())
+    watch = _Joined(options, command, owner=os.getpid())
     watch.install()
+    _inherited.append(watch)
 
     def end() -> None:
-        global _inherited
-        _inherited = None
+        _inherited.remove(watch)
         watch.remove()
 
     return end
@@ -121,8 +122,8 @@ def watch_forked(options: CaptureOptions, command: tuple[str, ...]) -> Undo:
 
 def end_forked_rank(ended: Ended) -> None:
     """Write what this process, forked by the script, has captured until the script's end or until it was stopped."""
-    if _inherited is not None:
-        _inherited.end(ended)
+    for watch in _inherited:
+        watch.end(ended)
 
 
 def trace_processes(

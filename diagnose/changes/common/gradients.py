@@ -19,6 +19,7 @@ __all__ = [
     "ddp_call",
     "is_a_reduction",
     "is_costly",
+    "is_dominant",
     "is_reduced_by_hand",
     "to_large_gradients",
 ]
@@ -28,6 +29,7 @@ MIN_BY_HAND = 8  # reductions a step that the script calls itself: from here on 
 CONSTRUCTORS = ("DistributedDataParallel", "DDP")
 MIN_BYTES = 1_000_000  # of gradients: half of them take 50 µs over a link of 10 GB/s, about one collective's latency
 MIN_LOSSY_SHARE = 0.1  # of the step: below it no loss of gradients, or of exchanges, is offered
+MIN_DOMINANT_SHARE = 0.25  # of the step: below it gradients that arrive steps later are not offered
 _OF_16_BITS = frozenset({"bfloat16", "half", "c10::bfloat16", "c10::half", "byte", "char"})
 _SHOWN = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")  # arguments that bear on the exchange
 
@@ -60,6 +62,11 @@ def is_a_reduction(finding: Finding) -> bool:
 def is_costly(finding: Finding, step_ns: float) -> bool:
     """Return whether the exchange costs so much that a change of the training itself may be worth it."""
     return finding.lost_ns >= MIN_LOSSY_SHARE * step_ns
+
+
+def is_dominant(finding: Finding, step_ns: float) -> bool:
+    """Return whether the exchange costs so much that most of the gradients may be left for later steps."""
+    return finding.lost_ns >= MIN_DOMINANT_SHARE * step_ns
 
 
 def to_large_gradients(program: Program, finding: Finding) -> str:

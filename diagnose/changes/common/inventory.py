@@ -22,6 +22,7 @@ BUILDING_BLOCKS = {
     "ops.custom_op": "what the bundled operators are built with, and one of your own can be",
     "ops.native": "builds the operators' C++ and CUDA sources, where Triton is not to be had",
     "ops.scale": "an example: the smallest operator, in all four languages",
+    "tiny": "shrinks a run before it is traced, so that a diagnosis takes minutes",
     "parity": "checks the numbers of any change of precision; a trial does so by itself",
 }
 

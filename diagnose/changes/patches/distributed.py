@@ -18,10 +18,12 @@ __all__ = [
     "low_rank_gradients",
     "no_buffer_broadcast",
     "no_unused_search",
+    "one_bit_gradients",
     "overlap_gradients",
+    "top_k_gradients",
 ]
 
-WARM_UP_STEPS = 4  # of PowerSGD in a trial, which is shorter than the thousand that a training should take
+WARM_UP_STEPS = 4  # of lossy hooks in a trial, which is shorter than the thousand that a training should take
 RANK = 2  # of its products
 
 
@@ -62,6 +64,16 @@ def low_rank_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the sig
     return _hook(log, "power_sgd", "gradients are exchanged as thin matrices", rank=RANK, warm_up=WARM_UP_STEPS)
 
 
+def top_k_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Exchange the largest gradients."""
+    return _hook(log, "top_k", "the largest gradients are exchanged", warm_up=WARM_UP_STEPS)
+
+
+def one_bit_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Exchange the signs of gradients."""
+    return _hook(log, "one_bit", "signs of gradients are exchanged", warm_up=WARM_UP_STEPS)
+
+
 def hierarchical_exchange(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
     """Exchange gradients inside each host first."""
 
@@ -70,7 +82,7 @@ def hierarchical_exchange(log: Log, options: Mapping[str, Any]) -> Undo:  # the 
         from diagnose.kernels.distributed.mesh import two_levels
 
         try:
-            install(ddp, "hierarchical", mesh=two_levels(ddp.device_type))
+            install(ddp, "hierarchical", mesh=two_levels(ddp.device_type, by="links"))
         except ValueError as error:
             log.left(str(error))
         else:

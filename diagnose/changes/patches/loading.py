@@ -22,20 +22,25 @@ __all__ = [
 
 
 def load_in_workers(log: Log, options: Mapping[str, Any]) -> Undo:
-    """Give every map-style DataLoader without workers some, kept alive between epochs."""
+    """Give every DataLoader without workers some, kept alive between epochs.
+
+    A stream that shares itself out among workers gets one: with several, batches would hold other samples.
+    """
     wanted = int(options.get("workers") or min(4, _cores()))
 
     def change(given: dict[str, Any]) -> None:
         if given.get("num_workers"):
             log.left(f"a DataLoader that has {given['num_workers']} workers already")
             return
-        if _is_iterable(given["dataset"]):
+        stream = _is_iterable(given["dataset"])
+        if stream and not _shares_out(given["dataset"]):
             log.left("a DataLoader over an IterableDataset: each worker would repeat the whole stream")
             return
-        given.update(num_workers=wanted, persistent_workers=True)
+        num = 1 if stream else wanted
+        given.update(num_workers=num, persistent_workers=True)
         given["prefetch_factor"] = given.get("prefetch_factor") or 2
         _pin(given)
-        log.did(f"DataLoader: num_workers 0 to {wanted}, persistent_workers=True")
+        log.did(f"DataLoader: num_workers 0 to {num}, persistent_workers=True")
 
     return _change_arguments(change)
 
@@ -175,6 +180,12 @@ def _is_iterable(dataset: object) -> bool:
     from torch.utils.data import IterableDataset
 
     return isinstance(dataset, IterableDataset)
+
+
+def _shares_out(dataset: object) -> bool:
+    """Return whether a method of the dataset's own asks which worker it is in."""
+    methods = [method for cls in type(dataset).__mro__ for method in vars(cls).values()]
+    return any("get_worker_info" in getattr(getattr(m, "__code__", None), "co_names", ()) for m in methods)
 
 
 def _cores() -> int:

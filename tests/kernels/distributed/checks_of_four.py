@@ -1,19 +1,25 @@
 """What needs four ranks: two hosts of two, as far as the code can tell."""
 
 import copy
+import sys
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from checks_sharding import Deep, adam, alike, compared, criterion, deep, held, stepping
 from setting import gradients_of, hooked, network, same_on_all_ranks, trained
+from test_topology import FakeDriver
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from diagnose.kernels.distributed import mesh as mesh_module
+from diagnose.kernels.distributed._topology import link_levels
 from diagnose.kernels.distributed.comm_hooks import comm_hook, install
 from diagnose.kernels.distributed.fully_sharded import fully_sharded
 from diagnose.kernels.distributed.memory_estimate import estimate_memory
-from diagnose.kernels.distributed.mesh import build_mesh, hosts, two_levels
+from diagnose.kernels.distributed.mesh import build_mesh, hosts, linked_ranks, two_levels
 from diagnose.kernels.distributed.pipelined import Pipeline
 from diagnose.kernels.distributed.single_process_parity import compare_with_one_process
 from diagnose.kernels.distributed.tensor_parallel import tensor_parallel
@@ -32,6 +38,26 @@ def check_hosts_are_found_and_two_levels_follow_them():
         two_levels("cpu", host=f"host{dist.get_rank() % 2}")
     with pytest.raises(ValueError, match="equally many ranks in a row"):
         two_levels("cpu", host=f"host{dist.get_rank() == 3}")
+
+
+def check_links_within_a_host_make_the_groups():
+    driver = FakeDriver({frozenset("02"), frozenset("13")})  # NVLink bridges between every other GPU
+    uuid = f"{dist.get_rank()}"
+    assert linked_ranks(uuid=uuid, nvml=driver) == [[0, 2], [1, 3]]
+    assert linked_ranks(host=host(), uuid=uuid, nvml=driver) == [[0, 1], [2, 3]], "hosts come first"
+    assert linked_ranks(uuid="0", nvml=driver) == [[0, 1, 2, 3]], "ranks that share a GPU"
+    assert linked_ranks() == [[0, 1, 2, 3]], "no GPU"
+    with mock.patch.multiple(mesh_module, _current_uuid=lambda: uuid, link_levels=lambda _, u: link_levels(driver, u)):
+        with mock.patch.dict(sys.modules, pynvml=driver):
+            groups = linked_ranks()
+        assert groups == [[0, 2], [1, 3]]
+    mesh = DeviceMesh("cpu", groups, mesh_dim_names=("replicate", "shard"))
+    ddp, _ = hooked("hierarchical", mesh=mesh)
+    torch.testing.assert_close(gradients_of(ddp), gradients_of(hooked()[0]))
+    assert mesh["shard"].mesh.tolist() == groups[dist.get_rank() % 2]
+    assert two_levels("cpu", by="links").mesh.tolist() == [[0, 1, 2, 3]]
+    with pytest.raises(ValueError, match="by 'host' or by 'links'"):
+        two_levels("cpu", by="socket")
 
 
 def check_meshes():

@@ -1,0 +1,48 @@
+"""The changes for what was found in one rank: each once, and those alone that are worth showing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.prescribe import is_worth_showing, prescribe
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.events import Note
+from diagnose.pipeline.noting import noting
+from diagnose.tables.program import Program
+
+if TYPE_CHECKING:
+    from diagnose.model.forecast import Waterfall
+
+__all__ = ["prescriptions_of", "worth_showing"]
+
+
+def prescriptions_of(
+    found: list[Finding], step_ns: float, program: Program, notes: list[Note]
+) -> tuple[Prescription, ...]:
+    """Collect the changes, those that save most first; one that several findings ask for is listed once.
+
+    Of a change for steps that are long now and then the whole run shows what it saves; what the recorded steps hold of
+    them is chance.
+    """
+    listed: dict[str, Prescription] = {}
+    for finding in found:
+        given: list[Prescription] = []
+        with noting(finding.rule, notes):
+            given = prescribe(finding, step_ns, program)
+        for p in given:
+            if p.id not in listed or _weight(p) > _weight(listed[p.id]):
+                listed[p.id] = p
+    return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
+
+
+def worth_showing(
+    found: list[Finding], prescribed: tuple[Prescription, ...], steps_after: Waterfall | None, step_ns: float
+) -> tuple[Prescription, ...]:
+    """Leave out what saves little, alone and behind what the waterfall changes before it."""
+    by_rule = {f.rule: f for f in found}
+    together = steps_after.forecasts[-1].ids if steps_after else ()
+    return tuple(p for p in prescribed if p.id in together or is_worth_showing(p, by_rule[p.rule], step_ns))
+
+
+def _weight(prescription: Prescription) -> tuple[bool, float]:
+    return prescription.mean_step_ns is not None, sum(prescription.saves_ns)

@@ -1,0 +1,175 @@
+"""What each rank spends of a step on its own work, and what it waits for others in collectives."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.model.arrays import Floats, Ints, Rows
+from diagnose.ranks.matching import Matches
+from diagnose.ranks.profile import COMMUNICATION, RankProfile
+
+__all__ = ["Times", "Waits", "median_of_others", "roles_of", "times_of", "waits_of"]
+
+MIN_ECHO_SHARE = 0.05  # of what a rank begins earlier than the last: with less left it has been made up for
+MIN_OPEN_SHARE = 0.9  # of a wait: with so much of it exposed the rank is not ahead any more, …
+MIN_LEVELLED_SHARE = 0.25  # … where it waits for so much of what it is ahead by, and not for members of a small group
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Own times on a grid of ranks and steps; NaN where a rank lacks the step, or recorded a part of it."""
+
+    steps: Ints  # their numbers
+    own: Floats  # [rank, step], ns
+    spent: Floats  # [rank, cause, step], ns
+    causes: tuple[str, ...]
+    begins: Floats  # by rank, ns: how much later than the others' median it begins the first step
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What ranks wait for others in collectives. Parts are those of Matches."""
+
+    of_part: Ints  # hidden or not
+    exposed: Ints  # of it what nothing hides
+    by_step: Floats  # [rank, step], exposed ns
+    all_by_step: Floats  # [rank, step], hidden or not
+    first: (
+        Floats  # by rank: in the first collectives of the window, up to the first wait that nothing hides; exposed ns
+    )
+    last: Rows  # of each collective: index of the rank that came last
+    blame: Floats  # by rank: what the others waited for it to come, but for its late begin of the window, ns
+
+    @property
+    def total(self) -> float:
+        """Return the exposed waiting of all ranks together, ns."""
+        return float(self.exposed.sum())
+
+    @property
+    def first_share(self) -> float:
+        """Return the share of it that lies in the first collective of the window."""
+        return float(self.first.sum()) / self.total if self.total else 0.0
+
+
+def times_of(ranks: Sequence[RankProfile]) -> Times:
+    """Lay the own times of all ranks onto the steps that were recorded."""
+    steps = np.unique(np.concatenate([p.step_number for p in ranks])) if ranks else np.zeros(0, np.int64)
+    causes = tuple(dict.fromkeys(c for p in ranks for c in p.causes if c != COMMUNICATION))
+    spent = np.full((len(ranks), len(causes), len(steps)), np.nan)
+    first = steps[0] if len(steps) else 0
+    lead = np.full(len(ranks), np.nan)
+    for i, p in enumerate(ranks):
+        at = np.searchsorted(steps, p.step_number)
+        spent[i][:, at] = 0.0
+        for cause, row in zip(p.causes, p.spent, strict=True):
+            if cause != COMMUNICATION:
+                spent[i, causes.index(cause), at] = row[: p.num_steps]
+        if p.num_steps and p.step_number[0] != first:
+            spent[i, :, at[0]] = np.nan  # begins in the middle of the others' interval
+        elif p.num_steps and len(p.collectives):
+            lead[i] = p.bounds[0] - p.window[0]
+        if p.is_cut and p.num_steps:
+            spent[i, :, at[-1]] = np.nan
+    begins = median_of_others(lead) - lead
+    return Times(steps, spent.sum(axis=1), spent, causes, np.nan_to_num(begins))
+
+
+def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Waits:
+    """Return how long each rank waits in each collective: longer than who comes last is inside."""
+    length = matches.column(ranks, "length")
+    of_part = length - matches.least(length)[matches.match]
+    covered, alone = matches.column(ranks, "covered"), matches.column(ranks, "alone")
+    exposed = np.clip(of_part - covered, 0, alone)
+    step, steps = matches.column(ranks, "step"), times.steps
+    number = np.zeros(len(step), np.int64)
+    for i, p in enumerate(ranks):
+        mine = matches.rank == i
+        number[mine] = p.step_number[step[mine]]
+    by_step = np.zeros((len(ranks), len(steps)))
+    np.add.at(by_step, (matches.rank, np.searchsorted(steps, number)), exposed)
+    all_by_step = np.zeros_like(by_step)
+    np.add.at(all_by_step, (matches.rank, np.searchsorted(steps, number)), of_part)
+    in_first = np.flatnonzero(number == steps[0]) if len(steps) else np.zeros(0, np.intp)
+    first, echo = _late_begins(matches.rank[in_first], of_part[in_first], exposed[in_first], times.begins)
+    rest = exposed.astype(np.float64)
+    rest[in_first] -= echo
+    last, blame = _blame(matches, of_part, rest, len(ranks))
+    return Waits(of_part, exposed, by_step, all_by_step, first, last, blame)
+
+
+def _late_begins(rank: Rows, waits: Ints, exposed: Ints, begins: Floats) -> tuple[Floats, Floats]:
+    """Return for each rank the waiting in which a late begin of another one ends, and what of each part is due to it.
+
+    A wait that computation covers leaves a rank ahead; the first one that nothing covers lays all ranks level. Parts
+    are those of the first step in the order of time.
+    """
+    first, echo = np.zeros(len(begins)), np.zeros(len(rank))
+    ahead = begins.max() - begins if len(begins) else begins
+    left = ahead.copy()
+    for part, (i, waited, open_) in enumerate(zip(rank.tolist(), waits.tolist(), exposed.tolist(), strict=True)):
+        if left[i] <= MIN_ECHO_SHARE * ahead[i]:
+            continue
+        echo[part] = min(float(open_), left[i])
+        first[i] += open_
+        is_level = waited >= MIN_LEVELLED_SHARE * left[i] and open_ >= MIN_OPEN_SHARE * waited
+        left[i] = 0.0 if is_level else left[i] - echo[part]
+    return first, echo
+
+
+def _blame(matches: Matches, waits: Ints, exposed: Floats, num_ranks: int) -> tuple[Rows, Floats]:
+    """Return who came last into each collective, and what the others waited for each rank."""
+    if not matches.num:
+        return np.zeros(0, np.intp), np.zeros(num_ranks)
+    is_last = np.flatnonzero(waits == 0)
+    _, at = np.unique(matches.match[is_last], return_index=True)
+    last = matches.rank[is_last[at]]
+    blame: Floats = np.bincount(last, np.add.reduceat(exposed, matches.first), minlength=num_ranks).astype(np.float64)
+    return last, blame
+
+
+def roles_of(ranks: Sequence[RankProfile]) -> list[int]:
+    """Return a number for each rank that those share that do the same: who exchange alike in groups of like sizes.
+
+    Stages of a pipeline differ, ranks of a data parallel job do not. A rank that is alone in its role gets that of
+    those who exchange the same kinds, whatever their sizes.
+    """
+    exact = [frozenset((k.name, _size(k.name, k.num_bytes), p.groups[k.group].size) for k in p.kinds) for p in ranks]
+    rough = [frozenset((k.name, p.groups[k.group].size) for k in p.kinds) for p in ranks]
+    counts: dict[frozenset[tuple[object, ...]], int] = defaultdict(int)
+    for look in exact:
+        counts[look] += 1
+    numbers: dict[frozenset[tuple[object, ...]], int] = {}
+    looks = [a if counts[a] > 1 else b for a, b in zip(exact, rough, strict=True)]
+    return [numbers.setdefault(look, len(numbers)) for look in looks]
+
+
+def _size(name: str, num_bytes: int) -> int:
+    return -1 if name in ("all_to_all", "send_recv") else num_bytes
+
+
+def median_of_others(values: Floats) -> Floats:
+    """Return for each row of the first axis the median of all other rows; NaN rows count for nobody."""
+    if values.ndim > 1:
+        flat = values.reshape(len(values), -1)
+        each = [median_of_others(column) for column in flat.T]
+        return np.array(each).T.reshape(values.shape) if each else values
+    order = np.argsort(values, kind="stable")  # NaN last
+    num = int((~np.isnan(values)).sum())
+    found = np.full(len(values), np.nan)
+    if num < 2:
+        return found
+    sorted_ = values[order]
+    place = np.empty(len(values), np.intp)
+    place[order] = np.arange(len(values))
+    rest = num - 1
+    for low in {(rest - 1) // 2, rest // 2}:
+        at = np.where(place <= low, low + 1, low)
+        found = np.where(np.isnan(found), 0.0, found) + sorted_[np.minimum(at, num - 1)]
+    found /= 1 if rest % 2 else 2
+    lone = np.isnan(values)
+    found[lone] = np.nan
+    return found

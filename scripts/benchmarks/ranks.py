@@ -1,0 +1,171 @@
+"""`diagnose analyze --json` on the traces of many ranks: one process and several, the second look, and the parent.
+
+The eight ranks of a recorded job are repeated in time to 4.5 MB each, and written as ranks 0 to N - 1. Every run is a
+fresh process; runs take turns, and medians are shown. Exit code 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parents[2]
+TRACES = ROOT.parent / "shared" / "traces"
+NAME = "param_dlrm_v100_r{}.json.gz"
+NUM_REAL = 8
+RANK_MB = 4.5
+PROCESSES_BAR = 0.55  # of the time of one process, with two
+CPU_BAR_S = 80 / 1024  # for each rank
+PARENT_BAR_MB = 200
+SECOND_BAR = 10  # times faster
+# Peak memory of the process itself, CPU seconds of it and all that it started; the server that forks has to be waited for.
+CHILD = """
+import resource, sys
+from multiprocessing.forkserver import _forkserver
+from diagnose.cli.main import run
+code = run(sys.argv[1:])
+_forkserver._stop()
+own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+cpu = own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
+print(f"\\n{cpu} {own.ru_maxrss / 1024} {others.ru_maxrss / 1024}", file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one run took."""
+
+    wall_s: float
+    cpu_s: float  # of all processes
+    parent_mb: float
+    worker_mb: float  # the largest of the others
+
+
+def write_ranks(folder: Path, num: int) -> int:
+    """Write the traces of ``num`` ranks, where they are not there; return the bytes of all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = [_repeated(folder.parent, number) for number in range(min(NUM_REAL, num))]
+    for rank in range(num):
+        target = folder / f"rank{rank}.json"
+        if not target.exists():
+            info = f'"rank": {rank}, "world_size": {num}'
+            target.write_text(re.sub(r'"rank": \d+,\s*"world_size": \d+', info, texts[rank % NUM_REAL], count=1))
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def _repeated(work: Path, number: int) -> str:
+    target = work / f"real{number}.json"
+    if not target.exists():
+        repeat = [sys.executable, str(Path(__file__).with_name("repeat.py"))]
+        subprocess.run([*repeat, TRACES / NAME.format(number), target, str(RANK_MB)], check=True, stdout=sys.stderr)
+    return target.read_text()
+
+
+def measured(folder: Path, *options: str, cache: Path) -> Cost:
+    """Run the command once.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    command = [sys.executable, "-c", CHILD, "analyze", str(folder), "--json", "-q", *options]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    start = os.times().elapsed
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    wall = os.times().elapsed - start
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    answered = len(json.loads(done.stdout)["ranks"])
+    if answered != len(list(folder.iterdir())):
+        raise RuntimeError(f"only {answered} ranks were compared")
+    cpu, parent, worker = map(float, done.stderr.split()[-3:])
+    return Cost(wall, cpu, parent, worker)
+
+
+def middle(costs: Sequence[Cost]) -> Cost:
+    """Return the medians, each on its own."""
+    return Cost(*(median(getattr(cost, name) for cost in costs) for name in Cost.__slots__))
+
+
+def compare(folder: Path, rounds: int, cache: Path) -> dict[str, Cost]:
+    """Return what each way of reading the ranks takes."""
+    ways = {
+        "1 process": ("--workers", "1", "--no-cache"),
+        "2 processes": ("--workers", "2", "--no-cache"),
+        "2 processes, first look": ("--workers", "2"),
+        "2 processes, second look": ("--workers", "2"),
+    }
+    costs: dict[str, list[Cost]] = {name: [] for name in ways}
+    for number in range(rounds):
+        shutil.rmtree(cache, ignore_errors=True)
+        cache.mkdir()
+        for name, options in ways.items():
+            print(f"ranks: {folder.name}, round {number + 1} of {rounds}, {name}", file=sys.stderr, flush=True)
+            costs[name].append(measured(folder, *options, cache=cache))
+    return {name: middle(found) for name, found in costs.items()}
+
+
+def table(num: int, num_bytes: int, costs: dict[str, Cost]) -> list[str]:
+    """Return the rows of one size."""
+    mb = num_bytes / num / 1e6
+    return [
+        f"| {num:,} × {mb:.1f} MB | {name} | {c.wall_s:.2f} s | {c.cpu_s:.2f} s | {1e3 * c.cpu_s / num:.0f} ms "
+        f"| {c.parent_mb:.0f} MB | {c.worker_mb:.0f} MB |"
+        for name, c in costs.items()
+    ]
+
+
+def missed(num: int, costs: dict[str, Cost]) -> list[str]:
+    """Return the bars that do not hold."""
+    one, two, first, second = costs.values()
+    held = {
+        f"{num} ranks: two processes take {two.wall_s / one.wall_s:.2f} of one's time": two.wall_s
+        <= PROCESSES_BAR * one.wall_s,
+        f"{num} ranks: {two.cpu_s / num * 1e3:.0f} ms of CPU a rank": two.cpu_s <= CPU_BAR_S * num,
+        f"{num} ranks: the parent holds {first.parent_mb:.0f} MB": first.parent_mb <= PARENT_BAR_MB,
+        f"{num} ranks: the second look is {two.wall_s / second.wall_s:.1f} times faster": second.wall_s * SECOND_BAR
+        <= two.wall_s,
+    }
+    return [bar for bar, holds in held.items() if not holds]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench --ranks", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
+    parser.add_argument("--ranks", default="64,1024", help="numbers of ranks, separated by commas")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--work", type=Path, default=Path(tempfile.gettempdir(), "diagnose-ranks"), help="for the traces"
+    )
+    options = parser.parse_args()
+    if not (TRACES / NAME.format(0)).exists():
+        print(f"ranks: the traces {NAME.format('*')} are not in {TRACES}", file=sys.stderr)
+        return 0
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores.\n")
+    print("| ranks | read by | wall | CPU | CPU a rank | parent's peak | largest worker's peak |")
+    print("|---|---|---|---|---|---|---|")
+    faults: list[str] = []
+    for num in map(int, options.ranks.split(",")):
+        folder = options.work / f"{num}ranks"
+        size = write_ranks(folder, num)
+        costs = compare(folder, options.rounds, options.work / "cache")
+        print("\n".join(table(num, size, costs)), flush=True)
+        faults += missed(num, costs)
+    print("\n" + ("Bars that are missed: " + "; ".join(faults) if faults else "All bars hold.") + "\n")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
