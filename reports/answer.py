@@ -8,19 +8,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
-from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Trial, Where
-from diagnose.reports.format import duration, percent, plural
-from diagnose.reports.rule_labels import RECORDING_CHANGES
-from diagnose.text.plain_text import one_line
+from diagnose.model.diagnosis import Diagnosis, Prescription, Trial, Where
+from diagnose.reports import headline as words
+from diagnose.reports.format import duration
 
-__all__ = ["MAX_WORDS", "Action", "Answer", "Prediction", "Tone", "answer", "behind", "gain", "predictions"]
+__all__ = ["Action", "Answer", "Prediction", "Tone", "answer", "behind", "gain", "predictions"]
 
-MAX_WORDS = 16  # of the headline: what is read at a glance
 MAX_ACTIONS = 3
 MIN_GAIN_SHARE = 0.01  # of the step: less is no action
 MIN_COMMUNICATION = 0.25  # of the step, exposed, and more than is idle: the step is bound by communication
-MIN_OVERHEAD = 0.2  # of the unrecorded step: recording that costs more is stated beside the answer
-MAX_OVERHEAD = 1.0  # a step that takes twice as long while it is recorded is another step
 
 Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
 
@@ -82,6 +78,7 @@ class Answer:
     command: str  # that records again
     checked: str  # what was looked for, where little or nothing was found
     cautions: tuple[str, ...]  # about the numbers above
+    is_measured: bool = False  # ``after`` was proven by running the script, not predicted
     run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
 
     @property
@@ -95,24 +92,26 @@ class Answer:
 
 def answer(d: Diagnosis) -> Answer:
     """Return the first screen of a diagnosis."""
-    why = _record_again(d)
+    why = words.record_again(d)
     each = {} if why else predictions(d)
     actions = () if why else _actions(d, each)
-    after, num = _together(d, actions)
+    proven = None if why else _proven(d)
+    after, num = proven or _together(d, actions)
     pill, meaning, tone = _pill(d, why)
     return Answer(
         pill=pill,
         meaning=meaning,
         tone=tone,
-        headline=_headline(d, why),
+        headline=words.headline(d, why),
         now_ns=d.step_ns,
         after=after,
         num_changes=num,
         actions=actions,
         record_again=why,
-        command=_command(d) if why else "",
-        checked=_checked(d) if d.dominant is None and not why else "",
-        cautions=tuple(_cautions(d, why)),
+        command=words.command(d) if why else "",
+        checked=words.checked(d) if d.dominant is None and not why else "",
+        cautions=tuple(words.cautions(d, why)),
+        is_measured=proven is not None,
         run_share=None if why else _run_share(d),
     )
 
@@ -181,7 +180,8 @@ def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]
         for name in sorted((n for n in each if n in known), key=lambda n: -each[n].saves_ns):
             of_rule.setdefault(known[name].rule, name)
         chain = list(of_rule.values())
-    worth = [name for name in chain if each[name].saves_ns >= least]
+    refuted = {t.id for t in d.trials if t.kind == "single" and not t.failure and t.interval[1] < 1}
+    worth = [name for name in chain if each[name].saves_ns >= least and name not in refuted]
     first = _without_prediction(d, [known[name].rule for name in worth])
     best = sorted(worth, key=lambda n: -each[n].saves_ns)[: MAX_ACTIONS - len(first)]
     return tuple(_action(d, known[name], each.get(name)) for name in [*first, *(n for n in worth if n in best)])
@@ -216,6 +216,16 @@ def _together(d: Diagnosis, actions: tuple[Action, ...]) -> tuple[Prediction | N
     return max(predicted, key=lambda p: p.saves_ns), 1
 
 
+def _proven(d: Diagnosis) -> tuple[Prediction, int] | None:
+    """Return the step as the best trial measured it, faster for certain and with the same losses; None without one."""
+    gains = [t for t in d.trials if t.kind != "without" and not t.failure and t.interval[0] > 1]
+    best = max((t for t in gains if t.numerics != "drifted"), key=lambda t: t.speed_up, default=None)
+    if best is None:
+        return None
+    ends = (d.step_ns / best.speed_up, d.step_ns / best.interval[1], d.step_ns / best.interval[0])
+    return Prediction(d.step_ns, *ends), max(len(best.ids), 1)
+
+
 def _pill(d: Diagnosis, why: str) -> tuple[str, str, Tone]:
     pill, meaning, tone = _PILLS[d.verdict]
     p = d.partition
@@ -234,97 +244,3 @@ def _run_share(d: Diagnosis) -> float | None:
     """Return the share of the run that the finding which answers takes, where it rests on all steps of the run."""
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     return finding.share if finding is not None else None
-
-
-def _record_again(d: Diagnosis) -> str:
-    """Return why the recording cannot carry an answer, "" where it can."""
-    if d.prescriptions and d.prescriptions[0].id in RECORDING_CHANGES:
-        first = d.findings[0] if d.findings else None
-        is_trust = first is not None and first.rule in ("warm-up", "lost-records", "profiler-overhead")
-        if first is not None and is_trust:
-            return _sentence(first.title.partition(":")[0])
-        return "Too much of the device's work is missing from this recording."
-    if d.profiler_overhead is not None and d.profiler_overhead >= MAX_OVERHEAD:
-        return f"Recording made the step {1 + d.profiler_overhead:.1f} × as long: it shows the profiler's own cost."
-    return ""
-
-
-def _command(d: Diagnosis) -> str:
-    if d.prescriptions and d.prescriptions[0].id in RECORDING_CHANGES and d.prescriptions[0].after:
-        return one_line(d.prescriptions[0].after.splitlines()[0].partition("#")[0].strip())
-    return f"diagnose trace --quick {d.source.command or 'train.py'}"
-
-
-def _headline(d: Diagnosis, why: str) -> str:
-    if why:
-        return _fitted("Record again first: " + _lower(why.rstrip(".").partition(":")[0]), "")
-    step = f"{duration(d.step_ns)} step"
-    finding = next((f for f in d.findings if f.rule == d.dominant), None)
-    if finding is None:
-        start = "Nothing to fix" if not d.findings else "Little to gain"
-        if d.queue is None:
-            return _fitted(f"{start}: no rule found avoidable time in the {step}", "")
-        if d.verdict == "kernel-bound":
-            return _fitted(f"{start}: the GPU is busy {percent(d.queue.busy_share)} of each {step}", "")
-        return _fitted(
-            f"{start}: the GPU idles {percent(d.queue.idle_share)} of each {step}, without avoidable waste", ""
-        )
-    j = d.job
-    if finding.rule == "straggler" and j is not None and j.begins_late is not None and not j.late_ranks:
-        late = duration(j.begins_late_ns)
-        return f"The ranks wait for rank {j.begins_late}, which begins its step {late} late"
-    return _fitted(_sentence(finding.title).rstrip("."), _share(d, finding))
-
-
-def _share(d: Diagnosis, finding: Finding) -> str:
-    if d.step_ns <= 0 or not finding.lost_ns or not math.isfinite(finding.lost_ns):
-        return ""
-    of = "run" if finding.share is not None else "step"
-    return f" ({percent(min(finding.share_of(d.step_ns), 1.0))} of the {of})"
-
-
-def _fitted(text: str, share: str) -> str:
-    """Return the text and the share in at most sixteen words; clauses at the end are left out, then words."""
-    if len((text + share).split()) > MAX_WORDS and "%" in share:
-        share = f" ({share.strip(' ()').partition(' of ')[0]})"
-    share_words = len(share.split())
-    while len(text.split()) + share_words > MAX_WORDS:
-        shorter = max((text.rpartition(mark)[0] for mark in (", ", ": ", "; ")), key=len)
-        if len(shorter.split()) < 3:
-            text = " ".join(text.split()[: MAX_WORDS - share_words]) + "…"
-            break
-        text = shorter
-    return one_line(text + share)
-
-
-def _checked(d: Diagnosis) -> str:
-    """Return what was checked and found in order."""
-    if not d.checked:
-        return ""
-    missing = f"; {plural(len(d.not_checked), 'rule')} lacked data" if d.not_checked else ""
-    return f"{plural(len(d.checked), 'rule')} checked, none found 1 % of the step that can be won back{missing}."
-
-
-def _cautions(d: Diagnosis, why: str) -> list[str]:
-    found = []
-    if d.profiler_overhead is not None and d.profiler_overhead >= MIN_OVERHEAD and not why:
-        found.append(
-            f"Recording made the step {percent(d.profiler_overhead)} longer: shares are of the recorded step, "
-            f"{duration(d.step_ns)}."
-        )
-    if d.source.world_size > 1 and len(d.ranks) < 2:
-        found.append(f"One rank of {d.source.world_size}: what its collectives wait for is not in this recording.")
-    low = next((f for f in d.findings if f.rule == d.dominant and f.confidence == "low"), None)
-    if low is not None and not why:
-        found.append("Low confidence: the recording shows the cost, but hardly its cause.")
-    return found
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
-
-
-def _lower(text: str) -> str:
-    first = text.split(" ", 1)[0]
-    return text if first != first.capitalize() else text[:1].lower() + text[1:]

@@ -57,13 +57,14 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     low, middle, high = factor or (1.0, 1.0, 1.0)
     note = f"  {middle:.1f} ×" + (f" ({low:.1f} to {high:.1f} ×)" if f"{low:.1f}" != f"{high:.1f}" else "")
     yield Text.assemble(
-        "  step possible  ",
+        "  step proven    " if a.is_measured else "  step possible  ",
         (f"{duration(a.after.after_ns):>8}  ", "bold"),
         (bar(a.after.after_ns / a.now_ns, room), "green"),
         (note if factor else "", "bold green"),
     )
     if span[0] != span[1]:
-        yield Text(f"                 {span[0]} to {span[1]}, as a replay of the recorded steps predicts", "dim")
+        how = "measured by running the script" if a.is_measured else "as a replay of the recorded steps predicts"
+        yield Text(f"                 {span[0]} to {span[1]}, {how}", "dim")
 
 
 def _action(number: int, action: Action, a: Answer) -> RenderableType:

@@ -115,7 +115,7 @@ def loss_chart(d: Diagnosis) -> Markup | None:
     y = Axis(low, high if high > low else low + 1, bottom, 22, is_log=is_log)
     marks = log_ticks(low, high) if is_log else ticks(low, high, 4)
     svg.y_axis(y, 70, 1046, [(v, f"{v:.3g}") for v in marks], "loss")
-    svg.x_axis(x, bottom, [(v, f"{v:.0f}") for v in ticks(1, x.high, 8)], 22)
+    svg.x_axis(x, bottom, [(v, f"{v:.0f}") for v in ticks(1, x.high, 8) if v == round(v)], 22)
     for row, (name, ys, colour, width, dash) in enumerate(curves):
         svg.line([(x(i + 1), y(v)) for i, v in enumerate(ys) if math.isfinite(v)], colour, width, dash)
         at = bottom + 40 + 18 * row

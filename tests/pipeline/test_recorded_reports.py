@@ -9,7 +9,8 @@ import pytest
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
-from diagnose.reports.answer import MAX_WORDS, answer
+from diagnose.reports.answer import answer
+from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.text import render
 from diagnose.text.numbers import duration, percent
 

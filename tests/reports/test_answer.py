@@ -7,8 +7,9 @@ import pytest
 
 from diagnose.changes import CHANGES
 from diagnose.model.forecast import Forecast, Waterfall
-from diagnose.reports.answer import MAX_WORDS, answer, predictions
+from diagnose.reports.answer import answer, predictions
 from diagnose.reports.colours import contrast, legible
+from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.markdown import as_markdown, outcome
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, RECORDING_CHANGES
 
@@ -71,6 +72,16 @@ def test_without_a_combination_only_the_best_single_change_is_promised(forms):
     a = answer(replace(d, waterfall=None))
     assert [action.prediction.saves_ns / MS for action in a.actions] == [pytest.approx(5.8), pytest.approx(2.2)]
     assert a.after.after_ns == pytest.approx(14.2 * MS)
+
+
+def test_what_was_measured_takes_the_place_of_what_was_predicted(forms):
+    a = answer(forms["trials"])
+    assert a.is_measured
+    assert outcome(a) == "20.0 ms → 14.1 ms, 1.4 × (1.4 to 1.5 ×)"
+    assert [action.prescription.id for action in a.actions] == [
+        "data-stall-fix"
+    ]  # the other one was measured to be slower
+    assert not answer(replace(forms["trials"], trials=forms["trials"].trials[1:3])).is_measured
 
 
 def test_collectives_that_dominate_make_it_communication_bound(forms):
