@@ -84,7 +84,11 @@ def checked(d: Diagnosis) -> str:
     if not d.checked:
         return ""
     missing = f"; {plural(len(d.not_checked), 'rule')} lacked data" if d.not_checked else ""
-    return f"{plural(len(d.checked), 'rule')} checked, none found 1 % of the step that can be won back{missing}."
+    most = max(d.findings, key=lambda f: f.lost_ns, default=None)
+    found = "none found 1 % of the step that can be won back"
+    if most is not None and d.step_ns > 0:
+        found = f"the largest finding takes {percent(most.share_of(d.step_ns))}: {most.rule}"
+    return f"{plural(len(d.checked), 'rule')} checked, {found}{missing}."
 
 
 def cautions(d: Diagnosis, why: str) -> list[str]:

@@ -172,7 +172,16 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
             prescriptions, steps_after = without_savings(prescriptions), None
     partition = t.partition if queue else None
     told = Answer(
-        answer, queue, step_ns, partition, idle, found, prescriptions, is_incomplete=again, is_withheld=withheld
+        answer,
+        queue,
+        step_ns,
+        partition,
+        idle,
+        found,
+        prescriptions,
+        is_incomplete=again,
+        is_withheld=withheld,
+        has_steps=t.steps.marked,
     )
 
     missing = missing_records(t)

@@ -121,11 +121,5 @@
   addEventListener("hashchange", reveal);
   reveal();
 
-  const folded = [];
-  addEventListener("beforeprint", () => {
-    all("details.finding").slice(0, 3).forEach((d) => { if (!d.open) { d.open = true; folded.push(d); } });
-  });
-  addEventListener("afterprint", () => folded.splice(0).forEach((d) => { d.open = false; }));
-
   if (data.timeline && window.drawTimeline) window.drawTimeline(data.timeline, { time, save });
 })();

@@ -29,7 +29,7 @@ PROCESSES_BAR = 0.55  # of the time of one process, with two
 CPU_BAR_S = 80 / 1024  # for each rank
 PARENT_BAR_MB = 200
 SECOND_BAR = 10  # times faster
-# Peak memory of the process itself, CPU seconds of it and all that it started; the server that forks has to be waited for.
+# Peak memory of the process itself, CPU seconds of it and all that it started; the server that forks is waited for.
 CHILD = """
 import resource, sys
 from multiprocessing.forkserver import _forkserver
@@ -141,14 +141,12 @@ def missed(num: int, costs: dict[str, Cost]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="scripts/bench --ranks", description=__doc__.splitlines()[0] if __doc__ else ""
-    )
+    about = __doc__.splitlines()[0] if __doc__ else ""
+    parser = argparse.ArgumentParser(prog="scripts/bench --ranks", description=about)
     parser.add_argument("--ranks", default="64,1024", help="numbers of ranks, separated by commas")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--work", type=Path, default=Path(tempfile.gettempdir(), "diagnose-ranks"), help="for the traces"
-    )
+    folder = Path(tempfile.gettempdir(), "diagnose-ranks")
+    parser.add_argument("--work", type=Path, default=folder, help="for the traces")
     options = parser.parse_args()
     if not (TRACES / NAME.format(0)).exists():
         print(f"ranks: the traces {NAME.format('*')} are not in {TRACES}", file=sys.stderr)
