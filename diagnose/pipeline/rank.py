@@ -33,7 +33,7 @@ from diagnose.pipeline.overhead import (
     without_recording,
 )
 from diagnose.pipeline.prescriptions import prescriptions_of, worth_showing
-from diagnose.pipeline.savings import Replayed, combinations, path_of, replay_savings, waterfall
+from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
 from diagnose.pipeline.verdict import dominant, verdict
@@ -155,9 +155,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     least_ns = THRESHOLDS.naming_share * step_ns
     found = [f for f in found if not _costs_more(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
     with noting("replay", notes):
-        steps_after = waterfall(t, found, replayed)  # of what is listed
-        if steps_after is not None and draw:
-            steps_after = steps_after._replace(combinations=combinations(t, replayed, steps_after))
+        steps_after = waterfall(t, found, replayed, combine=draw)  # of what is listed
     named = {f.rule for f in found}
     prescribed = tuple(p for p in replayed.prescriptions if p.rule in named)
     largest = None if withheld else dominant(answer, found, step_ns, t.steps.num)

@@ -27,7 +27,7 @@ from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host_work import is_paced_by_workers
 
-__all__ = ["Replayed", "after_prescription", "combinations", "effect_in", "path_of", "replay_savings", "waterfall"]
+__all__ = ["Replayed", "after_prescription", "effect_in", "path_of", "replay_savings", "waterfall"]
 
 MIN_GAIN_SHARE = 0.01  # of the step: less is no step of the waterfall
 MAX_UNKNOWN_SHARE = 0.1  # of the step, of idle time without a known cause: beyond it a replay shows too little
@@ -110,8 +110,11 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     return relief
 
 
-def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterfall | None:
-    """Return the step after one prescription, two, …, each for another finding, replayed together; None without any."""
+def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed, *, combine: bool = False) -> Waterfall | None:
+    """Return the step after one prescription, two, …, each for another finding, replayed together; None without any.
+
+    ``combine`` replays every subset of them as well, which a page offers.
+    """
     if not replayed.effects:
         return None
     step_ns, state = t.steps.step_ns, unchanged(t)
@@ -126,15 +129,15 @@ def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterf
         return None
     after_all = path_shares(t, state)
     largest = max(after_all, key=lambda name: after_all[name], default="")
-    return Waterfall(tuple(chain), _BOUND_BY.get(largest, largest), after_all)
+    subsets = _combinations(t, replayed, chain) if combine else ()
+    return Waterfall(tuple(chain), _BOUND_BY.get(largest, largest), after_all, subsets)
 
 
-def combinations(t: Tables, replayed: Replayed, found: Waterfall) -> tuple[Forecast, ...]:
+def _combinations(t: Tables, replayed: Replayed, chain: Sequence[Forecast]) -> tuple[Forecast, ...]:
     """Return the step with every subset of the waterfall's changes, made in its order; () where there are too many.
 
     Bit i of an index stands for change i, so that the entries of the waterfall itself are among them.
     """
-    chain = found.forecasts
     known = {p.id: p for p in replayed.prescriptions}
     listed = [known[name] for name in chain[-1].ids if name in known]
     if not 1 < len(listed) <= MAX_COMBINED or len(listed) != len(chain) - 1:
