@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import NamedTuple
 
+from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.rules import Legend
 from diagnose.reports import answer as answers
@@ -25,6 +27,7 @@ from diagnose.reports.trial_charts import loss_chart, measured_words, tones, tri
 
 __all__ = ["render"]
 
+MAX_GAP_WORK = 40  # rows of what filled the gaps
 MAX_RANKS = 32  # rows of the table; the heat map shows every rank
 TABULAR = {"exposed_communication": "communication alone", "exposed_copy": "copies alone"}
 
@@ -70,6 +73,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         calls=calls,
         achieved=achieved,
         kernels=(d.picture.kernels if d.picture is not None else ()) or d.kernels,
+        gap_work=_gap_work(d),
         glossary=glossary(d, [cause for cause, _ in _causes(d)]),
         samples=_samples(d),
     )
@@ -126,6 +130,28 @@ def _path_shares(d: Diagnosis) -> list[tuple[str, float]]:
     """Return what the critical path consists of, the largest first."""
     shares = d.critical_path.shares if d.critical_path is not None else {}
     return sorted(((name, share) for name, share in shares.items() if share > 0), key=lambda item: -item[1])
+
+
+class GapWork(NamedTuple):
+    """What the launching thread did in the gaps of one cause, in the step of the timeline."""
+
+    cause: str
+    detail: str
+    place: str  # of the largest of these gaps
+    num: int
+    total_ns: int
+
+
+def _gap_work(d: Diagnosis) -> list[GapWork]:
+    found: dict[tuple[str, str], list[Gap]] = {}
+    for gap in d.picture.gaps if d.picture is not None else ():
+        found.setdefault((gap.cause, gap.detail), []).append(gap)
+    rows = []
+    for (cause, detail), gaps in found.items():
+        gaps.sort(key=lambda gap: gap.start_ns - gap.end_ns)
+        place = next((gap.place for gap in gaps if gap.place), "")
+        rows.append(GapWork(cause, detail, place, len(gaps), sum(gap.end_ns - gap.start_ns for gap in gaps)))
+    return sorted(rows, key=lambda row: -row.total_ns)[:MAX_GAP_WORK]
 
 
 def _places(d: Diagnosis) -> dict[str, str]:
