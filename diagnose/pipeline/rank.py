@@ -20,7 +20,7 @@ from diagnose.changes.common.separate_diffs import separated
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
-from diagnose.model.intervals import EMPTY, Intervals
+from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
@@ -63,10 +63,12 @@ def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None
     notes = [] if notes is None else notes
     has_device = Tables(capture, trace).device_id >= 0
     rules = analyzers.IDLE_RULES if has_device else analyzers.HOST_RULES
-    rest = analyzers.FALLBACK_RULE.META.id if has_device else analyzers.WORK
+    rest = analyzers.FALLBACK_RULE.META.id if has_device else analyzers.OUTSIDE
     claims = [
         (rule.META.id, _careful(rule.META.id, rule.claim if has_device else _host_claim(rule), notes)) for rule in rules
     ]
+    if not has_device:
+        claims.append((analyzers.WORK, lambda t, left: intersect(left, t.in_ops)))
     return Tables(capture, trace, claims=(*claims, (rest, lambda _t, left: left)))
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from diagnose.analyzers import META, WORK
+from diagnose.analyzers import META, OUTSIDE, WORK
 from diagnose.changes import CHANGES
 from diagnose.changes.common.buckets import with_buckets
 from diagnose.changes.common.prescribe import also_possible
@@ -255,7 +255,7 @@ def _buckets(t: Tables, size_mb: float) -> Transform:
 
 def _without(t: Tables, rule: str) -> Transform:
     known = {name for name, _ in t.claims}
-    if rule == WORK and rule in known:
+    if rule in (WORK, OUTSIDE) and rule in known:
         raise UsageError(
             "Operators are the work of the step itself and cannot be taken away; --scale 'addmm=0.5' changes the time "
             f"of those that a pattern finds. Without them there are: {_listed(_removable(t))}."
