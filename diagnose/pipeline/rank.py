@@ -158,7 +158,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     least_ns = THRESHOLDS.naming_share * step_ns
     found = [f for f in found if not _costs_more(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
     with noting("replay", notes):
-        steps_after = waterfall(t, found, replayed)  # of what is listed
+        steps_after = waterfall(t, found, replayed, combine=draw)  # of what is listed
     named = {f.rule for f in found}
     prescribed = tuple(p for p in replayed.prescriptions if p.rule in named)
     largest = None if withheld else dominant(answer, found, step_ns, t.steps.num)

@@ -10,6 +10,8 @@ import pytest
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
+from diagnose.reports.answer import answer
+from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.text import render
 from diagnose.text.numbers import duration, percent
 
@@ -99,8 +101,13 @@ def text(d):
     """Check that the text states the same, and nothing above the whole."""
     shown = render(d).replace("\u00a0", " ")
     words = " ".join(shown.split())
-    for line in d.summary:
-        assert line in words
+    first = answer(d)
+    assert words.startswith(f"{first.pill} {first.headline}")
+    assert len(first.headline.split()) <= MAX_WORDS
+    assert first.after is None or f"step now {duration(d.step_ns)} " in words
+    for found in [action.prediction for action in first.actions if action.prediction is not None]:
+        assert found.saves_ns >= 0.01 * d.step_ns
+        assert f"saves {duration(found.saves_ns)} a step " in words
     for finding in d.findings[:5]:
         if finding.lost_ns:
             share = percent(finding.lost_ns / d.step_ns)
