@@ -243,7 +243,7 @@ def profile_rank(capture: Capture) -> RankProfile:
     withheld = t.device_id >= 0 and graphs_left_no_task(t)
     queue = t.queue if t.device_id >= 0 and not withheld else None
     answer = verdict(queue, t.partition if queue else None, _shares(t) if t.device_id >= 0 else {})
-    return profile_of(t, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
+    return profile_of(t, analyzers.TRAITS, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
 
 
 def _picture(t: Tables) -> Picture:
