@@ -103,11 +103,15 @@ def slow_group(ranks: Sequence[RankProfile], matches: Matches, step_ns: float) -
         if len(groups) < MIN_GROUPS:
             continue
         middle = {g: float(np.median(transfer[rows])) for g, rows in groups.items()}
+        members = {g: frozenset(g.members) for g in groups}
         for group, rows in groups.items():
-            rest = float(np.median([ns for g, ns in middle.items() if g != group]))
+            beside = [ns for g, ns in middle.items() if members[g].isdisjoint(members[group])]
+            if not beside:
+                continue  # parts of one group, of which members lack collectives
+            rest = float(np.median(beside))
             more[group] += (middle[group] - rest) * len(rows)
             usual[group] += rest * len(rows)
-            others[group] = len(groups) - 1
+            others[group] = len(beside)
             rate = _bus_rates(matches, rows, middle[group], rest)
             if rate[0] * len(rows) > rates.get(group, (0.0, 0.0, 0.0))[0]:
                 rates[group] = (rate[0] * len(rows), rate[1], rate[2])

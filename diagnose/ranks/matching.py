@@ -9,7 +9,7 @@ them at once, is one collective. A rank that lacks one, or whose file ends early
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -311,8 +311,3 @@ def _drift(time: Floats, distance: Floats) -> Floats:
     slope = float((at * distance).sum() / max((at * at).sum(), 1.0))
     line: Floats = slope * at
     return line
-
-
-def members_of(groups: Iterable[Group]) -> frozenset[int]:
-    """Return all ranks that are members of one of the groups."""
-    return frozenset(rank for group in groups for rank in group.members)

@@ -1,11 +1,13 @@
 """What collectives cost: waiting and transfer apart, bandwidth, a group whose links are slow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from diagnose.analyzers.straggler import find_in_all
 from diagnose.ranks.comparison import compare_ranks
-from diagnose.ranks.profile import CollectiveKind, Group, JobProfile
+from diagnose.ranks.profile import CollectiveKind, Collectives, Group, JobProfile
 
 NUM = 6
 
@@ -62,3 +64,14 @@ def test_stages_of_a_pipeline_wait_in_bubbles_and_nobody_is_called_late(make_pro
     assert (
         bubbles.title == "Stages of the pipeline wait for each other: bubbles of 1.50 ms a step"
     )  # 3 ms on one of two
+
+
+def test_collectives_that_one_member_lacks_make_no_groups_of_their_own(make_profile):
+    """Six ranks of one unnamed group; two lack a collective each, so that those are of other sets of five."""
+    ends = np.cumsum([10.0, 10.0, 14.0, 10.0, 10.0, 10.0]).tolist()
+    ranks = [make_profile(n, [{"compute-forward": 9.0}] * NUM, ends) for n in range(6)]
+    for lacking, row in ((5, 2), (4, 4)):
+        held = ranks[lacking].collectives
+        columns = {name: np.delete(getattr(held, name), row) for name in Collectives.__slots__}
+        ranks[lacking] = replace(ranks[lacking], collectives=Collectives(**columns))
+    assert compare_ranks(JobProfile.of(ranks)).slow_group is None
