@@ -57,6 +57,7 @@ META = RuleMeta(
         "one-bit-gradients",
         "local-sgd",
     ),
+    awaits_ranks=True,
 )
 _EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
 TITLE = "Collectives are not hidden under computation"

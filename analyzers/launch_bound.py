@@ -47,6 +47,7 @@ META = RuleMeta(
     inflated=True,
     cause="host-work",
     also=("capture-step",),
+    paced_by="dispatch",
 )
 
 MIN_GRAPHABLE = 0.5  # of the idle time: below that the waits between the launches are what to remove

@@ -20,8 +20,7 @@ def record_again(d: Diagnosis) -> str:
     """Return why the recording cannot carry an answer, "" where it can."""
     if d.prescriptions and d.prescriptions[0].id in RECORDING_CHANGES:
         first = d.findings[0] if d.findings else None
-        is_trust = first is not None and first.rule in ("warm-up", "lost-records", "profiler-overhead")
-        if first is not None and is_trust:
+        if first is not None and first.rule == d.prescriptions[0].rule:
             return _sentence(first.title.partition(":")[0])
         return "Too much of the device's work is missing from this recording."
     if d.profiler_overhead is not None and d.profiler_overhead >= MAX_OVERHEAD:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ __all__ = [
     "keep_option",
     "module_option",
     "monitor_options",
+    "one_thread",
     "page_options",
     "report_options",
     "result_options",
@@ -27,6 +29,12 @@ OUTPUT, RANKS = "Output", "Ranks"
 JSON = "Print JSON instead of text."
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+
+def one_thread() -> None:
+    """Keep NumPy to one thread, before it is imported."""
+    # No linear algebra happens here; the threads that NumPy would start for it cost more than reading a small trace.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def module_option(group: str) -> Decorator:

@@ -240,10 +240,9 @@ def profile_rank(capture: Capture) -> RankProfile:
     """Return what the comparison of ranks needs of this one; times are those recorded, which all ranks share."""
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
-    withheld = t.device_id >= 0 and graphs_left_no_task(t)
-    queue = t.queue if t.device_id >= 0 and not withheld else None
-    answer = verdict(queue, t.partition if queue else None, _shares(t) if t.device_id >= 0 else {})
-    return profile_of(t, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
+    queue = t.queue if t.device_id >= 0 and not graphs_left_no_task(t) else None
+    answer = verdict(queue, t.partition if queue else None, _shares(t) if queue else {})
+    return profile_of(t, analyzers.TRAITS, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
 
 
 def _picture(t: Tables) -> Picture:

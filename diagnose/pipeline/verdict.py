@@ -88,8 +88,9 @@ def _of_step(
         answers = [f for f in answers if f in costly]
     elif not any(f in costly for f in answers):
         waits = [f for f in costly if _is_waste(f) or (_is_waiting(f) and f.lost_ns >= at.known_share * step_ns)]
-        much = [f for f in waits if _is_waste(f) and _cost_ns(f) >= at.known_share * step_ns]
-        answers = much or answers or waits
+        # Calls that free memory wait for kernels, and a replay does not show for which: kernels may save more then.
+        clear = [f for f in waits if _is_waste(f) and META[f.rule].cause != "allocation"]
+        answers = [f for f in clear if _cost_ns(f) >= at.known_share * step_ns] or answers or waits
     known = [f for f in answers if META[f.rule].explains]
     if any(_size_ns(f) >= at.known_share * step_ns for f in known):
         answers = known

@@ -145,7 +145,7 @@ def as_page(d):
     """Check that the HTML page has the same headline, step, and findings with their time and share, in their order."""
     page = d.to_html()
     heading, *others = re.findall(r"<h1[^>]*>(.*?)</h1>", page, re.DOTALL)
-    assert (read(heading), others) == (d.headline, [])
+    assert (read(heading), others) == (answer(d).headline, [])
     assert duration(d.step_ns) in read(page)
     _, *parts = re.split(r'<[a-z]+ class="finding" id="finding-\d+"', page)
     assert len(parts) == len(d.findings)
