@@ -170,7 +170,7 @@ def _collective_name(t: Tables, row: int) -> str:
 def _exchange(t: Tables) -> Facts:
     """Return whether most of the collective time exchanges data that steps compute with, rather than gradients.
 
-    Those are all-to-alls, and all-gathers but for those of sharded parameters; ``gathers`` where the latter take longer.
+    Those are all-to-alls, and all-gathers but for those of sharded parameters; ``gathers``: the latter take longer.
     """
     tasks = t.tasks
     mine = np.flatnonzero(tasks.is_collective)

@@ -141,14 +141,10 @@ def missed(num: int, costs: dict[str, Cost]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="scripts/bench --ranks", description=__doc__.splitlines()[0] if __doc__ else ""
-    )
+    parser = argparse.ArgumentParser(prog="scripts/bench --ranks", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--ranks", default="64,1024", help="numbers of ranks, separated by commas")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--work", type=Path, default=Path(tempfile.gettempdir(), "diagnose-ranks"), help="for the traces"
-    )
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "diagnose-ranks"), help="for the traces")
     options = parser.parse_args()
     if not (TRACES / NAME.format(0)).exists():
         print(f"ranks: the traces {NAME.format('*')} are not in {TRACES}", file=sys.stderr)
