@@ -54,7 +54,9 @@ def conversions(t: Tables, free: Mask) -> npt.NDArray[np.intp]:
     name = t.trace.events.name[t.tasks.row]
     pairs = list(zip(name[producer].tolist(), name[found].tolist(), strict=True))
     count = Counter(pairs)
-    return found[np.array([count[pair] >= MIN_REPEATS * t.steps.num for pair in pairs], bool)]
+    repeats: Mask = np.array([count[pair] >= MIN_REPEATS * t.steps.num for pair in pairs], bool)
+    again: npt.NDArray[np.intp] = found[repeats]
+    return again
 
 
 def types_of_casts(t: Tables, tasks: npt.NDArray[np.intp]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import distinct
 from diagnose.model.records import as_facts
@@ -26,7 +28,17 @@ EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a m
 
 def is_scanty(t: Tables) -> bool:
     """Return whether the recording holds too little device work for any claim of its own."""
-    return t.device_id >= 0 and len(t.tasks.start) < MIN_TASKS
+    return t.device_id >= 0 and len(t.tasks.start) < MIN_TASKS and not _repeats(t)
+
+
+def _repeats(t: Tables) -> bool:
+    """Return whether marked steps launch the same tasks one after the other: then they are whole, however few tasks."""
+    if not t.steps.marked or t.steps.num < 2 or (t.tasks.launch < 0).any():
+        return False
+    step = np.searchsorted(t.steps.start, t.trace.events.start[t.tasks.launch], side="right") - 1
+    names = t.trace.events.name[t.tasks.row]
+    first, *others = (names[step == i].tolist() for i in range(t.steps.num))
+    return bool(first) and all(other == first for other in others)
 
 
 def is_incomplete(t: Tables) -> bool:

@@ -53,6 +53,16 @@ def test_a_handful_of_tasks_says_nothing_of_steady_steps(recording, num, fires):
     assert bool(said(r, "too few to say anything")) == fires
 
 
+@pytest.mark.parametrize(("other", "fires"), [("copy", False), ("fill", True)])
+def test_steps_that_repeat_the_same_few_tasks_are_whole(recording, other, fires):
+    r = recording()
+    for i, first in enumerate(("copy", other)):
+        r.step(i, 1000 * i, 1000 * i + 1000)
+        r.kernel(first, 1000 * i + 20, 1000 * i + 100, launched=(1000 * i + 1, 1000 * i + 5))
+        r.kernel("matmul", 1000 * i + 100, 1000 * i + 900, launched=(1000 * i + 6, 1000 * i + 9))
+    assert bool(said(r, "too few to say anything")) == fires
+
+
 def test_names_instead_of_lines_are_announced(hundred):
     assert len(said(hundred(), "findings name operators, not lines")) == 1
     framed = hundred()
