@@ -31,6 +31,7 @@ __all__ = [
     "KERNEL_RULES",
     "LEGENDS",
     "META",
+    "OUTSIDE",
     "RANK_RULES",
     "RULES",
     "RUN_RULES",
@@ -92,6 +93,9 @@ def _of_kind(*kinds: str) -> Iterable[Rule]:
 WORK = "operators"
 """What is left of the training thread's time where there is no device: operators that compute."""
 
+OUTSIDE = "outside-operators"
+"""What is left there beyond operators and calls of the runtime."""
+
 RULES: tuple[Rule, ...] = _rules()
 META: Mapping[str, RuleMeta] = {rule.META.id: rule.META for rule in RULES}
 FALLBACK_RULE = cast("Analyzer", next(rule for rule in RULES if rule.META.fallback))
@@ -107,5 +111,6 @@ RUN_RULES = tuple(cast("Analyzer", rule) for rule in _of_kind("run"))
 RANK_RULES = tuple(cast("RankAnalyzer", rule) for rule in _of_kind("rank"))
 LEGENDS: Mapping[str, Legend] = {
     WORK: Legend("the host computed inside operators", "#5b7fa6"),
+    OUTSIDE: Legend("between operators: Python, or what was not recorded", "#868e96"),
     **{rule.META.id: rule.META.legend for rule in RULES if rule.META.legend.label},
 }

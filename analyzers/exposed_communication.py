@@ -32,6 +32,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, total, union
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
+from diagnose.ranks.collectives import collectives_of, element_bytes
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, REDUCTION, matching
@@ -66,6 +67,7 @@ TITLE = "Collectives are not hidden under computation"
 MIN_SHARE = 0.002  # of the step; less is not worth a line
 MAX_PLACED = 20  # collectives, the most exposed first, whose places are looked up
 MAX_PLACES = 3
+MAX_NARROW = 2  # bytes of an element that gains nothing by being sent in 16 bits
 MAX_LOOKED_UP = 200  # the longest collectives show what the others are
 
 
@@ -208,4 +210,19 @@ def _ddp_facts(t: Tables) -> Facts:
     """Return the arguments of DistributedDataParallel, where the capture has seen it being made."""
     ddp = as_facts(t.capture.info.flags.ddp) if t.capture.info else {}
     known = t.capture.info.optimizer.param_bytes if t.capture.info else None
-    return {"ddp": ddp, "has_device": t.device_id >= 0, "gradient_bytes": known}
+    return {"ddp": ddp, "has_device": t.device_id >= 0, "gradient_bytes": known, **_reduced(t)}
+
+
+def _reduced(t: Tables) -> Facts:
+    """Return the bytes that each step reduces, and those of them in elements of more than 16 bits."""
+    found = collectives_of(t)
+    counts = np.bincount(found.collectives.kind, minlength=len(found.kinds)).tolist()
+    known = [
+        (kind, count * kind.num_bytes / t.steps.num)
+        for kind, count in zip(found.kinds, counts, strict=True)
+        if kind.name in ("all_reduce", "reduce_scatter") and kind.num_bytes > 0
+    ]
+    if not known:
+        return {}
+    wide = sum(num for kind, num in known if element_bytes(kind.dtype) > MAX_NARROW)
+    return {"reduced_bytes": round(sum(num for _, num in known)), "reduced_wide_bytes": round(wide)}

@@ -5,7 +5,7 @@ What it looks for
     not spend in collectives. A rank is late where its own time exceeds that of its equals (ranks that exchange alike)
     by 1 % of the step or more, in seven of ten steps, and by five times what ranks and steps differ by anyway. Ranks
     that are late in turns, for one step each, a group whose links are slow, and a rank that begins the recorded window
-    late are named as what they are.
+    late are named as what they are, and so are bubbles of a pipeline and an all-to-all that is uneven.
 
 Why it costs
     A collective ends for all when the last rank has come. The step of every rank is as long as that of the slowest.
@@ -38,6 +38,8 @@ META = RuleMeta(
     also=("balance-ranks", "local-sgd"),
 )
 MIN_SHARE = 0.01  # of the step
+MIN_EXCHANGE_SHARE = 0.05  # of the step, waited in all-to-alls or between the stages of a pipeline
+MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
 MIN_STEPS_HIGH = 5  # compared, for high confidence
 SURE_SIGMAS = 10.0
 MAX_NAMED_RANKS = 8
@@ -54,7 +56,7 @@ def find_in_all(c: Comparison) -> list[Finding]:
     """Name what makes ranks wait: a late rank, a slow group, ranks that take turns, a late begin."""
     if len(c.ranks) < 2 or not c.matches.num:
         return []
-    found = [f for f in (_late(c), _slow_links(c)) if f is not None]
+    found = [f for f in (_late(c), _slow_links(c), _bubbles(c), _uneven_exchange(c)) if f is not None]
     begin = _late_begin(c)
     turns = _turns(c, begin) if not found else None
     return [f for f in (*found, turns or begin) if f is not None and f.lost_ns >= MIN_SHARE * c.step_ns]
@@ -68,14 +70,14 @@ def _late(c: Comparison) -> Finding | None:
     who = listed(numbers).capitalize()
     come, there = ("comes", "there") if len(numbers) == 1 else ("come", "on them")
     once = " in the one recorded step" if c.num_steps == 1 else ""
-    waits = f"the others wait {lateness.saved_ns / 1e6:.2f} ms a step"
+    waits = f"the others wait {c.saved_ns / 1e6:.2f} ms a step"
     return Finding(
         rule=META.id,
         title=f"{who} {come} late{once}: {waits}; {_because(c.reason, there)}",
-        lost_ns=lateness.saved_ns,
+        lost_ns=c.saved_ns,
         count=_num_collectives(c),
-        total_ns=int(lateness.saved_ns * c.num_steps),
-        median_ns=int(lateness.saved_ns),
+        total_ns=int(c.saved_ns * c.num_steps),
+        median_ns=int(c.saved_ns),
         evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), _waited(c)),
         confidence=_confidence(c),
         facts=_facts(c, "late", numbers[0]),
@@ -103,6 +105,48 @@ def _slow_links(c: Comparison) -> Finding | None:
         ),
         confidence=_confidence(c),
         facts={**_facts(c, "slow-group", None), "members": list(slow.members)},
+    )
+
+
+def _bubbles(c: Comparison) -> Finding | None:
+    """Name what the stages of a pipeline wait for each other's activations and gradients."""
+    waited = sum(k.exposed_waiting_ns for k in c.collectives if k.purpose == "pipeline")
+    if waited < MIN_EXCHANGE_SHARE * c.step_ns:
+        return None
+    return Finding(
+        rule=META.id,
+        title=f"Stages of the pipeline wait for each other: bubbles of {waited / 1e6:.2f} ms a step",
+        lost_ns=waited,
+        count=_num_collectives(c),
+        total_ns=int(waited * c.num_steps),
+        median_ns=int(waited),
+        evidence=(f"Sends and receives wait {waited / 1e6:.2f} ms a step, mean of the ranks.", _waited(c)),
+        confidence=_confidence(c),
+        facts=_facts(c, "bubbles", None),
+    )
+
+
+def _uneven_exchange(c: Comparison) -> Finding | None:
+    """Name an all-to-all to which one rank contributes clearly more than the mean."""
+    waited = sum(k.exposed_waiting_ns for k in c.collectives if k.purpose == "all-to-all")
+    most = c.exchanged
+    if most is None or most[1] < MIN_IMBALANCE or waited < MIN_EXCHANGE_SHARE * c.step_ns:
+        return None
+    rank, ratio = c.ranks[most[0]].rank, most[1]
+    return Finding(
+        rule=META.id,
+        title=f"All-to-all is uneven: rank {rank} exchanges {ratio:.1f} × as much as the mean",
+        lost_ns=waited,
+        count=_num_collectives(c),
+        total_ns=int(waited * c.num_steps),
+        median_ns=int(waited),
+        evidence=(
+            f"Rank {rank} exchanges {ratio:.1f} times the bytes of the mean rank; all-to-alls wait "
+            f"{waited / 1e6:.2f} ms a step, mean of the ranks.",
+            _waited(c),
+        ),
+        confidence="medium",  # who computes more before it comes late as well
+        facts={**_facts(c, "uneven-exchange", rank), "is_exchange": True},
     )
 
 

@@ -228,7 +228,7 @@ def _runs(container: nn.Module) -> list[list[tuple[str, nn.Module]]]:
     last: object = None
     for name, block in container._modules.items():
         kind = _kind(block)
-        if kind is None:
+        if block is None or kind is None:
             last = None
         elif kind == last:
             runs[-1].append((name, block))

@@ -25,7 +25,12 @@ with scheduled_gc() as collect:   # Python collects at another step on every ran
     collect.step()                # at the end of each step"""
 
 
-def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+_NOT_OF_THE_WORK = frozenset({"slow-group", "late-begin"})  # links, and what lies before the recording
+
+
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
+    if finding.facts.get("kind") in _NOT_OF_THE_WORK:
+        return None
     needs = "the cause on the late rank, which its own findings name"
     if program.trains is False:
         after = f"# requests of like lengths, and as many of them, on every rank\n{_PAUSES}"

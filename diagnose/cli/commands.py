@@ -87,6 +87,12 @@ def cli() -> None:
 @option("--quick", group=RECORDING, is_flag=True, help="Record one short window of at most 4 seconds, without stacks.")
 @option("--keep-going", group=RECORDING, is_flag=True, help="Let the script run to its end after the recording.")
 @option(
+    "--ranks",
+    group=RECORDING,
+    metavar="LIST",
+    help="Record these ranks of several, such as 0,1,8-15; the script then runs to its end.  [default: all]",
+)
+@option(
     "--capture",
     "folder",
     group=RECORDING,

@@ -3,71 +3,83 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 
 from diagnose.errors import UsageError
+from diagnose.model.launched import Launched
+from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
 
-__all__ = ["Ranks", "current", "named_after", "wait_for_others"]
+__all__ = ["chosen_ranks", "named_after", "wait_for_others"]
 
 WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and compressing their traces
 POLL_S = 0.2
 STAMP = "%Y%m%d-%H%M%S"
+_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """One process among those that torchrun, accelerate or another launcher started."""
-
-    rank: int = 0
-    world_size: int = 1
-    on_this_node: int = 1
-
-
-def current(environment: Mapping[str, str] = os.environ) -> Ranks:
-    """Read RANK, WORLD_SIZE and LOCAL_WORLD_SIZE, the variables that every PyTorch launcher sets.
+def chosen_ranks(text: str, world_size: int) -> frozenset[int]:
+    """Return the ranks that a text such as "0,1,8-15" names.
 
     Raises:
-        UsageError: one of them is not a number.
+        UsageError: it names none, or one that the job does not have.
     """
-    try:
-        rank = int(environment.get("RANK", "0"))
-        world_size = int(environment.get("WORLD_SIZE", "1"))
-        return Ranks(rank, world_size, int(environment.get("LOCAL_WORLD_SIZE", str(world_size))))
-    except ValueError as error:
-        raise UsageError(
-            f"RANK, WORLD_SIZE and LOCAL_WORLD_SIZE must be integers ({error}); unset them, or set all three."
-        ) from error
+    ranks: set[int] = set()
+    for part in text.split(","):
+        found = _RANGE.fullmatch(part.strip())
+        if found is None or int(found[2] or found[1]) < int(found[1]):
+            raise UsageError(f"Invalid --ranks '{one_line(text)}': give numbers and ranges, such as 0,1,8-15.")
+        last = int(found[2] or found[1])
+        if last >= world_size:
+            raise UsageError(f"Invalid --ranks '{one_line(text)}': the job has ranks 0 to {world_size - 1}.")
+        ranks.update(range(int(found[1]), last + 1))
+    return frozenset(ranks)
 
 
-def named_after(stem: str, ranks: Ranks) -> str:
+def named_after(stem: str, ranks: Launched) -> str:
     """Return a name for this run that no earlier run used, the same in every rank of one node.
 
-    Ranks share their launcher, so its start is their common time; a lone process has its own.
+    Ranks share their launcher, so its start is their common time; a lone process has its own. Steps of Slurm have a
+    number that all their nodes share.
     """
     if ranks.world_size == 1:
         name = f"{stem}-{time.strftime(STAMP)}"
         return name if not Path(name).exists() else f"{name}-{os.getpid()}"
+    step = os.environ.get("SLURM_STEP_ID", "")
+    if "SLURM_STEP_NUM_TASKS" in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ and step.isdigit():
+        return f"{stem}-slurm-{os.environ.get('SLURM_JOB_ID', '0')}-{step}"
     restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     return f"{stem}-{_launched(os.getppid())}" + (f"-restart{restart}" if restart else "")
 
 
-def wait_for_others(folder: Path, ranks: Ranks, *, whole_world: bool, progress: Progress) -> tuple[str, ...]:
-    """Wait until the captures of all ranks lie in ``folder``; return a note where some never came.
+def wait_for_others(
+    folder: Path, ranks: Launched, *, chosen: Collection[int], whole_world: bool, progress: Progress
+) -> tuple[str, ...]:
+    """Wait until the captures of the ``chosen`` ranks lie in ``folder``; return a note where some never came.
 
-    Only a folder that the user named is known to be shared by all nodes; else the ranks of this node are waited for.
+    Only a folder that the user named, or that ranks of other nodes write to, is known to be shared by all nodes; else
+    the ranks of this node are waited for.
     """
-    expected = ranks.world_size if whole_world else min(ranks.on_this_node, ranks.world_size)
+    if ranks.world_size == 1:
+        return ()
+    here = len(chosen) * min(ranks.on_this_node, ranks.world_size) // ranks.world_size
     end = time.monotonic() + WAIT_S
-    if _missing(folder, expected):
-        with progress.phase(f"waiting for the captures of {expected} ranks"):
-            while _missing(folder, expected) and time.monotonic() < end:
+
+    def num_expected() -> int:
+        return len(chosen) if whole_world or _num_writers(folder) > here else max(here, 1)
+
+    def num_there() -> int:
+        return len(chosen) - len(_missing(folder, chosen))
+
+    if num_there() < num_expected():
+        with progress.phase(f"waiting for the captures of {num_expected()} ranks"):
+            while num_there() < num_expected() and time.monotonic() < end:
                 time.sleep(POLL_S)
-    missing = _missing(folder, ranks.world_size)
-    if ranks.world_size == 1 or not missing:
+    missing = _missing(folder, chosen)
+    if not missing:
         return ()
     listed = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
     return (
@@ -76,10 +88,15 @@ def wait_for_others(folder: Path, ranks: Ranks, *, whole_world: bool, progress: 
     )
 
 
-def _missing(folder: Path, count: int) -> list[int]:
-    if count == 1:
-        return []
-    return [rank for rank in range(count) if not (folder / f"capture.rank{rank}.json").exists()]
+def _num_writers(folder: Path) -> int:
+    """Return how many ranks have written into the folder, or reserved it."""
+    written = {path.name.removeprefix("capture.").removesuffix(".json") for path in folder.glob("capture.rank*.json")}
+    reserved = {path.name.removeprefix(".").removesuffix(".lock") for path in folder.glob(".rank*.lock")}
+    return len(written | reserved)
+
+
+def _missing(folder: Path, chosen: Collection[int]) -> list[int]:
+    return [rank for rank in sorted(chosen) if not (folder / f"capture.rank{rank}.json").exists()]
 
 
 def _launched(pid: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,6 +9,7 @@ from typing import Any, TypeAlias
 import click
 
 from diagnose.cli.help import Command
+from diagnose.model.launched import launched
 from diagnose.text.progress import Progress
 
 __all__ = ["ScriptCommand", "shared_names"]
@@ -42,8 +42,7 @@ class ScriptCommand(Command):
 
     def invoke(self, ctx: click.Context) -> Any:  # what the command returns
         """Give the hint, then run the command."""
-        is_first_rank = os.environ.get("RANK", "0") == "0"
-        if "--" not in ctx.meta[_BEFORE] and is_first_rank:
+        if "--" not in ctx.meta[_BEFORE] and launched().rank == 0:
             self._hint(ctx)
         return super().invoke(ctx)
 

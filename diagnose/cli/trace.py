@@ -6,6 +6,8 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,10 +18,11 @@ from diagnose.capture.process import launch
 from diagnose.capture.process.child import Order
 from diagnose.capture.record.folder import CapturePaths, unfinished
 from diagnose.cli.answer import Request, analyze_with_progress, answer, prepare
-from diagnose.cli.ranks import Ranks, current, named_after, wait_for_others
+from diagnose.cli.ranks import chosen_ranks, named_after, wait_for_others
 from diagnose.errors import CaptureError, InputError, OutputError, UsageError
 from diagnose.model.events import Note
 from diagnose.model.files import cannot_write, printable
+from diagnose.model.launched import Launched, launched
 
 __all__ = ["TraceRequest", "trace_and_answer"]
 
@@ -41,6 +44,7 @@ class TraceRequest(Request):
     max_mb: float | None = None
     quick: bool = False
     keep_going: bool = False
+    ranks: str | None = None  # that are recorded, such as 0,1,8-15; None: all
 
 
 def trace_and_answer(request: TraceRequest) -> int:
@@ -51,19 +55,33 @@ def trace_and_answer(request: TraceRequest) -> int:
         OutputError: a result could not be written; raised before the script runs.
         CaptureError: the script ended without a step that could be captured.
     """
-    ranks = current()
+    ranks = launched()
     _check_script(request)
+    chosen = chosen_ranks(request.ranks, ranks.world_size) if request.ranks else frozenset(range(ranks.world_size))
+    if ranks.rank not in chosen:
+        return _run_plainly(request)
+    if len(chosen) < ranks.world_size:
+        request = replace(request, keep_going=True)  # the others do not stop, and would wait for those that do
     folder = _capture_folder(request, ranks)
     request = _with_default_report(request, folder)
-    files = prepare(request) if ranks.rank == 0 else ()
+    files = prepare(request) if ranks.rank == min(chosen) else ()
     code, folder = _run(request, _options(request, folder), ranks)
-    if ranks.rank != 0:
+    if ranks.rank != min(chosen):
         return code
-    notes = wait_for_others(folder, ranks, whole_world=request.folder is not None, progress=request.progress)
+    notes = wait_for_others(
+        folder, ranks, chosen=chosen, whole_world=request.folder is not None, progress=request.progress
+    )
     request.progress.say(f"wrote the capture {folder}; diagnose analyze {folder} repeats the analysis")
     diagnosis = analyze_with_progress([folder], request.progress)
     answer(replace(diagnosis, trust=(*diagnosis.trust, *map(Note, notes))), request, files)
     return code
+
+
+def _run_plainly(request: TraceRequest) -> int:
+    """Run the script as Python would, in a rank that is not recorded, and return its exit code."""
+    script = (["-m"] if request.module else []) + [request.script, *request.args]
+    ended = subprocess.run([sys.executable, *script], check=False).returncode
+    return ended if ended >= 0 else 128 - ended
 
 
 def _check_script(request: TraceRequest) -> None:
@@ -76,7 +94,7 @@ def _check_script(request: TraceRequest) -> None:
         raise UsageError(f"{printable(script)} is a folder without __main__.py; give the path of a Python file.")
 
 
-def _capture_folder(request: TraceRequest, ranks: Ranks) -> Path:
+def _capture_folder(request: TraceRequest, ranks: Launched) -> Path:
     folder = Path(request.folder) if request.folder else Path(named_after("diagnose-capture", ranks))
     name = printable(folder)
     try:
@@ -111,7 +129,7 @@ def _options(request: TraceRequest, folder: Path) -> CaptureOptions:
     return CaptureOptions(output=folder, **given)
 
 
-def _run(request: TraceRequest, options: CaptureOptions, ranks: Ranks) -> tuple[int, Path]:
+def _run(request: TraceRequest, options: CaptureOptions, ranks: Launched) -> tuple[int, Path]:
     """Run the script; return its exit code and the folder that holds what was captured.
 
     Raises:
@@ -155,7 +173,7 @@ def _from_here(folder: Path) -> Path:
         return folder
 
 
-def _holds_steps(folder: Path, ranks: Ranks, *, since: float) -> bool:
+def _holds_steps(folder: Path, ranks: Launched, *, since: float) -> bool:
     """Return whether this process's own capture lies in ``folder`` with at least one window, and not an earlier one."""
     names = [f"capture.rank{ranks.rank}.json", *(["capture.json"] if ranks.world_size == 1 else [])]
     path = next((folder / name for name in reversed(names) if (folder / name).exists()), folder / names[0])

@@ -187,7 +187,7 @@ class Source:
     torch: str = ""
     devices: tuple[str, ...] = ()
     world_size: int = 1
-    found_steps_by: str = ""  # profiler marks, optimizer, dataloader, forward, marker, none
+    found_steps_by: str = ""  # profiler marks, optimizer, dataloader, annotation, forward, marker, none
     unprofiled_step_ns: tuple[int, ...] = ()
     settled_after: int | None = None  # steps until step times were steady
     samples: Mapping[str, object] = field(default_factory=dict)  # NVML medians and the like

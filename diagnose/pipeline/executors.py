@@ -8,31 +8,27 @@ only a rank that kills its process each time is given up and named.
 from __future__ import annotations
 
 import ctypes
-import os
 import resource
 import signal
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
+from multiprocessing.context import BaseContext
 
 from diagnose.pipeline.rank_results import Outcome, Work, attempt, describe
 from diagnose.trace_reader.inputs import RankFiles
 
-__all__ = ["Results", "num_cores", "on_executor", "on_processes"]
+__all__ = ["Results", "on_executor", "on_processes"]
 
 Results = Iterator[tuple[int, Outcome]]
 
 AHEAD = 2  # ranks for each worker that are handed out before it asks: none waits for this process
 MAX_DEATHS = 2  # of a process with nothing but one rank, from which on that rank is given up
 _PARENT_DEATH_SIGNAL = 1  # of prctl
-
-
-def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def on_executor(executor: Executor, num_workers: int, work: Work, ranks: Sequence[RankFiles]) -> Results:
@@ -117,10 +113,7 @@ def _alone(work: Work, files: RankFiles, max_bytes: int | None) -> Outcome:
 
 @contextmanager
 def _pool(num_workers: int, max_bytes: int | None) -> Iterator[ProcessPoolExecutor]:
-    # Neither a fork, which is unsafe beside threads, nor a new interpreter for each: a process that has imported
-    # what is needed forks.
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["diagnose.pipeline.rank", "diagnose.trace_reader.folders"])
+    context = _context()
     pool = ProcessPoolExecutor(num_workers, mp_context=context, initializer=_begin, initargs=(max_bytes,))
     try:
         yield pool
@@ -128,6 +121,18 @@ def _pool(num_workers: int, max_bytes: int | None) -> Iterator[ProcessPoolExecut
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+def _context() -> BaseContext:
+    """Return how processes are started: by a fork, which is ready at once, or beside threads by a server that forks."""
+    if threading.active_count() == 1:
+        import diagnose.pipeline.rank
+        import diagnose.trace_reader.folders  # noqa: F401  # what every process would import for itself
+
+        return get_context("fork")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["diagnose.pipeline.rank", "diagnose.trace_reader.folders"])
+    return context
 
 
 def _begin(max_bytes: int | None) -> None:

@@ -40,6 +40,7 @@ class Answer(NamedTuple):
     prescriptions: Sequence[Prescription] = ()
     is_incomplete: bool = False  # the recording: what a step without a cause takes is not stated
     is_withheld: bool = False  # the verdict: what the device did is not in the file
+    has_steps: bool = True  # found in the file; else the whole recording stands for one
 
 
 def headline(answer: Answer, largest: Finding | None) -> str:
@@ -93,19 +94,24 @@ def _share(answer: Answer, finding: Finding, rank: str) -> float:
 
 
 def _state(answer: Answer) -> str:
-    queue, step = answer.queue, f"{duration(answer.step_ns)} step"
+    queue, whole = answer.queue, _whole(answer)
     if answer.is_withheld:
         return f"Incomplete recording: {duration(answer.step_ns)} per step"
     if queue is None:
         return f"CPU-only recording: {duration(answer.step_ns)} per step"
-    idle = f"The GPU is idle {percent(queue.idle_share)} of each {step}"
+    idle = f"The GPU is idle {percent(queue.idle_share)} of {whole}"
     if answer.verdict == "kernel-bound":
-        return f"The GPU is busy {percent(queue.busy_share)} of each {step}"
+        return f"The GPU is busy {percent(queue.busy_share)} of {whole}"
     if answer.verdict == "cpu-bound":
         return f"{idle} because the host does not keep its queue filled"
     if is_shallow(queue) or queue.busy_depth_p50 is None:
         return idle
     return f"{idle}, in gaps of a queue otherwise {queue.busy_depth_p50:,.0f} launches deep"
+
+
+def _whole(answer: Answer) -> str:
+    """Return what the shares are of."""
+    return f"each {duration(answer.step_ns)} step" if answer.has_steps else f"the {duration(answer.step_ns)} recording"
 
 
 def _queue_line(answer: Answer) -> str:
@@ -119,7 +125,7 @@ def _queue_line(answer: Answer) -> str:
         use = f"idle {percent(queue.idle_share)}"
     depth = queue.busy_depth_p50
     deep = "depth unknown" if depth is None else f"{depth:,.0f} deep while it works"
-    return f"GPU {use} of each {duration(answer.step_ns)} step; queue {deep}, empty {percent(queue.empty_share)}"
+    return f"GPU {use} of {_whole(answer)}; queue {deep}, empty {percent(queue.empty_share)}"
 
 
 def _rank(answer: Answer, largest: Finding) -> str:

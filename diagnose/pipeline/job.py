@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from diagnose.errors import InputError, UsageError
 from diagnose.model.diagnosis import Diagnosis, Source
 from diagnose.model.events import Note
 from diagnose.pipeline.cache import Cache
-from diagnose.pipeline.executors import Results, num_cores, on_executor, on_processes
 from diagnose.pipeline.rank_results import (
     PROFILE,
     Outcome,
@@ -30,14 +29,17 @@ from diagnose.pipeline.rank_results import (
     packed_profile,
     unpack_examination,
 )
-from diagnose.ranks.profile import JobProfile, RankProfile
 from diagnose.text.progress import Progress
 from diagnose.trace_reader.inputs import AnyPath, Inputs, RankFiles, list_inputs
 from diagnose.trace_reader.remote import is_url
 from diagnose.trace_reader.stored import Stored
 
+if TYPE_CHECKING:
+    from diagnose.ranks.profile import JobProfile, RankProfile
+
 __all__ = ["Job", "Workers", "analyze_inputs", "answer_from_summaries", "profile_inputs"]
 
+Results: TypeAlias = Iterator[tuple[int, Outcome]]
 Run: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
 
 MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
@@ -147,7 +149,9 @@ def _phase(progress: Progress, doing: str, paths: Sequence[AnyPath]) -> Iterator
 
 @contextmanager
 def _workers(workers: Workers, inputs: Inputs, progress: Progress) -> Iterator[Run]:
-    """Offer who does the work, for as long as the block lasts."""
+    """Offer who does the work, for as long as the block lasts; one rank from the cache needs nobody."""
+    from diagnose.pipeline.executors import on_executor, on_processes
+
     if not workers.cluster:
         num, max_bytes = _processes(workers, inputs.ranks)
         yield lambda work, ranks: on_processes(min(num, len(ranks)), work, ranks, max_bytes)
@@ -164,7 +168,7 @@ def _processes(workers: Workers, ranks: Sequence[RankFiles]) -> tuple[int, int |
     """Return how many processes read, and the bytes that each of them may hold."""
     if any(not isinstance(rank.trace, (Stored, type(None))) for rank in ranks):
         return 1, None  # a pipe is open in this process only
-    num = workers.num or (num_cores() if _is_much(ranks) else 1)
+    num = workers.num or (len(os.sched_getaffinity(0)) if _is_much(ranks) else 1)
     if workers.max_bytes is None:
         return num, None
     num = max(1, min(num, workers.max_bytes // MIN_PROCESS_BYTES))
@@ -235,6 +239,8 @@ def _each(what: str, run: Run, work: Work, ranks: Sequence[RankFiles], cache: Ca
 
 
 def _profiled(inputs: Inputs, run: Run, cache: Cache | None) -> Job:
+    from diagnose.ranks.profile import JobProfile, RankProfile
+
     profiles: list[RankProfile] = []
     files: dict[tuple[int, str], RankFiles] = {}
     missing = list(inputs.faults)

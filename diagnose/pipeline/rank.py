@@ -20,7 +20,7 @@ from diagnose.changes.common.separate_diffs import separated
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
-from diagnose.model.intervals import EMPTY, Intervals
+from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
@@ -63,10 +63,12 @@ def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None
     notes = [] if notes is None else notes
     has_device = Tables(capture, trace).device_id >= 0
     rules = analyzers.IDLE_RULES if has_device else analyzers.HOST_RULES
-    rest = analyzers.FALLBACK_RULE.META.id if has_device else analyzers.WORK
+    rest = analyzers.FALLBACK_RULE.META.id if has_device else analyzers.OUTSIDE
     claims = [
         (rule.META.id, _careful(rule.META.id, rule.claim if has_device else _host_claim(rule), notes)) for rule in rules
     ]
+    if not has_device:
+        claims.append((analyzers.WORK, lambda t, left: intersect(left, t.in_ops)))
     return Tables(capture, trace, claims=(*claims, (rest, lambda _t, left: left)))
 
 
@@ -170,7 +172,16 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
             prescriptions, steps_after = without_savings(prescriptions), None
     partition = t.partition if queue else None
     told = Answer(
-        answer, queue, step_ns, partition, idle, found, prescriptions, is_incomplete=again, is_withheld=withheld
+        answer,
+        queue,
+        step_ns,
+        partition,
+        idle,
+        found,
+        prescriptions,
+        is_incomplete=again,
+        is_withheld=withheld,
+        has_steps=t.steps.marked,
     )
 
     missing = missing_records(t)
@@ -225,12 +236,10 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
     copy: what it saves at most counts. Where workers pace the step, their wait takes what another cause leaves.
     """
     relief = replayed.relief_ns.get(finding.rule)
-    if alone and analyzers.META[finding.rule].cause == "collective":
+    if relief is None or (alone and analyzers.META[finding.rule].cause == "collective"):
         return None
-    if relief is not None and is_paced_by_workers(t, finding.rule):
+    if is_paced_by_workers(t, finding.rule):
         return 0.0
-    if relief is None:
-        return None
     changes = [p.saves_ns[1] for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
     return max([relief, *changes])
 

@@ -16,7 +16,7 @@ from diagnose.ranks.comparison import Comparison, compare_ranks
 from diagnose.ranks.profile import JobProfile
 from diagnose.tables.program import UNKNOWN, program_of
 
-__all__ = ["analyze_captures", "analyze_paths", "shown_rank"]
+__all__ = ["analyze_captures", "analyze_paths", "compare_captures", "shown_rank"]
 
 
 def analyze_paths(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis:
@@ -43,7 +43,7 @@ def analyze_captures(captures: Sequence[Capture], *, draw: bool = True) -> Diagn
         raise InputError("There is nothing to analyse: no trace was given. Name a trace file or a capture folder.")
     if len(captures) == 1:
         return analyze_rank(captures[0], draw=draw)
-    comparison, captures_of = _compare(captures)
+    comparison, captures_of = compare_captures(captures)
     shown = across.shown(comparison)
     examined = {rank: analyze_rank(capture, draw=draw, alone=False) for rank, capture in captures_of.items()}
     notes: list[Note] = []
@@ -57,12 +57,12 @@ def shown_rank(captures: Sequence[Capture]) -> int:
     """Return the index of the capture whose rank the answer of `analyze_captures` is about."""
     if len(captures) == 1:
         return 0
-    comparison, captures_of = _compare(captures)
+    comparison, captures_of = compare_captures(captures)
     capture = captures_of[across.shown(comparison)]
     return next(i for i, other in enumerate(captures) if other is capture)
 
 
-def _compare(captures: Sequence[Capture]) -> tuple[Comparison, dict[int, Capture]]:
+def compare_captures(captures: Sequence[Capture]) -> tuple[Comparison, dict[int, Capture]]:
     """Return the comparison, and the captures of the ranks in it."""
     profiles = [profile_rank(capture) for capture in captures]
     comparison = compare_ranks(JobProfile.of(profiles))

@@ -14,7 +14,7 @@ def source_of(t: Tables) -> Source:
     """Return what the trace and the description of the capture hold of it."""
     info, trace = t.capture.info, t.trace
     names = tuple(dict.fromkeys(d.name for d in trace.devices if d.name))
-    found_by = info.found_steps_by if info else ("profiler marks" if t.steps.marked else "none")
+    found_by = info.found_steps_by if info else t.steps.found_by or "none"
     return Source(
         path=trace.path,
         command=" ".join(info.command) if info else "",

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from diagnose.analyzers import META, WORK
+from diagnose.analyzers import META, OUTSIDE, WORK
 from diagnose.changes import CHANGES
 from diagnose.changes.common.buckets import with_buckets
 from diagnose.changes.common.prescribe import also_possible
@@ -23,7 +23,7 @@ from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.rank import build_tables, find_in_rank
 from diagnose.pipeline.run import analyze_captures, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in
-from diagnose.pipeline.what_if_changes import with_workers, without_syncs_at
+from diagnose.pipeline.what_if_changes import LATE_RANKS, with_workers, without_late_ranks, without_syncs_at
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Transform
 from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged
@@ -159,6 +159,8 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     for step in _steps(t, captures, capture, request):
         state = step.after(state)
         forecasts.append(Forecast((), step.title, state.step_ns, state.low_ns, state.high_ns))
+    if LATE_RANKS in request.without and len(captures) > 1:
+        forecasts.append(without_late_ranks(captures, forecasts[-1]))
     path_then = sorted(((k, v) for k, v in path_shares(t, state).items() if v > 0), key=lambda item: -item[1])
     return WhatIfResult(tuple(forecasts), replay_base(t).error, tuple(path_then))
 
@@ -177,6 +179,8 @@ def _steps(t: Tables, captures: Sequence[Capture], capture: Capture, request: Wh
     if request.apply:
         yield from _applied(t, captures, capture, request.apply)
     for rule in request.without:
+        if rule == LATE_RANKS and len(captures) > 1:
+            continue  # all ranks are replayed, after what changes one of them
         yield _whole(t, f"no {rule}", _without(t, rule))
     for file, line in request.no_sync:
         yield _whole(t, f"no wait for the device at {file}:{line}", _without_sync(t, capture, file, line))
@@ -250,7 +254,7 @@ def _buckets(t: Tables, size_mb: float) -> Transform:
 
 def _without(t: Tables, rule: str) -> Transform:
     known = {name for name, _ in t.claims}
-    if rule == WORK and rule in known:
+    if rule in (WORK, OUTSIDE) and rule in known:
         raise UsageError(
             "Operators are the work of the step itself and cannot be taken away; --scale 'addmm=0.5' changes the time "
             f"of those that a pattern finds. Without them there are: {_listed(_removable(t))}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -9,17 +10,24 @@ import numpy.typing as npt
 
 from diagnose.analyzers.common.loading import loading_facts
 from diagnose.analyzers.common.locate import locate
+from diagnose.errors import UsageError
+from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
+from diagnose.model.forecast import Forecast
 from diagnose.model.intervals import total
+from diagnose.pipeline.run import compare_captures
+from diagnose.ranks.usable import listed
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Transform
-from diagnose.replay.predict import predict, replay_base, unchanged
+from diagnose.replay.predict import MAX_ERROR_TO_RELY, predict, replay_base, unchanged
 from diagnose.replay.transforms import drop_waits, scale_host
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.syncs import blocking_calls
 
-__all__ = ["with_workers", "without_syncs_at"]
+__all__ = ["LATE_RANKS", "with_workers", "without_late_ranks", "without_syncs_at"]
+
+LATE_RANKS = "straggler"  # as the rule is called that finds them
 
 
 def with_workers(t: Tables, num: int) -> Transform | None:
@@ -51,6 +59,31 @@ def without_syncs_at(t: Tables, file: str, line: int) -> Transform | None:
     mine = np.array([w.line == line and bool(w.file) and _same(str(w.file), file) for w in found], bool)
     hit: npt.NDArray[np.intp] = calls[mine]
     return partial(drop_waits, calls=hit) if len(hit) else None
+
+
+def without_late_ranks(captures: Sequence[Capture], before: Forecast) -> Forecast:
+    """Return the step with the late ranks as their equals are, by a replay of all ranks through their collectives.
+
+    Raises:
+        UsageError: no rank is late, or the replay misses the measured steps by too much.
+    """
+    comparison, _ = compare_captures(captures)
+    replayed = comparison.without_late
+    if replayed is None:
+        raise UsageError(
+            f"No rank is late in most steps of this recording, so {LATE_RANKS} cannot be taken away; diagnose analyze "
+            "shows what the ranks wait for."
+        )
+    if abs(replayed.error) > MAX_ERROR_TO_RELY:
+        raise UsageError(
+            f"The replay of all ranks misses the measured steps by {replayed.error:.0%}, too much to rely on: "
+            f"{LATE_RANKS} cannot be taken away."
+        )
+    ranks = listed([comparison.ranks[i].rank for i in comparison.lateness.late])
+    step_ns, low_ns, high_ns = (
+        max(ns - replayed.saved_ns, 0.0) for ns in (before.step_ns, before.low_ns, before.high_ns)
+    )
+    return Forecast((), f"{ranks} as the others of its role", step_ns, low_ns, high_ns)
 
 
 def _same(recorded: str, asked: str) -> bool:

@@ -18,7 +18,7 @@ from diagnose.tables import Tables
 from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import BACKWARD, NAME_PART, matching
 
-__all__ = ["Found", "collectives_of"]
+__all__ = ["Found", "collectives_of", "element_bytes"]
 
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
 _HOST = re.compile(r"^(gloo|mpi|ucc):(?!send|recv)")
@@ -197,8 +197,13 @@ def _dtype(text: str) -> str:
     return text.lower().removeprefix("c10::")
 
 
+def element_bytes(dtype: str) -> int:
+    """Return the size of an element, 0 where the type is not known."""
+    return _BYTES.get(dtype, 0)
+
+
 def _num_bytes(elements: int, dtype: str) -> int:
-    each = _BYTES.get(dtype, 0)
+    each = element_bytes(dtype)
     return elements * each if elements >= 0 and each else -1
 
 

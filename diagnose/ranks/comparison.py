@@ -8,15 +8,17 @@ import numpy as np
 
 from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
 from diagnose.ranks.lateness import Lateness, lateness_of
-from diagnose.ranks.links import collective_times, imbalance, slow_group
+from diagnose.ranks.links import collective_times, most_exchanged, slow_group
 from diagnose.ranks.matching import Matches, match_collectives
-from diagnose.ranks.profile import JobProfile, RankProfile
+from diagnose.ranks.profile import PHASES, JobProfile, RankProfile
 from diagnose.ranks.reasons import Reason, reason_of, reason_of_turns
+from diagnose.ranks.replay import Replayed, replay_steps
 from diagnose.ranks.usable import listed, usable
 from diagnose.ranks.waits import Times, Waits, times_of, waits_of
 
 __all__ = ["Comparison", "compare_ranks", "job_of"]
 
+MAX_REPLAY_ERROR = 0.05  # of the step: beyond it the ranks' own times alone show what a late one costs
 MAX_ROWS = 64  # of the tables and of the heat map
 MAX_ARRIVALS = 64  # collectives of one step
 
@@ -34,12 +36,20 @@ class Comparison:
     reason: Reason
     collectives: tuple[CollectiveSummary, ...] = ()
     slow_group: SlowGroup | None = None
-    imbalance: float = 1.0  # of all-to-all: the rank that exchanges most, by the mean
+    exchanged: tuple[int, float] | None = None  # who exchanges most in all-to-alls, and how many times the mean
+    without_late: Replayed | None = None  # the steps if the late ranks were as their equals
 
     @property
     def step_ns(self) -> float:
         """Return the median step of the ranks."""
         return float(np.median([p.step_ns for p in self.ranks]))
+
+    @property
+    def saved_ns(self) -> float:
+        """Return what a step is shorter if the late ranks were as their equals; of ranks in turns, what is waited."""
+        replayed = self.without_late
+        is_sound = replayed is not None and abs(replayed.error) <= MAX_REPLAY_ERROR
+        return replayed.saved_ns if replayed is not None and is_sound else self.lateness.saved_ns
 
     @property
     def num_steps(self) -> int:
@@ -82,8 +92,20 @@ def compare_ranks(job: JobProfile) -> Comparison:
         reason,
         collective_times(ranks, matches, waits) if matches.num else (),
         slow,
-        imbalance(ranks, matches),
+        most_exchanged(ranks, matches) if matches.num else None,
+        _without_late(ranks, matches, times, lateness, reason),
     )
+
+
+def _without_late(
+    ranks: tuple[RankProfile, ...], matches: Matches, times: Times, lateness: Lateness, reason: Reason
+) -> Replayed | None:
+    """Replay the steps with the late ranks as their equals are."""
+    if not lateness.late:
+        return None
+    of_all = reason.cause in (*PHASES, "slower-device", "slower-host", "more-work")
+    faster = {i: (np.maximum(np.nan_to_num(lateness.excess[i]), 0.0), of_all) for i in lateness.late}
+    return replay_steps(ranks, matches, times.own, faster)
 
 
 def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:
@@ -127,7 +149,7 @@ def job_of(c: Comparison) -> Job:
         arrivals=arrivals,
         late_ranks=tuple(sorted(number[i] for i in late.late)),
         late_ns=late.late_ns,
-        saved_ns=late.saved_ns,
+        saved_ns=c.saved_ns,
         cause=c.reason.cause,
         cause_ns=c.reason.more_ns,
         cause_share=c.reason.share,

@@ -30,8 +30,11 @@ MIN_GIVEN_SHARE = 0.5  # of the members of the groups: who of the others is late
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
 MAX_LATE_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
 MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less nothing is said of ranks that take turns
+MIN_BEGIN_OF_STEP = 0.05  # by which a rank begins late; recordings of one job begin some tenths of a millisecond apart
 MIN_BEGIN_SHARE = 0.25  # of all waiting, in the first collective of the window, for a late begin to be named
 SPREAD = 1.4826  # median distance to standard deviation
+MEDIAN_ERROR = 1.2533  # standard error of a median, by that of a mean
+FEW_VALUES = 18.0  # 5 units are worth 15 at 3 degrees of freedom, 8.6 at 5, 5.2 at 20: as Student's t at 1 in 10,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
     worst = order[0]
     late = [i for i in order if usual[i] >= ALSO_LATE * usual[worst]]
     equals = [i for i in order if roles[i] == roles[worst] and i not in late]
-    sigmas = _sigmas(excess[worst], _median_steps(times.own[equals]))
+    sigmas = _sigmas(excess[worst], excess[[worst, *equals]], _median_steps(times.own[equals]))
     waited = _others_wait(waits, times, late)
     saved = min(_saved(times.own, late, equals), waited)
     least_ns = (MIN_SHARE if len(times.steps) > 1 else MIN_SHARE_OF_ONE_STEP) * step_ns
@@ -119,18 +122,24 @@ def _median_steps(excess: Floats) -> Floats:
     return usual
 
 
-def _sigmas(excess: Floats, equals: Floats) -> float:
-    """Return the lateness in units of what ``equals`` differ by anyway and of what the rank's own varies by."""
+def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
+    """Return the lateness in units of what ``equals`` differ by anyway and of what varies from step to step.
+
+    How much varies is uncertain itself where there are few ranks and steps: 5 of its units are then worth fewer.
+    """
     spread = SPREAD * float(np.median(np.abs(equals - np.median(equals)))) if len(equals) > 2 else 0.0
     if len(equals) == 2:
         spread = abs(float(equals[0] - equals[1])) / 2 * MIN_SIGMAS_OF_FEW / MIN_SIGMAS
     own = excess[~np.isnan(excess)]
-    varies = 0.0
-    if len(own) > 2:
-        varies = SPREAD * float(np.median(np.abs(own - np.median(own)))) * 1.2533 / np.sqrt(len(own))
-    elif len(own) == 2:
-        varies = abs(float(own[0] - own[1])) / 2
-    return float(np.median(own)) / max(spread, varies, 1.0) if len(own) else 0.0
+    varies, num = 0.0, len(own)
+    if num > 1:
+        known = of_role[:, ~np.isnan(excess)]
+        off = np.abs(known - np.nanmedian(known, axis=1, keepdims=True))
+        typical = max(float(np.nanmedian(off)), float(np.median(np.abs(own - np.median(own)))))
+        freedom = (num - 1) * max(len(of_role) - 1, 1)
+        unsure = 1 + FEW_VALUES / freedom**2
+        varies = SPREAD * typical * MEDIAN_ERROR / np.sqrt(num - 1) * unsure
+    return float(np.median(own)) / max(spread, varies, 1.0) if num else 0.0
 
 
 def _in_most_steps(excess: Floats, usual: float) -> bool:
@@ -174,6 +183,6 @@ def _begins_late(times: Times, waits: Waits, step_ns: float) -> tuple[int | None
     others = np.delete(waits.first, latest)
     late_by = float(times.begins[latest])
     waited = float(np.median(others)) if len(others) else 0.0
-    if late_by < MIN_SHARE * step_ns or late_by < waited / 2:
+    if late_by < MIN_BEGIN_OF_STEP * step_ns or late_by < waited / 2:
         return None, 0.0
     return latest, late_by

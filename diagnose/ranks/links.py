@@ -18,7 +18,7 @@ from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import Group, RankProfile
 from diagnose.ranks.waits import Waits
 
-__all__ = ["collective_times", "imbalance", "slow_group"]
+__all__ = ["collective_times", "most_exchanged", "slow_group"]
 
 MIN_SLOWER = 1.3  # than the other groups of its kind: rings through one node differ by some per cent
 MIN_SHARE = 0.01  # of the step
@@ -103,11 +103,15 @@ def slow_group(ranks: Sequence[RankProfile], matches: Matches, step_ns: float) -
         if len(groups) < MIN_GROUPS:
             continue
         middle = {g: float(np.median(transfer[rows])) for g, rows in groups.items()}
+        members = {g: frozenset(g.members) for g in groups}
         for group, rows in groups.items():
-            rest = float(np.median([ns for g, ns in middle.items() if g != group]))
+            beside = [ns for g, ns in middle.items() if members[g].isdisjoint(members[group])]
+            if not beside:
+                continue  # parts of one group, of which members lack collectives
+            rest = float(np.median(beside))
             more[group] += (middle[group] - rest) * len(rows)
             usual[group] += rest * len(rows)
-            others[group] = len(groups) - 1
+            others[group] = len(beside)
             rate = _bus_rates(matches, rows, middle[group], rest)
             if rate[0] * len(rows) > rates.get(group, (0.0, 0.0, 0.0))[0]:
                 rates[group] = (rate[0] * len(rows), rate[1], rate[2])
@@ -131,12 +135,12 @@ def _bus_rates(matches: Matches, rows: Sequence[int], own_ns: float, others_ns: 
     return float(moved), moved / own_ns * factor, moved / others_ns * factor
 
 
-def imbalance(ranks: Sequence[RankProfile], matches: Matches) -> float:
-    """Return by how much the rank with most to exchange in an all-to-all exceeds the mean, 1 where all are alike."""
+def most_exchanged(ranks: Sequence[RankProfile], matches: Matches) -> tuple[int, float] | None:
+    """Return the rank (its index) with most to exchange in all-to-alls, and by how much it exceeds the mean."""
     sent: Floats = np.zeros(len(ranks))
     for rank, match, row in zip(matches.rank.tolist(), matches.match.tolist(), matches.row.tolist(), strict=True):
         kind = ranks[rank].kinds[int(ranks[rank].collectives.kind[row])]
-        if matches.kinds[match].name == "all_to_all" and max(kind.num_bytes, kind.num_bytes_out) > 0:
-            sent[rank] += max(kind.num_bytes, kind.num_bytes_out)
+        if matches.kinds[match].name == "all_to_all":
+            sent[rank] += max(kind.num_bytes, kind.num_bytes_out, 0)
     known = sent[sent > 0]
-    return float(known.max() / known.mean()) if len(known) > 1 else 1.0
+    return (int(sent.argmax()), float(known.max() / known.mean())) if len(known) > 1 else None

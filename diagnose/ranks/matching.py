@@ -9,7 +9,7 @@ them at once, is one collective. A rank that lacks one, or whose file ends early
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -226,12 +226,14 @@ def _clock_distance(one: list[tuple[int, _Part]], other: list[tuple[int, _Part]]
 def _gathered(ends: list[tuple[float, _Part]], offsets: dict[int, float], tolerance: float) -> Iterator[list[_Part]]:
     """Yield the parts of each collective from parts of one look, by their ends on a common clock."""
     open_: list[_Part] = []
+    ranks: set[int] = set()  # of ``open_``: a search in it would make this quadratic in the number of ranks
     last = -np.inf
     for end, part in ends:
-        if end - last > tolerance or any(p.rank == part.rank for p in open_):
+        if end - last > tolerance or part.rank in ranks:
             yield _at_once(open_, offsets)
-            open_ = []
+            open_, ranks = [], set()
         open_.append(part)
+        ranks.add(part.rank)
         last = end
     yield _at_once(open_, offsets)
 
@@ -309,8 +311,3 @@ def _drift(time: Floats, distance: Floats) -> Floats:
     slope = float((at * distance).sum() / max((at * at).sum(), 1.0))
     line: Floats = slope * at
     return line
-
-
-def members_of(groups: Iterable[Group]) -> frozenset[int]:
-    """Return all ranks that are members of one of the groups."""
-    return frozenset(rank for group in groups for rank in group.members)

@@ -4,8 +4,9 @@ With step marks a step runs from its `ProfilerStep#n` mark to the next one, and 
 the last step or of the last device task that it launched, whichever is later: the device runs behind the host, and
 what it still has to do belongs to the step. By the same token it begins, where the device was behind the host from
 the start, when the device was done with what came before. Where it was not behind yet, because the recording began with
-an empty device, the first step only leads in, and the others count. Without marks the window runs from the first
-launch or device task to the end of the last one, and counts as one step.
+an empty device, the first step only leads in, and the others count. Without these marks another one that repeats at
+regular intervals parts the steps (`step_marks`); where there is none the window runs from the first launch or device
+task to the end of the last one, and counts as one step.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import covered, distinct, union
 from diagnose.tables.names import LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
+from diagnose.tables.step_marks import repeated_marks
 
 __all__ = ["Steps", "find_steps"]
 
@@ -34,7 +36,7 @@ COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a 
 
 
 class Steps(NamedTuple):
-    """The steady steps; ``marked`` is false where the file has no step marks and the window stands for one step."""
+    """The steady steps; ``marked`` is false where no mark repeats and the window stands for one step."""
 
     start: Ints  # host time at which each step begins, ns
     end: Ints  # host time at which it ends; consecutive steps touch
@@ -43,6 +45,7 @@ class Steps(NamedTuple):
     window_end: int  # end of the last step or of the last device task it launched
     thread: int  # row of Trace.threads that the marks are on, -1 without marks
     marked: bool
+    found_by: str = ""  # profiler marks, optimizer, dataloader or annotation; "" where no step was found
     notes: tuple[Note, ...] = ()
 
     @property
@@ -93,7 +96,7 @@ def find_steps(trace: Trace) -> Steps:
             Note("The first step was left out: the device had no work yet as it began, as later steps do."),
         )
         window = _window(trace, int(start[0]), int(end[-1]), led_in=True)
-    return Steps(start, end, number, *window, thread, marked=True, notes=notes)
+    return Steps(start, end, number, *window, thread, marked=True, found_by="profiler marks", notes=notes)
 
 
 def _last_run(start: Ints, end: Ints, number: Ints) -> tuple[Ints, Ints]:
@@ -210,10 +213,26 @@ def _after_cropped_work(trace: Trace, tasks: Rows, window: tuple[int, int]) -> i
 
 
 def _unmarked(trace: Trace) -> Steps:
+    """Return the steps by a mark that repeats, or the whole recording as one."""
     start, end = _recorded(trace)
-    note = Note("The trace has no step marks: the whole recording is taken as one step.")
-    one = np.ones(1, np.int64)
-    return Steps(start * one, end * one, 0 * one, start, end, -1, marked=False, notes=(note,))
+    found = repeated_marks(trace, (start, end))
+    if found is None:
+        note = Note("The trace has no step marks: the whole recording is taken as one step.")
+        one = np.ones(1, np.int64)
+        return Steps(start * one, end * one, 0 * one, start, end, -1, marked=False, notes=(note,))
+    notes = [
+        Note(f"The trace has no step marks of the profiler: its steps are parted by {len(found.start)} × {found.name}.")
+    ]
+    if found.num_cold:
+        left = "first step was" if found.num_cold == 1 else f"first {found.num_cold} steps were"
+        notes.append(Note(f"The {left} left out: many times longer than the later ones.", "warm-up"))
+    first = max(int(found.start[0]), min(start, int(found.end[0]) - 1))  # what comes before the first launch is no step
+    found.start[0] = first
+    window = _window(trace, first, int(found.end[-1]))
+    number = np.arange(found.num_cold, found.num_cold + len(found.start), dtype=np.int64)
+    return Steps(
+        found.start, found.end, number, *window, found.thread, marked=True, found_by=found.found_by, notes=tuple(notes)
+    )
 
 
 def _recorded(trace: Trace) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,10 +53,11 @@ def _joined(levels: Sequence[Sequence[int | None]], limit: int) -> list[list[int
 
 def _handle(nvml: Any, uuid: str) -> Any:
     """Return the handle of the GPU with this UUID, which torch writes without its "GPU-"."""
-    for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
-        for form in (name, name.encode()):
-            if (found := _ask(lambda form=form: nvml.nvmlDeviceGetHandleByUUID(form))) is not None:
-                return found
+    names = (uuid, f"GPU-{uuid}", f"MIG-{uuid}")
+    for form in (*names, *(name.encode() for name in names)):
+        found = _ask(functools.partial(nvml.nvmlDeviceGetHandleByUUID, form))
+        if found is not None:
+            return found
     return None
 
 

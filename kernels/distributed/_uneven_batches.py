@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,7 @@ class UnevenBatches(Sampler[list[int]]):
         self.epoch = -1
         self.drawn = 0  # the number of the next batch, over all epochs
         self._plan = [(0, shares(total, [1.0] * self.num_ranks))]
+        self._resumed: tuple[int, int] | None = None  # epoch, and the batch of it that comes first
 
     @property
     def counts(self) -> list[int]:
@@ -66,6 +68,54 @@ class UnevenBatches(Sampler[list[int]]):
             raise ValueError(f"Batch {from_batch} was drawn already; other counts can begin with {self.drawn}.")
         self._plan = [(n, c) for n, c in self._plan if n < from_batch] + [(from_batch, list(counts))]
 
+    def state_dict(self, taken: int | None = None) -> dict[str, Any]:
+        """Return where the training is, the same on all ranks.
+
+        ``taken`` is how many batches of the epoch were trained on. Without it those count that were drawn, which are
+        more where a DataLoader's workers draw ahead.
+
+        Raises:
+            ValueError: more batches were taken than there are in an epoch.
+        """
+        epoch = max(self.epoch, 0)
+        done = self.drawn - epoch * len(self) if taken is None else taken
+        if not 0 <= done <= len(self):
+            raise ValueError(f"An epoch has {len(self)} batches, of which {done} cannot have been taken.")
+        if done == len(self):
+            epoch, done = epoch + 1, 0
+        now = epoch * len(self) + done
+        later = [(n, c) for n, c in self._plan if n > now]
+        plan = [(now, self._counts_of(now)), *later]
+        return {**self._recipe(), "epoch": epoch, "taken": done, "plan": [[n, list(c)] for n, c in plan]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, on all ranks: the next pass is the rest of the epoch that was interrupted.
+
+        The counts are taken over where there are as many ranks as then; else they are even again.
+
+        Raises:
+            ValueError: it is the state of other samples, batches or orders.
+        """
+        if not {"epoch", "taken", "plan", *self._recipe()} <= set(state):
+            raise ValueError(f"A state with {sorted(state)} is not one of UnevenBatches.")
+        other = {name: state[name] for name, mine in self._recipe().items() if state[name] != mine}
+        if other:
+            raise ValueError(
+                f"The state is one of {other}, and this sampler has { ({n: self._recipe()[n] for n in other}) }: "
+                "its batches would be other ones."
+            )
+        self.epoch = int(state["epoch"]) - 1  # a pass takes the next one
+        self._resumed = int(state["epoch"]), int(state["taken"])
+        self.drawn = int(state["epoch"]) * len(self) + int(state["taken"])
+        plan = [(int(n), list(map(int, counts))) for n, counts in state["plan"]]
+        fits = all(len(counts) == self.num_ranks for _, counts in plan)
+        self._plan = [(0, plan[0][1] if fits else shares(self.total, [1.0] * self.num_ranks))]
+        self._plan += plan[1:] if fits else []
+
+    def _recipe(self) -> dict[str, Any]:
+        """Return what decides which samples are in which batch."""
+        return {"num_samples": self.num_samples, "total": self.total, "shuffle": self.shuffle, "seed": self.seed}
+
     def __len__(self) -> int:
         return self.num_samples // self.total + (self.num_samples % self.total >= self.num_ranks)
 
@@ -73,7 +123,9 @@ class UnevenBatches(Sampler[list[int]]):
         """Yield this rank's indices, batch by batch."""
         self.epoch += 1
         order = self._order()
-        for number in range(len(self)):
+        epoch, first = self._resumed or (self.epoch, 0)
+        self._resumed = None
+        for number in range(first if epoch == self.epoch else 0, len(self)):
             self.drawn = self.epoch * len(self) + number
             batch = order[number * self.total : (number + 1) * self.total]
             counts = self._counts_of(self.drawn)

@@ -25,11 +25,14 @@ Example::
         loss = pipeline.step(x, y)  # None but on the last rank
         optimizer.step()
         optimizer.zero_grad()
+    val_loss = pipeline.evaluate(x, y)  # of batches of any size, without gradients
+    whole = pipeline.whole_state_dict()  # as nn.Sequential(*layers) has it, on rank 0
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -90,13 +93,15 @@ class Pipeline:
             raise ValueError(
                 f"Stage {idle[0]} of {num_stages} would hold no parameter; use fewer ranks, or finer layers."
             )
+        self._group, self._device = group, torch.device(device)
+        self._criterion, self._num_layers = criterion, len(layers)
+        self._initialized = False
         self.stages = {
             number: nn.Sequential(*layers[self.cuts[number] : self.cuts[number + 1]]).to(device)
             for number in range(rank, num_stages, self.num_ranks)
         }
-        device = torch.device(device)
         stages: list[Any] = [
-            PipelineStage(m, number, num_stages, device, group=group) for number, m in self.stages.items()
+            PipelineStage(m, number, num_stages, self._device, group=group) for number, m in self.stages.items()
         ]
         self.is_first, self.is_last = rank == 0, rank == self.num_ranks - 1
         if schedule == "interleaved":
@@ -104,6 +109,30 @@ class Pipeline:
         else:
             kind = ScheduleGPipe if schedule == "gpipe" else Schedule1F1B
             self._schedule = kind(stages[0], num_micro_batches, loss_fn=criterion)
+        for name in ("_initialize_stage", "_initialize_stages"):
+            if hasattr(self._schedule, name):
+                setattr(self._schedule, name, self._without_traces(getattr(self._schedule, name)))
+
+    def _without_traces(self, initialize: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what lets torch run the stages once to learn shapes, without a change of buffers or random states.
+
+        Otherwise BatchNorm would count a batch that no step trained on.
+        """
+
+        @functools.wraps(initialize)
+        def initialized(*args: Any, **kwargs: Any) -> Any:  # whatever this torch's schedules hand over
+            if self._initialized:
+                return initialize(*args, **kwargs)
+            self._initialized = True
+            buffers = [(b, b.clone()) for stage in self.stages.values() for b in stage.buffers()]
+            with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
+                result = initialize(*args, **kwargs)
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+            return result
+
+        return initialized
 
     @property
     def waiting_share(self) -> float:
@@ -120,8 +149,56 @@ class Pipeline:
         """Yield them with the names that they have in ``nn.Sequential(*layers)``."""
         for number, stage in self.stages.items():
             for name, p in stage.named_parameters():
-                place, _, rest = name.partition(".")
-                yield f"{self.cuts[number] + int(place)}.{rest}", p
+                yield _renumbered(name, self.cuts[number]), p
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return parameters and buffers of this rank's layers, with the names that they have in the whole model."""
+        return {
+            _renumbered(name, self.cuts[number]): value
+            for number, stage in self.stages.items()
+            for name, value in stage.state_dict().items()
+        }
+
+    def whole_state_dict(self, to: int = 0) -> dict[str, Any] | None:
+        """Gather the state of all layers on the CPU of rank ``to``, None elsewhere; all ranks call it.
+
+        ``nn.Sequential(*layers)`` loads it, and so does a pipeline of any number of ranks.
+        """
+        mine = {n: v.cpu() if isinstance(v, Tensor) else v for n, v in self.state_dict().items()}
+        parts: list[Any] | None = [None] * self.num_ranks if self._group.rank() == to else None
+        dist.gather_object(mine, parts, dst=dist.get_global_rank(self._group, to), group=self._group)
+        if parts is None:
+            return None
+        whole = {name: value for part in parts for name, value in part.items()}
+        return {name: whole[name] for name in sorted(whole, key=_layer)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load this rank's layers from the state of the whole model, or from what ``state_dict`` returned here.
+
+        Raises:
+            ValueError: something of this rank's layers is missing or has another shape, or a name is of no layer.
+        """
+        wanted = self.state_dict()
+        unknown = [name for name in state if name not in wanted and self._is_mine(name)]
+        missing = [name for name in wanted if name not in state]
+        if missing or unknown:
+            raise ValueError(
+                f"The state lacks {missing[:5] or 'nothing'} of rank {self._group.rank()}'s layers, and has "
+                f"{unknown[:5] or 'nothing'} that they lack; it must be one of nn.Sequential(*layers)."
+            )
+        shapes = [n for n, v in wanted.items() if isinstance(v, Tensor) and v.shape != state[n].shape]
+        if shapes:
+            raise ValueError(f"The state's {shapes[0]!r} has another shape than the layer's.")
+        for number, stage in self.stages.items():
+            names = stage.state_dict()
+            stage.load_state_dict({name: state[_renumbered(name, self.cuts[number])] for name in names})
+
+    def _is_mine(self, name: str) -> bool:
+        """Return whether a name of a state is of this rank's layers, or of none at all."""
+        layer = _layer(name)
+        return not 0 <= layer < self._num_layers or any(
+            self.cuts[number] <= layer < self.cuts[number + 1] for number in self.stages
+        )
 
     def step(self, x: Tensor, target: Tensor) -> Tensor | None:
         """Add the gradients of one batch, on all ranks with the same one; return its mean loss on the last rank.
@@ -141,6 +218,82 @@ class Pipeline:
             return torch.stack([loss.detach() for loss in losses]).mean()
         self._schedule.step(*inputs)
         return None
+
+    def evaluate(self, x: Tensor, target: Tensor) -> Tensor | None:
+        """Return the loss of one batch of any size on the last rank, in evaluation mode and without gradients.
+
+        All ranks call it with the same batch.
+
+        Raises:
+            ValueError: the batch is empty.
+        """
+        outputs = self.predict(x)
+        if outputs is None:
+            return None
+        with torch.no_grad():
+            return self._criterion(outputs, target.to(outputs.device))
+
+    def predict(self, x: Tensor) -> Tensor | None:
+        """Return the outputs of one batch of any size on the last rank, in evaluation mode and without gradients.
+
+        Ranks work at once on parts of the batch, at most as many as in training. All ranks call it with the same batch.
+
+        Raises:
+            ValueError: the batch is empty.
+            TypeError: a stage hands on something else than a tensor.
+        """
+        if not len(x):
+            raise ValueError("A pipeline cannot evaluate an empty batch.")
+        modes = {stage: stage.training for stage in self.stages.values()}
+        found = []
+        try:
+            for stage in modes:
+                stage.eval()
+            with torch.no_grad():
+                for part in torch.chunk(x, self.num_micro_batches):
+                    found += self._forward(part)
+        finally:
+            for stage, mode in modes.items():
+                stage.train(mode)
+        return torch.cat(found) if self.is_last else None
+
+    def _forward(self, part: Tensor) -> list[Tensor]:
+        """Take one part through this rank's stages; return the output of the last one of all."""
+        last = self.num_ranks * len(self.stages) - 1
+        for number, stage in self.stages.items():
+            y = stage(part.to(self._device) if number == 0 else self._received(number))
+            if not isinstance(y, Tensor):
+                raise TypeError(f"Stage {number} returns {type(y).__name__}; evaluation passes on single tensors.")
+            if number == last:
+                return [y]
+            self._send(y, number)
+        return []
+
+    def _send(self, y: Tensor, number: int) -> None:
+        to = dist.get_global_rank(self._group, (number + 1) % self.num_ranks)
+        dist.send_object_list([(tuple(y.shape), y.dtype)], to, group=self._group, device=self._device)
+        dist.send(y.contiguous(), to, group=self._group)
+
+    def _received(self, number: int) -> Tensor:
+        source = dist.get_global_rank(self._group, (number - 1) % self.num_ranks)
+        form: list[Any] = [None]
+        dist.recv_object_list(form, source, group=self._group, device=self._device)
+        shape, dtype = form[0]
+        y = torch.empty(shape, dtype=dtype, device=self._device)
+        dist.recv(y, source, group=self._group)
+        return y
+
+
+def _renumbered(name: str, first: int) -> str:
+    """Return the whole model's name for one of a stage that begins with layer ``first``."""
+    place, _, rest = name.partition(".")
+    return f"{first + int(place)}.{rest}"
+
+
+def _layer(name: str) -> int:
+    """Return the layer that a name begins with, -1 where it begins with none."""
+    place = name.partition(".")[0]
+    return int(place) if place.isdecimal() else -1
 
 
 def _size(layer: nn.Module) -> float:

@@ -33,12 +33,13 @@ Example::
             optimizer.step()
             optimizer.zero_grad()
             balance.after_step(len(y))
+        checkpoint = {"sampler": sampler.state_dict(), "balance": balance.state_dict()}  # the same on all ranks
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -92,6 +93,23 @@ class Balance:
         if self._steps % self.every:
             return False
         return self._rebalance()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the speeds and the steps so far, the same on all ranks; the sampler's state has the counts."""
+        return {"rates": list(self.rates), "steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with these speeds, on all ranks; those of another number of ranks are left out, and measured anew.
+
+        Raises:
+            ValueError: it is the state of something else.
+        """
+        if set(state) != {"rates", "steps"}:
+            raise ValueError(f"A state with {sorted(state)} is not one of Balance.")
+        rates = list(map(float, state["rates"]))
+        self.rates = rates if len(rates) == self.sampler.num_ranks else []
+        self._steps = int(state["steps"])
+        self._times, self._samples = [], 0
 
     def close(self) -> None:
         """Stop measuring."""

@@ -151,7 +151,7 @@ def compare(trace: Path, size_mb: int, rounds: int, hta_python: Path) -> Result:
             [sys.executable, str(Path(__file__).with_name("repeat.py")), trace, long, str(size_mb)], check=True
         )
     compile_package()
-    ours = [sys.executable, "-m", "diagnose", "analyze", str(long), "--json"]
+    ours = [sys.executable, "-m", "diagnose", "analyze", str(long), "--json", "--no-cache"]
     theirs = [str(hta_python), str(Path(__file__).with_name("hta_questions.py")), str(long)]
     costs: tuple[list[Cost], list[Cost]] = ([], [])
     for number in range(rounds):
@@ -208,6 +208,13 @@ def _bar(bar: Bar) -> str:
     return f"at least {bar.faster:.0f} × faster with at most 1/{1 / bar.memory:.0f} of the memory"
 
 
+def many_ranks(numbers: str) -> tuple[str, bool]:
+    """Return the section about jobs of many ranks, and whether their bars hold."""
+    command = [sys.executable, str(Path(__file__).with_name("ranks.py")), "--ranks", numbers]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    return f"\n## Many ranks\n\nWhat is measured: [scale.md](scale.md).\n\n{done.stdout}", done.returncode == 0
+
+
 def say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
@@ -219,6 +226,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--trace", type=Path, default=DEFAULT_TRACE, help="the recorded trace to repeat")
     parser.add_argument("--sizes", default="60,290", help="MB of raw JSON, separated by commas")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each tool at each size")
+    parser.add_argument("--ranks", default="", help="also jobs of so many ranks, separated by commas: 64,1024")
     parser.add_argument("--no-write", action="store_true", help="print the page instead of writing docs/benchmarks.md")
     return parser.parse_args()
 
@@ -237,10 +245,13 @@ def main() -> int:
     results = [compare(options.trace, size, options.rounds, options.hta) for size in sizes]
     costs = own_costs(long_trace(options.trace, max(sizes)))
     page = report(options.trace, results, costs)
+    ranks, held = many_ranks(options.ranks) if options.ranks else ("", True)
+    page += ranks
     print(page)
     if not options.no_write:
         REPORT.write_text(page)
     missed = [f"{result.size_mb} MB" for result in results if not result.holds] + costs.missed
+    missed += [] if held else ["many ranks"]
     if missed:
         say("a bar is missed: " + ", ".join(missed))
     return 1 if missed else 0

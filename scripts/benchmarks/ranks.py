@@ -29,16 +29,14 @@ PROCESSES_BAR = 0.55  # of the time of one process, with two
 CPU_BAR_S = 80 / 1024  # for each rank
 PARENT_BAR_MB = 200
 SECOND_BAR = 10  # times faster
-# Peak memory of the process itself, CPU seconds of it and all that it started; the server that forks has to be waited for.
+# Peak memory of the process itself, and CPU seconds of it and all that it started.
 CHILD = """
 import resource, sys
-from multiprocessing.forkserver import _forkserver
 from diagnose.cli.main import run
 code = run(sys.argv[1:])
-_forkserver._stop()
 own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-cpu = own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
-print(f"\\n{cpu} {own.ru_maxrss / 1024} {others.ru_maxrss / 1024}", file=sys.stderr)
+mine, theirs = own.ru_utime + own.ru_stime, others.ru_utime + others.ru_stime
+print(f"\\n{mine + theirs} {mine} {own.ru_maxrss / 1024} {others.ru_maxrss / 1024}", file=sys.stderr)
 sys.exit(code)
 """
 
@@ -49,6 +47,7 @@ class Cost:
 
     wall_s: float
     cpu_s: float  # of all processes
+    parent_s: float  # of it, the CPU seconds of the process that started the others: while it computes, they wait
     parent_mb: float
     worker_mb: float  # the largest of the others
 
@@ -89,8 +88,7 @@ def measured(folder: Path, *options: str, cache: Path) -> Cost:
     answered = len(json.loads(done.stdout)["ranks"])
     if answered != len(list(folder.iterdir())):
         raise RuntimeError(f"only {answered} ranks were compared")
-    cpu, parent, worker = map(float, done.stderr.split()[-3:])
-    return Cost(wall, cpu, parent, worker)
+    return Cost(wall, *map(float, done.stderr.split()[-4:]))
 
 
 def middle(costs: Sequence[Cost]) -> Cost:
@@ -120,7 +118,8 @@ def table(num: int, num_bytes: int, costs: dict[str, Cost]) -> list[str]:
     """Return the rows of one size."""
     mb = num_bytes / num / 1e6
     return [
-        f"| {num:,} × {mb:.1f} MB | {name} | {c.wall_s:.2f} s | {c.cpu_s:.2f} s | {1e3 * c.cpu_s / num:.0f} ms "
+        f"| {num:,} × {mb:.1f} MB | {name} | {c.wall_s:.2f} s | {c.cpu_s:.2f} s | {c.parent_s:.2f} s "
+        f"| {1e3 * c.cpu_s / num:.0f} ms "
         f"| {c.parent_mb:.0f} MB | {c.worker_mb:.0f} MB |"
         for name, c in costs.items()
     ]
@@ -141,17 +140,18 @@ def missed(num: int, costs: dict[str, Cost]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/bench --ranks", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(prog="scripts/benchmarks/ranks.py", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--ranks", default="64,1024", help="numbers of ranks, separated by commas")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "diagnose-ranks"), help="for the traces")
+    work = Path(tempfile.gettempdir(), "diagnose-ranks")
+    parser.add_argument("--work", type=Path, default=work, help="a folder for the traces")
     options = parser.parse_args()
     if not (TRACES / NAME.format(0)).exists():
         print(f"ranks: the traces {NAME.format('*')} are not in {TRACES}", file=sys.stderr)
         return 0
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores.\n")
-    print("| ranks | read by | wall | CPU | CPU a rank | parent's peak | largest worker's peak |")
-    print("|---|---|---|---|---|---|---|")
+    print("| ranks | read by | wall | CPU | of it the parent's | CPU a rank | parent's peak | largest worker's peak |")
+    print("|---|---|---|---|---|---|---|---|")
     faults: list[str] = []
     for num in map(int, options.ranks.split(",")):
         folder = options.work / f"{num}ranks"
@@ -159,7 +159,7 @@ def main() -> int:
         costs = compare(folder, options.rounds, options.work / "cache")
         print("\n".join(table(num, size, costs)), flush=True)
         faults += missed(num, costs)
-    print("\n" + ("Bars that are missed: " + "; ".join(faults) if faults else "All bars hold.") + "\n")
+    print("\n" + ("Bars that are missed: " + "; ".join(faults) if faults else "All bars hold."))
     return 1 if faults else 0
 
 

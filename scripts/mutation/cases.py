@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kernel_lines import KERNELS
+
 __all__ = ["CASES", "Case"]
 
 
@@ -93,3 +95,4 @@ _LINES = {
     ),
 }  # fmt: skip
 CASES = [Case(area, old, new, _TESTS[area]) for area, lines in _LINES.items() for old, new in lines]
+CASES += [Case("kernels", old, new, tests) for old, new, tests in KERNELS]

@@ -7,9 +7,9 @@ import pytest
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
 from diagnose.cli import trace as tracing
-from diagnose.cli.ranks import Ranks
 from diagnose.cli.trace import TraceRequest
 from diagnose.errors import CaptureError
+from diagnose.model.launched import Launched
 
 DESCRIBED = json.dumps({"schema_version": 1, "light_file": "rank0.light.pt.trace.json.gz"})
 
@@ -27,7 +27,7 @@ def run_child(monkeypatch, tmp_path, leave, *, failure=""):
     monkeypatch.setattr(launch, "supervise", supervise)
     monkeypatch.chdir(tmp_path)
     request = TraceRequest(script="train.py", folder="c", quiet=True)
-    return tracing._run(request, CaptureOptions(output=tracing.Path("c")), Ranks())
+    return tracing._run(request, CaptureOptions(output=tracing.Path("c")), Launched())
 
 
 def test_pieces_without_a_whole_window_are_removed(monkeypatch, tmp_path):
@@ -60,5 +60,5 @@ def test_another_run_s_capture_is_not_taken_for_this_one_s(monkeypatch, tmp_path
 def test_an_earlier_leftover_is_named(monkeypatch, tmp_path, capsys):
     (tmp_path / "c.partial-3").mkdir()
     (tmp_path / "c.partial-3" / "capture.json").write_text(DESCRIBED)
-    tracing._capture_folder(TraceRequest(folder=str(tmp_path / "c")), Ranks())
+    tracing._capture_folder(TraceRequest(folder=str(tmp_path / "c")), Launched())
     assert f"{tmp_path}/c.partial-3 is the partial capture of an earlier run" in capsys.readouterr().err

@@ -60,6 +60,7 @@ def test_there_is_no_hint_where_it_would_not_help(run, capsys, argv):
 
 def test_other_ranks_give_no_hint(run, capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     run("trace", "train.py", "--steps", "5")
     assert capsys.readouterr().err == ""
 

@@ -163,3 +163,16 @@ def test_wrong_use_is_refused():
         list(accumulation.over([1]))
     accumulation.drop()
     assert list(accumulation.over([1, 2])) == [1, 2]
+
+
+def test_losses_keep_the_size_that_the_scaler_knows():
+    model, optimizer = setup()
+    precision, sizes = Precision("cpu", torch.float32), []
+    original = precision.backward
+    precision.backward = lambda loss: (sizes.append(loss.item()), original(loss))
+    accumulation = GradientAccumulation(model, optimizer, every=2, precision=precision)
+    for count, loss in [(5, 1.0), (5, 2.0), (10, 3.0)]:
+        with accumulation.micro_batch(count) as micro:
+            micro.backward(loss + 0 * loss_of(model, torch.zeros(1, 4, dtype=torch.float64)))
+    assert sizes == [1.0, 2.0, 6.0], "in units of the first batch"
+    accumulation.drop()

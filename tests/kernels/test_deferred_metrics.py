@@ -165,3 +165,10 @@ def test_on_a_gpu_nothing_waits():
         torch.cuda.set_sync_debug_mode("default")
     rest = list(metrics.drain())
     assert rest[-1] == (19, {"loss": 19, "norm": 0.5})
+
+
+def test_values_come_in_the_order_of_the_push():
+    metrics = DeferredMetrics()
+    metrics.push(1, b=torch.tensor(2.0), a=1.0, c=torch.tensor([1, 2]), d=torch.tensor(3.0))
+    ((_, values),) = metrics.drain()
+    assert list(values) == ["b", "a", "c", "d"]

@@ -239,3 +239,14 @@ def test_optimizer_state_on_a_gpu():
             optimizer.zero_grad()
     assert state.num_bytes > 8e6
     assert torch.equal(mine.weight, plain.weight)
+
+
+def test_a_tensor_that_changed_goes_out_again():
+    x = torch.linspace(-1, 1, 8, requires_grad=True)
+    with ActivationOffload(min_bytes=0, copies=Apart()):
+        h = x * 1.0
+        first = h.sin()
+        h.mul_(2.0)
+        second = h.sin()
+    (first + second).sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().cos() + 2 * (2 * x.detach()).cos())

@@ -262,3 +262,14 @@ def test_the_knob_for_float32_products_is_put_back():
     with pytest.raises(ValueError, match='"ieee" or "tf32"'):
         Precision("cpu", float32="tf64")
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
+
+
+def test_gradients_are_multiplied_before_they_are_clipped():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    weight.grad = torch.tensor([6.0, 8.0])
+    Precision("cpu", torch.float32).step(optimizer, scale_by=0.25, clip_norm=2.0)
+    torch.testing.assert_close(weight.detach(), -torch.tensor([1.2, 1.6]), rtol=1e-5, atol=0)
+    weight.grad = torch.tensor([6.0, 8.0])
+    Precision("cpu", torch.float32).step(optimizer, scale_by=0.1)
+    torch.testing.assert_close(weight.detach(), -torch.tensor([1.8, 2.4]), rtol=1e-5, atol=0)

@@ -152,7 +152,16 @@ def test_error_of_the_pinning_arrives_in_its_place(pinning_log, monkeypatch):
     assert [entry[1] for entry in pinning_log if entry[0] == "hand over"] == [0, 1]
 
 
-def test_leaving_early_ends_the_thread_and_the_loader(pinning_log):
+def test_leaving_early_ends_the_thread_and_the_loader(pinning_log, monkeypatch):
+    released, original = threading.Event(), FakeSide.pin
+
+    def pin(self, batch):
+        if int(batch) == 2:  # the one that is being pinned when the loop is left
+            threading.Timer(0.05, released.set).start()
+            released.wait()
+        return original(self, batch)
+
+    monkeypatch.setattr(FakeSide, "pin", pin)
     for _ in DevicePrefetcher(Loader(9, pinning_log), "cuda"):
         break
     assert pinning_log[-1] == ("closed",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import pytest
@@ -23,8 +24,9 @@ def ranks(tmp_path) -> list[RankFiles]:
     return [RankFiles(None, Stored(str(folder / f"{name}.json"), name)) for name in names]
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_every_rank_gives_its_result(ranks, num_workers):
+@pytest.mark.parametrize(("num_workers", "num_threads"), [(1, 1), (2, 1), (2, 2)])
+def test_every_rank_gives_its_result(ranks, num_workers, num_threads, monkeypatch):
+    monkeypatch.setattr(threading, "active_count", lambda: num_threads)  # beside threads nothing is forked
     found = dict(on_processes(num_workers, working.size_of, ranks))
     assert {i: outcome.data for i, outcome in found.items()} == {i: b"%d" % i for i in range(5)}
 

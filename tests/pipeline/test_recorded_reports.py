@@ -77,8 +77,9 @@ def sentences(d):
     if d.queue is not None:
         busy = d.verdict == "kernel-bound"
         use = percent(d.queue.busy_share if busy else d.queue.idle_share)
-        assert f"{'busy' if busy else 'idle'} {use} of each {step} step" in d.headline
-        assert f"GPU {'busy' if busy else 'idle'} {use} of each {step} step" in d.summary[0]
+        whole = f"the {step} recording" if d.source.found_steps_by == "none" else f"each {step} step"
+        assert f"{'busy' if busy else 'idle'} {use} of {whole}" in d.headline
+        assert f"GPU {'busy' if busy else 'idle'} {use} of {whole}" in d.summary[0]
         assert f"empty {percent(d.queue.empty_share)}" in d.summary[0]
     if d.dominant is not None:
         first = d.findings[0]

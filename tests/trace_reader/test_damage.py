@@ -241,3 +241,25 @@ def test_overwritten_bytes_in_the_corpus_never_end_in_a_traceback(corpus, read_t
         text[at : at + 4] = rng.bytes(4)
         with contextlib.suppress(InputError):
             read_text(bytes(text))
+
+
+def test_views_that_another_thread_holds_do_not_stop_the_reader(read_text, monkeypatch):
+    """A thread that looks at frames, as a sampler or Dask's profiler does, keeps the views in them alive."""
+    from diagnose.trace_reader import events, source
+
+    held, (read, take) = [], (source._Plain.readinto, events._Reader.take)
+
+    def readinto(self, view):
+        held.append(view)
+        return read(self, view)
+
+    def take_block(self, block, **options):
+        held.append(block)
+        return take(self, block, **options)
+
+    monkeypatch.setattr(source._Plain, "readinto", readinto)
+    monkeypatch.setattr(events._Reader, "take", take_block)
+    one = '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}'
+    num = 3 * events.BLOCK_BYTES // len(one)
+    assert len(read_text('{"traceEvents": [' + ", ".join([one] * num) + "]}").events) > 0
+    assert len(held) > 4

@@ -8,9 +8,11 @@ import sys
 import uuid
 from typing import Any
 
+from diagnose.errors import UsageError
+from diagnose.model.launched import JOB_VARIABLES, launched
+
 __all__ = ["agree_on_run_id", "rank_and_size"]
 
-RUN_VARIABLES = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
 STORE_KEY = "diagnose/run_id"
 
 
@@ -20,9 +22,10 @@ def rank_and_size() -> tuple[int, int]:
     if distributed is not None:
         return int(distributed.get_rank()), int(distributed.get_world_size())
     try:
-        return int(os.environ.get("RANK", "0")), max(1, int(os.environ.get("WORLD_SIZE", "1")))
-    except ValueError:
+        found = launched()
+    except UsageError:
         return 0, 1
+    return found.rank, found.world_size
 
 
 def agree_on_run_id() -> str:
@@ -38,7 +41,7 @@ def agree_on_run_id() -> str:
             return str(store.compare_set(STORE_KEY, "", uuid.uuid4().hex).decode())
         except (RuntimeError, ValueError, AttributeError):
             pass
-    known = [os.environ.get(name, "") for name in RUN_VARIABLES]
+    known = [os.environ.get(name, "") for name in JOB_VARIABLES]
     return hashlib.sha256("|".join(known).encode()).hexdigest()[:32] if any(known) else uuid.uuid4().hex
 
 

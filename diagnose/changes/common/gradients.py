@@ -28,6 +28,7 @@ BUCKET_MB = 25  # torch's own default; a single bucket of everything begins when
 MIN_BY_HAND = 8  # reductions a step that the script calls itself: from here on buckets are what it lacks
 CONSTRUCTORS = ("DistributedDataParallel", "DDP")
 MIN_BYTES = 1_000_000  # of gradients: half of them take 50 µs over a link of 10 GB/s, about one collective's latency
+MIN_WIDE_SHARE = 0.1  # of the bytes that are reduced, in elements of more than 16 bits: a loss or a norm is always wide
 MIN_LOSSY_SHARE = 0.1  # of the step: below it no loss of gradients, or of exchanges, is offered
 MIN_DOMINANT_SHARE = 0.25  # of the step: below it gradients that arrive steps later are not offered
 _OF_16_BITS = frozenset({"bfloat16", "half", "c10::bfloat16", "c10::half", "byte", "char"})
@@ -74,7 +75,10 @@ def to_large_gradients(program: Program, finding: Finding) -> str:
     wide = program.exchanged - _OF_16_BITS
     if program.exchanged and not wide:
         return "what the ranks exchange has 16 bits or fewer already"
-    sent = finding.facts.get("gradient_bytes")
-    if isinstance(sent, int) and sent < MIN_BYTES:
-        return f"the gradients are {sent} bytes: sending them is latency, which fewer bits do not shorten"
+    reduced, wide_bytes = finding.facts.get("reduced_bytes"), finding.facts.get("reduced_wide_bytes")
+    if isinstance(reduced, int) and isinstance(wide_bytes, int) and wide_bytes < MIN_WIDE_SHARE * reduced:
+        return "nearly all that the ranks reduce has 16 bits or fewer already"
+    for sent in (finding.facts.get("gradient_bytes"), wide_bytes):
+        if isinstance(sent, int) and sent < MIN_BYTES:
+            return f"the gradients are {sent} bytes: sending them is latency, which fewer bits do not shorten"
     return to_data_parallel_training(program, finding)

@@ -232,6 +232,57 @@ def check_pipelines_equal_one_process():
         assert pipeline.waiting_share == pytest.approx(1 / 9 if schedule == "interleaved" else 1 / 5)
 
 
+def with_norms():
+    """Return layers of which those of the first rank have buffers and dropout."""
+    torch.manual_seed(1)
+    block = [nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Tanh()]
+    return nn.Sequential(nn.Sequential(*block), *(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4)))
+
+
+def check_a_pipeline_evaluates_and_keeps_its_state():
+    x, y = torch.randn(14, 16, generator=torch.Generator().manual_seed(2)), torch.zeros(14, 16)
+    for schedule in ("1f1b", "interleaved"):
+        alone = with_norms()
+        parts = list(copy.deepcopy(alone))
+        pipeline = Pipeline(parts, nn.functional.mse_loss, num_micro_batches=4, schedule=schedule)
+        pipeline.step(x[:12], y[:12])
+        for p in pipeline.parameters():
+            p.grad = None
+        state = pipeline.whole_state_dict()
+        assert (state is None) == (dist.get_rank() == 1)
+        everyones = [state]
+        dist.broadcast_object_list(everyones)
+        alone.load_state_dict(everyones[0])
+        assert list(everyones[0]) == list(alone.state_dict())
+        assert alone[0][1].num_batches_tracked == 4, "buffers are of the state"
+        alone.eval()
+        outputs, loss = pipeline.predict(x), pipeline.evaluate(x, y)
+        assert (outputs is None) == (loss is None) == (not pipeline.is_last)
+        if pipeline.is_last:
+            torch.testing.assert_close(outputs, alone(x))
+            torch.testing.assert_close(loss, nn.functional.mse_loss(alone(x), y))
+        assert all(stage.training for stage in pipeline.stages.values())
+        assert all(p.grad is None for p in pipeline.parameters())
+        pipeline.step(x[:12], y[:12])  # training goes on
+
+        fresh = Pipeline(list(with_norms()), nn.functional.mse_loss, num_micro_batches=2)
+        fresh.load_state_dict(everyones[0])
+        again = fresh.predict(x)
+        if fresh.is_last:
+            torch.testing.assert_close(again, alone(x))
+        fresh.load_state_dict(fresh.state_dict())
+        mine = next(iter(fresh.state_dict()))
+        for wrong, text in [
+            ({k: v for k, v in everyones[0].items() if k != mine}, f"lacks \\['{mine}'\\]"),
+            (everyones[0] | {"9.weight": x}, "has \\['9.weight'\\] that they lack"),
+            (everyones[0] | {mine: x}, f"'{mine}' has another shape"),
+        ]:
+            with pytest.raises(ValueError, match=text):
+                fresh.load_state_dict(wrong)
+    with pytest.raises(ValueError, match="empty batch"):
+        pipeline.predict(x[:0])
+
+
 def check_pipelines_refuse():
     layers = list(network())
     for arguments, text in [

@@ -1,5 +1,6 @@
 """Local SGD, uneven batches and uneven ends, on two ranks."""
 
+import json
 import time
 
 import pytest
@@ -165,6 +166,59 @@ def check_the_sampler_hands_out_every_sample_once():
         sampler.set_counts([8, 8], 0)
     with pytest.raises(ValueError, match="a sample for each of 2 ranks"):
         UnevenBatches(50, 1)
+
+
+def check_an_interrupted_epoch_goes_on_where_it_ended():
+    def made(**changes):
+        return UnevenBatches(**{"num_samples": 50, "total": 16, "seed": 3} | changes)
+
+    whole, sampler = made(), made()
+    whole.set_counts([12, 4], 6)
+    sampler.set_counts([12, 4], 6)
+    straight = [drawn(whole), drawn(whole), drawn(whole)]
+    assert drawn(sampler) == straight[0]
+    assert drawn(sampler, 3) == straight[1][:3]
+    resumed, ahead = made(), made()
+    resumed.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
+    assert resumed.counts == [12, 4]
+    assert [drawn(resumed), drawn(resumed)] == [straight[1][3:], straight[2]]
+    ahead.load_state_dict(sampler.state_dict(taken=1))  # of three that workers drew
+    ahead.set_epoch(1)  # as a loop over epochs does
+    assert [drawn(ahead), drawn(ahead)] == [straight[1][1:], straight[2]], "the change at batch 6 is to come"
+    at_the_end = made()
+    at_the_end.load_state_dict(sampler.state_dict(taken=4))
+    assert drawn(at_the_end) == straight[2]
+    fresh = made()
+    fresh.load_state_dict(made().state_dict())
+    assert drawn(fresh) == drawn(made())
+    other = made()
+    other.load_state_dict(sampler.state_dict() | {"plan": [[7, [4, 4, 4, 4]]]})  # of four ranks
+    assert other.counts == [8, 8]
+    with pytest.raises(ValueError, match="of which 5 cannot have been taken"):
+        sampler.state_dict(taken=5)
+    with pytest.raises(ValueError, match=r"one of \{'total': 16\}, and this sampler has \{'total': 20\}"):
+        made(total=20).load_state_dict(sampler.state_dict())
+    with pytest.raises(ValueError, match="not one of UnevenBatches"):
+        made().load_state_dict({"epoch": 1})
+
+
+def check_balancing_goes_on_with_the_speeds_that_were_measured():
+    ddp = DistributedDataParallel(nn.Linear(16, 4))
+    balance = Balance(ddp, UnevenBatches(400, 20), every=2)
+    ddp(torch.zeros(1, 16)).sum().backward()
+    for _ in range(3):  # one exchange, and half of the next interval
+        balance._times = [(0.0, (0.1, 0.4)[dist.get_rank()])]
+        balance.after_step(10)
+    assert balance.rates == [pytest.approx(200), pytest.approx(50)]
+    resumed = Balance(ddp, UnevenBatches(400, 20), every=2)
+    resumed.load_state_dict(balance.state_dict())
+    resumed._times = [(0.0, 0.1)]
+    resumed.after_step(20)  # the fourth step: 200 samples a second on both ranks, half of which counts
+    assert resumed.rates == [pytest.approx(200), pytest.approx(125)]
+    resumed.load_state_dict({"rates": [1.0, 2.0, 3.0], "steps": 5})
+    assert resumed.rates == []
+    with pytest.raises(ValueError, match="not one of Balance"):
+        resumed.load_state_dict({"rates": []})
 
 
 class Slow(nn.Module):

@@ -1,0 +1,119 @@
+"""Steps of a file without `ProfilerStep#n` marks: the most regular mark that repeats over the recording.
+
+Three kinds of marks stand for steps: the ends of the optimizer's steps and the begins of the loader's fetches, of both
+the fewer, since a step may take several batches or update several models; else the begins of the outermost annotation
+of the program's own. A mark counts where it repeats at least three times over most of the recorded activity; an
+annotation at regular intervals. Otherwise no step is claimed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from diagnose.model.arrays import Ints, Rows
+from diagnose.model.events import Kind, Trace
+from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP, matching, rows_of
+
+__all__ = ["RepeatedMarks", "repeated_marks"]
+
+MIN_STEPS = 3
+MIN_REGULAR = 0.7  # of the intervals between annotations are within a factor of two of the median one
+MIN_APART = 0.7  # of the intervals between other marks last a tenth of the mean: updates layer by layer do not
+MIN_COVERED = 0.6  # of the recorded activity lies within the steps
+COLD_RATIO = 3.0  # an early repetition that is so many times longer than the median of the later ones is cold
+MAX_COLD = 0.5  # of the repetitions and of the recorded time: with more, the recording is of a cold start
+# Annotations that PyTorch itself makes: several belong to one step, how many depends on the model.
+_OF_LIBRARIES = re.compile(
+    r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction|Optimizer\.|enumerate\(DataLoader\)|nccl:|gloo:"
+    r"|c10d::|record_param_comms|DistributedDataParallel|FSDP|FullyShardedDataParallel|autograd::|PyTorch Profiler"
+    r"|ProfilerStep)"
+)
+
+
+class RepeatedMarks(NamedTuple):
+    """Steps that touch each other, host time in ns."""
+
+    start: Ints
+    end: Ints
+    thread: int  # row of Trace.threads that the marks are on
+    found_by: str  # optimizer, dataloader or annotation
+    name: str  # of the mark
+    num_cold: int  # early repetitions that were left out
+
+
+def repeated_marks(trace: Trace, activity: tuple[int, int]) -> RepeatedMarks | None:
+    """Return the steps by the first kind of mark that is regular, None where none is.
+
+    ``activity``: begin and end of what was recorded of the device, or of the host where there is none.
+    """
+    marks = (Kind.ANNOTATION, Kind.OP)
+    updates = _steps_by(trace, matching(trace, marks, OPTIMIZER_STEP), activity, "optimizer")
+    fetches = _steps_by(trace, matching(trace, marks, LOADER_NEXT), activity, "dataloader")
+    found = min(filter(None, (updates, fetches)), key=lambda steps: len(steps.start), default=None)
+    return found or _steps_by(trace, _own_annotations(trace), activity, "annotation")
+
+
+def _own_annotations(trace: Trace) -> Rows:
+    """Return the outermost annotations of the program's own, in time order."""
+    rows = rows_of(trace, Kind.ANNOTATION)
+    events = trace.events
+    names = {n for n in np.unique(events.name[rows]).tolist() if not _OF_LIBRARIES.search(trace.names[n])}
+    rows = rows[np.isin(events.name[rows], list(names))] if names else rows[:0]
+    outer = np.zeros(len(rows), bool)
+    for thread in np.unique(events.thread[rows]).tolist():
+        mine = np.flatnonzero(events.thread[rows] == thread)
+        before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, events.end[rows[mine]]))[:-1]
+        outer[mine] = events.start[rows[mine]] >= before
+    return rows[outer]
+
+
+def _steps_by(trace: Trace, marks: Rows, activity: tuple[int, int], found_by: str) -> RepeatedMarks | None:
+    """Return the steps by the most regular name among the marks, None where none parts steps."""
+    events = trace.events
+    names = sorted({(int(events.name[row]), int(events.thread[row])) for row in marks.tolist()})
+    found: list[tuple[float, RepeatedMarks]] = []
+    for name, thread in names:
+        rows = marks[(events.name[marks] == name) & (events.thread[marks] == thread)]
+        start, end = (
+            _parted(events.end[rows], activity[0])
+            if found_by == "optimizer"
+            else _up_to_next(events.start[rows], activity[1])
+        )
+        cold = _num_cold(end - start)
+        if start[cold] - start[0] > MAX_COLD * (activity[1] - activity[0]):
+            continue
+        start, end = start[cold:], end[cold:]
+        if len(start) < MIN_STEPS or end[-1] - start[0] < MIN_COVERED * (activity[1] - start[0]):
+            continue
+        length = np.maximum(end - start, 1)
+        off = np.abs(np.log2(length / np.median(length)))
+        apart = length > length.mean() / 10
+        regular = (off <= 1).mean() >= MIN_REGULAR if found_by == "annotation" else apart.mean() >= MIN_APART
+        if regular:
+            found.append((float(off.mean()), RepeatedMarks(start, end, thread, found_by, trace.names[name], cold)))
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _parted(ends: Ints, begin: int) -> tuple[Ints, Ints]:
+    """Return the steps that end at these marks; the first one begins with the recorded activity."""
+    return np.append(min(begin, int(ends[0]) - 1), ends[:-1]), ends
+
+
+def _up_to_next(starts: Ints, finish: int) -> tuple[Ints, Ints]:
+    """Return the steps that begin at these marks; the last one ends with the activity, if it was not cut off."""
+    ends = np.append(starts[1:], max(finish, int(starts[-1]) + 1))
+    is_cut = len(starts) > 1 and ends[-1] - starts[-1] < float(np.median(np.diff(starts))) / 2
+    return (starts[:-1], ends[:-1]) if is_cut else (starts, ends)
+
+
+def _num_cold(length: Ints) -> int:
+    """Return how many of the first repetitions are many times longer than the later ones."""
+    cold = 0
+    while cold < MAX_COLD * len(length) and len(length) - cold > MIN_STEPS:
+        if length[cold] < COLD_RATIO * np.median(length[cold + 1 :]):
+            break
+        cold += 1
+    return cold

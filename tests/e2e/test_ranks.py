@@ -1,0 +1,59 @@
+"""Ranks of gloo, one of them slow on purpose: who is late and why, under torchrun and under srun without it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+SRUN = Path(__file__).parent / "srun.py"
+BOUNDS = ("--skip", "4", "--steps", "6", "--json", "--quiet")
+# Sleeping takes a fixed time: load lengthens it on all ranks and shortens it on none.
+SCRIPT = """
+import os, sys, time
+import torch, torch.distributed as dist
+rank = int(os.environ.get("SLURM_PROCID", os.environ.get("RANK")))
+size = int(os.environ.get("SLURM_NTASKS", os.environ.get("WORLD_SIZE")))
+late, wait_s = int(sys.argv[1]), 0.08
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{os.path.abspath('store')}", rank=rank, world_size=size)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def prepare(rank):
+    if rank == late:
+        time.sleep(wait_s)
+    return torch.randn(8, 64)
+
+for step in range(40):
+    batch = prepare(rank)
+    model(batch).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num", "launcher"), [(2, "srun"), pytest.param(4, "torchrun", marks=pytest.mark.full)])
+def test_a_slow_rank_is_named_with_what_makes_it_slow(diagnose, script, num, launcher):
+    torchrun = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={num}",
+        "-m",
+        "diagnose",
+    )
+    srun = (sys.executable, SRUN, num, sys.executable, "-m", "diagnose")
+    started = tuple(map(str, srun if launcher == "srun" else torchrun))
+    done = diagnose("trace", *BOUNDS, "--capture", "capture", script(SCRIPT), 1, launcher=started)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert [r["rank"] for r in answer["ranks"]] == list(range(num))
+    assert answer["job"]["late"]["ranks"] == [1], answer["trust"]
+    assert answer["job"]["late"]["late_ms"] > 60
+    assert answer["job"]["late"]["cause"] in {"python-stall", "off-cpu"}
+    late = next(f for f in answer["findings"] if f["rule"] == "straggler")
+    assert late["title"].startswith("Rank 1 comes late")
+    assert "rank 1 comes late" in answer["headline"].lower()

@@ -1,0 +1,84 @@
+"""Who is late, and why: ranks given by what they spend in each step."""
+
+import numpy as np
+import pytest
+
+from diagnose.ranks.comparison import job_of
+from diagnose.ranks.waits import median_of_others
+
+NOISE = (0.02, -0.01, 0.0, 0.03, -0.02, 0.01)
+
+
+def steps(computing, *, loading=0.0, num=6, shift=0):
+    """Return steps of ``computing`` ms that vary a little, and ``loading`` ms of waiting for the loader."""
+    return [{"compute-forward": computing + NOISE[(n + shift) % 6], "data-stall": loading} for n in range(num)]
+
+
+def test_of_two_ranks_the_waits_are_not_halved(compared):
+    found = job_of(compared(steps(20), steps(20, loading=5.0, shift=1)))
+    assert found.late_ranks == (1,)
+    assert found.late_ns == pytest.approx(5e6, rel=0.02)
+    assert found.saved_ns == pytest.approx(5e6, rel=0.02)
+    assert (found.cause, found.cause_ns) == ("data-stall", pytest.approx(5e6))
+
+
+def test_the_reason_is_what_the_others_have_less_of_and_not_the_largest_cost(compared):
+    ranks = [steps(20, loading=1.0, shift=n) for n in range(4)]
+    ranks[2] = steps(20, loading=3.0, shift=2)
+    found = job_of(compared(*ranks))
+    assert (found.late_ranks, found.cause) == ((2,), "data-stall")
+    assert found.cause_ns == pytest.approx(2e6)
+    assert dict(found.differences)["compute-forward"] == pytest.approx(0, abs=2e4)
+
+
+def test_nobody_is_late_where_ranks_differ_by_noise(compared):
+    found = job_of(compared(*(steps(20, shift=n) for n in range(4))))
+    assert (found.late_ranks, found.taking_turns, found.begins_late) == ((), (), None)
+
+
+def test_one_long_pause_makes_nobody_late(compared):
+    ranks = [steps(20, shift=n) for n in range(4)]
+    ranks[1][3]["gc-pause"] = 4.0
+    assert job_of(compared(*ranks)).late_ranks == ()
+
+
+def test_pauses_that_wander_are_turns_with_their_cause(compared):
+    ranks = [steps(20, shift=n) for n in range(3)]
+    for step in range(6):
+        ranks[step % 3][step]["gc-pause"] = 12.0
+    found = job_of(compared(*ranks))
+    assert found.late_ranks == ()
+    assert set(found.taking_turns) == {0, 1, 2}
+    assert (found.cause, found.cause_ns) == ("gc-pause", pytest.approx(12e6))
+
+
+def test_what_no_cause_explains_is_left_open(compared):
+    ranks = [steps(20, shift=n) for n in range(4)]
+    ranks[3] = [{**step, "unexplained-device": 3.0} for step in ranks[3]]
+    found = job_of(compared(*ranks))
+    assert (found.late_ranks, found.cause) == ((3,), "")
+
+
+def test_more_than_a_third_of_the_ranks_are_not_late_but_different(compared):
+    found = job_of(compared(*(steps(20, loading=3.0 * (n % 2), shift=n) for n in range(4))))
+    assert found.late_ranks == ()
+
+
+def test_a_rank_that_begins_the_window_late_is_named_and_not_called_late(make_profile):
+    from diagnose.ranks.comparison import compare_ranks
+    from diagnose.ranks.profile import JobProfile
+
+    ends = [40.0 + 20 * n for n in range(6)]
+    own = [{"compute-forward": 19.5 + NOISE[n]} for n in range(6)]
+    ranks = [make_profile(n, own, ends, begins=15.0 if n == 2 else 0.0) for n in range(4)]
+    found = job_of(compare_ranks(JobProfile.of(ranks)))
+    assert (found.late_ranks, found.begins_late) == ((), 2)
+    assert found.begins_late_ns == pytest.approx(15e6)
+    assert found.first_share > 0.9
+
+
+@pytest.mark.parametrize("num", [2, 3, 4, 7])
+def test_the_median_of_the_others_leaves_each_one_out(num):
+    values = np.arange(num, dtype=float) ** 2
+    others = [np.median(np.delete(values, i)) for i in range(num)]
+    assert median_of_others(values).tolist() == others

@@ -1,0 +1,104 @@
+"""The same collective on several ranks: by number, by ends, with pieces missing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from diagnose.ranks.comparison import compare_ranks
+from diagnose.ranks.matching import match_collectives
+from diagnose.ranks.profile import Collectives, Group, JobProfile
+
+OWN = [{"compute-forward": 8.0} for _ in range(12)]
+ENDS = [10.0 * (n + 1) + 0.3 * (n % 5) for n in range(12)]
+GROUP = Group("3", "mesh_dp", 3, (0, 1, 2))
+
+
+def without(profile, *rows):
+    """Return the profile without some of its collectives."""
+    keep = np.array([i not in rows for i in range(len(profile.collectives))])
+    columns = {name: getattr(profile.collectives, name)[keep] for name in Collectives.__slots__}
+    return replace(profile, collectives=Collectives(**columns))
+
+
+def numbered(profile, first):
+    number = np.arange(first, first + len(profile.collectives))
+    return replace(profile, collectives=replace(profile.collectives, sequence=number))
+
+
+def sizes(matches):
+    return np.bincount(matches.match).tolist()
+
+
+@pytest.mark.parametrize("apart_ms", [0.0, 3.0, -700.0])
+def test_ends_lay_clocks_over_each_other(make_profile, apart_ms):
+    found = match_collectives([make_profile(0, OWN, ENDS), make_profile(1, OWN, ENDS, clock=apart_ms)])
+    assert sizes(found) == [2] * 12
+    assert found.clock.tolist() == pytest.approx([0.0, -apart_ms * 1e6])
+    assert found.residual_ns == 0
+
+
+def test_one_missing_collective_costs_that_one_only(make_profile):
+    ranks = [make_profile(n, OWN, ENDS) for n in range(3)]
+    ranks[1] = without(ranks[1], 4)
+    found = match_collectives(ranks)
+    assert sizes(found) == [3, 3, 3, 3, 2, *[3] * 7]
+    assert found.num_unmatched == 0
+
+
+def test_a_rank_whose_file_ends_early_is_compared_up_to_there(make_profile):
+    ranks = [make_profile(n, OWN, ENDS) for n in range(3)]
+    ranks[2] = replace(without(ranks[2], *range(5, 12)), is_cut=True)
+    assert sizes(match_collectives(ranks)) == [*[3] * 5, *[2] * 7]
+    assert (
+        "The trace of rank 2 is cut off: the ranks are compared up to there."
+        in compare_ranks(JobProfile.of(ranks)).notes
+    )
+
+
+def test_numbers_in_a_group_decide_where_they_are_recorded(make_profile):
+    one = numbered(make_profile(0, OWN, ENDS, group=GROUP), 40)
+    other = numbered(without(make_profile(1, OWN, ENDS, group=GROUP), 0), 41)
+    found = match_collectives([one, other])
+    assert sizes(found) == [2] * 11
+    assert found.groups[0] == GROUP
+
+
+def test_groups_of_the_same_name_and_other_members_are_apart(make_profile):
+    ranks = [
+        numbered(make_profile(n, OWN, ENDS, group=Group("1", "tp", 2, (n // 2 * 2, n // 2 * 2 + 1))), 0)
+        for n in range(4)
+    ]
+    found = match_collectives(ranks)
+    assert sizes(found) == [2] * 24
+    assert {g.members for g in found.groups} == {(0, 1), (2, 3)}
+
+
+def test_what_has_the_number_of_another_and_another_size_is_left_out(make_profile):
+    ranks = [numbered(make_profile(n, OWN, ENDS, group=GROUP), 0) for n in range(3)]
+    ranks[2] = replace(ranks[2], kinds=(replace(ranks[2].kinds[0], num_bytes=77),))
+    found = match_collectives(ranks)
+    assert (sizes(found), found.num_disagreeing) == ([2] * 12, 12)
+
+
+def test_ranks_whose_ends_lie_apart_share_nothing(make_profile):
+    rng = np.random.default_rng(5)
+    others = np.cumsum(rng.uniform(3.0, 40.0, 12)).tolist()
+    found = compare_ranks(JobProfile.of([make_profile(0, OWN, ENDS), make_profile(1, OWN, others)]))
+    assert found.matches.num <= 2
+    assert found.lateness.late == ()
+
+
+def test_ranks_that_recorded_other_steps_another_job_or_twice_are_named(make_profile):
+    ranks = [make_profile(n, OWN, ENDS) for n in range(2)]
+    later = replace(make_profile(2, OWN, ENDS), step_number=np.arange(50, 62))
+    foreign = make_profile(3, OWN, ENDS, world_size=64)
+    twice = replace(make_profile(1, OWN, ENDS), path="copy.json", num_events=10)
+    found = compare_ranks(JobProfile.of([*ranks, later, foreign, twice], ["rank9.json is empty."]))
+    assert [p.rank for p in found.ranks] == [0, 1]
+    text = "\n".join(found.notes)
+    assert "rank9.json is empty." in text
+    assert "rank3.json is of a job of another size" in text
+    assert "rank1.json and copy.json are both of rank 1; the first was used" in text
+    assert "Rank 2 recorded steps 50 to 61 and the others 0 to 11" in text
+    assert found.matches.num == 12

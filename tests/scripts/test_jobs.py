@@ -1,0 +1,54 @@
+"""Simulated jobs of several ranks: what is planted is found, with what it costs, and a replay predicts that."""
+
+import pytest
+from simulation.job_files import write_job
+from simulation.job_plans import REASONS, draw_plan
+from simulation.job_scoring import MAX_OFF, expected, score_job, table_of
+from simulation.jobs import run_job
+
+from diagnose.errors import UsageError
+from diagnose.pipeline.run import analyze_paths
+from diagnose.pipeline.what_if import WhatIfRequest, run_what_if
+
+
+def small(reason, seed=1):
+    """Return the first plan of the seed with at most eight ranks."""
+    return next(plan for n in range(50) if (plan := draw_plan(seed, n, reason)).num_ranks <= 8)
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_what_is_planted_is_found_and_nothing_else(reason):
+    score = score_job(small(reason))
+    assert (score.late_right, score.reason_right) == (True, True), (score.who, expected(score.plan))
+    assert score.off <= MAX_OFF
+
+
+def test_the_same_plan_runs_the_same():
+    plan = small("loader-5")
+    assert run_job(plan).logs == run_job(plan).logs
+    assert run_job(plan).planted_ns == pytest.approx(5e6, rel=0.1)
+    assert run_job(plan).costs_ns == pytest.approx(5e6, rel=0.1)
+
+
+def test_the_answer_names_the_rank_and_a_replay_of_all_ranks_what_it_costs(tmp_path):
+    plan = small("loader-5")
+    run = run_job(plan)
+    write_job(run, tmp_path)
+    answer = analyze_paths([tmp_path])
+    assert f"rank {plan.rank} comes late" in answer.headline
+    assert answer.source.path.endswith(f"rank{plan.rank}.pt.trace.json")
+    assert answer.dominant == "data-stall"
+    forecast = run_what_if(tmp_path, WhatIfRequest(without=("straggler",)))
+    assert forecast.baseline_ns - forecast.after_ns == pytest.approx(run.costs_ns, rel=0.05)
+    assert forecast.forecasts[-1].title == f"rank {plan.rank} as the others of its role"
+
+
+def test_a_late_rank_that_is_not_there_cannot_be_taken_away(tmp_path):
+    write_job(run_job(small("nothing")), tmp_path)
+    with pytest.raises(UsageError, match="No rank is late in most steps"):
+        run_what_if(tmp_path, WhatIfRequest(without=("straggler",)))
+
+
+def test_the_table_has_a_row_for_each_reason():
+    lines = table_of([score_job(small("nothing")), score_job(small("loader-2"))], 1)
+    assert [line.split(" | ")[0] for line in lines[4:]] == ["| loader-2", "| nothing", "| all of these but nothing"]
