@@ -22,6 +22,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.ranks.comparison import Comparison
+from diagnose.ranks.traits import traits_of
 from diagnose.tables import Tables
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "RULES",
     "RUN_RULES",
     "STATE_RULES",
+    "TRAITS",
     "WORK",
     "Analyzer",
     "IdleAnalyzer",
@@ -98,6 +100,8 @@ OUTSIDE = "outside-operators"
 
 RULES: tuple[Rule, ...] = _rules()
 META: Mapping[str, RuleMeta] = {rule.META.id: rule.META for rule in RULES}
+TRAITS = traits_of(META.values())
+"""What the comparison of ranks has to know of the rules."""
 FALLBACK_RULE = cast("Analyzer", next(rule for rule in RULES if rule.META.fallback))
 IDLE_RULES = tuple(cast("IdleAnalyzer", rule) for rule in _of_kind("trust", "idle") if rule is not FALLBACK_RULE)
 HOST_RULES = tuple(

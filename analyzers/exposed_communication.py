@@ -57,6 +57,7 @@ META = RuleMeta(
         "one-bit-gradients",
         "local-sgd",
     ),
+    awaits_ranks=True,
 )
 _EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
 _GATHER = re.compile(r"all_?gather", re.IGNORECASE)

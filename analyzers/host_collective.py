@@ -34,6 +34,7 @@ META = RuleMeta(
     legend=Legend("the host waited for other processes", "#0f9aa8"),
     changes=("device-backend", "no-host-collective"),
     cause="host-work",
+    awaits_ranks=True,
 )
 MIN_NS = 50_000  # shorter ones only queue work on the device
 

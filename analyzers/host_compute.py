@@ -39,6 +39,7 @@ META = RuleMeta(
     legend=Legend("an operator computed on the host", "#17a3a3"),
     changes=("compute-on-device",),
     cause="host-work",
+    paced_by="dispatch",
 )
 MAX_NAMED = 3
 _COMPUTES = re.compile(r"^(?!autograd::|torch::|c10d::|aten::(_to_copy|to|copy_|clone|contiguous|empty)\b)\w+::\w+$")

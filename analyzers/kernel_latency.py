@@ -32,6 +32,7 @@ META = RuleMeta(
     changes=("fuse-kernels",),
     cause="pause",
     also=("capture-step",),
+    paced_by="dispatch",
 )
 
 

@@ -40,6 +40,7 @@ META = RuleMeta(
     inflated=True,
     cause="host-work",
     also=("capture-step",),
+    paced_by="dispatch",
 )
 
 MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself

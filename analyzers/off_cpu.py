@@ -33,6 +33,7 @@ META = RuleMeta(
     changes=("wait-elsewhere",),
     cause="between-operators",
     needs="samples of the threads",
+    paced_by="host",
 )
 
 

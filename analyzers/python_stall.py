@@ -33,6 +33,7 @@ META = RuleMeta(
     changes=("save-in-background", "load-mapped", "python-off-the-loop"),
     inflated=True,
     cause="between-operators",
+    paced_by="host",
 )
 
 MIN_SAMPLES = 5

@@ -2,8 +2,8 @@
 
 What it looks for
     Operators of a forward (`linear`, convolutions, embeddings, norms, attention, activations) that run inside the
-    backward of autograd, and the kernels launched between the first and the last of them there: at least 5 % of the
-    busy time, or of the step with the host's time for them.
+    backward of autograd, and the kernels launched there up to the last of them: at least 5 % of the busy time, or of
+    the step with the host's time for them.
 
 Why it costs
     It is the price of the memory that checkpointing spares. Where the memory is there, the second forward buys nothing.
@@ -69,12 +69,12 @@ def second_forwards(t: Tables) -> dict[int, Intervals]:
         called = forward[events.thread[forward] == each]
         if len(nodes.start) and len(called):
             again = _second_runs(nodes, Intervals(events.start[called], events.end[called]))
-            found[each] = _with_python_around(t, each, again)
+            found[each] = _with_python_behind(t, each, again)
     return found
 
 
-def _with_python_around(t: Tables, thread: int, again: Intervals) -> Intervals:
-    """Return the runs from the event before their first operator to the one behind their last.
+def _with_python_behind(t: Tables, thread: int, again: Intervals) -> Intervals:
+    """Return the runs up to the event behind their last operator.
 
     The functions of the backward run without Python: what stands there belongs to the second forward.
     """
@@ -82,13 +82,11 @@ def _with_python_around(t: Tables, thread: int, again: Intervals) -> Intervals:
     rows = t.host_rows(Kind.OP, Kind.RUNTIME)
     rows = rows[events.thread[rows] == thread]
     start, end = events.start[rows], np.sort(events.end[rows])
-    begun, ended = np.searchsorted(start, again.start) - 1, np.searchsorted(end, again.start, side="right") - 1
-    before = np.maximum(start[np.maximum(begun, 0)], np.where(ended >= 0, end[np.maximum(ended, 0)], start[0]))
     last = len(rows) - 1
     begins, ends = np.searchsorted(start, again.end), np.searchsorted(end, again.end, side="right")
     behind = np.where(ends <= last, end[np.minimum(ends, last)], again.end)
     behind = np.where(begins <= last, np.minimum(start[np.minimum(begins, last)], behind), behind)
-    return union((np.minimum(before, again.start), np.maximum(behind, again.end)))
+    return union((again.start, np.maximum(behind, again.end)))
 
 
 def _outermost(t: Tables, rows: Rows) -> Intervals:
@@ -110,7 +108,10 @@ def _recomputed(t: Tables) -> npt.NDArray[np.bool_]:
 
 
 def _second_runs(backward: Intervals, forward: Intervals) -> Intervals:
-    """Return for each function of the backward that calls a forward the time from its first to its last such call."""
+    """Return for each function of the backward that calls a forward its time up to the last such call.
+
+    Its own formula needs what the second forward computes: nothing of it runs before.
+    """
     inside = np.searchsorted(backward.start, forward.start, side="right") - 1
     keep = (
         (inside >= 0) & (forward.end <= backward.end[np.maximum(inside, 0)] + ROUNDED_NS)
@@ -121,4 +122,4 @@ def _second_runs(backward: Intervals, forward: Intervals) -> Intervals:
     first = np.flatnonzero(np.diff(inside, prepend=-1))
     if not len(first):
         return union((start, end))
-    return union((start[first], np.maximum.reduceat(end, first)))
+    return union((backward.start[inside[first]], np.maximum.reduceat(end, first)))

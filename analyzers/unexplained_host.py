@@ -28,6 +28,7 @@ META = RuleMeta(
     fallback=True,
     explains=False,
     cause="host-work",
+    paced_by="host",
 )
 
 

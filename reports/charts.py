@@ -1,210 +1,198 @@
-"""The data of the page's charts: the timeline of one step, the times of all, trials, roofline, memory.
-
-Texts for Plotly are escaped, since it interprets a few HTML tags.
-"""
+"""The page's charts that need no script: step times, memory, roofline, and the ranks' heat map."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import TypeAlias, TypedDict
 
-from diagnose.model.charts import Gap, Memory, Picture, Roofline, Span
+from markupsafe import Markup
+
+from diagnose.model.charts import Memory, Roofline, StepParts
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.rules import Legend
-from diagnose.reports.kernel_names import shorten
-from diagnose.reports.rule_labels import CATEGORIES
-from diagnose.reports.trial_charts import trial_data
-from diagnose.text.plain_text import middle, one_line
+from diagnose.reports.colours import legible
+from diagnose.reports.format import duration, percent, plural, size
+from diagnose.reports.rule_labels import BUSY, CATEGORIES, PARTS
+from diagnose.reports.svg import Axis, Svg, log_ticks, ticks
+from diagnose.text.plain_text import middle
 
-__all__ = ["Data", "chart_data", "levels"]
+__all__ = ["achieved", "colour_of", "in_order", "memory_chart", "roofline_chart", "steps_chart"]
 
-Data: TypeAlias = dict[str, object]
-
-_MAX_LEVELS = 8  # rows of one lane; what nests deeper shares the last one
-_MAX_NAME_CHARS = 70  # characters of a name in a hover label
-_NESTED = re.compile(r" \+\d+$")  # "host 7 +1" is what nests in "host 7"
-_DIGITS = re.compile(r"(\d+)")
-_DEVICE = frozenset({"compute", "communication", "copy"})
-
-
-class Lane(TypedDict):
-    """One lane of the timeline: its first row from the top and how many rows it takes."""
-
-    label: str
-    row: int
-    rows: int
-    device: bool
+LEFT, RIGHT = 64.0, 1046.0
+MAX_STEPS = 240  # bars or points of one chart: more would be thinner than two pixels
+LINE, GOOD, WARN = "#5b7fa6", "#2f8f5f", "#b9770e"
+SHAPES = ("circle", "square", "diamond", "triangle")
+MEMORY_COLOURS = ("#5b7fa6", "#b9770e", "#9b59d0", "#2f8f5f", "#c2477f", "#76879c", "#17a3a3", "#a5673f")
+PRECISION_COLOURS = ("#5b7fa6", "#b9770e", "#9b59d0", "#2f8f5f")
 
 
-def chart_data(d: Diagnosis) -> Data:
-    """Return the data of all charts; a chart without data is None. Times are ms."""
-    p = d.picture
-    has_timeline = p is not None and p.step_ns > 0 and (p.spans or p.gaps or p.depth)
-    return {
-        "timeline": _timeline(p, d.legends) if p is not None and has_timeline else None,
-        "steps": _steps(d),
-        "roofline": _roofline(d.roofline) if d.roofline is not None and d.roofline.points else None,
-        "trials": trial_data(d),
-        "memory": _memory(d.memory) if d.memory is not None and len(d.memory.timeline) > 1 else None,
-    }
-
-
-def _roofline(r: Roofline) -> Data:
-    """Return the operators that compute, in FLOP per byte and TFLOP/s, and the roofs: rates by precision, bandwidth."""
-    shown = [p for p in r.points if p.tflops > 0 and p.flop_per_byte > 0]
-    return {
-        "device": _label(r.device),
-        "roofs": [{"name": _label(name), "tflops": rate} for name, rate in r.tflops.items()],
-        "gb_per_s": r.gb_per_s,
-        "x": [p.flop_per_byte for p in shown],
-        "y": [p.tflops for p in shown],
-        "share": [p.step_share for p in shown],
-        "text": [f"{_label(p.op)} {_label(p.shapes)}<br>{_label(p.kernel)}" for p in shown],
-        "detail": [f"{p.precision}, {p.achieved:.0%} of the {p.bound} bound" for p in shown],
-    }
-
-
-def _memory(m: Memory) -> Data:
-    """Return allocated and reserved memory over the steady steps, GB over ms."""
-    times, allocated, reserved = zip(*m.timeline, strict=True)
-    return {
-        "x": _ms(times),
-        "allocated": [size / 1e9 for size in allocated],
-        "reserved": [size / 1e9 for size in reserved] if min(reserved) > 0 else None,
-        "capacity": m.capacity / 1e9 if m.capacity else None,
-        "peak_at": m.peak_at_ns / 1e6,
-        "peak": m.peak_allocated / 1e9,
-    }
-
-
-def _steps(d: Diagnosis) -> Data | None:
-    if len(d.step_times_ns) + len(d.source.unprofiled_step_ns) < 2:
+def steps_chart(d: Diagnosis) -> Markup | None:
+    """Return the recorded steps, each stacked by what it consists of, beside those that were not recorded."""
+    recorded = d.picture.steps if d.picture is not None else ()
+    if not recorded:
+        recorded = tuple(StepParts(i + 1, ns, {BUSY: ns}) for i, ns in enumerate(d.step_times_ns))
+    recorded, others = recorded[:MAX_STEPS], _thinned(d.source.unprofiled_step_ns)
+    if len(recorded) + len(others) < 2:
         return None
-    return {"profiled": _series(d.step_times_ns), "unprofiled": _series(d.source.unprofiled_step_ns)}
+    highest = max([s.length_ns for s in recorded] + list(others)) or 1
+    svg = Svg(_steps_label(d, recorded), 250)
+    y = Axis(0, highest / 1e6, 205, 24)
+    svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / 1e6, 4)], "ms")
+    share = len(recorded) / (len(recorded) + len(others)) if others else 1.0
+    border = LEFT + (RIGHT - LEFT) * min(max(share, 0.25), 0.85) if others else RIGHT
+    _stack(svg, d, recorded, y, border)
+    if others:
+        x = Axis(0, len(others), border + 16, RIGHT)
+        for i, ns in enumerate(others):
+            svg.mark((x(i + 0.5), y(ns / 1e6)), "circle", 2.5, GOOD, f"not recorded: {duration(ns)}")
+        middle_ns = median(d.source.unprofiled_step_ns)
+        svg.line([(border + 16, y(middle_ns / 1e6)), (RIGHT, y(middle_ns / 1e6))], GOOD, 1.2, ' stroke-dasharray="5 4"')
+        svg.text((border + 16 + RIGHT) / 2, 224, f"not recorded, median {duration(middle_ns)}", "middle")
+    return svg.render()
 
 
-def _series(times: Sequence[int]) -> Data | None:
-    return {"y": _ms(times), "median": median(times) / 1e6} if times else None
+def _stack(svg: Svg, d: Diagnosis, steps: Sequence[StepParts], y: Axis, border: float) -> None:
+    each = (border - LEFT) / max(len(steps), 1)
+    order = in_order([s.parts for s in steps])
+    labelled = max(1, len(steps) // 12)
+    for i, step in enumerate(steps):
+        left, total = LEFT + i * each + each * 0.12, 0.0
+        for name in order:
+            if part := step.parts.get(name, 0):
+                top = y((total + part) / 1e6)
+                title = f"step {step.number}: {name} {duration(part)} of {duration(step.length_ns)}"
+                svg.rect((left, top, each * 0.76, y(total / 1e6) - top), colour_of(name, d.legends), title)
+                total += part
+        is_drawn = d.picture is not None and step.number == d.picture.step
+        if is_drawn:
+            svg.text(left + each * 0.38, y(total / 1e6) - 6, "drawn", "middle", "strong")
+        if i % labelled == 0 or is_drawn:
+            svg.text(left + each * 0.38, 224, str(step.number), "middle")
+    svg.text((LEFT + border) / 2, 244, "recorded step", "middle")
 
 
-def _timeline(picture: Picture, legends: Mapping[str, Legend]) -> Data:
-    lanes, rows = _lanes(picture.spans)
-    if picture.gaps and not any(lane["device"] for lane in lanes):
-        lanes, rows = _below(lanes), [row + 1 for row in rows]
-    names = _Pool()
-    items_of: dict[str, list[tuple[float, ...]]] = {}
-    for span, row in zip(picture.spans, rows, strict=True):
-        name = names.row(span.name, span.category)
-        items_of.setdefault(span.category, []).append((row, *_interval(span), name))
-    return {
-        "step": picture.step,
-        "step_ms": picture.step_ns / 1e6,
-        "lanes": lanes,
-        "spans": [
-            {"category": _label(category), "colour": CATEGORIES.get(category, CATEGORIES["operator"]), "items": items}
-            for category, items in sorted(items_of.items(), key=lambda item: _order(item[0]))
-        ],
-        "gaps": _gaps(picture.gaps, names, legends),
-        "names": names.texts,
-        "depth": {"x": _ms(x for x, _ in picture.depth), "y": [depth for _, depth in picture.depth]},
-    }
+def in_order(parts: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return the parts from the bottom up: work, then the causes, the largest first."""
+    total: dict[str, float] = {}
+    for each in parts:
+        for name, ns in each.items():
+            total[name] = total.get(name, 0.0) + ns
+    return sorted(total, key=lambda name: (name not in (BUSY, "operators"), -total[name]))
 
 
-class _Pool:
-    """Names that many spans share: each kept once, as (escaped and short, in full)."""
-
-    def __init__(self) -> None:
-        self.texts: list[tuple[str, str]] = []
-        self._rows: dict[str, int] = {}
-
-    def row(self, name: str, category: str = "") -> int:
-        if name not in self._rows:
-            plain = one_line(name)
-            short = shorten(plain, _MAX_NAME_CHARS) if category in _DEVICE else middle(plain, _MAX_NAME_CHARS)
-            self._rows[name] = len(self.texts)
-            self.texts.append((escape(short, quote=False), plain))
-        return self._rows[name]
+def _steps_label(d: Diagnosis, steps: Sequence[StepParts]) -> str:
+    first, last = (f"{steps[0].number}", f"{steps[-1].number}") if steps else ("", "")
+    lengths = [s.length_ns for s in steps] or [0]
+    return (
+        f"Times of the recorded steps {first} to {last}: {duration(min(lengths))} to {duration(max(lengths))}, "
+        f"and of {plural(len(d.source.unprofiled_step_ns), 'step')} that were not recorded."
+    )
 
 
-def _gaps(gaps: Sequence[Gap], names: _Pool, legends: Mapping[str, Legend]) -> list[Data]:
-    """Return the gaps by cause, the cause with the most idle time first."""
-    found: dict[str, list[Gap]] = {}
-    for gap in gaps:
-        found.setdefault(gap.cause, []).append(gap)
-    ranked = sorted(found, key=lambda cause: -sum(gap.end_ns - gap.start_ns for gap in found[cause]))
-    return [
-        {
-            "cause": _label(cause),
-            "colour": legends.get(cause, Legend()).colour,
-            "items": [(*_interval(gap), names.row(gap.detail)) for gap in found[cause]],
-        }
-        for cause in ranked
-    ]
+def colour_of(name: str, legends: Mapping[str, Legend]) -> str:
+    """Return the colour of work or of a cause."""
+    if name == BUSY:
+        return legible(PARTS["compute"].colour)
+    return legible(legends[name].colour if name in legends else CATEGORIES["operator"])
 
 
-def _lanes(spans: Sequence[Span]) -> tuple[list[Lane], list[int]]:
-    """Return the lanes, devices before the host, and for each span its row; nested spans get rows of their own."""
-    members: dict[str, list[int]] = {}
-    for index, span in enumerate(spans):
-        members.setdefault(_NESTED.sub("", span.lane), []).append(index)
-    on_device = {lane: any(spans[i].category in _DEVICE for i in found) for lane, found in members.items()}
-    lanes: list[Lane] = []
-    rows = [0] * len(spans)
-    used = 0
-    for lane in sorted(members, key=lambda name: (not on_device[name], _natural(name))):
-        flat = on_device[lane]  # a stream runs one task at a time; what overlaps does so by rounding
-        intervals = [(spans[i].start_ns, spans[i].end_ns) for i in members[lane]]
-        nesting = [0] * len(intervals) if flat else levels(intervals)
-        for index, level in zip(members[lane], nesting, strict=True):
-            rows[index] = used + level
-        lanes.append(Lane(label=_label(lane), row=used, rows=max(nesting) + 1, device=on_device[lane]))
-        used += max(nesting) + 1
-    return lanes, rows
+def memory_chart(m: Memory) -> Markup | None:
+    """Return allocated and reserved memory over the steady steps."""
+    if len(m.timeline) < 2:
+        return None
+    last = m.timeline[-1][0] or 1
+    reserved = [r for _, _, r in m.timeline]
+    highest = max([m.peak_allocated, *(a for _, a, _ in m.timeline), *reserved]) or 1
+    unit, per = next((u for u in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if highest >= u[1]), ("B", 1.0))
+    svg = Svg(f"Memory of {m.device} over the steady steps: {size(m.peak_allocated)} at the peak.", 248)
+    x, y = Axis(0, last / 1e6, LEFT, RIGHT), Axis(0, highest * 1.08 / per, 190, 20)
+    svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / per, 4)], unit)
+    svg.x_axis(x, 190, [(v, f"{v:g}") for v in ticks(0, last / 1e6, 8)], 20, "ms from the first steady step")
+    allocated = _held([(x(t / 1e6), y(a / per)) for t, a, _ in m.timeline])
+    if m.categories_over_time:
+        _categories(svg, m, x, Axis(0, y.high * per, y.first, y.last))
+    else:
+        svg.area(allocated, 190, LINE)
+    svg.line(allocated, LINE)
+    svg.text(allocated[-1][0] - 4, allocated[-1][1] - 5, "allocated", "end", "strong")
+    if min(reserved) > 0:
+        line = _held([(x(t / 1e6), y(r / per)) for t, _, r in m.timeline])
+        svg.line(line, WARN, 1.5, ' stroke-dasharray="6 3"')
+        svg.text(LEFT + 6, line[0][1] - 5, "reserved", "start", "strong")
+    if m.capacity and highest > m.capacity / 10 and m.capacity <= highest * 1.08:
+        svg.line([(LEFT, y(m.capacity / per)), (RIGHT, y(m.capacity / per))], "currentColor", 1)
+    at = x(m.peak_at_ns / 1e6)
+    svg.mark((at, y(m.peak_allocated / per)), "diamond", 4.5, LINE, f"peak: {size(m.peak_allocated)}")
+    return svg.render()
 
 
-def _below(lanes: list[Lane]) -> list[Lane]:
-    """Put a lane for the causes above lanes that are all the host's, which gaps would be hidden under."""
-    lowered = [Lane(label=lane["label"], row=lane["row"] + 1, rows=lane["rows"], device=False) for lane in lanes]
-    return [Lane(label="by cause", row=0, rows=1, device=True), *lowered]
+def _categories(svg: Svg, m: Memory, x: Axis, y: Axis) -> None:
+    """Add what each category holds, one upon the other, and below them their names."""
+    base = [0.0] * len(m.timeline)
+    at = LEFT
+    for i, (name, sizes) in enumerate(m.categories_over_time.items()):
+        top = [low + size for low, size in zip(base, sizes, strict=True)]
+        times = [x(t / 1e6) for t, _, _ in m.timeline]
+        up = _held([(t, y(v)) for t, v in zip(times, top, strict=True)])
+        down = _held([(t, y(v)) for t, v in zip(times, base, strict=True)])
+        colour = legible(MEMORY_COLOURS[i % len(MEMORY_COLOURS)])
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in [*up, *reversed(down)])
+        svg.parts.append(f'<polygon points="{path}" fill="{colour}" fill-opacity="0.75"/>')
+        svg.rect((at, 230, 10, 10), colour)
+        svg.text(at + 15, 239, middle(name, 48))
+        at += 34 + 6.6 * min(len(name), 48)
+        base = top
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Stream 7 comes before stream 20."""
-    return [(int(part[:18]) if part.isdecimal() else -1, part) for part in _DIGITS.split(name)]
+def _held(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the corners of a line that keeps each value until the next one."""
+    out: list[tuple[float, float]] = []
+    for x, y in points:
+        if out:
+            out.append((x, out[-1][1]))
+        out.append((x, y))
+    return out
 
 
-def levels(intervals: Sequence[tuple[int, int]]) -> list[int]:
-    """Return for each interval the first row in which it overlaps nothing before it; at most eight rows."""
-    found = [0] * len(intervals)
-    ends: list[int] = []
-    for index in sorted(range(len(intervals)), key=lambda i: (intervals[i][0], -intervals[i][1])):
-        start, end = intervals[index]
-        level = next((row for row, busy_until in enumerate(ends) if busy_until <= start), len(ends))
-        if level == len(ends) < _MAX_LEVELS:
-            ends.append(end)
-        level = min(level, _MAX_LEVELS - 1)
-        ends[level] = max(ends[level], end)
-        found[index] = level
-    return found
+def roofline_chart(r: Roofline) -> Markup | None:
+    """Return the operators that compute under the roof of their own precision; none lies above it."""
+    shown = [p for p in r.points if p.tflops > 0 and p.flop_per_byte > 0]
+    if not shown or not r.tflops or r.gb_per_s <= 0:
+        return None
+    top = max(r.tflops.values())
+    low = min([1.0, *(p.flop_per_byte for p in shown)]) / 2
+    high = max(1000.0, *(p.flop_per_byte for p in shown)) * 2
+    svg = Svg(f"Roofline of {r.device}: {plural(len(shown), 'operator')} with what they achieve.", 380)
+    floor = min([low * r.gb_per_s / 1000, *(p.tflops for p in shown)]) / 1.5
+    x, y = Axis(low, high, LEFT, RIGHT, is_log=True), Axis(floor, top * 1.6, 330, 18, is_log=True)
+    svg.x_axis(x, 330, [(v, f"{v:g}") for v in log_ticks(low, high)], 18, "FLOP per byte of memory traffic")
+    svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in log_ticks(floor, top * 1.6)], "TFLOP/s")
+    used = {p.precision for p in shown}
+    for i, (name, rate) in enumerate(r.tflops.items()):
+        colour, ridge = PRECISION_COLOURS[i % len(PRECISION_COLOURS)], rate * 1000 / r.gb_per_s
+        dash = "" if name in used else ' stroke-dasharray="3 4"'
+        svg.line([(x(low), y(low * r.gb_per_s / 1000)), (x(ridge), y(rate)), (RIGHT, y(rate))], colour, 1.4, dash)
+        svg.text(RIGHT, y(rate) - 5, f"{name} {rate:,.0f} TFLOP/s", "end")
+    names = list(r.tflops)
+    for p in sorted(shown, key=lambda p: -p.step_share):
+        i = names.index(p.precision) if p.precision in names else 0
+        roof = min(p.flop_per_byte * r.gb_per_s / 1000, r.tflops.get(p.precision, top))
+        title = (
+            f"{middle(p.op, 60)} {middle(p.shapes, 80)}: {min(p.tflops, roof):.1f} TFLOP/s, "
+            f"{achieved(p.achieved)} of the {p.bound} bound, {percent(p.step_share)} of the step, {p.precision}"
+        )
+        at = x(p.flop_per_byte), y(min(p.tflops, roof))
+        radius = 4 + 12 * max(p.step_share, 0.0) ** 0.5
+        svg.mark(at, SHAPES[i % len(SHAPES)], radius, PRECISION_COLOURS[i % len(PRECISION_COLOURS)], title)
+    return svg.render()
 
 
-def _interval(piece: Span | Gap) -> tuple[float, float]:
-    """Return start and length."""
-    return piece.start_ns / 1e6, (piece.end_ns - piece.start_ns) / 1e6
+def achieved(share: float) -> str:
+    """Return the share of the roof; data that a cache delivers can be read faster than the memory's rate."""
+    return "> 99 %" if share >= 0.995 else percent(share)
 
 
-def _order(category: str) -> int:
-    """Annotations lie under operators and those under runtime calls."""
-    order: Mapping[str, int] = {"annotation": 1, "operator": 2, "runtime": 3}
-    return order.get(category, 0)
-
-
-def _label(text: str) -> str:
-    return escape(middle(one_line(text), 40), quote=False)
-
-
-def _ms(times: Iterable[int]) -> list[float]:
-    return [time / 1e6 for time in times]
+def _thinned(values: Sequence[int]) -> list[int]:
+    if len(values) <= MAX_STEPS:
+        return list(values)
+    return [values[i * len(values) // MAX_STEPS] for i in range(MAX_STEPS)]

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from itertools import pairwise
-
-from diagnose.model.diagnosis import Prescription, Where
-from diagnose.model.forecast import Waterfall
+from diagnose.model.diagnosis import Where
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import middle
 
 __all__ = [
     "MAX_LOSSES",
     "duration",
+    "line_of",
     "path_tail",
     "percent",
     "place",
     "plural",
     "ranks",
     "recording_cost",
-    "saving",
     "size",
     "summed",
 ]
 
 MAX_LOSSES = 100  # of each side of a trial, in the JSON and in the charts
-MIN_SAVING_SHARE = 0.01  # of the step: less on its own is no gain worth a line
-MIN_SAVING_NS = 1_000  # of a step: less is not measurable
+
+
+def line_of(where: Where) -> str:
+    """Return "train.py:42" alone, the operator where the line is not known, or ""."""
+    if not where.file:
+        return middle(where.op or where.function or "", 50)
+    name = where.file.rpartition("/")[2]
+    return f"{name}:{where.line}" if where.line is not None and where.line > 0 else name
 
 
 def path_tail(path: str, limit: int = 40) -> str:
@@ -62,41 +64,6 @@ def recording_cost(overhead: float | None, removed: float) -> str:
         left = f"all but {percent(overhead)} taken out" if overhead > 0 else "taken out"
         return f"{percent(removed + max(overhead, 0.0))} longer while recorded, {left}"
     return f"{percent(overhead)} longer while recorded" if overhead > 0 else "no longer while recorded"
-
-
-def saving(prescription: Prescription, step_ns: float = 0.0, waterfall: Waterfall | None = None) -> str:
-    """Return "saves 1.20 to 3.40 ms a step", or "" where the prescription claims none.
-
-    What saves less than 1 % of the step on its own is shown with what it saves behind the changes before it.
-    """
-    least, most = prescription.saves_ns
-    whole = prescription.mean_step_ns
-    if whole is not None and most > 0:
-        return f"saves {_range(least, most)} of the run's mean step of {duration(whole)}"
-    small = math.isfinite(step_ns) and most < MIN_SAVING_SHARE * step_ns
-    if prescription.basis == "replay" and (most < MIN_SAVING_NS or small):
-        behind = _behind(prescription.id, waterfall)
-        after = f"; saves {duration(behind)} a step after the changes before it" if behind else ""
-        return f"no gain on its own: other work is the bottleneck{after}"
-    if not math.isfinite(most) or most <= 0 or small:
-        return ""
-    return f"saves {_range(least, most)} a step"
-
-
-def _range(least: float, most: float) -> str:
-    if not math.isfinite(least) or least <= 0:
-        return f"up to {duration(most)}"
-    low, high = duration(least), duration(most)
-    return high if low == high else f"{low} to {high}"
-
-
-def _behind(change: str, waterfall: Waterfall | None) -> float:
-    """Return what the replay of one change after the other gains by this one, 0 where it is not among them."""
-    chain = waterfall.forecasts if waterfall else ()
-    for before, after in pairwise(chain):
-        if after.ids[-1] == change:
-            return before.step_ns - after.step_ns
-    return 0.0
 
 
 def plural(count: float, noun: str) -> str:

@@ -1,123 +1,103 @@
-"""The diagnosis as one HTML file that needs nothing else: no network, no other file, scripts and styles inside it.
-
-Everything is escaped by the templates; the page's content security policy lets only the scripts run whose hashes it
-names and lets nothing be loaded, so that a string which were to slip through could still do nothing.
-"""
+"""The diagnosis as one HTML file that needs nothing else: no network, no other file, scripts and styles inside it."""
 
 from __future__ import annotations
 
-import json
-import re
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from hashlib import sha256
-from importlib import resources
-from typing import Final
+from typing import NamedTuple
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
-
+from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.rules import Legend
-from diagnose.reports import format as words
-from diagnose.reports.charts import chart_data
-from diagnose.reports.kernel_names import shorten
-from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, VERDICTS, shown_phases
+from diagnose.reports import answer as answers
+from diagnose.reports.answer import Answer, answer
+from diagnose.reports.charts import achieved, memory_chart, roofline_chart, steps_chart
+from diagnose.reports.colours import legible
+from diagnose.reports.format import line_of
+from diagnose.reports.glossary import glossary
+from diagnose.reports.json import to_dict
+from diagnose.reports.markdown import as_markdown
+from diagnose.reports.pages import render_page
+from diagnose.reports.rank_charts import arrival_chart, job_sentences, rank_chart, shown_rank
+from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, shown_phases
 from diagnose.reports.text_charts import cause_shares
 from diagnose.reports.text_kernels import calls
-from diagnose.reports.trial_charts import trial_name, verdict
-from diagnose.text.plain_text import clean, middle
+from diagnose.reports.timeline_data import Data, timeline_data
+from diagnose.reports.trial_charts import loss_chart, measured_words, tones, trial_chart, trial_name, verdict
 
 __all__ = ["render"]
 
-_JOINTS: Final = re.compile(r"(?<=[_/.,#<:])(?=\w)|(?<=[a-z])(?=[A-Z])")
-_IN_SCRIPT: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+MAX_GAP_WORK = 40  # rows of what filled the gaps
+MAX_RANKS = 32  # rows of the table; the heat map shows every rank
+TABULAR = {"exposed_communication": "communication alone", "exposed_copy": "copies alone"}
 
 
 def render(d: Diagnosis, *, charts: bool = True) -> str:
-    """Return the page; without its charts it has no script and some ten kilobytes."""
-    template = _environment(d.legends).get_template("page.html")
-    data = chart_data(d)
-    scripts = _scripts() if charts else []
-    page = template.render(
+    """Return the page; without its scripts it has no timeline, and tables cannot be sorted."""
+    first, each = answer(d), answers.predictions(d)
+    timeline = timeline_data(d.picture, d.legends, _places(d)) if charts and d.picture is not None else None
+    return render_page(
+        "page.html",
+        scripts=["timeline.js", "report.js"] if charts else [],
+        data=_data(d, first, timeline) if charts else {},
+        legends=d.legends,
         d=d,
-        data=Markup(json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPT)),
-        style=Markup(_resource("report.css")),
-        scripts=[Markup(script) for script in scripts],
-        hashes=Markup(" ".join(map(_hash, scripts)) or "'none'"),
-        verdict_words=VERDICTS[d.verdict],
-        part_styles=PARTS,
+        a=first,
+        each=each,
+        gain=lambda fix: answers.gain(fix, each),
+        behind=answers.behind,
+        drawn=charts,
+        timeline=timeline,
+        part_styles={name: Legend(style.label, legible(style.colour)) for name, style in PARTS.items()},
         parts=_parts(d),
         phases=_phases(d),
         causes=_causes(d),
         fixes=_by_rule(d.prescriptions),
         also=_by_rule(d.also_possible),
         path_shares=_path_shares(d),
-        charts=data["trials"],
-        drawn=charts,
+        tone=lambda category: legible(PATH.get(category, CATEGORIES["operator"])),
+        steps_chart=steps_chart(d),
+        memory_chart=memory_chart(d.memory) if d.memory is not None else None,
+        roofline_chart=roofline_chart(d.roofline) if d.roofline is not None else None,
+        rank_chart=rank_chart(d.ranks, d.legends) if len(d.ranks) > 1 else None,
+        arrival_chart=arrival_chart(d.job) if d.job is not None else None,
+        job_sentences=list(job_sentences(d.job)) if d.job is not None else [],
+        shown_rank=shown_rank(d) if len(d.ranks) > 1 else None,
+        ranks=sorted(sorted(d.ranks, key=lambda r: -r.step_ns)[:MAX_RANKS], key=lambda r: r.rank),
+        trial_chart=trial_chart(d),
+        loss_chart=loss_chart(d),
+        tones=tones(d),
+        trial_name=trial_name,
+        trial_verdict=verdict,
+        measured=measured_words,
+        calls=calls,
+        achieved=achieved,
+        kernels=(d.picture.kernels if d.picture is not None else ()) or d.kernels,
+        gap_work=_gap_work(d),
+        glossary=glossary(d, [cause for cause, _ in _causes(d)]),
+        samples=_samples(d),
     )
-    return page + "\n"
 
 
-def _scripts() -> list[str]:
-    from plotly.offline import get_plotlyjs
-
-    return [_script(get_plotlyjs()), _script(_resource("report.js"))]
-
-
-def _environment(legends: Mapping[str, Legend]) -> Environment:
-    environment = Environment(
-        loader=FunctionLoader(_resource),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "duration": words.duration,
-        "percent": words.percent,
-        "place": words.place,
-        "plural": words.plural,
-        "ranks": words.ranks,
-        "recording_cost": lambda d: words.recording_cost(d.profiler_overhead, d.recording_removed),
-        "saving": lambda fix, d: words.saving(fix, d.step_ns, d.waterfall),
-        "calls": calls,
-        "shorten": lambda name: shorten(clean(name)),
-        "breakable": _breakable,
-        "bytes": words.size,
-        "middle": lambda text, limit: middle(clean(text), limit),
-        "colour": lambda cause: legends.get(cause, Legend()).colour,
-        "label": lambda cause: legends.get(cause, Legend()).label,
-        "trial_name": trial_name,
-        "trial_verdict": verdict,
-        "tone": lambda category: PATH.get(category, CATEGORIES["operator"]),
+def _data(d: Diagnosis, first: Answer, timeline: Data | None) -> Data:
+    """Return what the scripts need: the timeline, the combinations of changes, and what the buttons copy and save."""
+    return {
+        "timeline": timeline,
+        "combinations": _combinations(d),
+        "markdown": as_markdown(d, first),
+        "diagnosis": to_dict(d),
     }
-    return environment
 
 
-def _finalize(value: object) -> object:
-    """Take control characters out of every text, on its way into the page."""
-    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _breakable(text: str) -> Markup:
-    """Return a long name that a narrow column may break after its punctuation and between its words."""
-    return Markup("<wbr>").join(_JOINTS.split(clean(text)))
-
-
-def _resource(name: str) -> str:
-    return resources.files("diagnose.reports").joinpath("templates").joinpath(name).read_text(encoding="utf-8")
-
-
-def _script(text: str) -> str:
-    """Return a script as it can stand in a page, with the line ends that a browser hashes."""
-    return text.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _hash(script: str) -> str:
-    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
+def _combinations(d: Diagnosis) -> Data | None:
+    """Return the predicted step of every combination of changes, by the bits of the changes in it; ms."""
+    w = d.waterfall
+    if w is None or len(w.combinations) < 2:
+        return None
+    return {
+        "now": d.step_ns / 1e6,
+        "steps": [[f.step_ns / 1e6, f.low_ns / 1e6, f.high_ns / 1e6] for f in w.combinations],
+    }
 
 
 def _parts(d: Diagnosis) -> list[tuple[str, str, str, float]]:
@@ -126,7 +106,7 @@ def _parts(d: Diagnosis) -> list[tuple[str, str, str, float]]:
         return []
     shares = asdict(d.partition)
     return [
-        (name.replace("_", " "), style.colour, style.label, shares[name])
+        (TABULAR.get(name, name), legible(style.colour), style.label, shares[name])
         for name, style in PARTS.items()
         if shares[name] > 0
     ]
@@ -135,7 +115,7 @@ def _parts(d: Diagnosis) -> list[tuple[str, str, str, float]]:
 def _phases(d: Diagnosis) -> list[tuple[str, str, str, float]]:
     """Return the phases of the run as (name, colour, label, share), where there is more than one worth showing."""
     styles = {name: PHASES.get(name, Legend()) for name in shown_phases(d.phases)}
-    return [(name, style.colour, style.label, d.phases[name]) for name, style in styles.items()]
+    return [(name, legible(style.colour), style.label, d.phases[name]) for name, style in styles.items()]
 
 
 def _causes(d: Diagnosis) -> list[tuple[str, float]]:
@@ -152,8 +132,52 @@ def _path_shares(d: Diagnosis) -> list[tuple[str, float]]:
     return sorted(((name, share) for name, share in shares.items() if share > 0), key=lambda item: -item[1])
 
 
+class GapWork(NamedTuple):
+    """What the launching thread did in the gaps of one cause, in the step of the timeline."""
+
+    cause: str
+    detail: str
+    place: str  # of the largest of these gaps
+    num: int
+    total_ns: int
+
+
+def _gap_work(d: Diagnosis) -> list[GapWork]:
+    found: dict[tuple[str, str], list[Gap]] = {}
+    for gap in d.picture.gaps if d.picture is not None else ():
+        found.setdefault((gap.cause, gap.detail), []).append(gap)
+    rows = []
+    for (cause, detail), gaps in found.items():
+        gaps.sort(key=lambda gap: gap.start_ns - gap.end_ns)
+        place = next((gap.place for gap in gaps if gap.place), "")
+        rows.append(GapWork(cause, detail, place, len(gaps), sum(gap.end_ns - gap.start_ns for gap in gaps)))
+    return sorted(rows, key=lambda row: -row.total_ns)[:MAX_GAP_WORK]
+
+
+def _places(d: Diagnosis) -> dict[str, str]:
+    """Return for each rule the line that most of its time comes from, where lines are known."""
+    return {f.rule: line_of(f.where[0]) for f in d.findings if f.where and f.where[0].file}
+
+
 def _by_rule(prescriptions: Sequence[Prescription]) -> dict[str, list[Prescription]]:
     found: dict[str, list[Prescription]] = {}
     for prescription in prescriptions:
         found.setdefault(prescription.rule, []).append(prescription)
     return found
+
+
+def _samples(d: Diagnosis) -> list[tuple[str, str]]:
+    """Return the readings beside the recording as words: numbers with their unit as their names have it."""
+    return [(str(name).replace("_", " "), _reading(value)) for name, value in d.source.samples.items()]
+
+
+def _reading(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{str(k).replace('_', ' ')} {_reading(v)}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_reading, value[:8])) + (f" and {len(value) - 8} more" if len(value) > 8 else "")
+    return "not known" if value is None else str(value)

@@ -6,21 +6,20 @@ from collections.abc import Mapping
 
 from diagnose.model.rules import Legend
 
-__all__ = ["CATEGORIES", "PARTS", "PATH", "PHASES", "VERDICTS", "shown_phases"]
+__all__ = ["BUSY", "CATEGORIES", "PARTS", "PATH", "PHASES", "RECORDING_CHANGES", "shown_phases"]
 
 
-VERDICTS = {
-    "cpu-bound": "the host cannot keep the device's queue filled",
-    "kernel-bound": "the queue is full: the time is in the device's own work",
-    "gaps": "the queue is filled, and still the device has idle stretches",
-    "no-gpu": "no device in this trace: what follows is about the host",
-}
+BUSY = "busy"
+"""The part of a step in which the device works; the others are named for the rule of their idle time."""
+
+RECORDING_CHANGES = frozenset({"capture-complete-records", "capture-steady-steps"})
+"""Changes of the recording, not of the program; a report names one of them first where it cannot rely on this one."""
 
 PARTS = {
-    "compute": Legend("the device computes", "#5b7fa6"),
-    "exposed_communication": Legend("it communicates, and computes nothing meanwhile", "#4f9c9a"),
-    "exposed_copy": Legend("it copies, and computes nothing meanwhile", "#a3946a"),
-    "idle": Legend("it runs nothing", "#e5484d"),
+    "compute": Legend("computing", "#5b7fa6"),
+    "exposed_communication": Legend("communicating, computing nothing meanwhile", "#3f8f8c"),
+    "exposed_copy": Legend("copying, computing nothing meanwhile", "#8f7f4f"),
+    "idle": Legend("idle", "#e5484d"),
 }
 """The partition of a step; the fields of ``Partition``, in the order they are shown."""
 

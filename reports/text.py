@@ -14,8 +14,10 @@ from rich.text import Text
 
 from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
+from diagnose.reports.answer import answer
 from diagnose.reports.format import duration, path_tail, percent, plural, ranks, recording_cost
 from diagnose.reports.rule_labels import shown_phases
+from diagnose.reports.text_answer import first_screen
 from diagnose.reports.text_charts import cause_shares
 from diagnose.text.plain_text import MAX_WIDTH, MIN_WIDTH, columns, in_encoding, one_line
 
@@ -25,11 +27,17 @@ WIDTH = MAX_WIDTH  # columns that the report is laid out for
 _AHEAD = 0.5  # of the mean step: a shorter one in the picture is the host's, which runs ahead of the device
 _MAX_NOTES = 8
 _MAX_RANKS = 16
-_VERDICT_STYLES = {"cpu-bound": "bold red", "gaps": "bold yellow", "kernel-bound": "bold green", "no-gpu": "bold cyan"}
 
 
-def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False) -> str:
-    """Return the report as lines of at most ``width`` columns (at least 60), with ANSI colours where asked for."""
+def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False, verbose: bool = False) -> str:
+    """Return the report as lines of at most ``width`` columns (at least 60).
+
+    Args:
+        d: the diagnosis.
+        width: columns.
+        colour: whether ANSI colours, and links of places to their files, may be written.
+        verbose: list every finding, kernel and operator, with evidence and examples.
+    """
     out = StringIO()
     console = Console(
         file=out,
@@ -45,26 +53,26 @@ def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False) -> str:
         emoji=False,
         soft_wrap=False,
     )
-    for part in _parts(d, console.width):
+    for part in _parts(d, console.width, verbose=verbose):
         console.print(part, overflow="fold")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def terminal_text(d: Diagnosis) -> str:
+def terminal_text(d: Diagnosis, *, verbose: bool = False) -> str:
     """Return the report for standard output: in its width and its encoding, with colours only on a terminal."""
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return in_encoding(render(d, width=columns(), colour=colour), sys.stdout.encoding).rstrip("\n")
+    return in_encoding(render(d, width=columns(), colour=colour, verbose=verbose), sys.stdout.encoding).rstrip("\n")
 
 
-def _parts(d: Diagnosis, width: int) -> Iterator[RenderableType]:
-    yield from _headline(d)
+def _parts(d: Diagnosis, width: int, *, verbose: bool) -> Iterator[RenderableType]:
+    yield from first_screen(answer(d), width)
     yield Text(" · ".join(_context(d)), style="dim")
     yield from _device(d, width) if d.partition is not None else _host(d, width)
     if phases := shown_phases(d.phases):
         yield _title("Where the run's time goes", f"{plural(d.watched_steps, 'step')}, recorded or not")
         yield text_picture.phases(phases)
-    yield from text_findings.findings(d, width)
-    yield from _kernels(d, width)
+    yield from text_findings.findings(d, width, verbose=verbose)
+    yield from _kernels(d, width, verbose=verbose)
     if d.waterfall is not None:
         yield _title("Predicted step time after each change", "replayed one after the other")
         yield from text_forecast.waterfall(d.waterfall)
@@ -89,7 +97,7 @@ def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     """Yield the device's queue, and what its step and its idle time consist of."""
     if d.picture is not None and d.picture.step_ns > 0:
         ahead = ", as the host issued it" if d.picture.step_ns < _AHEAD * d.step_ns else ""
-        yield _title("Queue", f"step {d.picture.step}, {duration(d.picture.step_ns)}{ahead}")
+        yield _title("Queue", f"step {d.picture.step}{ahead}")
         yield text_picture.queue(d.picture, d.queue, d.idle_by_cause, width)
     if d.partition is not None:
         yield _title("Where the step goes")
@@ -99,10 +107,11 @@ def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns, width)
 
 
-def _kernels(d: Diagnosis, width: int) -> Iterator[RenderableType]:
+def _kernels(d: Diagnosis, width: int, *, verbose: bool) -> Iterator[RenderableType]:
     """Yield what a full device does; elsewhere the step does not wait for its kernels, but for one of half of it."""
     longest = max((row.time_ns for row in d.kernels if row.calls_per_step), default=0.0)
-    if d.kernels and (d.verdict == "kernel-bound" or d.dominant is None or longest >= d.step_ns / 2):
+    is_wanted = verbose or d.verdict == "kernel-bound" or d.dominant is None or longest >= d.step_ns / 2
+    if d.kernels and is_wanted:
         yield _title("Kernels", "where the device's time goes; shares of the time of all its tasks")
         yield text_kernels.kernels(d.kernels, width)
 
@@ -111,7 +120,7 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     """Yield what takes the place of queue and partition where the trace has no device."""
     if d.picture is not None and d.picture.gaps and d.picture.step_ns > 0:
         shares = d.host_by_cause or cause_shares(d.picture)
-        over = f"{plural(d.steps, 'step')}; the row is step {d.picture.step}, {duration(d.picture.step_ns)}"
+        over = f"{plural(d.steps, 'step')}; the row is step {d.picture.step}"
         yield _title("Where the host's time goes", over)
         yield text_picture.host(d.picture, shares, width)
         yield text_picture.causes(shares, d.legends, d.step_ns, width)
@@ -120,32 +129,12 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield text_findings.operators(d.operators, d.step_ns, width)
 
 
-def _headline(d: Diagnosis) -> Iterator[Text]:
-    """Yield the answer in three lines at most; of a diagnosis without them its one sentence."""
-    if not d.summary:
-        yield _sentence(d)
-        return
-    first, *others = (one_line(line) for line in d.summary)
-    style = _VERDICT_STYLES.get(d.verdict, "bold")
-    yield Text.assemble((d.verdict, style), "  ", (first, "bold"))
-    yield from (Text(line, style="bold") for line in others)
-
-
-def _sentence(d: Diagnosis) -> Text:
-    """Return the headline after the verdict, which is left out where the headline itself begins with it."""
-    headline = Text(one_line(d.headline), style="bold")
-    style = _VERDICT_STYLES.get(d.verdict, "bold")
-    if d.headline.lower().startswith(d.verdict):
-        headline.stylize(style, 0, len(d.verdict))
-        return headline
-    return Text.assemble((d.verdict, style), "  ", headline)
-
-
 def _title(title: str, aside: str = "") -> RenderableType:
     return Padding(Text.assemble((title, "bold"), (f"  {aside}" if aside else "", "dim")), (1, 0, 0, 0))
 
 
 def _context(d: Diagnosis) -> Iterator[str]:
+    yield f"verdict {d.verdict}"
     yield f"step {duration(d.step_ns)}" + (f", mean of {d.steps} steps" if d.steps > 1 else "")
     if cost := recording_cost(d.profiler_overhead, d.recording_removed):
         yield cost

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from textwrap import wrap
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.model.diagnosis import Diagnosis, Finding, HostOperator, Prescription, Where
-from diagnose.reports.format import duration, percent, place, plural, saving
+from diagnose.model.diagnosis import Diagnosis, Example, Finding, HostOperator, Prescription, Where
+from diagnose.reports.answer import gain, predictions
+from diagnose.reports.format import duration, percent, place, plural
+from diagnose.reports.text_answer import place_style
 from diagnose.reports.text_charts import bar
 from diagnose.text.plain_text import clean, middle, one_line
 
@@ -27,25 +31,27 @@ _HIDDEN = "; without it other work takes as long"
 _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 
 
-def findings(d: Diagnosis, width: int) -> Iterator[RenderableType]:
-    """Yield at most five findings; a line where there is none."""
+def findings(d: Diagnosis, width: int, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """Yield at most five findings, with ``verbose`` all of them and their evidence; a line where there is none."""
     if not d.findings:
-        yield Padding(
-            Text("Nothing to fix: no rule found time worth winning back in these steps.", "bold green"), (1, 0, 0, 0)
-        )
+        if d.checked or d.not_checked:
+            yield Padding(Text("What was checked", "bold"), (1, 0, 0, 0))
         yield from _checked(d)
         return
+    each, most = predictions(d), len(d.findings) if verbose else _MAX_FINDINGS
     yield Padding(Text("Findings, the most valuable first", "bold"), (1, 0, 0, 0))
     if d.dominant is None:
         yield Text("  Little to gain: none of these holds the step back much.", style="green")
     fixes: dict[str, Prescription] = {}
     for prescription in d.prescriptions:
         fixes.setdefault(prescription.rule, prescription)
-    for number, finding in enumerate(d.findings[:_MAX_FINDINGS], 1):
-        yield _finding(number, finding, fixes.get(finding.rule), d, width)
-    left = len(d.findings) - _MAX_FINDINGS
-    if left > 0:
-        yield Text(f"  and {plural(left, 'smaller finding')} in the JSON and HTML reports", style="dim")
+    for number, finding in enumerate(d.findings[:most], 1):
+        fix = fixes.get(finding.rule)
+        gained = gain(fix, each) if fix is not None else ""
+        yield _finding(number, finding, (fix, gained), d, _Layout(width, verbose))
+    if len(d.findings) > most:
+        left = plural(len(d.findings) - most, "smaller finding")
+        yield Text(f"  and {left} with --verbose, and in the JSON and HTML reports", style="dim")
     if d.dominant is None:
         yield from _checked(d)
 
@@ -59,14 +65,25 @@ def _checked(d: Diagnosis) -> Iterator[RenderableType]:
         yield Padding(Text(f"Not checked, for lack of {what}: {rules}.", style="dim"), (0, 0, 0, 2))
 
 
-def _finding(number: int, finding: Finding, fix: Prescription | None, d: Diagnosis, width: int) -> RenderableType:
+class _Layout(NamedTuple):
+    width: int
+    verbose: bool
+
+
+def _finding(
+    number: int, finding: Finding, change: tuple[Prescription | None, str], d: Diagnosis, layout: _Layout
+) -> RenderableType:
+    fix, gained = change
+    width, verbose = layout
     parts: list[RenderableType] = [_first_line(finding, d.step_ns), Text(one_line(finding.title))]
     if finding.where:
         parts.extend(_where(finding.where, width))
-    elif finding.evidence:
-        parts.append(Text(one_line(finding.evidence[0]), style="dim"))
+    shown = finding.evidence if verbose else finding.evidence[:1] if not finding.where else ()
+    parts.extend(Text(one_line(sentence), style="dim") for sentence in shown)
+    if verbose:
+        parts.extend(_example(example) for example in finding.examples)
     if fix is not None:
-        parts.extend(_fix(fix, d, width))
+        parts.extend(_fix(fix, gained, width))
     if others := [p.id for p in d.also_possible if p.rule == finding.rule]:
         more = f" and {plural(len(others) - _MAX_ALSO, 'more change')}" if len(others) > _MAX_ALSO else ""
         parts.append(Text(f"also possible: {', '.join(others[:_MAX_ALSO])}{more}", style="dim"))
@@ -75,6 +92,13 @@ def _finding(number: int, finding: Finding, fix: Prescription | None, d: Diagnos
     grid.add_column(overflow="fold")
     grid.add_row(Text(f"  {number}", style="bold"), Group(*parts))
     return grid
+
+
+def _example(example: Example) -> Text:
+    at = place(example.where, limit=40) or one_line(example.host)
+    return Text(
+        f"step {example.step} at {duration(example.start_ns)}: {duration(example.lost_ns)}  {one_line(at)}", "dim"
+    )
 
 
 def _first_line(finding: Finding, step_ns: float) -> Text:
@@ -103,14 +127,13 @@ def _where(places: tuple[Where, ...], width: int) -> Iterator[Text]:
     more = f"  and {plural(len(places) - 1, 'more place')}" if len(places) > 1 else ""
     text = one_line(place(first, limit=width // 2))
     if text:
-        yield Text.assemble(("at  ", "dim"), (text, "cyan"), (more, "dim"))
+        yield Text.assemble(("at  ", "dim"), (text, Style.parse("cyan") + place_style(first)), (more, "dim"))
     if first.code:
         yield Text(f"    {middle(one_line(first.code), width - 12)}")
 
 
-def _fix(fix: Prescription, d: Diagnosis, width: int) -> Iterator[RenderableType]:
-    gain = saving(fix, d.step_ns, d.waterfall)
-    yield Text.assemble(("fix ", "dim"), (one_line(fix.title), "green"), (f"  {gain}" if gain else "", "dim"))
+def _fix(fix: Prescription, gained: str, width: int) -> Iterator[RenderableType]:
+    yield Text.assemble(("fix ", "dim"), (one_line(fix.title), "green"), (f"  {gained}" if gained else "", "dim"))
     if fix.safety and fix.safety != "same numbers":
         yield Padding(Text(one_line(fix.safety), style="yellow"), (0, 0, 0, 4))
     if fix.needs:

@@ -1,30 +1,32 @@
-"""The data of the trials' charts: each measured step with its interval beside the predicted one, and the losses."""
+"""The trials' charts: each measured speed-up with its interval beside the predicted one, and the losses."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
-from statistics import median
-from typing import TypeAlias
+
+from markupsafe import Markup
 
 from diagnose.model.diagnosis import Diagnosis, Trial
-from diagnose.reports.format import MAX_LOSSES
+from diagnose.reports.colours import legible
+from diagnose.reports.format import MAX_LOSSES, duration
+from diagnose.reports.svg import Axis, Svg, log_ticks, ticks
 from diagnose.text.plain_text import middle, one_line
 
-__all__ = ["trial_data", "trial_name", "verdict"]
-
-Data: TypeAlias = dict[str, object]
+__all__ = ["loss_chart", "measured_words", "tones", "trial_chart", "trial_name", "verdict"]
 
 _MAX_NAME_CHARS = 34  # characters of a name beside a chart
+ROW = 30.0
+LEFT, RIGHT = 250.0, 1040.0
 TONES = {
-    "gain": ("faster for certain", "#2fa36b"),
-    "drifted": ("faster, but other losses", "#d08a2e"),
-    "even": ("no certain difference", "#8a94a2"),
-    "loss": ("slower for certain", "#e5484d"),
+    "gain": ("faster for certain", "#2fa36b", "square"),
+    "drifted": ("faster, but other losses", "#d08a2e", "triangle"),
+    "even": ("no certain difference", "#8a94a2", "circle"),
+    "loss": ("slower for certain", "#e5484d", "diamond"),
 }
 LINES = ("#3d7fd6", "#2fa36b", "#d08a2e", "#a267d1", "#e5484d", "#2aa5a0", "#c75b9b", "#8a7a3d")
 """Colours of the losses, taken in turn."""
+DASHES = ("", ' stroke-dasharray="7 3"', ' stroke-dasharray="2 3"')
 
 
 def trial_name(trial: Trial) -> str:
@@ -40,76 +42,98 @@ def verdict(trial: Trial) -> str:
     return "loss" if high < 1 else "even"
 
 
-def trial_data(d: Diagnosis) -> Data | None:
-    """Return the data of both charts, None where no trial was measured. Times are ms."""
-    measured = [t for t in d.trials if t.steps_ms is not None and not t.failure]
+def trial_chart(d: Diagnosis) -> Markup | None:
+    """Return a row for each measured trial: its speed-up with the interval, and the predicted one; None without any."""
+    measured = [t for t in d.trials if t.steps_ms is not None and not t.failure and math.isfinite(t.speed_up)]
     if not measured:
         return None
-    baseline = median(t.steps_ms[0] for t in measured if t.steps_ms is not None)
-    noise = max((t.noise for t in measured if t.noise is not None), default=0.0)
-    return {
-        "names": [_label(trial_name(t)) for t in measured],
-        "baseline": baseline,
-        "noise": noise if math.isfinite(noise) else 0.0,
-        "groups": [_group(measured, tone) for tone in TONES if any(verdict(t) == tone for t in measured)],
-        "predicted": [[i, t.predicted_ms] for i, t in enumerate(measured) if _is_number(t.predicted_ms)],
-        "losses": _losses(measured),
-    }
+    foretold = [_predicted(t) for t in measured]
+    ends = [1.0, *(x for t in measured for x in (*t.interval, t.speed_up)), *(x for x in foretold if x is not None)]
+    finite = [x for x in ends if math.isfinite(x)]
+    low, high = min(0.95, *finite) * 0.98, max(1.1, *finite) * 1.02
+    bottom = 30 + ROW * len(measured)
+    svg = Svg("Measured speed-ups with their 95 % intervals: " + "; ".join(map(_words, measured)) + ".", bottom + 46)
+    x = Axis(low, high, LEFT, RIGHT)
+    noise = max((t.noise for t in measured if t.noise is not None and math.isfinite(t.noise)), default=0.0)
+    band = x(1 - noise), x(1 + noise)
+    svg.rect(
+        (band[0], 22, band[1] - band[0], bottom - 22),
+        "currentColor",
+        "what equal runs differ by",
+        ' fill-opacity="0.12"',
+    )
+    svg.x_axis(
+        x, bottom, [(v, f"{v:g} ×") for v in ticks(low, high, 8)], 22, "speed-up of the step; a gain lies right of 1 ×"
+    )
+    svg.line([(x(1), 22), (x(1), bottom)], "currentColor", 1.2, ' stroke-dasharray="4 3"')
+    for i, (t, guess) in enumerate(zip(measured, foretold, strict=True)):
+        y = 30 + ROW * i + ROW / 2
+        _, colour, shape = TONES[verdict(t)]
+        svg.text(LEFT - 10, y + 4, middle(one_line(trial_name(t)), _MAX_NAME_CHARS), "end")
+        svg.line([(x(t.interval[0]), y), (x(t.interval[1]), y)], legible(colour), 3)
+        svg.mark((x(t.speed_up), y), shape, 5, legible(colour), _words(t))
+        if guess is not None:
+            svg.mark((x(guess), y), "open", 6, "currentColor", f"predicted {guess:.2f} ×")
+    return svg.render()
 
 
-def _group(trials: Sequence[Trial], tone: str) -> Data:
-    """Return rows of one colour: row, measured step, and how far its interval reaches to the left and right."""
-    name, colour = TONES[tone]
-    items = [(i, *_interval(t), t.speed_up) for i, t in enumerate(trials) if verdict(t) == tone]
-    return {"name": name, "colour": colour, "items": items}
+def tones(d: Diagnosis) -> list[tuple[str, str, str]]:
+    """Return the legend: label, colour and shape of what occurs."""
+    occurring = {verdict(t) for t in d.trials if t.steps_ms is not None and not t.failure}
+    return [(label, legible(colour), shape) for tone, (label, colour, shape) in TONES.items() if tone in occurring]
 
 
-def _interval(trial: Trial) -> tuple[float, float, float]:
-    """Return the step and the ends of its interval, which is that of the speed-up over the step without the change."""
-    before, step = trial.steps_ms or (0.0, 0.0)
+def _words(trial: Trial) -> str:
     low, high = trial.interval
-    ends = (before / high if high > 0 else step, before / low if low > 0 else step)
-    return step, max(step - ends[0], 0.0), max(ends[1] - step, 0.0)
+    return f"{trial_name(trial)} {trial.speed_up:.2f} × ({low:.2f} to {high:.2f}), {TONES[verdict(trial)][0]}"
 
 
-def _losses(trials: Sequence[Trial]) -> Data | None:
-    """Return the curves: those without a change (one, if the losses are the same each time), then each trial's."""
-    shown = [t for t in trials if len(t.losses[0]) > 1 and len(t.losses[1]) > 1]
+def _predicted(trial: Trial) -> float | None:
+    if trial.predicted_ms is None or trial.steps_ms is None or not 0 < trial.predicted_ms < math.inf:
+        return None
+    return trial.steps_ms[0] / trial.predicted_ms
+
+
+def loss_chart(d: Diagnosis) -> Markup | None:
+    """Return the losses of the same steps over each other: without a change (broad), then with each."""
+    shown = [t for t in d.trials if len(t.losses[0]) > 1 and len(t.losses[1]) > 1]
     if not shown:
         return None
-    unchanged = list(dict.fromkeys(t.losses[0][:MAX_LOSSES] for t in shown))
-    curves = [
-        {
-            "name": _label(trial_name(t)),
-            "numerics": t.numerics,
-            "colour": LINES[i % len(LINES)],
-            "y": [_plain(loss) for loss in t.losses[1][:MAX_LOSSES]],
-            "distance": _distances(t),
-        }
+    curves = [("without a change", *curve) for curve in _unchanged(shown)]
+    curves += [
+        (f"{trial_name(t)}: {t.numerics}", t.losses[1][:MAX_LOSSES], legible(LINES[i % len(LINES)]), 1.8, DASHES[i % 3])
         for i, t in enumerate(shown)
     ]
-    known = [abs(x) for losses in unchanged for x in losses if math.isfinite(x)]
-    return {
-        "unchanged": [[_plain(loss) for loss in losses] for losses in unchanged],
-        "curves": curves,
-        "log": bool(known) and 0 < min(known) < max(known) / 30 and min(min(x) for x in unchanged) > 0,
-    }
+    known = [y for _, ys, *_ in curves for y in ys if math.isfinite(y)]
+    if not known:
+        return None
+    is_log = 0 < min(known) < max(known) / 30
+    low, high = (min(known) / 1.2, max(known) * 1.2) if is_log else (min(known), max(known) or 1.0)
+    bottom = 210.0
+    svg = Svg("Losses of the same steps with each change and without.", bottom + 40 + 18 * len(curves))
+    x = Axis(1, max(len(ys) for _, ys, *_ in curves), 70, 1046)
+    y = Axis(low, high if high > low else low + 1, bottom, 22, is_log=is_log)
+    marks = log_ticks(low, high) if is_log else ticks(low, high, 4)
+    svg.y_axis(y, 70, 1046, [(v, f"{v:.3g}") for v in marks], "loss")
+    svg.x_axis(x, bottom, [(v, f"{v:.0f}") for v in ticks(1, x.high, 8) if v == round(v)], 22)
+    for row, (name, ys, colour, width, dash) in enumerate(curves):
+        svg.line([(x(i + 1), y(v)) for i, v in enumerate(ys) if math.isfinite(v)], colour, width, dash)
+        at = bottom + 40 + 18 * row
+        svg.line([(70, at), (110, at)], colour, width, dash)
+        svg.text(118, at + 4, middle(one_line(name), 60))
+    return svg.render()
 
 
-def _distances(trial: Trial) -> list[float | None]:
-    """Return how far each loss is from the one without the change, relative to it; None where they are the same."""
-    pairs = list(zip(*trial.losses, strict=False))[:MAX_LOSSES]
-    apart = [abs(a - b) / max(abs(a), 1e-12) if a != b else 0.0 for a, b in pairs]
-    return [x if x > 0 and math.isfinite(x) else None for x in apart]
+def _unchanged(trials: Sequence[Trial]) -> list[tuple[tuple[float, ...], str, float, str]]:
+    different = list(dict.fromkeys(t.losses[0][:MAX_LOSSES] for t in trials))[:3]
+    return [(losses, "currentColor", 6.0, ' stroke-opacity="0.25"') for losses in different]
 
 
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _is_number(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
-def _label(text: str) -> str:
-    return escape(middle(one_line(text), _MAX_NAME_CHARS), quote=False)
+def measured_words(trial: Trial) -> str:
+    """Return the measurement of a trial in words: step, speed-up and interval, and what became of the losses."""
+    low, high = trial.interval
+    steps = trial.steps_ms
+    times = f"{duration(steps[0] * 1e6)} → {duration(steps[1] * 1e6)}, " if steps is not None else ""
+    known = {"identical": "losses identical", "within": "losses within noise", "drifted": "losses drifted"}
+    losses = known.get(trial.numerics, "losses unknown")
+    return f"measured {times}{trial.speed_up:.2f} × ({low:.2f} to {high:.2f}), {losses}"

@@ -26,11 +26,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from diagnose.changes import trial_method
-from diagnose.trials.outcome import OWN_RANKS
-
 sys.path.insert(0, str(Path(__file__).parent / "third_party_scripts"))
 from catalogue import FOLDER, SCRIPTS, Script  # the folder is no package: its files are scripts
+from third_party_proof import OPEN, RIGHT, WRONG, score_proof
 
 TRACE_SECONDS = 900  # a machine that does something else beside takes several times as long
 MINOR = 0.1  # of the step: where nothing is planted, less may be claimed (torch's own default Adam loops on a CPU)
@@ -39,9 +37,6 @@ ALWAYS = frozenset({"training", "loading", "other"})
 RUNS_SECONDS = 12  # a changed script runs where it is still at work, or ended well, after so long
 CERTAIN = frozenset({"steps", "applies", "runs"})  # columns that do not rest on times
 BUDGET = "90s"
-BY_HAND = "It is made by hand"  # how a trial begins that was refused for that
-UNSEEN = 0.01  # of the step: a saving that is so little outside of its range is within it, as far as runs show
-RIGHT, WRONG, OPEN = "yes", "no", "n/a"
 COLUMNS = ("steps", "phases", "dominant", "line", "advice", "applies", "runs", "prove", "saves", "harmless")
 
 
@@ -138,13 +133,8 @@ def score(script: Script, prove: bool = False, keep: Path | None = None) -> Row:
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(result, keep / f"{script.name}.diagnosis.json")
-        columns = {
-            **_steps(script, capture, diagnosis),
-            **_phases(script, diagnosis),
-            **_finding(script, diagnosis, folder),
-            **_advice(script, diagnosis),
-            **_diff(script, diagnosis, folder),
-        }
+        columns = _steps(script, capture, diagnosis) | _phases(script, diagnosis)
+        columns |= _finding(script, diagnosis, folder) | _advice(script, diagnosis) | _diff(script, diagnosis, folder)
         if prove:
             columns |= _proof(
                 script, folder, keep / f"{script.name}.proof.json" if keep else Path(scratch, "proof.json")
@@ -289,40 +279,14 @@ def _launched(script: Script) -> list[str]:
 
 
 def _proof(script: Script, folder: Path, result: Path) -> dict[str, str]:
-    """Note whether prove tried a change, whether it saved what the report states, and whether one made steps longer."""
+    """Run diagnose prove and score what it measured."""
     command = [sys.executable, "-m", "diagnose", "prove", "--yes", "--budget", BUDGET, "-q", "-o", str(result)]
     if launched := _launched(script):
         command += ["--launcher", shlex.join([sys.executable, *launched])]
     failure = _run([*command, *_target(script)], folder, 600)
     if not result.exists():
         return {"prove": WRONG, "remark_prove": f"prove: {failure}"}
-    diagnosis = json.loads(result.read_text(encoding="utf-8"))
-    stated = {p["id"]: [ms / diagnosis["step_ms"] for ms in p["saves_ms"]] for p in diagnosis["prescriptions"]}
-    able = [name for name in stated if trial_method(name) != "by hand"] if not failure.endswith(OWN_RANKS) else []
-    tried = [trial for trial in diagnosis["trials"] if trial["kind"] == "single" and not trial["failure"]]
-    if not tried:
-        refused = {trial["id"] for trial in diagnosis["trials"] if trial["failure"].startswith(BY_HAND)}
-        why = "; ".join(f"{trial['id']}: {trial['failure']}" for trial in diagnosis["trials"]) or failure
-        return {"prove": WRONG if set(able) - refused else OPEN, "remark_prove": f"prove: {why}" if why else ""}
-    outside = [trial["id"] for trial in tried if not _is_within(trial["interval"], stated[trial["id"]])]
-    slower = [trial["id"] for trial in tried if trial["interval"][1] < 1]
-    return {
-        "prove": RIGHT,
-        "saves": WRONG if outside else RIGHT,
-        "harmless": WRONG if slower else RIGHT,
-        "remark_prove": "; ".join(_measured(trial, stated[trial["id"]]) for trial in tried),
-    }
-
-
-def _is_within(speed_up: list[float], stated: list[float]) -> bool:
-    """Return whether what runs showed, a speed-up's interval, can be what is stated: shares of the step that go."""
-    least, most = (1 - 1 / ratio for ratio in speed_up)
-    return least <= stated[1] + UNSEEN and most >= stated[0] - UNSEEN
-
-
-def _measured(trial: Mapping[str, Any], stated: list[float]) -> str:
-    least, most = (1 - 1 / ratio for ratio in trial["interval"])
-    return f"{trial['id']} saved {least:.0%} to {most:.0%}, stated {stated[0]:.0%} to {stated[1]:.0%}"
+    return score_proof(json.loads(result.read_text(encoding="utf-8")), failure)
 
 
 def _line(row: Row) -> str:
@@ -340,13 +304,11 @@ def page(rows: Iterable[Row]) -> str:
         head.append(f"| {row.name} | {cells} | {row.found} | {row.remark.replace('|', '¦')} |")
     totals = []
     for column in COLUMNS:
-        values = [getattr(row, column) for row in rows]
-        scored = [value for value in values if value != OPEN]
+        scored = [value for row in rows if (value := getattr(row, column)) != OPEN]
         totals.append(f"{scored.count(RIGHT)} of {len(scored)}" if scored else OPEN)
-    right = sum(not row.wrong for row in rows if row.found)
-    head.append(
-        f"| **right** | {' | '.join(totals)} | {right} of {sum(bool(row.found) for row in rows)} throughout | |"
-    )
+    found = [row for row in rows if row.found]
+    right = sum(not row.wrong for row in found)
+    head.append(f"| **right** | {' | '.join(totals)} | {right} of {len(found)} throughout | |")
     return "\n".join(head) + "\n"
 
 

@@ -25,8 +25,7 @@ import pytest
 
 if shutil.which("nvidia-smi") is None:  # Triton decides when it is first imported, by whomever, whether it interprets
     os.environ.setdefault("TRITON_INTERPRET", "1")
-os.environ["DIAGNOSE_DEBUG"] = "1"  # a fault of a rule fails the test that meets it; see the fixture `noted`
-os.environ["DIAGNOSE_NO_CACHE"] = "1"  # what a test computes is computed there, and leaves nothing with the user
+os.environ.update(DIAGNOSE_DEBUG="1", DIAGNOSE_NO_CACHE="1")  # a fault of a rule fails its test; see `noted`
 
 from diagnose.analyzers import META
 from diagnose.changes.common.prescribe import prescribe

@@ -84,7 +84,8 @@ def _memory(t: Tables) -> Memory | None:
         peak_reserved=reserved if reserved > 0 else None,
         capacity=(device.memory_bytes or None) if device else None,
         peak_at_ns=time - start,
-        timeline=_timeline(blocks, inside, start),
+        timeline=(timeline := _timeline(blocks, inside, start)),
+        categories_over_time=_over_time(t, blocks, [(ns + start, allocated) for ns, allocated, _ in timeline]),
         by_category=_by_category(t, blocks, held, int(blocks.allocated[peak])),
         by_place=_by_place(t, blocks, held),
         retries=t.capture.info.memory.retries if t.capture.info else None,
@@ -119,11 +120,41 @@ def _timeline(blocks: Allocations, inside: npt.NDArray[np.intp], start: int) -> 
     return tuple(zip(*(column.tolist() for column in columns), strict=True))
 
 
+def _over_time(t: Tables, blocks: Allocations, points: list[tuple[int, int]]) -> dict[str, tuple[int, ...]]:
+    """Return what each category holds at each (time, allocated), the largest first; they sum to what is allocated."""
+    times = np.array([time for time, _ in points], np.int64)
+    category = _categories(t, blocks, np.arange(len(blocks.taken)))
+    held: dict[str, Ints] = {}
+    for name in dict.fromkeys(category.tolist()):
+        mine = np.flatnonzero(category == name)
+        taken, freed = np.argsort(blocks.taken[mine]), np.argsort(blocks.freed[mine])
+        got = np.append(0, np.cumsum(blocks.size[mine][taken]))
+        gone = np.append(0, np.cumsum(blocks.size[mine][freed]))
+        held[name] = (
+            got[np.searchsorted(blocks.taken[mine][taken], times, side="right")]
+            - gone[np.searchsorted(blocks.freed[mine][freed], times, side="right")]
+        )
+    known = sum(held.values(), np.zeros(len(times), np.int64))
+    held[BEFORE] = np.maximum(np.array([size for _, size in points], np.int64) - known, 0)
+    ranked = sorted(held, key=lambda name: -int(held[name].max(initial=0)))
+    return {name: tuple(held[name].tolist()) for name in ranked if held[name].max(initial=0) > 0}
+
+
 def _by_category(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp], allocated: int) -> dict[str, int]:
+    category = _categories(t, blocks, held)
+    found = {name: int(blocks.size[held][category == name].sum()) for name in dict.fromkeys(category.tolist())}
+    held_before = _held_before(t, max(allocated - sum(found.values()), 0), found.get(OPTIMIZER, 0))
+    for name, size in held_before.items():
+        found[name] = found.get(name, 0) + size
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _categories(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> npt.NDArray[np.str_]:
+    """Return what each of the given blocks is for."""
     taken, freed = _phase(t, blocks.taken[held]), _phase(t, blocks.freed[held])
     never = blocks.freed[held] > t.steps.window[1]
     same = _same_call(t, blocks, held)
-    category = np.select(
+    category: npt.NDArray[np.str_] = np.select(
         [
             taken == _OPTIMIZER_PHASE,
             taken == _BACKWARD_PHASE,
@@ -140,11 +171,7 @@ def _by_category(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp], all
         ],
         ACTIVATIONS,
     )
-    found = {name: int(blocks.size[held][category == name].sum()) for name in dict.fromkeys(category.tolist())}
-    held_before = _held_before(t, max(allocated - sum(found.values()), 0), found.get(OPTIMIZER, 0))
-    for name, size in held_before.items():
-        found[name] = found.get(name, 0) + size
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    return category
 
 
 def _held_before(t: Tables, size: int, new_state: int) -> dict[str, int]:

@@ -81,13 +81,17 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.model.events import Kind
     from diagnose.model.intervals import Intervals, intersect, span, subtract, total, union
     from diagnose.replay.effects import effect_of_tasks
+    from diagnose.tables.calls import allocations, code_loads, compile_frames
     from diagnose.tables.names import LOADER_NEXT
     from diagnose.tables.optimizer_spans import updates
 
-    loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
+    # What operators do beside launching has findings of its own.
+    loading, collecting = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP), t.host_rows(Kind.GC)
+    others = (loading, collecting, allocations(t), code_loads(t), compile_frames(t))
+    apart = t.covering(np.concatenate(others))
     rows = t.causes.of(finding.rule)
     named = Intervals(t.causes.start[rows], t.causes.end[rows])
-    host = intersect(subtract(subtract(union(t.in_ops, named), loading), updates(t)), span(*t.steps.window))
+    host = intersect(subtract(subtract(union(t.in_ops, named), apart), updates(t)), span(*t.steps.window))
     each = total(host) / t.steps.num
     if each <= 0:
         return None
@@ -99,7 +103,16 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         f"{stays[0]:.0%} stay as launches of graphs and operators that no graph holds."
     )
     none, nothing = np.empty(0, np.intp), np.empty(0)
-    return effect_of_tasks(t, finding, none, (nothing, nothing), assumption, host=host, host_left=(stays[0], stays[1]))
+    return effect_of_tasks(
+        t,
+        finding,
+        none,
+        (nothing, nothing),
+        assumption,
+        host=host,
+        host_left=(stays[0], stays[1]),
+        frees_host=not len(t.in_window(allocations(t))),  # which wait for the device; a replay does not show for what
+    )
 
 
 CHANGE = Change(

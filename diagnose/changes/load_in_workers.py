@@ -50,11 +50,12 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     load_ns, handed_ns = number(facts, "batch_ns") * batches, handover_ns(facts) * batches
     rest_ns = max(step_ns - finding.lost_ns, 1.0)
     pin = {"pin_memory": True} if facts.get("has_device") else {}
-    cpus = os.cpu_count() or 1
+    # A trace of another machine does not hold how many cores that has: enough for what is advised.
+    cpus = (os.cpu_count() or 1) if facts.get("recorded_here") else MAX_WORKERS + 1
     waits = bool(facts.get("waits"))
     if not waits and (cpus < 2 or load_ns * (1 - MIN_GAIN) < handed_ns) and facts.get("recorded_here"):
         return None  # no core to load on, or taking batches from workers costs about what loading them does
-    limit = cpus - 1 if facts.get("recorded_here") and not waits else MAX_WORKERS  # one stays with the training
+    limit = MAX_WORKERS if waits else cpus - 1  # one stays with the training
     workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_WORKERS))
     cores = f"{workers} CPU core{'s' if workers > 1 else ''} beside the training's,"
     takes = "little CPU, since loading waits," if waits else cores

@@ -23,8 +23,8 @@ __all__ = ["Request", "analyze_with_progress", "answer", "prepare"]
 class Request(output.ResultRequest):
     """Where a diagnosis goes."""
 
-    html: str | None = None
     open_browser: bool = False
+    verbose: bool = False
 
 
 def prepare(request: Request, inputs: Sequence[str | Path] = ()) -> tuple[Path, ...]:
@@ -69,7 +69,7 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
                 output.write(diagnosis, files, force=request.force)
             except OutputError as error:
                 failure = error
-    output.print_result(_printed(diagnosis, as_json=request.as_json))
+    output.print_result(_printed(diagnosis, request))
     if failure is not None:
         raise failure
     for file in files:
@@ -78,14 +78,14 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
         webbrowser.open(next(file for file in files if _is_page(file)).absolute().as_uri())
 
 
-def _printed(diagnosis: Diagnosis, *, as_json: bool) -> str:
-    if as_json:
+def _printed(diagnosis: Diagnosis, request: Request) -> str:
+    if request.as_json:
         from diagnose.reports import json
 
         return json.render(diagnosis)
     from diagnose.reports.text import terminal_text
 
-    return terminal_text(diagnosis)
+    return terminal_text(diagnosis, verbose=request.verbose)
 
 
 def _is_page(file: Path) -> bool:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
 from diagnose import __version__
+from diagnose.cli import options as shared
+from diagnose.cli.analyze_options import analyze, reduce, summarize
 from diagnose.cli.gate_options import compare, gate
 from diagnose.cli.help import Group, option
-from diagnose.cli.options import (
-    keep_option,
-    module_option,
-    monitor_options,
-    report_options,
-    result_options,
-    step_on_option,
-    summary_options,
-    worker_options,
-)
 from diagnose.cli.script_arguments import ScriptCommand
 
 __all__ = ["cli"]
@@ -54,7 +45,7 @@ def cli() -> None:
         "torchrun --nproc-per-node 8 -m diagnose trace train.py",
     ],
 )
-@module_option(RECORDING)
+@shared.module_option(RECORDING)
 @option(
     "--steps",
     group=RECORDING,
@@ -69,7 +60,7 @@ def cli() -> None:
     metavar="N",
     help="Wait at most N steps for stable step times; several ranks wait exactly N.  [default: 40; several ranks: 20]",
 )
-@step_on_option(RECORDING)
+@shared.step_on_option(RECORDING)
 @option(
     "--max-seconds",
     group=RECORDING,
@@ -99,7 +90,7 @@ def cli() -> None:
     metavar="FOLDER",
     help="Write the capture to FOLDER.  [default: diagnose-capture-TIME]",
 )
-@report_options
+@shared.report_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
@@ -113,75 +104,9 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     return trace_and_answer(TraceRequest(**asked))
 
 
-@cli.command(
-    short_help="Diagnose traces or captures that exist already.",
-    examples=[
-        "diagnose analyze trace.json.gz",
-        "diagnose analyze capture/ --html report.html",
-        "diagnose analyze s3://bucket/run/ --cluster tcp://host:8786",
-    ],
-)
-@worker_options
-@keep_option
-@report_options
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by JobRequest
-    """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
-
-    A PATH is a trace (.json, .gz, .zst, .zip), a tar or folder of them, a quoted pattern, a URL such as
-    s3://bucket/run/, or - for standard input. Several are the ranks of one run. Neither a GPU nor the script is needed.
-    """
-    _one_thread()
-    from diagnose.cli.job import JobRequest, analyze_and_answer
-
-    analyze_and_answer(paths, JobRequest(**asked))
-
-
-@cli.command(
-    short_help="Write summaries of ranks, for job arrays.",
-    examples=[
-        "diagnose summarize run/rank$I.json.gz -o sums/$I.ranks",
-        "diagnose summarize capture/ -o job.parquet",
-    ],
-)
-@worker_options
-@summary_options
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def summarize(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by SummaryRequest
-    """Write what the comparison of ranks needs of each, some kilobytes a rank, to one file.
-
-    PATHs are those of analyze. Run it where the traces are, one call for each or for some, and diagnose reduce on all
-    its files afterwards.
-    """
-    _one_thread()
-    from diagnose.cli.job import SummaryRequest, summarize
-
-    summarize(paths, SummaryRequest(**asked))
-
-
-@cli.command(
-    short_help="Merge summaries of ranks and diagnose the job.",
-    examples=["diagnose reduce sums/ --html report.html", "diagnose reduce sums/ --keep job.parquet"],
-)
-@worker_options
-@keep_option
-@report_options
-@click.argument("paths", nargs=-1, required=True, metavar="FILE...")
-def reduce(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by JobRequest
-    """Diagnose a job by files that summarize or --keep wrote, or folders of them.
-
-    The late, the median and the fastest rank are examined in full where their traces are still under the same paths.
-    --keep merges the files into one, so files can be merged in several levels.
-    """
-    _one_thread()
-    from diagnose.cli.job import JobRequest, reduce_and_answer
-
-    reduce_and_answer(paths, JobRequest(**asked))
-
-
-def _one_thread() -> None:
-    # No linear algebra happens here; the threads that NumPy would start for it cost more than reading a small trace.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+cli.add_command(analyze)
+cli.add_command(summarize)
+cli.add_command(reduce)
 
 
 @cli.command(
@@ -194,7 +119,7 @@ def _one_thread() -> None:
         "diagnose prove capture/",
     ],
 )
-@module_option(RUNS)
+@shared.module_option(RUNS)
 @option("--auto", group=RUNS, is_flag=True, help="Try every change that can be applied from outside (the default).")
 @option("--apply", "ids", group=RUNS, metavar="ID,…", help="Try only these changes.")
 @option(
@@ -222,7 +147,7 @@ def _one_thread() -> None:
     metavar="COMMAND",
     help="Start the ranks with COMMAND, such as 'torchrun --nproc-per-node 2'.",
 )
-@step_on_option(RUNS)
+@shared.step_on_option(RUNS)
 @option(
     "--keep",
     group=RUNS,
@@ -237,7 +162,7 @@ def _one_thread() -> None:
 )
 @option("--yes", group=RUNS, is_flag=True, help="Run the script repeatedly without asking for confirmation.")
 @option("--trust-command", group=RUNS, is_flag=True, help="With --yes, also run a command that a capture recorded.")
-@report_options
+@shared.report_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # what click read, typed by ProveRequest
@@ -306,7 +231,7 @@ cli.add_command(gate)
     metavar="PATTERN=FACTOR",
     help="Multiply the time of kernels whose name matches PATTERN by FACTOR; repeatable.",
 )
-@result_options
+@shared.page_options
 @click.argument("path")
 def what_if(path: str, **asked: Any) -> None:  # lists of texts
     """Predict the step time of a recording after changes, applied one after the other.
@@ -326,7 +251,7 @@ def what_if(path: str, **asked: Any) -> None:  # lists of texts
         "diagnose explain load-in-workers --json",
     ],
 )
-@result_options
+@shared.result_options
 @click.argument("name", required=False, metavar="[RULE|CHANGE]")
 def explain(name: str | None, **asked: Any) -> None:  # what click read, typed by ExplainRequest
     """Describe a rule or a change; without a name, list all of them.
@@ -367,7 +292,7 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
     metavar="FILE",
     help="Write every reading to FILE as it is taken; - is standard output.",
 )
-@monitor_options
+@shared.monitor_options
 def monitor(gpus: str, **asked: Any) -> int:  # what click read, typed by MonitorRequest
     """Watch this machine's NVIDIA GPUs: kernel activity, clocks, throttling, power, memory, traffic.
 

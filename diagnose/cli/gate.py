@@ -12,7 +12,7 @@ from pathlib import Path
 
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.compare.baseline import baseline_text
-from diagnose.compare.compare import compare
+from diagnose.compare.compare import Comparison, compare
 from diagnose.compare.format import as_json, as_text
 from diagnose.compare.gate import EXIT_CODES, GateResult, evaluate_gate, junit, parse_tolerance, sarif
 from diagnose.compare.setup import differences
@@ -62,10 +62,16 @@ def compare_and_answer(request: CompareRequest) -> None:
         OutputError: the file cannot be written.
     """
     tolerance = parse_tolerance(request.tolerance)
-    files = plan_text(request, inputs=[*request.before, *request.after])
+    files = plan_text(request, inputs=[*request.before, *request.after], has_page=True)
     before, after = (join_sides([open_side(path) for path in paths]) for paths in (request.before, request.after))
     comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
-    answer_text(lambda: as_text(comparison, columns()), lambda: as_json(comparison), request, files)
+    answer_text(
+        lambda: as_text(comparison, columns()),
+        lambda: as_json(comparison),
+        request,
+        files,
+        page=lambda: _page(comparison),
+    )
 
 
 def gate_and_answer(request: GateRequest) -> int:
@@ -91,7 +97,13 @@ def gate_and_answer(request: GateRequest) -> int:
     with _candidate(request, progress) as after:
         comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
         result = evaluate_gate(comparison)
-        answer_text(lambda: _text(result), lambda: as_json(comparison, {"gate": result.verdict}), request, files)
+        answer_text(
+            lambda: _text(result),
+            lambda: as_json(comparison, {"gate": result.verdict}),
+            request,
+            files,
+            page=lambda: _page(comparison, result),
+        )
         for path, text in ((request.junit, junit(result)), (request.sarif, sarif(result))):
             if path is not None:
                 write_file(path, text, force=request.force)
@@ -103,7 +115,12 @@ def gate_and_answer(request: GateRequest) -> int:
 
 def _check_request(request: GateRequest) -> tuple[Path, ...]:
     """Return the file of ``--output``, after checking all that can be checked before a script runs."""
-    named = {"--output": request.output, "--junit": request.junit, "--sarif": request.sarif}
+    named = {
+        "--output": request.output,
+        "--html": request.html,
+        "--junit": request.junit,
+        "--sarif": request.sarif,
+    }
     check_distinct(named, [*request.baseline, request.target, *_captures(request)])
     for name in (request.junit, request.sarif):
         if name is not None:
@@ -120,7 +137,13 @@ def _check_request(request: GateRequest) -> tuple[Path, ...]:
         raise UsageError("--update writes one baseline; give --baseline once.")
     if request.update:
         check_file(Path(request.baseline[0]), force=True)
-    return plan_text(request)
+    return plan_text(request, has_page=True)
+
+
+def _page(comparison: Comparison, result: GateResult | None = None) -> str:
+    from diagnose.compare.html import as_html  # the templates are loaded only where a page is asked for
+
+    return as_html(comparison, result)
 
 
 def _update(request: GateRequest, side: Side, progress: Progress) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,8 @@ __all__ = [
     "keep_option",
     "module_option",
     "monitor_options",
+    "one_thread",
+    "page_options",
     "report_options",
     "result_options",
     "step_on_option",
@@ -26,6 +29,12 @@ OUTPUT, RANKS = "Output", "Ranks"
 JSON = "Print JSON instead of text."
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+
+def one_thread() -> None:
+    """Keep NumPy to one thread, before it is imported."""
+    # No linear algebra happens here; the threads that NumPy would start for it cost more than reading a small trace.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def module_option(group: str) -> Decorator:
@@ -51,11 +60,17 @@ def result_options(command: _Decorated) -> _Decorated:
     return _with(command, [_json(), _output(".json or .txt"), _force(), _quiet()])
 
 
+def page_options(command: _Decorated) -> _Decorated:
+    """Give a command that prints a result and makes a page of it the same options and ``--html``."""
+    return _with(command, [_json(), _output(".html, .json or .txt"), _html(), _force(), _quiet()])
+
+
 def report_options(command: _Decorated) -> _Decorated:
     """Give a command that makes a diagnosis the same options, and those of the HTML report."""
     page = [
-        option("--html", group=OUTPUT, metavar="FILE", help="Write the HTML report to FILE."),
+        _html(),
         option("--open", "open_browser", group=OUTPUT, is_flag=True, help="Open the HTML report in a browser."),
+        option("--verbose", group=OUTPUT, is_flag=True, help="Print every finding and kernel, with evidence."),
     ]
     return _with(command, [_json(), _output(".html, .json or .txt"), *page, _force(), _quiet()])
 
@@ -98,7 +113,8 @@ def summary_options(command: _Decorated) -> _Decorated:
 
 def monitor_options(command: _Decorated) -> _Decorated:
     """Give ``monitor`` the options of the other commands; its ``--json`` still accepts the FILE of before."""
-    return _with(command, [_json_or_file(), _output(".json or .txt"), _force(), _quiet()])
+    made = [_json_or_file(), _output(".html, .json or .txt"), _html(), _force(), _quiet()]
+    return _with(command, made)
 
 
 class _JsonOrFile(Option):
@@ -123,6 +139,10 @@ def _json_or_file() -> Decorator:
 
 def _json() -> Decorator:
     return option("--json", "as_json", group=OUTPUT, is_flag=True, help=JSON)
+
+
+def _html() -> Decorator:
+    return option("--html", group=OUTPUT, metavar="FILE", help="Write an HTML page to FILE.")
 
 
 def _output(suffixes: str, *, required: bool = False) -> Decorator:

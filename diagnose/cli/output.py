@@ -30,6 +30,7 @@ class ResultRequest:
 
     as_json: bool = False
     output: str | None = None
+    html: str | None = None
     force: bool = False
     quiet: bool = False
 
@@ -39,27 +40,44 @@ class ResultRequest:
         return Progress(quiet=self.quiet)
 
 
-def plan_text(request: ResultRequest, inputs: Iterable[str | Path] = ()) -> tuple[Path, ...]:
-    """Return the file that ``--output`` names, if any, after checking that it can be written as text or JSON.
+def plan_text(request: ResultRequest, inputs: Iterable[str | Path] = (), *, has_page: bool = False) -> tuple[Path, ...]:
+    """Return the files that ``--output`` and ``--html`` name, after checking that they can be written.
+
+    ``has_page``: the command makes a page too, so that ``--output`` may name one.
 
     Raises:
-        UsageError: its suffix names neither, or it is one of the ``inputs``.
-        OutputError: it exists already and ``--force`` was not given, or its folder is missing or not writable.
+        UsageError: a suffix names no format, or a file is one of the ``inputs``.
+        OutputError: one exists already and ``--force`` was not given, or its folder is missing or not writable.
     """
-    return plan(None, request.output, force=request.force, inputs=inputs, formats=TEXT_FORMATS)
+    formats = FORMATS if has_page else TEXT_FORMATS
+    return plan(request.html, request.output, force=request.force, inputs=inputs, formats=formats)
 
 
 def answer_text(
-    text: Callable[[], str], json: Callable[[], str], request: ResultRequest, files: Sequence[Path]
+    text: Callable[[], str],
+    json: Callable[[], str],
+    request: ResultRequest,
+    files: Sequence[Path],
+    page: Callable[[], str] | None = None,
 ) -> None:
     """Print a result in the form that was asked for, and write it to the files of ``plan_text``.
+
+    ``page`` makes the HTML page of a command that has one.
 
     Raises:
         OutputError: a file cannot be written; the result has been printed all the same.
     """
+    failure: OutputError | None = None
+    for file in files:  # before anything is printed: the reader of standard output may go
+        make = {".json": json, ".html": page or text}.get(_format(file), text)
+        try:
+            write_file(file, make().rstrip("\n") + "\n", force=request.force)
+        except OutputError as error:
+            failure = failure or error
     print_result(json() if request.as_json else text())
+    if failure is not None:
+        raise failure
     for file in files:
-        write_file(file, (json() if _format(file) == ".json" else text()) + "\n", force=request.force)
         request.progress.say(f"wrote {printable(file)}")
 
 

@@ -136,7 +136,7 @@ def _proven(
     script = Path(runner.command.cwd, runner.command.script[0])
     runner.arguments = arguments_for_edits(diagnosis, script) if runner.edits else arguments_of(diagnosis)
     try:
-        result = proven(runner, diagnosis, request.apply, budget.for_trials, request.progress.say)
+        result = proven(runner, diagnosis, request.apply, budget, request.progress.say)
     except CaptureError as error:
         raise CaptureError(f"{error}{in_the_copy(str(error), runner)}") from error
     goes_on = not runner.changed and budget.records(result.best, result.notes)

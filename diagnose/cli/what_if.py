@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from textwrap import fill
+from typing import TYPE_CHECKING
 
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.text.plain_text import columns
+
+if TYPE_CHECKING:
+    from diagnose.pipeline.what_if import WhatIfResult
 
 __all__ = ["WhatIfOptions", "predict_and_answer"]
 
@@ -41,9 +45,15 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
         bucket_mb=options.bucket_mb,
         scale=tuple(map(parse_scale, options.scales)),
     )
-    files = plan_text(options, inputs=[path])
+    files = plan_text(options, inputs=[path], has_page=True)
     result = run_what_if(path, request)
-    answer_text(lambda: _wrapped(result.text()), result.to_json, options, files)
+    answer_text(lambda: _wrapped(result.text()), result.to_json, options, files, page=lambda: _page(path, result))
+
+
+def _page(path: str, result: WhatIfResult) -> str:
+    from diagnose.reports.forecast_page import render
+
+    return render(path, result.forecasts, result.error, result.path, is_doubtful=result.is_doubtful)
 
 
 def _wrapped(text: str) -> str:

@@ -5,13 +5,18 @@ Times are nanoseconds, sizes bytes, shares fractions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple, overload
 
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 
 __all__ = [
+    "DeviceShare",
     "Gap",
     "KernelTime",
     "Memory",
@@ -19,6 +24,8 @@ __all__ = [
     "Roofline",
     "RooflinePoint",
     "Span",
+    "SpanTable",
+    "StepParts",
 ]
 
 
@@ -33,6 +40,57 @@ class Span:
     category: str  # compute, communication, copy, operator, annotation, runtime
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SpanTable(Sequence[Span]):
+    """All bars of one step in columns, which a list of objects would be too large and too slow for."""
+
+    lanes: tuple[str, ...]
+    names: tuple[str, ...]
+    categories: tuple[str, ...]
+    lane: Ints  # rows of lanes
+    start: Ints  # ns from the step's start
+    end: Ints
+    name: Ints  # rows of names
+    category: Ints  # rows of categories
+    launch: Ints  # of a device task: the bar of the call that queued it, -1 where it is not there
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @overload
+    def __getitem__(self, index: int) -> Span: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Span, ...]: ...
+    def __getitem__(self, index: int | slice) -> Span | tuple[Span, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        return Span(
+            self.lanes[self.lane[index]],
+            int(self.start[index]),
+            int(self.end[index]),
+            self.names[self.name[index]],
+            self.categories[self.category[index]],
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, SpanTable)
+            and self._texts == other._texts
+            and all(np.array_equal(a, b) for a, b in zip(self._columns, other._columns, strict=True))
+        )
+
+    def __hash__(self) -> int:
+        return hash((len(self), self._texts))
+
+    @property
+    def _texts(self) -> tuple[tuple[str, ...], ...]:
+        return self.lanes, self.names, self.categories
+
+    @property
+    def _columns(self) -> tuple[npt.NDArray[np.int64], ...]:
+        return self.lane, self.start, self.end, self.name, self.category, self.launch
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """A coloured piece of idle on the timeline; the pieces of one step do not overlap."""
@@ -41,18 +99,42 @@ class Gap:
     end_ns: int
     cause: str  # a rule's id
     detail: str  # what the launching thread did
+    place: str = ""  # "train.py:42", of the largest gaps where lines are known
+
+
+class StepParts(NamedTuple):
+    """One recorded step and what it consists of, ns; the parts sum to its length as the device had it."""
+
+    number: int  # of ProfilerStep#n, or of its order where steps are not marked
+    length_ns: int  # on the host
+    parts: Mapping[str, int]  # by cause of idle time and "busy"; without a device by what the host did
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """Device time of all tasks that one operator or module launched."""
+
+    name: str
+    calls_per_step: float  # tasks
+    time_ns: float  # per step
+    share: float  # of the time of all device tasks
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One representative step for the charts (the one nearest to the median)."""
+    """One representative step for the charts (the one nearest to the median), and what only a page lists."""
 
     step: int
     step_ns: int
-    spans: tuple[Span, ...] = ()
+    spans: Sequence[Span] = ()
     gaps: tuple[Gap, ...] = ()
     depth: tuple[tuple[int, int], ...] = ()  # (ns from the step's start, queue depth): a step function
     num_spans_left_out: int = 0  # spans too short to draw that were dropped
+    titles: Mapping[str, str] = field(default_factory=dict)  # of lanes: names of threads, roles of streams
+    steps: tuple[StepParts, ...] = ()
+    kernels: tuple[KernelTime, ...] = ()  # every one, the most expensive first
+    by_operator: tuple[DeviceShare, ...] = ()
+    by_module: tuple[DeviceShare, ...] = ()  # empty where no module frames were recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +193,7 @@ class Memory:
     device_used: int | None = None  # by the driver's count, of all processes; None where it was not sampled
     device_total: int | None = None  # by the driver's count: a little more than ``capacity``
     other_processes: int | None = None  # of device_used; None where the driver's list cannot be attributed
+    categories_over_time: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # bytes, parallel to ``timeline``
 
     @property
     def outside_allocator(self) -> int | None:

@@ -41,6 +41,7 @@ class Waterfall(NamedTuple):
     forecasts: tuple[Forecast, ...]
     bound_by: str  # what binds the step after the last one, as it stands in "is bound by …"
     shares: Mapping[str, float]  # of the critical path then, by category
+    combinations: tuple[Forecast, ...] = ()  # of every subset: bit i of the index stands for change i of the chain
 
 
 def middle_ns(low_ns: float, high_ns: float) -> float:

@@ -74,6 +74,8 @@ class RuleMeta:
     computes: bool = True  # of kernel rules: False where the tasks move data instead of computing
     explains: bool = True  # False: the time is there, its cause is not known
     inflated: bool = False  # recording makes its time longer: it grows with the number of recorded events
+    awaits_ranks: bool = False  # its time is waiting for other ranks, and not the rank's own
+    paced_by: Literal["", "host", "dispatch"] = ""  # grows where a host executes the same more slowly; of it, operators
     cause: Cause = "tasks"
     needs: Records = ""
     fallback: bool = False  # takes the idle time that no other rule claims

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import NewFile, cannot_write, check_distinct, check_file, is_stream, printable, write_file
-from diagnose.monitor.board import connect
+from diagnose.monitor.board import METRICS, connect
 from diagnose.monitor.record import CSV_COLUMNS, Record, to_json
 from diagnose.text.plain_text import one_line
 
@@ -39,7 +39,8 @@ class MonitorRequest:
     gpus: tuple[int, ...] = ()  # indices of the driver; empty: all
     csv_file: str | None = None  # "-" is standard output
     json_file: str | None = None  # as csv_file
-    output: str | None = None  # series and percentiles as .json, or the percentiles as .txt
+    output: str | None = None  # series and percentiles as .json or .html, or the percentiles as .txt
+    html: str | None = None  # the same as a page
     force: bool = False
     quiet: bool = False  # no live table
 
@@ -76,9 +77,16 @@ def watch(request: MonitorRequest, nvml: Any = None) -> int:
 
 
 def _check_files(request: MonitorRequest) -> None:
-    if request.output and Path(request.output).suffix.lower() not in {".json", ".txt"}:
-        raise UsageError(f"Invalid --output '{printable(request.output)}': the name must end in .json or .txt.")
-    named = {"--csv": request.csv_file, "--json": request.json_file, "--output": request.output}
+    if request.output and Path(request.output).suffix.lower() not in {".html", ".json", ".txt"}:
+        raise UsageError(f"Invalid --output '{printable(request.output)}': the name must end in .html, .json or .txt.")
+    if request.html and Path(request.html).suffix.lower() not in {".html", ".htm"}:
+        raise UsageError(f"Invalid --html '{printable(request.html)}': the name must end in .html.")
+    named = {
+        "--csv": request.csv_file,
+        "--json": request.json_file,
+        "--output": request.output,
+        "--html": request.html,
+    }
     for name in named.values():
         if name and name != "-":
             check_file(Path(name), force=request.force)
@@ -128,8 +136,10 @@ def _answer_nothing(request: MonitorRequest, why: str) -> None:
     elif request.json_file:
         write_file(request.json_file, data + "\n", force=request.force)
     if request.output:
-        is_json = Path(request.output).suffix.lower() == ".json"
-        write_file(request.output, f"{data if is_json else why}\n", force=request.force)
+        made = {".json": data, ".html": _page(request, [], why)}.get(Path(request.output).suffix.lower(), why)
+        write_file(request.output, made.rstrip("\n") + "\n", force=request.force)
+    if request.html:
+        write_file(request.html, _page(request, [], why), force=request.force)
 
 
 def _loop(request: MonitorRequest, records: list[Record], show: Show, rows: WriteRow | None) -> None:
@@ -248,6 +258,8 @@ def _sum_up(request: MonitorRequest, records: list[Record], console: Console) ->
         write_file(request.json_file, to_json(records, request.interval) + "\n", force=request.force)
     if request.output:
         write_file(request.output, _rendered(request, records, summary), force=request.force)
+    if request.html:
+        write_file(request.html, _page(request, records), force=request.force)
 
 
 def _rendered(request: MonitorRequest, records: list[Record], summary: Callable[[Console], None]) -> str:
@@ -256,6 +268,26 @@ def _rendered(request: MonitorRequest, records: list[Record], summary: Callable[
 
     if Path(str(request.output)).suffix.lower() == ".json":
         return to_json(records, request.interval) + "\n"
+    if Path(str(request.output)).suffix.lower() == ".html":
+        return _page(request, records)
     page = Console(file=io.StringIO(), width=TEXT_WIDTH, record=True)
     summary(page)
     return page.export_text()
+
+
+def _page(request: MonitorRequest, records: Sequence[Record], why: str = "") -> str:
+    """Return the readings as a page; ``why`` states why there are none."""
+    from diagnose.reports.monitor_page import Board, render
+
+    boards = [
+        Board(
+            label=_label(r),
+            seconds=[reading.time_s - r.readings[0].time_s for reading in r.readings],
+            series={name: [reading.values[name] for reading in r.readings] for name in METRICS},
+            percentiles=r.percentiles(),
+            slowed=r.slowed_share(),
+            reasons=sorted({reason for reading in r.readings for reason in reading.slowed_by}),
+        )
+        for r in records
+    ]
+    return render(boards, request.interval, why)

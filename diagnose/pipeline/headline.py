@@ -96,9 +96,9 @@ def _share(answer: Answer, finding: Finding, rank: str) -> float:
 def _state(answer: Answer) -> str:
     queue, whole = answer.queue, _whole(answer)
     if answer.is_withheld:
-        return f"Incomplete recording: {duration(answer.step_ns)} per step"
+        return f"Incomplete recording: {_length(answer)}"
     if queue is None:
-        return f"CPU-only recording: {duration(answer.step_ns)} per step"
+        return f"CPU-only recording: {_length(answer)}"
     idle = f"The GPU is idle {percent(queue.idle_share)} of {whole}"
     if answer.verdict == "kernel-bound":
         return f"The GPU is busy {percent(queue.busy_share)} of {whole}"
@@ -109,6 +109,10 @@ def _state(answer: Answer) -> str:
     return f"{idle}, in gaps of a queue otherwise {queue.busy_depth_p50:,.0f} launches deep"
 
 
+def _length(answer: Answer) -> str:
+    return f"{duration(answer.step_ns)} {'per step' if answer.has_steps else 'in all'}"
+
+
 def _whole(answer: Answer) -> str:
     """Return what the shares are of."""
     return f"each {duration(answer.step_ns)} step" if answer.has_steps else f"the {duration(answer.step_ns)} recording"
@@ -117,9 +121,9 @@ def _whole(answer: Answer) -> str:
 def _queue_line(answer: Answer) -> str:
     queue = answer.queue
     if answer.is_withheld:
-        return f"Incomplete recording: {duration(answer.step_ns)} per step; what the device did is not known"
+        return f"Incomplete recording: {_length(answer)}; what the device did is not known"
     if queue is None:
-        return f"CPU-only recording: {duration(answer.step_ns)} per step"
+        return f"CPU-only recording: {_length(answer)}"
     use = f"busy {percent(queue.busy_share)}"
     if answer.verdict != "kernel-bound":
         use = f"idle {percent(queue.idle_share)}"

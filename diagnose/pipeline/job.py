@@ -257,11 +257,12 @@ def _profiled(inputs: Inputs, run: Run, cache: Cache | None) -> Job:
 
 
 def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> Diagnosis:
+    from diagnose.analyzers import TRAITS
     from diagnose.pipeline import across
     from diagnose.ranks.comparison import compare_ranks
     from diagnose.tables.program import UNKNOWN
 
-    comparison = compare_ranks(job.profile)
+    comparison = compare_ranks(job.profile, TRAITS)
     by_rank = {profile.rank: profile for profile in comparison.ranks}
     wanted = [by_rank[rank] for rank in across.ranks_to_examine(comparison)]
     known = [(profile.rank, files) for profile in wanted if (files := job.files_of(profile)) is not None]

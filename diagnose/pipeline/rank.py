@@ -20,6 +20,7 @@ from diagnose.changes.common.separate_diffs import separated
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
+from diagnose.model.forecast import middle_ns
 from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
@@ -157,7 +158,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     least_ns = THRESHOLDS.naming_share * step_ns
     found = [f for f in found if not _costs_more(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
     with noting("replay", notes):
-        steps_after = waterfall(t, found, replayed)  # of what is listed
+        steps_after = waterfall(t, found, replayed, combine=draw)  # of what is listed
     named = {f.rule for f in found}
     prescribed = tuple(p for p in replayed.prescriptions if p.rule in named)
     largest = None if withheld else dominant(answer, found, step_ns, t.steps.num)
@@ -171,18 +172,8 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         if again:
             prescriptions, steps_after = without_savings(prescriptions), None
     partition = t.partition if queue else None
-    told = Answer(
-        answer,
-        queue,
-        step_ns,
-        partition,
-        idle,
-        found,
-        prescriptions,
-        is_incomplete=again,
-        is_withheld=withheld,
-        has_steps=t.steps.marked,
-    )
+    told = Answer(answer, queue, step_ns, partition, idle, found, prescriptions)
+    told = told._replace(is_incomplete=again, is_withheld=withheld, has_steps=t.steps.marked)
 
     missing = missing_records(t)
 
@@ -233,25 +224,25 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
     """Return what the step saves without a finding's cause, None where that was not replayed.
 
     A change may take more away than the cause itself, as the launches of superfluous kernels or the wait for a hidden
-    copy: what it saves at most counts. Where workers pace the step, their wait takes what another cause leaves.
+    copy: the middle of its range counts. Where workers pace the step, their wait takes what another cause leaves.
     """
     relief = replayed.relief_ns.get(finding.rule)
     if relief is None or (alone and analyzers.META[finding.rule].cause == "collective"):
         return None
     if is_paced_by_workers(t, finding.rule):
         return 0.0
-    changes = [p.saves_ns[1] for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
-    return max([relief, *changes])
+    mine = [p for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
+    most = finding.lost_ns if analyzers.META[finding.rule].inflated else t.steps.step_ns
+    return max([relief, *(min(middle_ns(*p.saves_ns), most) for p in mine)])
 
 
 def profile_rank(capture: Capture) -> RankProfile:
     """Return what the comparison of ranks needs of this one; times are those recorded, which all ranks share."""
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
-    withheld = t.device_id >= 0 and graphs_left_no_task(t)
-    queue = t.queue if t.device_id >= 0 and not withheld else None
-    answer = verdict(queue, t.partition if queue else None, _shares(t) if t.device_id >= 0 else {})
-    return profile_of(t, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
+    queue = t.queue if t.device_id >= 0 and not graphs_left_no_task(t) else None
+    answer = verdict(queue, t.partition if queue else None, _shares(t) if queue else {})
+    return profile_of(t, analyzers.TRAITS, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
 
 
 def _picture(t: Tables) -> Picture:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from diagnose.analyzers import TRAITS
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis
@@ -65,6 +66,6 @@ def shown_rank(captures: Sequence[Capture]) -> int:
 def compare_captures(captures: Sequence[Capture]) -> tuple[Comparison, dict[int, Capture]]:
     """Return the comparison, and the captures of the ranks in it."""
     profiles = [profile_rank(capture) for capture in captures]
-    comparison = compare_ranks(JobProfile.of(profiles))
+    comparison = compare_ranks(JobProfile.of(profiles), TRAITS)
     of_profile = {id(p): capture for p, capture in zip(profiles, captures, strict=True)}
     return comparison, {p.rank: of_profile[id(p)] for p in comparison.ranks}

@@ -31,6 +31,7 @@ __all__ = ["Replayed", "after_prescription", "effect_in", "path_of", "replay_sav
 
 MIN_GAIN_SHARE = 0.01  # of the step: less is no step of the waterfall
 MAX_UNKNOWN_SHARE = 0.1  # of the step, of idle time without a known cause: beyond it a replay shows too little
+MAX_COMBINED = 5  # changes of the waterfall whose 32 combinations a page offers; each costs a replay
 MAX_RELIEVED = 8  # findings, the largest; each costs a replay
 PACED = "The step waits for its batch as long as the workers load as they do, so nothing else makes it shorter."
 _BOUND_BY = {
@@ -109,8 +110,11 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     return relief
 
 
-def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterfall | None:
-    """Return the step after one prescription, two, …, each for another finding, replayed together; None without any."""
+def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed, *, combine: bool = False) -> Waterfall | None:
+    """Return the step after one prescription, two, …, each for another finding, replayed together; None without any.
+
+    ``combine`` replays every subset of them as well, which a page offers.
+    """
     if not replayed.effects:
         return None
     step_ns, state = t.steps.step_ns, unchanged(t)
@@ -125,7 +129,30 @@ def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed) -> Waterf
         return None
     after_all = path_shares(t, state)
     largest = max(after_all, key=lambda name: after_all[name], default="")
-    return Waterfall(tuple(chain), _BOUND_BY.get(largest, largest), after_all)
+    subsets = _combinations(t, replayed, chain) if combine else ()
+    return Waterfall(tuple(chain), _BOUND_BY.get(largest, largest), after_all, subsets)
+
+
+def _combinations(t: Tables, replayed: Replayed, chain: Sequence[Forecast]) -> tuple[Forecast, ...]:
+    """Return the step with every subset of the waterfall's changes, made in its order; () where there are too many.
+
+    Bit i of an index stands for change i, so that the entries of the waterfall itself are among them.
+    """
+    known = {p.id: p for p in replayed.prescriptions}
+    listed = [known[name] for name in chain[-1].ids if name in known]
+    if not 1 < len(listed) <= MAX_COMBINED or len(listed) != len(chain) - 1:
+        return ()
+    states = [unchanged(t)]
+    for index in range(1, 1 << len(listed)):
+        last = index.bit_length() - 1
+        p = listed[last]
+        states.append(after_prescription(t, states[index & ~(1 << last)], p, replayed.effects.get(p.id)))
+    steps_after = [
+        Forecast(tuple(p.id for i, p in enumerate(listed) if index >> i & 1), "", s.step_ns, s.low_ns, s.high_ns)
+        for index, s in enumerate(states)
+    ]
+    steps_after[0] = chain[0]
+    return tuple(steps_after)
 
 
 def path_of(t: Tables, replayed: Replayed, *, draw: bool = True) -> CriticalPath | None:

@@ -5,23 +5,26 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.analyzers.common.locate import enclosing_operators
-from diagnose.model.charts import Gap, Picture, Span
+from diagnose.analyzers.common.locate import enclosing_operators, locate_one
+from diagnose.model.arrays import Rows
+from diagnose.model.charts import Gap, Picture, SpanTable
+from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
+from diagnose.pipeline.device_time import by_module, by_operator, every_kernel
+from diagnose.pipeline.step_parts import step_parts
 from diagnose.tables import Tables
 from diagnose.tables.queue import depth_over_time
 
 __all__ = ["picture"]
 
-# A page stays quick with so many bars; the longest are kept and the rest counted.
-MAX_DEVICE_SPANS = 1500
-MAX_HOST_SPANS = 500
-MAX_GAPS = 600
-MAX_DEPTHS = 800
-MAX_LAYERS = 3  # of the host's nesting
+MIN_ROLE_SHARE = 0.5  # of a stream's time: from here on it is called by what it does
+MAX_SPANS = 300_000  # of the page: it grows by about six bytes for each; the longest are kept and the rest counted
+MAX_GAPS = 20_000
+MAX_PLACES = 60  # gaps whose line is looked up, the largest
+MAX_DEPTHS = 20_000  # points of the queue's depth: more than a wide screen has pixels, zoomed in tenfold
+MAX_LAYERS = 24  # of the host's nesting
 
 
 def picture(t: Tables) -> Picture:
@@ -29,16 +32,20 @@ def picture(t: Tables) -> Picture:
     i = t.steps.median_step
     start = int(t.steps.start[i])
     end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
-    device, host = _device_bars(t, start, end), _host_bars(t, start, end)
-    kept = [*_longest(t, device, start, end, MAX_DEVICE_SPANS), *_longest(t, host, start, end, MAX_HOST_SPANS)]
-    num = sum(len(bars.rows) for bars in (*device, *host))
+    bars = [*_device_bars(t, start, end), *_host_bars(t, start, end)]
+    spans = _table(t, bars, start, end)
     return Picture(
         step=int(t.steps.number[i]),
         step_ns=end - start,
-        spans=tuple(sorted(kept, key=lambda s: (s.lane, s.start_ns))),
+        spans=spans,
         gaps=_gaps(t, start, end),
         depth=_depth(t, start, end) if t.device_id >= 0 else (),
-        num_spans_left_out=num - len(kept),
+        num_spans_left_out=sum(len(b.rows) for b in bars) - len(spans),
+        titles=_titles(t),
+        steps=step_parts(t),
+        kernels=every_kernel(t),
+        by_operator=by_operator(t),
+        by_module=by_module(t),
     )
 
 
@@ -47,7 +54,11 @@ class _Bars(NamedTuple):
 
     lane: str
     category: str
-    rows: npt.NDArray[np.intp]
+    rows: Rows
+
+
+_TASKS = ("compute", "communication", "copy")
+_CATEGORY = {Kind.OP: "operator", Kind.ANNOTATION: "annotation", Kind.RUNTIME: "runtime"}
 
 
 def _device_bars(t: Tables, start: int, end: int) -> list[_Bars]:
@@ -55,67 +66,108 @@ def _device_bars(t: Tables, start: int, end: int) -> list[_Bars]:
         return []
     tasks = t.tasks
     inside = (tasks.start < end) & (tasks.end > start)
-    kinds = {"communication": tasks.is_collective, "copy": tasks.is_copy}
-    kinds["compute"] = ~(tasks.is_collective | tasks.is_copy)
+    kinds = dict(zip(_TASKS, (~(tasks.is_collective | tasks.is_copy), tasks.is_collective, tasks.is_copy), strict=True))
     return [
-        _Bars(f"GPU {t.device_id} stream {stream}", category, tasks.row[inside & mask & (tasks.stream == stream)])
+        _Bars(_stream(t, stream), category, tasks.row[inside & mask & (tasks.stream == stream)])
         for stream in distinct(tasks.stream[inside]).tolist()
         for category, mask in kinds.items()
     ]
 
 
-_CATEGORY = {Kind.OP: "operator", Kind.ANNOTATION: "annotation", Kind.RUNTIME: "runtime"}
+def _stream(t: Tables, stream: int) -> str:
+    return f"GPU {t.device_id} stream {stream}"
 
 
 def _host_bars(t: Tables, start: int, end: int) -> list[_Bars]:
     events = t.trace.events
     bars = []
     for thread in t.threads:
-        for depth, rows in enumerate(t.work_layers[thread].rows[: MAX_LAYERS + 1]):
-            lane = f"host {t.trace.threads[thread].tid}" + (f" +{depth}" if depth else "")
+        for depth, rows in enumerate(t.work_layers[thread].rows[:MAX_LAYERS]):
+            lane = _thread(t, thread) + (f" +{depth}" if depth else "")
             inside = rows[(events.start[rows] < end) & (events.end[rows] > start)]
             bars += [_Bars(lane, name, inside[events.kind[inside] == kind]) for kind, name in _CATEGORY.items()]
     return bars
 
 
-def _longest(t: Tables, lanes: list[_Bars], start: int, end: int, most: int) -> list[Span]:
-    """Draw the ``most`` longest events of the lanes."""
-    events = t.trace.events
-    length = np.concatenate([(events.end - events.start)[bars.rows] for bars in lanes] or [np.zeros(0, np.int64)])
-    least_ns = int(np.partition(length, -most)[-most]) if len(length) > most else 0
-    spans = [span for bars in lanes for span in _spans(t, bars, start, end, least_ns)]
-    return sorted(spans, key=lambda s: s.start_ns - s.end_ns)[:most]
+def _thread(t: Tables, thread: int) -> str:
+    return f"host {t.trace.threads[thread].tid}"
 
 
-def _spans(t: Tables, bars: _Bars, start: int, end: int, least_ns: int) -> list[Span]:
+def _titles(t: Tables) -> dict[str, str]:
+    """Return what a lane is called: a thread's own name and what it is for, a stream's role."""
+    titles = {}
+    for thread in t.threads:
+        known = t.trace.threads[thread]
+        name = known.name.strip() or "thread"
+        named = name if known.tid in name else f"{name} {known.tid}"
+        titles[_thread(t, thread)] = f"training thread · {named}" if thread == t.main else named
+    for stream in distinct(t.tasks.stream).tolist() if t.device_id >= 0 else []:
+        mine = t.tasks.stream == stream
+        length = (t.tasks.end - t.tasks.start)[mine].astype(np.float64)
+        whole = float(length.sum()) or 1.0
+        for mask, role in ((t.tasks.is_collective, "communication"), (t.tasks.is_copy, "copies")):
+            if float(length[mask[mine]].sum()) > MIN_ROLE_SHARE * whole:
+                titles[_stream(t, stream)] = f"{_stream(t, stream)} · {role}"
+    return titles
+
+
+def _table(t: Tables, bars: list[_Bars], start: int, end: int) -> SpanTable:
+    """Return the bars in columns, lane by lane in time order; of too many the longest."""
     events = t.trace.events
-    rows = bars.rows[(events.end - events.start)[bars.rows] >= least_ns]
-    return [
-        Span(
-            lane=bars.lane,
-            start_ns=max(int(events.start[row]) - start, 0),
-            end_ns=min(int(events.end[row]), end) - start,
-            name=t.name(row),
-            category=bars.category,
-        )
-        for row in rows.tolist()
-    ]
+    rows = np.concatenate([b.rows for b in bars] or [np.zeros(0, np.intp)]).astype(np.intp)
+    counts = [len(b.rows) for b in bars]
+    lanes, categories = (tuple(dict.fromkeys(getattr(b, key) for b in bars)) for key in ("lane", "category"))
+    lane = np.repeat([lanes.index(b.lane) for b in bars], counts).astype(np.int64)
+    category = np.repeat([categories.index(b.category) for b in bars], counts).astype(np.int64)
+    if len(rows) > MAX_SPANS:
+        length = events.end[rows] - events.start[rows]
+        keep = np.sort(np.argsort(-length, kind="stable")[:MAX_SPANS])
+        rows, lane, category = rows[keep], lane[keep], category[keep]
+    order = np.lexsort((-events.end[rows], events.start[rows], lane))
+    rows, lane, category = rows[order], lane[order], category[order]
+    names, name = np.unique(events.name[rows], return_inverse=True)
+    of_row = np.full(len(events) + 1, -1, np.int64)
+    of_row[rows] = np.arange(len(rows))
+    is_task = np.isin(category, [categories.index(c) for c in _TASKS if c in categories])
+    cause = np.where(is_task, events.cause[rows], -1) if len(rows) else np.zeros(0, np.int64)
+    return SpanTable(
+        lanes,
+        tuple(t.trace.names[i] for i in names.tolist()),
+        categories,
+        lane=lane,
+        start=np.maximum(events.start[rows] - start, 0),
+        end=np.minimum(events.end[rows], end) - start,
+        name=name.astype(np.int64),
+        category=category,
+        launch=of_row[cause],
+    )
 
 
 def _gaps(t: Tables, start: int, end: int) -> tuple[Gap, ...]:
     causes = t.causes
     rows = np.flatnonzero((causes.start < end) & (causes.end > start))
     rows = np.sort(rows[np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:MAX_GAPS]])
-    details = enclosing_operators(t, t.main, (causes.start[rows] + causes.end[rows]) // 2)
+    middle = (causes.start[rows] + causes.end[rows]) // 2
+    details = enclosing_operators(t, t.main, middle)
+    largest = np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:MAX_PLACES]
+    places = {int(rows[i]): _line(locate_one(t, t.main, int(middle[i]))) for i in largest.tolist()}
     return tuple(
         Gap(
             start_ns=max(int(causes.start[r]) - start, 0),
             end_ns=min(int(causes.end[r]), end) - start,
             cause=causes.rules[int(causes.rule[r])],
             detail=detail,
+            place=places.get(r, ""),
         )
         for r, detail in zip(rows.tolist(), details, strict=True)
     )
+
+
+def _line(where: Where) -> str:
+    """Return "train.py:42", "" where the line is not known."""
+    if not where.file or not where.line or where.line <= 0:
+        return ""
+    return f"{where.file.rpartition('/')[2]}:{where.line}"
 
 
 def _depth(t: Tables, start: int, end: int) -> tuple[tuple[int, int], ...]:
@@ -124,6 +176,6 @@ def _depth(t: Tables, start: int, end: int) -> tuple[tuple[int, int], ...]:
     last = int(np.searchsorted(time, end, side="left"))
     time, depth = np.maximum(time[first:last], start) - start, depth[first:last]
     if len(time) > MAX_DEPTHS:
-        keep = np.unique(np.linspace(0, len(time) - 1, MAX_DEPTHS).astype(np.intp))
-        time, depth = time[keep], depth[keep]
+        cuts = np.unique(np.linspace(0, len(time), MAX_DEPTHS, endpoint=False).astype(np.intp))
+        time, depth = time[cuts], np.maximum.reduceat(depth, cuts)
     return tuple(zip(time.tolist(), depth.tolist(), strict=True))

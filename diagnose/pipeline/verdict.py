@@ -73,10 +73,11 @@ def _of_step(
     """Return the finding that answers, None where none looks where the verdict points; findings come largest first.
 
     It is the largest one, unless a step without its cause would hardly be shorter, or a step without another's cause
-    would be much shorter. On a full device without a wasteful kernel, waiting answers that makes the step longer. Time
-    without a known cause is no answer beside a cause of 10 % of the step. Recording makes some causes longer than they
-    are: where another one is nearly as large and recurs in most steps, it is preferred to one of those. Below 10 % of a
-    step without a device one of those is no answer: a host that computes has to call operators, its optimizer's too.
+    would be much shorter. On a full device waiting answers that makes the step longer, where no kernel is wasteful, or
+    none of which a step without it would be shorter. Time without a known cause is no answer beside a cause of 10 % of
+    the step. Recording makes some causes longer than they are: where another one is nearly as large and recurs in most
+    steps, it is preferred to one of those. Below 10 % of a step without a device one of those is no answer: a host that
+    computes has to call operators, its optimizer's too.
     """
     costly = [f for f in findings if _cost_ns(f) >= at.answering_share * step_ns]
     large = [f for f in findings if f.lost_ns >= at.answering_share * step_ns]
@@ -85,8 +86,11 @@ def _of_step(
         answers = [f for f in costly if _in_scope(found, f)] or answers
     elif any(_cost_ns(f) >= at.known_share * step_ns for f in answers):
         answers = [f for f in answers if f in costly]
-    elif not answers:
-        answers = [f for f in costly if _is_waste(f) or (_is_waiting(f) and f.lost_ns >= at.known_share * step_ns)]
+    elif not any(f in costly for f in answers):
+        waits = [f for f in costly if _is_waste(f) or (_is_waiting(f) and f.lost_ns >= at.known_share * step_ns)]
+        # Calls that free memory wait for kernels, and a replay does not show for which: kernels may save more then.
+        clear = [f for f in waits if _is_waste(f) and META[f.rule].cause != "allocation"]
+        answers = [f for f in clear if _cost_ns(f) >= at.known_share * step_ns] or answers or waits
     known = [f for f in answers if META[f.rule].explains]
     if any(_size_ns(f) >= at.known_share * step_ns for f in known):
         answers = known

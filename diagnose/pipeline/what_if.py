@@ -72,6 +72,11 @@ class WhatIfResult:
         """Return the step after all changes."""
         return self.forecasts[-1].step_ns
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Return whether the replay misses the measured step by too much to rely on it."""
+        return abs(self.error) > MAX_ERROR_TO_RELY
+
     def text(self) -> str:
         """Return the answer for a terminal."""
         gain = 1 - self.after_ns / self.baseline_ns if self.baseline_ns else 0.0
@@ -82,7 +87,7 @@ class WhatIfResult:
             f"{NEW_LINE.join(self._lines())}\n"
             f"step then  {self.after_ns / 1e6:.2f} ms ({gain:.0%} shorter)\n"
             f"its critical path: {listed}\n"
-            f"{off}{doubt if abs(self.error) > MAX_ERROR_TO_RELY else '.'}"
+            f"{off}{doubt if self.is_doubtful else '.'}"
         )
 
     def to_json(self) -> str:

@@ -13,6 +13,7 @@ from diagnose.ranks.matching import Matches, match_collectives
 from diagnose.ranks.profile import PHASES, JobProfile, RankProfile
 from diagnose.ranks.reasons import Reason, reason_of, reason_of_turns
 from diagnose.ranks.replay import Replayed, replay_steps
+from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.usable import listed, usable
 from diagnose.ranks.waits import Times, Waits, times_of, waits_of
 
@@ -68,7 +69,7 @@ class Comparison:
         return {p.rank: float(sums[i]) / max(p.num_steps, 1) for i, p in enumerate(self.ranks) if i in compared}
 
 
-def compare_ranks(job: JobProfile) -> Comparison:
+def compare_ranks(job: JobProfile, traits: CauseTraits) -> Comparison:
     """Compare the ranks of a job; what cannot be compared is named in the notes, the rest is answered."""
     ranks, notes = usable(job)
     matches = match_collectives(ranks)
@@ -79,9 +80,9 @@ def compare_ranks(job: JobProfile) -> Comparison:
     lateness = lateness_of(ranks, times, waits, matches)
     reason = Reason()
     if lateness.late:
-        reason = reason_of(ranks, times, lateness)
+        reason = reason_of(ranks, times, lateness, traits)
     elif lateness.in_turns:
-        reason = reason_of_turns(times, lateness)
+        reason = reason_of_turns(times, lateness, traits)
     return Comparison(
         ranks,
         (*notes, *_notes(ranks, matches)),

@@ -13,6 +13,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, intersect, subtract, union
 from diagnose.ranks.collectives import collectives_of
 from diagnose.ranks.profile import COMMUNICATION, PHASES, Collectives, RankProfile, Speeds
+from diagnose.ranks.traits import CauseTraits
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP
@@ -22,18 +23,18 @@ from diagnose.tables.roofline import gpu_spec
 __all__ = ["profile_of"]
 
 MAX_NAMES = 12  # kernels or operators whose speed is compared
-# Rules whose idle time is waiting for other ranks, and not the rank's own.
-WAITS = ("exposed-communication", "host-collective")
 
 
-def profile_of(t: Tables, *, verdict: Verdict = "no-gpu", notes: tuple[str, ...] = ()) -> RankProfile:
+def profile_of(
+    t: Tables, traits: CauseTraits, *, verdict: Verdict = "no-gpu", notes: tuple[str, ...] = ()
+) -> RankProfile:
     """Return what the comparison of ranks needs of this one.
 
     ``t`` has to know the rules of idle time (``pipeline.rank.build_tables``); the verdict is what they led to.
     """
     found = collectives_of(t)
     bounds = _bounds(t, found.collectives)
-    causes, spent = _spent(t, bounds)
+    causes, spent = _spent(t, bounds, traits.waits)
     info, clocks = t.capture.info, [c for gpu in gpu_rows(t) if (c := clocks_of(gpu)) is not None]
     return RankProfile(
         rank=t.trace.rank,
@@ -82,18 +83,18 @@ def _bounds(t: Tables, collectives: Collectives) -> Ints:
     return clipped
 
 
-def _spent(t: Tables, bounds: Ints) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+def _spent(t: Tables, bounds: Ints, waits: frozenset[str]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
     """Return what the rank's time went into, by cause and interval."""
     first, last = t.steps.window
     begin, end = np.concatenate([[first], bounds]), np.concatenate([bounds, [last]])
-    parts = _device_parts(t) if t.device_id >= 0 else _host_parts(t)
+    parts = _device_parts(t, waits) if t.device_id >= 0 else _host_parts(t, waits)
     rows = {cause: covered(part, begin, end) for cause, part in parts.items()}
     rows[COMMUNICATION] = (end - begin) - sum(rows.values(), np.zeros(len(begin), np.int64))
     kept = {cause: row for cause, row in rows.items() if row.any()}
     return tuple(kept), np.array(list(kept.values()), np.int64).reshape(len(kept), len(begin))
 
 
-def _device_parts(t: Tables) -> dict[str, Intervals]:
+def _device_parts(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     events, tasks = t.trace.events, t.tasks
     works = ~(tasks.is_collective | tasks.is_copy)
     launched = np.where(tasks.launch >= 0, events.start[tasks.launch], -1)
@@ -104,16 +105,16 @@ def _device_parts(t: Tables) -> dict[str, Intervals]:
         parts[phase] = intersect(union((tasks.start[mine], tasks.end[mine])), left)
         left = subtract(left, parts[phase])
     parts[PHASES[0]] = left
-    parts |= _idle_parts(t)
+    parts |= _idle_parts(t, waits)
     copies = t.occupancy.exposed_copy
     parts["exposed-copy"] = union(copies, parts["exposed-copy"]) if "exposed-copy" in parts else copies
     return parts
 
 
-def _host_parts(t: Tables) -> dict[str, Intervals]:
+def _host_parts(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     """Return the same without a device: operators by phase, and what rules account for of the rest."""
-    parts = _idle_parts(t)
-    left = parts.pop("operators", union())
+    parts = _idle_parts(t, waits)
+    left = union(parts.pop("operators", union()), parts.pop("outside-operators", union()))
     for phase, during in _host_phases(t).items():
         parts[phase] = intersect(during, left)
         left = subtract(left, during)
@@ -121,8 +122,8 @@ def _host_parts(t: Tables) -> dict[str, Intervals]:
     return parts
 
 
-def _idle_parts(t: Tables) -> dict[str, Intervals]:
-    rules = [rule for rule in t.causes.totals() if rule not in WAITS]
+def _idle_parts(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
+    rules = [rule for rule in t.causes.totals() if rule not in waits]
     rows = {rule: t.causes.of(rule) for rule in rules}
     return {rule: union((t.causes.start[mine], t.causes.end[mine])) for rule, mine in rows.items()}
 

@@ -13,6 +13,7 @@ import numpy as np
 from diagnose.model.arrays import Floats
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.profile import PHASES, RankProfile, Speeds
+from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.waits import Times, median_of_others, roles_of
 
 __all__ = ["MIN_REASON_SHARE", "Reason", "reason_of", "reason_of_turns"]
@@ -22,10 +23,6 @@ MIN_SLOWER = 1.05  # of a kernel's or an operator's mean time; equal devices dif
 MIN_NAMES = 3  # kernels or operators of different names: fewer are not "everything"
 MAX_COUNT_APART = 0.02  # as many launches: the same work
 MIN_UNIFORM_SHARE = 0.75  # of the compared time, in names slowed down by at least half as much as the median one
-UNKNOWN = frozenset({"unexplained-device", "unexplained-host", "lost-records", "profiler-overhead"})
-# Idle time that grows where a host executes the same more slowly, and of it what nothing else makes grow.
-_HOST = frozenset({"launch-bound", "host-compute", "python-stall", "off-cpu", "unexplained-host", "kernel-latency"})
-_OPERATORS = frozenset({"launch-bound", "host-compute", "kernel-latency", ""})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class Reason:
     differences: dict[str, float] = field(default_factory=dict)  # cause: ns a step more than the others, largest first
 
 
-def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness) -> Reason:
+def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, traits: CauseTraits) -> Reason:
     """Return why the latest rank is late."""
     late = lateness.late[0]
     equals = _equals(ranks, late, lateness.late)
@@ -54,10 +51,10 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness) ->
     others = np.nanmedian(times.spent[equals][:, :, known], axis=0)
     more = (times.spent[late][:, known] - others).mean(axis=1)
     differences = _sorted(times.causes, more)
-    return _named(ranks, late, equals, differences, max(float(more.sum()), 1.0))
+    return _named(ranks, (late, equals), differences, max(float(more.sum()), 1.0), traits)
 
 
-def reason_of_turns(times: Times, lateness: Lateness) -> Reason:
+def reason_of_turns(times: Times, lateness: Lateness, traits: CauseTraits) -> Reason:
     """Return what whichever ranks are late in a step have more of in it."""
     excess = lateness.excess
     more = times.spent - median_of_others(times.spent)
@@ -71,7 +68,7 @@ def reason_of_turns(times: Times, lateness: Lateness) -> Reason:
     if all_ns <= 0:
         return Reason()
     num = excess.shape[1]
-    return _largest(_sorted(times.causes, summed / num), all_ns / num)
+    return _largest(_sorted(times.causes, summed / num), all_ns / num, traits)
 
 
 def _equals(ranks: Sequence[RankProfile], late: int, others_late: Sequence[int]) -> list[int]:
@@ -85,19 +82,24 @@ def _sorted(causes: Sequence[str], more: Floats) -> dict[str, float]:
     return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
 
-def _largest(differences: dict[str, float], late_ns: float) -> Reason:
+def _largest(differences: dict[str, float], late_ns: float, traits: CauseTraits) -> Reason:
     cause, ns = next(iter(differences.items()), ("", 0.0))
-    if cause in UNKNOWN or ns < MIN_REASON_SHARE * late_ns:
+    if cause in traits.unknown or ns < MIN_REASON_SHARE * late_ns:
         return Reason(differences=differences)
     return Reason(cause, ns, min(ns / late_ns, 1.0), differences=differences)
 
 
 def _named(
-    ranks: Sequence[RankProfile], late: int, equals: Sequence[int], differences: dict[str, float], late_ns: float
+    ranks: Sequence[RankProfile],
+    compared: tuple[int, Sequence[int]],
+    differences: dict[str, float],
+    late_ns: float,
+    traits: CauseTraits,
 ) -> Reason:
-    """Return one thing that explains the difference: a cause, or that everything takes longer."""
+    """Return one thing that explains the difference of a rank to others: a cause, or that everything takes longer."""
+    late, equals = compared
     computing = sum(max(ns, 0.0) for cause, ns in differences.items() if cause in PHASES)
-    hosting = sum(ns for cause, ns in differences.items() if cause in _HOST)
+    hosting = sum(ns for cause, ns in differences.items() if cause in traits.host)
     has_device = ranks[late].has_device
     if computing >= MIN_REASON_SHARE * late_ns:
         speeds = "kernels" if has_device else "operators"
@@ -113,8 +115,8 @@ def _named(
         phase = max(PHASES, key=lambda p: differences.get(p, 0.0))
         if differences.get(phase, 0.0) >= MIN_REASON_SHARE * late_ns:
             return Reason(phase, differences[phase], min(differences[phase] / late_ns, 1.0), differences=differences)
-    largest = _largest(differences, late_ns)
-    if largest.cause not in _OPERATORS:
+    largest = _largest(differences, late_ns, traits)
+    if largest.cause and largest.cause not in traits.operators:
         return largest
     if hosting >= MIN_REASON_SHARE * late_ns:
         ratio, _ = _slower([p.operators for p in ranks], late, equals)

@@ -38,8 +38,8 @@ _IN_NAMES: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 
 
-def kernel_times(t: Tables) -> list[tuple[KernelTime, int]]:
-    """Return the kernels and for each the row of the launch of its longest call, -1 for none.
+def kernel_times(t: Tables, most: int = MAX_KERNELS) -> list[tuple[KernelTime, int]]:
+    """Return ``most`` kernels and for each the row of the launch of its longest call, -1 for none.
 
     The last entry sums what is not listed, so that the times add up to the time of all device tasks.
     """
@@ -51,7 +51,7 @@ def kernel_times(t: Tables) -> list[tuple[KernelTime, int]]:
     if not whole:
         return []
     order = np.argsort(-cost, kind="stable")
-    listed = order if len(order) <= MAX_KERNELS + 1 else order[:MAX_KERNELS]
+    listed = order if len(order) <= most + 1 else order[:most]
     found = [_row(t, np.flatnonzero(inverse == i), whole) for i in listed.tolist()]
     rest = np.flatnonzero(~np.isin(inverse, listed))
     if len(rest):

@@ -159,8 +159,10 @@ def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
             base[rows] = np.median(times[rows])
             ratio[rows] = times[rows] / base[rows]
     usable &= ratio > 0
+    if int(usable.sum()) < MIN_STEPS:
+        return
     long = usable & ((ratio >= MIN_RATIO) | _in_a_phase(run, usable, base))
-    if int(usable.sum()) < MIN_STEPS or not long.any() or 2 * long.sum() > usable.sum():
+    if not long.any() or 2 * long.sum() > usable.sum():
         return
     judged = _Judged(run, capture, usable, base)
     labels = _labels(run, np.flatnonzero(long), np.flatnonzero(usable & ~long), base)

@@ -42,7 +42,7 @@ class Budget:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._ends = time.monotonic() + seconds
-        self._recording_s = 0.0
+        self.recording_s = 0.0  # that the first recording took, with its analysis
 
     @property
     def left(self) -> float:
@@ -52,12 +52,12 @@ class Budget:
     @property
     def for_trials(self) -> float:
         """Return the seconds that trials may take."""
-        kept_s = self._recording_s if self._recording_s <= MAX_KEPT_SHARE * self.left else 0.0
+        kept_s = self.recording_s if self.recording_s <= MAX_KEPT_SHARE * self.left else 0.0
         return self.left - kept_s
 
     def records(self, best: Sequence[str], notes: list[str]) -> bool:
         """Return whether the best changes are recorded at the end; where only time forbids it, a note states so."""
-        has_time = self.left > 0 and self.left >= self._recording_s
+        has_time = self.left > 0 and self.left >= self.recording_s
         if best and not has_time:
             notes.append(_NO_TIME_AFTER)
         return bool(best) and has_time
@@ -67,4 +67,4 @@ class Budget:
         """Time the first recording."""
         began = time.monotonic()
         yield
-        self._recording_s = time.monotonic() - began
+        self.recording_s = time.monotonic() - began

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from diagnose.model.diagnosis import Diagnosis, Facts
 from diagnose.model.events import Note
+from diagnose.trials.budget import Budget
 from diagnose.trials.candidates import candidates, not_run
-from diagnose.trials.prove import ProveResult, Runs, prove
+from diagnose.trials.prove import ProveResult, Recorded, Runs, prove
 
 __all__ = ["OWN_RANKS", "arguments_for_edits", "arguments_of", "proven", "starts_own_ranks", "with_trials"]
 
@@ -21,7 +22,7 @@ NOTHING = "No prescription of this diagnosis can be applied from outside, so not
 
 
 def proven(
-    runs: Runs, diagnosis: Diagnosis, asked: Sequence[str], budget_s: float, say: Callable[[str], None]
+    runs: Runs, diagnosis: Diagnosis, asked: Sequence[str], budget: Budget, say: Callable[[str], None]
 ) -> ProveResult:
     """Run what was asked for, or what the diagnosis prescribes.
 
@@ -29,8 +30,8 @@ def proven(
         CaptureError: what is unchanged could not be measured.
     """
     chosen = candidates(diagnosis, asked, edits=runs.edits)
-    known = diagnosis.source.unprofiled_step_ns
-    return prove(runs, chosen, budget_s, say, known) if chosen else ProveResult(notes=[NOTHING])
+    recorded = Recorded(diagnosis.source.unprofiled_step_ns, budget.recording_s)
+    return prove(runs, chosen, budget.for_trials, say, recorded) if chosen else ProveResult(notes=[NOTHING])
 
 
 def starts_own_ranks(diagnosis: Diagnosis, launcher: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from diagnose.changes import any_compiles, patch_of
 from diagnose.errors import CaptureError, OriginalsChangedError
@@ -26,7 +26,7 @@ from diagnose.trials.trials import (
     with_note,
 )
 
-__all__ = ["NOTHING_TRIED", "ProveResult", "Runs", "prove"]
+__all__ = ["NOTHING_TRIED", "ProveResult", "Recorded", "Runs", "prove"]
 
 Kind: TypeAlias = Literal["single", "combination", "without"]
 
@@ -41,6 +41,7 @@ NUM_SLOW_STEPS = 6
 MAX_BLOCKS = 3  # of runs with a change, where the first ones are inconclusive
 BASELINE_SHARE = 1 / 3  # of the budget that unchanged runs may take
 NO_NOISE = "There was time for one unchanged run only, so nothing is certain; give --budget more."
+RECORDED = "There was no time for an unchanged run: the steps that the recording timed stand in; give --budget more."
 NOTHING_TRIED = "The budget ended before any change could be tried; give --budget more."
 CUT_OFF = "The budget ended while it ran; give --budget more."
 SEEN_ONCE = "It was measured once only, for want of time; give --budget more to see it again."
@@ -62,6 +63,13 @@ class Runs(Protocol):
         """Run the script with patches; a failure is a result too."""
 
 
+class Recorded(NamedTuple):
+    """What the recording before the trials showed."""
+
+    step_ns: Sequence[float] = ()  # of steps without a profiler
+    took_s: float = 0.0  # with its analysis; 0 where it was made before
+
+
 @dataclass
 class ProveResult:
     """What the runs showed."""
@@ -78,7 +86,7 @@ def prove(
     chosen: Sequence[Candidate],
     budget_s: float,
     say: Callable[[str], None],
-    known_step_ns: Sequence[float] = (),
+    recorded: Recorded | None = None,
 ) -> ProveResult:
     """Measure every candidate that the budget has room for, then the certain gains together and each left out.
 
@@ -86,18 +94,19 @@ def prove(
     candidate stands between two baselines, and a drift of the machine falls on both. Unchanged runs take a third of the
     budget at most while a change waits for its trial: those before have to do then. What was faster or slower is run
     once more in the same way, and is so only if it is again. What is inconclusive since runs were uneven is run again,
-    the least certain first, while the budget lasts. ``known_step_ns`` are steps that a recording timed without a
-    profiler; without them one more unchanged run shows how long steps take.
+    the least certain first, while the budget lasts. ``recorded`` has the steps that a recording timed without a
+    profiler; without them one more unchanged run shows how long steps take. Where there is less time than
+    that recording took, about two runs, they stand in for an unchanged run, so that a change is tried at all.
 
     Raises:
         CaptureError: what is unchanged could not be measured.
     """
-    return _Proving(runs, budget_s, say).go(chosen, known_step_ns)
+    return _Proving(runs, budget_s, say, recorded or Recorded()).go(chosen)
 
 
 class _Proving:
-    def __init__(self, runs: Runs, budget_s: float, say: Callable[[str], None]) -> None:
-        self._runs, self._say = runs, say
+    def __init__(self, runs: Runs, budget_s: float, say: Callable[[str], None], recorded: Recorded) -> None:
+        self._runs, self._say, self._recorded = runs, say, recorded
         self._began, self._budget_s = time.monotonic(), budget_s
         self._result = ProveResult()
         self._baselines: list[TrialResult] = []
@@ -108,19 +117,24 @@ class _Proving:
         self._num_tried = 0
         self._why_not = ""  # why the last unchanged run could not be measured
 
-    def go(self, chosen: Sequence[Candidate], known_step_ns: Sequence[float]) -> ProveResult:
+    def go(self, chosen: Sequence[Candidate]) -> ProveResult:
         try:
-            self._go(chosen, known_step_ns)
+            self._go(chosen)
         except OriginalsChangedError as stopped:  # what was measured until then stays
             self._result.notes.append(str(stopped))
             self._result.best = ()
         return self._result
 
-    def _go(self, chosen: Sequence[Candidate], known_step_ns: Sequence[float]) -> None:
+    def _go(self, chosen: Sequence[Candidate]) -> None:
         self._waiting = sum(not candidate.refusal for candidate in chosen)
         if self._waiting:
-            self._size_runs(known_step_ns if len(known_step_ns) >= MIN_KNOWN_STEPS else self._first_steps())
-            self._first_baselines()
+            step_ns, took_s = self._recorded
+            is_known = len(step_ns) >= MIN_KNOWN_STEPS
+            self._size_runs(step_ns if is_known else self._first_steps())
+            if is_known and self._budget_s < took_s:
+                self._take_recorded()
+            else:
+                self._first_baselines()
         left_out = []
         for i, candidate in enumerate(chosen):
             if not candidate.refusal and not self._has_time_for(2 if self._num_tried else 1):
@@ -158,6 +172,12 @@ class _Proving:
         timed = min(max(ceil(TIMED_S * 1e9 / mean_ns), least), MAX_TIMED_STEPS) // period * period
         self._runs.timed = NUM_SLOW_STEPS if is_slow else timed
         self._runs.warm_up = NUM_SLOW_STEPS if is_slow else max(MIN_WARM_UP_STEPS, ceil(timed / WARM_UP_SHARE))
+
+    def _take_recorded(self) -> None:
+        """Take the steps of the recording for an unchanged run, since there is no time for one beside a change."""
+        self._baselines.append(TrialResult((), tuple(self._recorded.step_ns)))
+        self._longest_s = self._budget_s / 2  # as long as a run may be, for the first change to be tried
+        self._result.notes.append(RECORDED)
 
     def _first_baselines(self) -> None:
         self._baseline()

@@ -85,7 +85,7 @@ def prove(
             diagnosis = _recorded(runs, ())
     runs.arguments = arguments_of(diagnosis)
     try:
-        result = proven(runs, diagnosis, asked, time_left.for_trials, progress.say)
+        result = proven(runs, diagnosis, asked, time_left, progress.say)
     except CaptureError as error:
         raise error from runs.error
     if len(runs.first_losses) > 1:

@@ -117,19 +117,11 @@ def _of_file(name: str, data: bytes) -> Iterator[Problem]:
 
 
 def _of_page(text: str) -> Iterator[Problem]:
-    text = text.replace(_plotly(), "")
     for marker in MARKERS:
         if marker in text:
             at = text.index(marker)
             yield "unescaped in HTML", f"{marker} after {_shape(text[max(0, at - 60) : at])}"
     yield from _control("html", text.replace("\t", " "))
-
-
-@functools.cache
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
 
 
 def _control(where: str, text: str) -> Iterator[Problem]:

@@ -34,6 +34,7 @@ class _Worker:
         environment = {
             **{name: value for name, value in os.environ.items() if name != "DIAGNOSE_DEBUG"},  # as for a user
             "TMPDIR": scratch,
+            "DIAGNOSE_NO_CACHE": "1",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONWARNINGS": "default",

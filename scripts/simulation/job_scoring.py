@@ -76,6 +76,7 @@ def expected(plan: Plan) -> str:
 
 def score_job(plan: Plan) -> JobScore:
     """Run one job, let the product read its files, and compare."""
+    from diagnose.analyzers import TRAITS
     from diagnose.pipeline.rank import profile_rank
     from diagnose.ranks.comparison import compare_ranks, job_of
     from diagnose.ranks.profile import JobProfile
@@ -86,7 +87,7 @@ def score_job(plan: Plan) -> JobScore:
         paths = write_job(run, Path(folder))
         began = time.perf_counter()
         profiles = [profile_rank(capture) for path in paths for capture in open_captures([path])]
-        job = job_of(compare_ranks(JobProfile.of(profiles)))
+        job = job_of(compare_ranks(JobProfile.of(profiles), TRAITS))
         seconds = time.perf_counter() - began
     who, cause, more = "", "", 0.0
     if job.late_ranks:

@@ -207,6 +207,8 @@ def _natural(rule: str, truth: Truth) -> float | None:
         return truth.copied_ahead
     if rule == "exposed-communication":
         return truth.bound("communication")
+    if rule in SILENT:  # environments that compute on the host
+        return truth.silence(frozenset())
     return truth.graphed if rule == "launch-bound" else truth.fused if rule == "unfused-optimizer" else None
 
 
@@ -236,14 +238,40 @@ def _true_of(rule: str, truth: Truth, dialect: Dialect) -> tuple[float | None, f
 
 
 def _waste_scores(truth: Truth, claims: tuple[Claim, ...], dialect: Dialect) -> list[WasteScore]:
-    found = []
+    """Return each planted waste with the claim about it.
+
+    One claim about all of the host's code between operators stands for all wastes that it names.
+    """
+    found, alike = [], dict[str, list[str]]()
     for kind in truth.without:
-        first, *others = names_of(kind, dialect)
-        about = [claim for claim in claims if claim.rule == first or (claim.rule in others and claim.rule not in BROAD)]
-        largest = max(about, key=lambda claim: claim.middle, default=None)
-        claimed = (largest.middle, largest.least, largest.most) if largest else (0.0, 0.0, 0.0)
-        found.append(WasteScore(kind, truth.saving(kind), *claimed))
+        claim = _claim_about(kind, claims, dialect)
+        if claim is None:
+            found.append(WasteScore(kind, truth.saving(kind), 0.0, 0.0, 0.0))
+        elif claim.rule in SILENT and kind not in UNCOMPARED:
+            alike.setdefault(claim.rule, []).append(kind)
+        else:
+            found.append(WasteScore(kind, _of_change(claim, kind, truth), claim.middle, claim.least, claim.most))
+    for kinds in alike.values():
+        largest = max(kinds, key=truth.saving)
+        claim = _claim_about(largest, claims, dialect)
+        if claim is not None:
+            together = (truth.silence(frozenset(kinds)), truth.silence(frozenset(kinds), environment=1.0))
+            saving = min(together, key=lambda share: abs(share - claim.middle))
+            found.append(WasteScore(largest, saving, claim.middle, claim.least, claim.most))
     return found
+
+
+def _claim_about(kind: str, claims: tuple[Claim, ...], dialect: Dialect) -> Claim | None:
+    """Return the largest claim whose rule is a right name of a waste."""
+    first, *others = names_of(kind, dialect)
+    about = [claim for claim in claims if claim.rule == first or (claim.rule in others and claim.rule not in BROAD)]
+    return max(about, key=lambda claim: claim.middle, default=None)
+
+
+def _of_change(claim: Claim, kind: str, truth: Truth) -> float:
+    """Return what the change that is claimed does about a waste: pageable batches are also copied ahead."""
+    ahead = kind == "pageable-copy" and claim.rule in ("exposed-copy", "pcie-bound")
+    return truth.copied_ahead if ahead else truth.saving(kind)
 
 
 def compared(scores: Sequence[Score]) -> list[WasteScore]:

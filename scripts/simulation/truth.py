@@ -32,9 +32,11 @@ BOUNDS: dict[str, Levers] = {
     "compile": Levers(host={"compile": 0.0}),
     "kernels": Levers(device=dict.fromkeys(
         ("matmul", "pointwise", "norm", "attention", "layout", "optimizer", "other", "cast", "pieces"), 0.0)),
-    "pointwise": Levers(device=dict.fromkeys(("pointwise", "norm", "attention", "cast", "pieces", "other"), 0.0)),
+    "pointwise": Levers(
+        host=GRAPHED.host, device=dict.fromkeys(("pointwise", "norm", "attention", "cast", "pieces", "other"), 0.0)
+    ),
     "layout": Levers(device={"layout": 0.0}),
-    "attention": Levers(device={"attention": 0.0}),
+    "attention": Levers(host=GRAPHED.host, device={"attention": 0.0}),
     "latency": Levers(device={"latency": 0.0}),
     "streams": Levers(device={"copy": 0.0, "comm": 0.0}),
 }  # fmt: skip
@@ -136,6 +138,10 @@ class Truth:
         """Return what copying each batch while the step before runs would save."""
         kinds = frozenset({"pageable-copy"})
         return 1 - self.situation.step_of(self.situation.program(kinds, copy_ahead=True)) / self.step_ns
+
+    def silence(self, kinds: frozenset[str], *, environment: float = 0.0) -> float:
+        """Return what the host's code between operators takes together: these wastes, and of environments the rest."""
+        return 1 - self.situation.step_ns(kinds, Levers(host={"environment": environment})) / self.step_ns
 
     @cached_property
     def _bounds(self) -> dict[str, float]:

@@ -49,6 +49,15 @@ def test_the_peak_and_what_it_consists_of(recording):
     assert memory.timeline[0] == (20_000, 105 * MB, 400 * MB)
 
 
+def test_each_category_is_followed_over_time(recording):
+    memory = memory_of(training(recording).tables())
+    over_time = memory.categories_over_time
+    assert [time // 1000 for time, *_ in memory.timeline][:5] == [20, 110, 120, 130, 410]
+    assert [size // MB for size in over_time["activations"]] == [0, 40, 40, 40, 40, 40, 40, 0, 0, 0, 0]
+    assert [size // MB for size in over_time["workspace"]] == [0, 0, 7, 0, 0, 20, 0, 0, 0, 0, 0]
+    assert [sum(sizes) for sizes in zip(*over_time.values(), strict=True)] == [size for _, size, _ in memory.timeline]
+
+
 def test_the_optimizers_state_and_its_workspace(recording):
     r = training(recording)
     r.memory(720, 80 * MB, 7, 224 * MB, reserved=500 * MB)  # now here is the peak

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.reports.format import saving
+from diagnose.reports.answer import gain, predictions
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_what_is_saved_is_a_part_of_the_run_s_mean_step(ran):
     d = ran(took, checkpoint=[390.0 * (t > 10) for t in took], backwards=[1] * 160).diagnosis()
     fix = d.prescriptions[0]
     assert (fix.id, fix.mean_step_ns) == ("save-in-background", pytest.approx(34.684e6, rel=1e-4))
-    assert saving(fix, d.step_ns) == "saves 7.41 ms to 23.4 ms of the run's mean step of 34.7 ms"
+    assert gain(fix, predictions(d)) == "saves 7.41 ms to 23.4 ms of the run's mean step of 34.7 ms"
     assert d.summary[-1].endswith("(saves 7.41 ms to 23.4 ms of the run's mean step of 34.7 ms)")
     assert d.summary[1].endswith(", avoidable")
 

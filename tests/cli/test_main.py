@@ -53,11 +53,11 @@ def test_json_is_all_that_standard_output_holds(analyzed, capsys):
 def test_quiet_leaves_standard_error_empty(analyzed, capsys):
     assert cli.run(["analyze", "a.json", "--quiet"]) == 0
     shown = capsys.readouterr()
-    assert "Nothing holds this step back." in shown.out
+    assert "Nothing to fix" in shown.out
     assert shown.err == ""
 
 
-@pytest.mark.parametrize(("name", "sign"), [("r.html", "<!doctype html>"), ("r.JSON", "{"), ("r.txt", "no-gpu")])
+@pytest.mark.parametrize(("name", "sign"), [("r.html", "<!doctype html>"), ("r.JSON", "{"), ("r.txt", "cpu only")])
 def test_the_suffix_chooses_the_format(analyzed, tmp_path, name, sign):
     assert cli.run(["analyze", "a.json", "-o", name]) == 0
     assert (tmp_path / name).read_text(encoding="utf-8").lower().startswith(sign)
@@ -106,7 +106,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(analyzed, tmp_path, monkeypa
     monkeypatch.setattr(os, "link", full)
     assert cli.run(["analyze", "a.json", "-o", "r.json"]) == 6
     shown = capsys.readouterr()
-    assert "Nothing holds this step back." in shown.out  # the answer is not lost
+    assert "Nothing to fix" in shown.out  # the answer is not lost
     assert "r.json cannot be written: No space left on device. Free some space or choose another place." in shown.err
     assert list(tmp_path.iterdir()) == []
 

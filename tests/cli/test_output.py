@@ -52,8 +52,9 @@ def test_an_existing_file_needs_force(replayed, capsys):
     "argv", [["what-if", "a.json"], ["compare", "a.json", "b.json"], ["explain"], ["gate", "a", "b"]]
 )
 def test_a_suffix_without_a_format_is_refused_in_the_same_words(replayed, capsys, argv):
-    assert cli.run([argv[0], "-o", "r.html", *argv[1:]]) == 2
-    error = "diagnose: error: Invalid --output 'r.html': the name must end in .json or .txt.\n"
+    assert cli.run([argv[0], "-o", "r.md", *argv[1:]]) == 2
+    formats = ".json or .txt" if argv == ["explain"] else ".html, .json or .txt"
+    error = f"diagnose: error: Invalid --output 'r.md': the name must end in {formats}.\n"
     assert capsys.readouterr().err.endswith(error)
 
 
@@ -120,3 +121,16 @@ def test_the_file_that_monitor_s_json_took_is_written_with_a_hint(monitored, cap
 def test_a_number_of_a_gpu_is_a_number(capsys):
     assert cli.run(["monitor", "--gpus", "0,a"]) == 2
     assert "Invalid value for --gpus: '0,a' is not a list of GPU numbers such as 0,1." in capsys.readouterr().err
+
+
+def test_files_are_written_although_the_reader_of_standard_output_has_gone(tmp_path, monkeypatch):
+    def gone(_text):
+        raise SystemExit(141)
+
+    monkeypatch.setattr("diagnose.cli.output.print_result", gone)
+    request = ResultRequest(output=str(tmp_path / "a.json"), html=str(tmp_path / "a.html"), quiet=True)
+    files = plan_text(request, has_page=True)
+    with pytest.raises(SystemExit):
+        answer_text(lambda: "text", lambda: "{}", request, files, page=lambda: "<p>")
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == "{}\n"
+    assert (tmp_path / "a.html").read_text(encoding="utf-8") == "<p>\n"

@@ -18,8 +18,7 @@ from fuzzing.worker import Result
 from diagnose.analyzers import data_stall
 from diagnose.cli import main as cli
 from diagnose.cli import output
-from diagnose.pipeline import noting
-from diagnose.pipeline import run as pipeline
+from diagnose.pipeline import noting, rank
 from diagnose.reports import html, text
 from diagnose.reports import json as json_report
 
@@ -50,7 +49,7 @@ def crash(*_args, **_options):
 
 
 def test_a_crash_is_found_with_its_origin(monkeypatch):
-    monkeypatch.setattr(pipeline, "analyze_captures", crash)
+    monkeypatch.setattr(rank, "analyze_rank", crash)
     case = traced()
     ((kind, origin),) = problems(case, run_case(case))
     assert kind == "traceback"
@@ -173,15 +172,15 @@ def test_a_summary_groups_by_origin_and_fails():
 
 
 def test_a_failing_mutant_is_made_small(monkeypatch):
-    sound = pipeline.analyze_captures
+    sound = rank.analyze_rank
 
-    def picky(captures, **options):
-        if "culprit" in captures[0].trace.names:
+    def picky(capture, **options):
+        if "culprit" in capture.trace.names:
             raise ZeroDivisionError("planted")
-        return sound(captures, **options)
+        return sound(capture, **options)
 
     monkeypatch.setattr(noting, "Note", noting.Note)
-    monkeypatch.setattr(pipeline, "analyze_captures", picky)
+    monkeypatch.setattr(rank, "analyze_rank", picky)
     case = traced()
     document = json.loads(case.files["t.json"])
     document["traceEvents"][9]["name"] = "culprit"

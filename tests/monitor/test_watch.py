@@ -156,10 +156,21 @@ def test_a_file_holds_the_result_in_the_format_of_its_suffix(tmp_path, capsys):
     assert watch(request(output=str(tmp_path / "r.txt"), gpus=(1,)), FakeDriver()) == 0
     assert "p95" in (tmp_path / "r.txt").read_text()
     assert "p95" in capsys.readouterr().out
-    with pytest.raises(UsageError, match=r"must end in \.json or \.txt"):
-        watch(request(output="r.html"), FakeDriver())
+    with pytest.raises(UsageError, match=r"must end in \.html, \.json or \.txt"):
+        watch(request(output="r.md"), FakeDriver())
+    with pytest.raises(UsageError, match=r"Invalid --html"):
+        watch(request(html="r.json"), FakeDriver())
     with pytest.raises(OutputError, match="exists already"):
         watch(request(output=str(tmp_path / "r.txt")), FakeDriver())
+
+
+def test_a_page_shows_each_gpu_over_time(tmp_path):
+    assert watch(request(html=str(tmp_path / "r.html"), gpus=(1,)), FakeDriver()) == 0
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<h1>1 GPU, 4 readings, one every 0.05 s</h1>" in page
+    assert page.count("<polygon ") == page.count('<th scope="row">')  # a track for each reading
+    assert "kernel running percent" in page
+    assert "<script" not in page
 
 
 def test_csv_to_standard_output_leaves_the_table_to_the_other(capsys):

@@ -37,6 +37,19 @@ def test_the_headline_is_one_sentence(found, idle, start, largest):
 
 
 @pytest.mark.parametrize(
+    ("idle", "start", "first"),
+    [
+        (None, "CPU-only recording: 1.00 ms in all;", "CPU-only recording: 1.00 ms in all"),
+        (0.4, "The GPU is idle 40.0 % of the 1.00 ms recording, in", "GPU idle 40.0 % of the 1.00 ms recording; queue"),
+    ],
+)
+def test_a_part_of_a_step_is_not_its_length(idle, start, first):
+    told = answer(idle=idle, has_steps=False)
+    assert headline(told, SYNC).startswith(start)
+    assert summary(told, SYNC)[0].startswith(first)
+
+
+@pytest.mark.parametrize(
     ("title", "said"), [("GPU idles", "GPU idles"), ("AdamW loops", "AdamW loops"), ("The x", "the x")]
 )
 def test_names_keep_their_capitals(title, said):

@@ -1,5 +1,6 @@
-"""One number reads the same everywhere: sentence, three lines, text and JSON of every recorded trace."""
+"""One number reads the same everywhere: sentence, three lines, text, JSON and page of every recorded trace."""
 
+import html
 import json
 import math
 import re
@@ -9,6 +10,8 @@ import pytest
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
+from diagnose.reports.answer import answer
+from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.text import render
 from diagnose.text.numbers import duration, percent
 
@@ -98,8 +101,13 @@ def text(d):
     """Check that the text states the same, and nothing above the whole."""
     shown = render(d).replace("\u00a0", " ")
     words = " ".join(shown.split())
-    for line in d.summary:
-        assert line in words
+    first = answer(d)
+    assert words.startswith(f"{first.pill} {first.headline}")
+    assert len(first.headline.split()) <= MAX_WORDS
+    assert first.after is None or f"step now {duration(d.step_ns)} " in words
+    for found in [action.prediction for action in first.actions if action.prediction is not None]:
+        assert found.saves_ns >= 0.01 * d.step_ns
+        assert f"saves {duration(found.saves_ns)} a step " in words
     for finding in d.findings[:5]:
         if finding.lost_ns:
             share = percent(finding.lost_ns / d.step_ns)
@@ -133,7 +141,32 @@ def as_json(d):
     assert [p["id"] for p in data["prescriptions"]] == [p.id for p in d.prescriptions]
 
 
-@pytest.mark.parametrize("check", [shares, savings, order, sentences, text, as_json], ids=lambda check: check.__name__)
+def as_page(d):
+    """Check that the HTML page has the same headline, step, and findings with their time and share, in their order."""
+    page = d.to_html()
+    heading, *others = re.findall(r"<h1[^>]*>(.*?)</h1>", page, re.DOTALL)
+    assert (read(heading), others) == (answer(d).headline, [])
+    assert duration(d.step_ns) in read(page)
+    _, *parts = re.split(r'<[a-z]+ class="finding" id="finding-\d+"', page)
+    assert len(parts) == len(d.findings)
+    for part, finding in zip(parts, d.findings, strict=True):
+        words = read("<" + part)
+        assert finding.title in words, finding.rule
+        assert finding.rule in words
+        if finding.lost_ns and d.step_ns:
+            assert f"{duration(finding.lost_ns)} {percent(min(finding.share_of(d.step_ns), 1.0))} of" in words
+
+
+def read(page):
+    """Return the words of a part of a page, without tags and scripts."""
+    shown = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", shown)).split())
+
+
+CHECKS = [shares, savings, order, sentences, text, as_json, as_page]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_one_number_reads_the_same_everywhere(recorded, extent, check):
     failed = {name: why for name in recorded.of(extent, second=True) if (why := disagrees(check, recorded, name))}
     assert failed == {}

@@ -109,6 +109,15 @@ def test_savings_fall_one_after_the_other_and_are_not_added(stalled):
     assert alone["slow-kernel"] == pytest.approx(45_000)
 
 
+def test_every_subset_of_the_changes_is_replayed_where_a_page_offers_them(stalled):
+    found = [finding("python-stall", 290), finding("slow-kernel", 85, [0, 1])]
+    prescribed = [prescription("python-stall", 290, 290), prescription("slow-kernel", 85, 85)]
+    falls = waterfall(stalled, found, replay_savings(stalled, found, prescribed), combine=True)
+    both = falls.forecasts[-1].ids
+    assert [f.ids for f in falls.combinations] == [(), both[:1], both[1:], both]
+    assert [f.step_ns for f in falls.combinations] == pytest.approx([500_000, 190_000, 455_000, 105_000])
+
+
 def test_one_prescription_for_each_finding_falls(stalled):
     found = [finding("python-stall", 290)]
     prescribed = [prescription("python-stall", 100, 290, "large"), prescription("python-stall", 50, 60, "small")]

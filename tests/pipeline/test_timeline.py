@@ -1,7 +1,5 @@
 """What the charts draw of one step."""
 
-import pytest
-
 from diagnose.pipeline import timeline as module
 from diagnose.pipeline.timeline import picture
 
@@ -55,20 +53,36 @@ def test_without_a_device_there_is_no_depth(recording):
     assert [(g.start_ns, g.cause) for g in p.gaps] == [(0, "operators"), (600_000, "python-stall")]
 
 
-@pytest.mark.parametrize("limit", ["MAX_DEVICE_SPANS", "MAX_HOST_SPANS"])
-def test_beyond_a_limit_the_longest_bars_are_kept_and_the_rest_counted(recording, monkeypatch, limit):
-    monkeypatch.setattr(module, limit, 3)
+def test_beyond_a_limit_the_longest_bars_are_kept_and_the_rest_counted(recording, monkeypatch):
+    monkeypatch.setattr(module, "MAX_SPANS", 3)
     r = recording()
     r.step(1, 0, 1000)
     for i in range(10):
-        if limit == "MAX_DEVICE_SPANS":
-            r.kernel(f"k{i}", 100 * i, 100 * i + i + 1)
-        else:
-            r.op(f"k{i}", 100 * i, 100 * i + i + 1)
+        r.kernel(f"k{i}", 100 * i, 100 * i + i + 1)
     p = picture(r.tables())
-    drawn = [name for *_, name in spans(p, "compute", "operator")]
-    assert drawn[-2:] == ["k8", "k9"]
-    assert p.num_spans_left_out == (7 if limit == "MAX_DEVICE_SPANS" else 8), "the mark of the step is the longest"
+    assert [name for *_, name in spans(p, "compute", "annotation")] == ["k8", "k9", "ProfilerStep#1"]
+    assert p.num_spans_left_out == 8
+
+
+def test_every_bar_of_a_long_step_is_there_and_knows_its_launch(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    for i in range(100):
+        r.kernel("k", 100 + 8 * i, 104 + 8 * i, launched=(8 * i, 8 * i + 2))
+    p = picture(r.tables())
+    assert len(p.spans) == 201
+    tasks = [i for i, s in enumerate(p.spans) if s.category == "compute"]
+    calls = [int(p.spans.launch[i]) for i in tasks]
+    assert [(p.spans[i].category, p.spans[i].start_ns) for i in calls] == [("runtime", 8000 * i) for i in range(100)]
+
+
+def test_streams_and_threads_have_names(late):
+    late.kernel("ncclDevKernel_AllReduce", 800, 900, stream=30, launched=(110, 115))
+    late.copy("Memcpy HtoD (Pinned -> Device)", 750, 1200, stream=20, launched=(100, 105))
+    titles = picture(late.tables()).titles
+    assert titles["GPU 0 stream 30"] == "GPU 0 stream 30 · communication"
+    assert titles["GPU 0 stream 20"] == "GPU 0 stream 20 · copies"
+    assert titles["host 100"] == "training thread · main 100"
 
 
 def test_gaps_and_depths_have_limits_too(recording, monkeypatch):
@@ -82,11 +96,36 @@ def test_gaps_and_depths_have_limits_too(recording, monkeypatch):
     assert [(g.end_ns - g.start_ns) // 1000 for g in p.gaps] == [16, 17, 18, 19]
     assert len(p.depth) == 5
     assert p.depth[0] == (0, 1)
+    assert {depth for _, depth in p.depth} == {1}, "the deepest of what one point stands for"
 
 
-def test_deep_nesting_is_left_out(recording):
+def test_nesting_has_a_limit(recording, monkeypatch):
+    monkeypatch.setattr(module, "MAX_LAYERS", 4)
     r = recording(devices=())
     r.step(1, 0, 1000)
     for depth in range(6):
         r.op(f"op{depth}", depth, 1000 - depth)
     assert [name for *_, name in spans(picture(r.tables()), "operator")] == ["op0", "op1", "op2"]
+
+
+def test_each_step_has_its_own_number_and_its_parts(recording):
+    r = recording()
+    for number, at in ((7, 0), (8, 1000)):
+        r.step(number, at, at + 1000)
+        r.kernel("gemm", at, at + 400, launched=(at, at + 5))
+    parts = [(s.number, s.length_ns, s.parts["busy"], sum(s.parts.values())) for s in picture(r.tables()).steps]
+    assert parts == [(7, 1_000_000, 400_000, 1_000_000), (8, 1_000_000, 400_000, 1_000_000)]
+
+
+def test_kernels_are_listed_all_and_by_operator(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    for i in range(15):
+        r.op(f"aten::op{i % 2}", 10 * i, 10 * i + 8)
+        r.kernel(f"k{i}", 300 + 10 * i, 305 + 10 * i, launched=(10 * i + 1, 10 * i + 3))
+    p = picture(r.tables())
+    assert len(p.kernels) == 15
+    assert [(o.name, o.calls_per_step, o.time_ns) for o in p.by_operator] == [
+        ("aten::op0", 8, 40_000), ("aten::op1", 7, 35_000),
+    ]  # fmt: skip
+    assert p.by_module == ()

@@ -138,6 +138,21 @@ def test_beside_a_full_device_a_wait_answers_that_makes_the_step_longer(finding,
 
 
 @pytest.mark.parametrize(
+    ("saved", "waits", "expected"),
+    [
+        (0.0, relieved("host-sync", 0.05, 0.12), "host-sync"),  # the copies are hidden: without them nothing is saved
+        (0.0, relieved("host-sync", 0.05, 0.09), "exposed-copy"),
+        (0.03, relieved("host-sync", 0.05, 0.12), "exposed-copy"),
+        (0.0, relieved("allocator-stall", 0.05, 0.12), "exposed-copy"),  # what frees memory waits, unknown for what
+        (0.0, relieved("launch-bound", 0.15, 0.15), "exposed-copy"),  # recording makes it longer
+    ],
+)
+def test_beside_a_full_device_copies_that_save_nothing_give_way_to_a_wait_of_a_tenth(saved, waits, expected):
+    findings = [relieved("exposed-copy", 0.2, saved), waits]
+    assert dominant("kernel-bound", findings, 1e6, 10).rule == expected
+
+
+@pytest.mark.parametrize(
     ("found", "rule", "expected"),
     [
         ("kernel-bound", "full-precision-matmul", True),

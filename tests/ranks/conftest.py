@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
+from diagnose.analyzers import TRAITS
 from diagnose.ranks.comparison import Comparison, compare_ranks
 from diagnose.ranks.profile import COMMUNICATION, CollectiveKind, Collectives, Group, JobProfile, RankProfile
 
@@ -68,7 +69,7 @@ def compared() -> Callable[..., Comparison]:
         own = np.array([[sum(step.values()) for step in spent] for spent in ranks])
         ends = np.cumsum(own.max(axis=0) + transfer).tolist()
         profiles = [profile(n, spent, ends, **({"world_size": len(ranks)} | more)) for n, spent in enumerate(ranks)]
-        return compare_ranks(JobProfile.of(profiles))
+        return compare_ranks(JobProfile.of(profiles), TRAITS)
 
     return compare
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from diagnose.analyzers import TRAITS
 from diagnose.ranks.comparison import job_of
 from diagnose.ranks.waits import median_of_others
 
@@ -71,7 +72,7 @@ def test_a_rank_that_begins_the_window_late_is_named_and_not_called_late(make_pr
     ends = [40.0 + 20 * n for n in range(6)]
     own = [{"compute-forward": 19.5 + NOISE[n]} for n in range(6)]
     ranks = [make_profile(n, own, ends, begins=15.0 if n == 2 else 0.0) for n in range(4)]
-    found = job_of(compare_ranks(JobProfile.of(ranks)))
+    found = job_of(compare_ranks(JobProfile.of(ranks), TRAITS))
     assert (found.late_ranks, found.begins_late) == ((), 2)
     assert found.begins_late_ns == pytest.approx(15e6)
     assert found.first_share > 0.9

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from diagnose.analyzers import TRAITS
 from diagnose.analyzers.straggler import find_in_all
 from diagnose.ranks.comparison import compare_ranks
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group, JobProfile
@@ -33,7 +34,7 @@ def test_a_group_with_slow_links_is_named(make_profile, slow_ms, found_slow):
         ranks.append(
             make_profile(n, [{"compute-forward": 9.0}] * NUM, ends, group=Group(f"tp{n // 2}", "tp", 2, members))
         )
-    slow = compare_ranks(JobProfile.of(ranks)).slow_group
+    slow = compare_ranks(JobProfile.of(ranks), TRAITS).slow_group
     assert (slow is not None) == found_slow
     if slow is not None:
         assert (slow.members, slow.num_others, slow.ratio) == ((2, 3), 2, pytest.approx(2.0))
@@ -47,7 +48,7 @@ def test_an_uneven_all_to_all_names_who_exchanges_most(make_profile):
         kinds = (CollectiveKind(0, "all_to_all", megabytes << 20, purpose="all-to-all"),)
         own = [{"compute-forward": 8.0 if n == 3 else 6.0}] * NUM
         ranks.append(make_profile(n, own, np.cumsum([9.0] * NUM).tolist(), kinds=kinds))
-    found = {f.facts["kind"]: f.title for f in find_in_all(compare_ranks(JobProfile.of(ranks)))}
+    found = {f.facts["kind"]: f.title for f in find_in_all(compare_ranks(JobProfile.of(ranks), TRAITS))}
     assert found["uneven-exchange"] == "All-to-all is uneven: rank 3 exchanges 2.0 × as much as the mean"
 
 
@@ -58,7 +59,7 @@ def test_stages_of_a_pipeline_wait_in_bubbles_and_nobody_is_called_late(make_pro
         kinds = (CollectiveKind(0, name, 1 << 20, purpose="pipeline", source=0, target=1),)
         spent = [{"compute-forward": own}] * NUM
         ranks.append(make_profile(n, spent, np.cumsum([6.5] * NUM).tolist(), kinds=kinds, world_size=2))
-    compared = compare_ranks(JobProfile.of(ranks))
+    compared = compare_ranks(JobProfile.of(ranks), TRAITS)
     assert compared.lateness.late == ()
     (bubbles,) = find_in_all(compared)
     assert (
@@ -74,4 +75,4 @@ def test_collectives_that_one_member_lacks_make_no_groups_of_their_own(make_prof
         held = ranks[lacking].collectives
         columns = {name: np.delete(getattr(held, name), row) for name in Collectives.__slots__}
         ranks[lacking] = replace(ranks[lacking], collectives=Collectives(**columns))
-    assert compare_ranks(JobProfile.of(ranks)).slow_group is None
+    assert compare_ranks(JobProfile.of(ranks), TRAITS).slow_group is None

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from diagnose.analyzers import TRAITS
 from diagnose.ranks.comparison import compare_ranks
 from diagnose.ranks.matching import match_collectives
 from diagnose.ranks.profile import Collectives, Group, JobProfile
@@ -52,7 +53,7 @@ def test_a_rank_whose_file_ends_early_is_compared_up_to_there(make_profile):
     assert sizes(match_collectives(ranks)) == [*[3] * 5, *[2] * 7]
     assert (
         "The trace of rank 2 is cut off: the ranks are compared up to there."
-        in compare_ranks(JobProfile.of(ranks)).notes
+        in compare_ranks(JobProfile.of(ranks), TRAITS).notes
     )
 
 
@@ -84,7 +85,7 @@ def test_what_has_the_number_of_another_and_another_size_is_left_out(make_profil
 def test_ranks_whose_ends_lie_apart_share_nothing(make_profile):
     rng = np.random.default_rng(5)
     others = np.cumsum(rng.uniform(3.0, 40.0, 12)).tolist()
-    found = compare_ranks(JobProfile.of([make_profile(0, OWN, ENDS), make_profile(1, OWN, others)]))
+    found = compare_ranks(JobProfile.of([make_profile(0, OWN, ENDS), make_profile(1, OWN, others)]), TRAITS)
     assert found.matches.num <= 2
     assert found.lateness.late == ()
 
@@ -94,7 +95,7 @@ def test_ranks_that_recorded_other_steps_another_job_or_twice_are_named(make_pro
     later = replace(make_profile(2, OWN, ENDS), step_number=np.arange(50, 62))
     foreign = make_profile(3, OWN, ENDS, world_size=64)
     twice = replace(make_profile(1, OWN, ENDS), path="copy.json", num_events=10)
-    found = compare_ranks(JobProfile.of([*ranks, later, foreign, twice], ["rank9.json is empty."]))
+    found = compare_ranks(JobProfile.of([*ranks, later, foreign, twice], ["rank9.json is empty."]), TRAITS)
     assert [p.rank for p in found.ranks] == [0, 1]
     text = "\n".join(found.notes)
     assert "rank9.json is empty." in text

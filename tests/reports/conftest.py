@@ -6,7 +6,17 @@ from dataclasses import replace
 import pytest
 
 from diagnose.analyzers import LEGENDS
-from diagnose.model.charts import Gap, Memory, Picture, Roofline, RooflinePoint, Span
+from diagnose.model.charts import (
+    DeviceShare,
+    Gap,
+    KernelTime,
+    Memory,
+    Picture,
+    Roofline,
+    RooflinePoint,
+    Span,
+    StepParts,
+)
 from diagnose.model.diagnosis import Diagnosis, Example, Finding, HostOperator, Partition, Prescription, Queue
 from diagnose.model.diagnosis import RankSummary, Source, Trial, Where
 from diagnose.model.forecast import CriticalPath, Forecast, PathSegment, Waterfall
@@ -35,54 +45,36 @@ TITLES = {
 def finding(rule: str, lost_ms: float, where: Where, host: str) -> Finding:
     example = Example(3, 2 * MS, int(lost_ms * MS), KERNEL, "Memcpy HtoD (Pageable -> Device)", host, where)
     return Finding(
-        rule=rule,
-        title=TITLES[rule],
-        lost_ns=lost_ms * MS,
-        count=20,
-        total_ns=int(lost_ms * MS) * 10,
-        median_ns=int(lost_ms * MS / 2),
+        rule, TITLES[rule], lost_ms * MS, 20, int(lost_ms * MS) * 10, int(lost_ms * MS / 2),
         evidence=(f"20 of 20 gaps of this kind lie inside {host}", f"{lost_ms} ms of each step"),
         examples=(example, replace(example, step=4, start_ns=5 * MS)),
         where=(where, LOADER),
         facts={"num_workers": 0, "batch_size": 64},
-    )
+    )  # fmt: skip
 
 
 def prescription(rule: str, least_ms: float, most_ms: float) -> Prescription:
     return Prescription(
-        rule=rule,
-        id=f"{rule}-fix",
-        title="Load batches in worker processes",
-        before="loader = DataLoader(dataset, batch_size=64, shuffle=True)",
-        after="loader = DataLoader(\n    dataset,\n    batch_size=64,\n    shuffle=True,\n    num_workers=4,\n"
+        rule, f"{rule}-fix", "Load batches in worker processes",
+        "loader = DataLoader(dataset, batch_size=64, shuffle=True)",
+        "loader = DataLoader(\n    dataset,\n    batch_size=64,\n    shuffle=True,\n    num_workers=4,\n"
         "    persistent_workers=True,\n    pin_memory=True,\n)",
-        saves_ns=(least_ms * MS, most_ms * MS),
-        predicted_step_ns=(20 - most_ms) * MS,
-        safety="may change the numbers: augmentation draws from one generator a worker; compare the loss of two epochs",
-        needs="four free cores",
-        remedy="diagnose.kernels.workers",
-    )
+        (least_ms * MS, most_ms * MS), (20 - most_ms) * MS,
+        "may change the numbers: augmentation draws from one generator a worker; compare the loss of two epochs",
+        "four free cores", "diagnose.kernels.workers",
+    )  # fmt: skip
 
 
 SOURCE = Source(
-    path="/home/ada/captures/run-7",
-    command="train.py --epochs 1",
-    torch="2.13.0",
-    devices=("NVIDIA H100 80GB HBM3",),
-    found_steps_by="optimizer",
-    unprofiled_step_ns=tuple(18 * MS + i * 50_000 for i in range(30)),
-    settled_after=4,
+    "/home/ada/captures/run-7", "train.py --epochs 1", "2.13.0", ("NVIDIA H100 80GB HBM3",), found_steps_by="optimizer",
+    unprofiled_step_ns=tuple(18 * MS + i * 50_000 for i in range(30)), settled_after=4,
     samples={"utilisation": 0.46, "sm_clock_mhz": 1980},
-)
+)  # fmt: skip
 
 GAP_CAUSES = {
-    "data-stall": 0.30,
-    "host-sync": 0.12,
-    "launch-bound": 0.06,
-    "exposed-copy": 0.03,
-    "python-stall": 0.02,
+    "data-stall": 0.30, "host-sync": 0.12, "launch-bound": 0.06, "exposed-copy": 0.03, "python-stall": 0.02,
     "kernel-latency": 0.01,
-}
+}  # fmt: skip
 
 
 def picture(step_ns: int = 20 * MS, num_kernels: int = 40) -> Picture:
@@ -111,7 +103,21 @@ def picture(step_ns: int = 20 * MS, num_kernels: int = 40) -> Picture:
         ("cudaStreamSynchronize", 17.6, 19.9, "runtime"),
     ):
         spans.append(Span("host 4711", int(start * MS), int(end * MS), name, category))
-    return Picture(3, step_ns, tuple(spans), tuple(gaps), tuple(depth), num_spans_left_out=17)
+    return Picture(
+        3, step_ns, tuple(spans), tuple(gaps), tuple(depth), num_spans_left_out=17,
+        titles={"host 4711": "thread 4711 (python) · training thread"},
+        steps=tuple(StepParts(i + 1, 20 * MS, PARTS) for i in range(6)),
+        kernels=KERNELS,
+        by_operator=(DeviceShare("aten::mm", 24.0, 8 * MS, 0.8), DeviceShare("aten::add", 9.0, 2 * MS, 0.2)),
+    )  # fmt: skip
+
+
+PARTS = {"busy": 9 * MS, "data-stall": 6 * MS, "host-sync": 5 * MS}
+KERNELS = tuple(
+    KernelTime(f"kernel_{i}", ("gemm", "elementwise")[i % 2], 24.0 + i, (12 - i) * MS, (12 - i) / 78, "float32", 0.5,
+               Where("train.py", 12 + i, "step", "aten::mm"))
+    for i in range(12)
+)  # fmt: skip
 
 
 def gaps() -> Diagnosis:
@@ -148,11 +154,12 @@ def gaps() -> Diagnosis:
         waterfall=Waterfall(
             (
                 Forecast((), "now", 20 * MS, 20 * MS, 20 * MS),
-                Forecast(("fix",), "Load in workers", 15 * MS, 14 * MS, 16 * MS),
-                Forecast(("fix", "defer"), "Defer the sync", 14 * MS, 14 * MS, 14 * MS),
+                Forecast(("data-stall-fix",), "Load in workers", 15 * MS, 14 * MS, 16 * MS),
+                Forecast(("data-stall-fix", "host-sync-fix"), "Defer the sync", 12 * MS, 12 * MS, 13 * MS),
             ),
             "the device's own kernels",
             {"compute": 0.9, "host": 0.1},
+            tuple(Forecast((), "", step * MS, step * MS, step * MS) for step in (20, 15, 18, 12)),
         ),
     )
 
@@ -160,44 +167,30 @@ def gaps() -> Diagnosis:
 def healthy() -> Diagnosis:
     return replace(
         gaps(),
-        verdict="kernel-bound",
-        headline="The GPU is busy 98.8 % of each step: nothing holds it back.",
-        dominant=None,
+        verdict="kernel-bound", headline="The GPU is busy 98.8 % of each step: nothing holds it back.", dominant=None,
         queue=Queue(0.988, 0.012, 310, 420, 0.001, 640, 0.01, 9 * MS),
         partition=Partition(0.968, 0.02, 0.0, 0.012),
         idle_by_cause={"kernel-latency": 0.012},
-        findings=(),
-        prescriptions=(),
-        waterfall=None,
-        trust=(),
+        findings=(), prescriptions=(), waterfall=None, trust=(),
         picture=Picture(5, 20 * MS, (Span("GPU 0 stream 7", 0, 19 * MS, "sm90_gemm", "compute"),), (), ((0, 300),)),
-    )
+    )  # fmt: skip
 
 
 def cpu_bound() -> Diagnosis:
     return replace(
-        gaps(),
-        verdict="cpu-bound",
-        headline="The CPU cannot issue work fast enough: the queue is empty 81 % of each step.",
-        dominant="launch-bound",
-        queue=Queue(0.19, 0.81, 0, 2, 0.81, 4100, 0.93, 4_000),
-        partition=Partition(0.19, 0, 0, 0.81),
+        gaps(), verdict="cpu-bound", headline="The CPU cannot issue work fast enough.", dominant="launch-bound",
+        queue=Queue(0.19, 0.81, 0, 2, 0.81, 4100, 0.93, 4_000), partition=Partition(0.19, 0, 0, 0.81),
         idle_by_cause={"launch-bound": 0.70, "python-stall": 0.11},
         findings=(finding("launch-bound", 14, ITEM, "aten::add_"),),
         prescriptions=(prescription("launch-bound", 9, 12),),
-    )
+    )  # fmt: skip
 
 
 def no_gpu() -> Diagnosis:
     names = ("aten::mkldnn_convolution", "aten::native_batch_norm", "aten::max_pool2d_with_indices", "aten::add_")
     return replace(
-        gaps(),
-        verdict="no-gpu",
-        headline="No device in this trace; the step spends 38 % of its time loading data.",
-        dominant="data-stall",
-        queue=None,
-        partition=None,
-        idle_by_cause={},
+        gaps(), verdict="no-gpu", headline="No device in this trace.", dominant="data-stall",
+        queue=None, partition=None, idle_by_cause={},
         findings=(finding("data-stall", 7.6, LOADER, "enumerate(DataLoader).__next__"),),
         prescriptions=(prescription("data-stall", 5, 7),),
         operators=tuple(
@@ -211,7 +204,7 @@ def no_gpu() -> Diagnosis:
             (Gap(0, 12 * MS, "operators", "aten::conv2d"), Gap(12 * MS, 20 * MS, "data-stall", "__next__")),
         ),
         source=replace(SOURCE, devices=()),
-    )
+    )  # fmt: skip
 
 
 def ranks() -> Diagnosis:
@@ -219,9 +212,8 @@ def ranks() -> Diagnosis:
         RankSummary(r, "gaps", "data-stall", (18 + r) * MS, Partition(0.4, 0.1, 0.0, 0.5), {"data-stall": 0.5})
         for r in range(4)
     )
-    return replace(
-        gaps(), ranks=summaries, source=replace(SOURCE, world_size=4, devices=("NVIDIA H100 80GB HBM3",) * 4)
-    )
+    source = replace(SOURCE, world_size=4, devices=("NVIDIA H100 80GB HBM3",) * 4)
+    return replace(gaps(), ranks=summaries, source=source)
 
 
 def trials() -> Diagnosis:
@@ -301,9 +293,20 @@ def bare() -> Diagnosis:
     )
 
 
+def low_trust() -> Diagnosis:
+    """A recording of a cold start: the command to record again takes the place of the changes."""
+    cold = Finding("warm-up", "The recording is of a cold start: capture again once steps are steady", 15 * MS)
+    again = Prescription(
+        "warm-up", "capture-steady-steps", "Capture again after the warm-up", "", "diagnose trace train.py --epochs 1",
+        (0, 0), None, "same numbers",
+    )  # fmt: skip
+    found, fixes = (cold, *gaps().findings), (again, *gaps().prescriptions)
+    return replace(gaps(), dominant="warm-up", findings=found, prescriptions=fixes, waterfall=None)
+
+
 FORMS: Mapping[str, Diagnosis] = {
     make.__name__: replace(make(), legends=LEGENDS)
-    for make in (gaps, healthy, cpu_bound, no_gpu, ranks, trials, device, hostile, bare)
+    for make in (gaps, healthy, cpu_bound, no_gpu, ranks, trials, device, hostile, bare, low_trust)
 }
 
 

@@ -7,11 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 
-import pytest
-
-from diagnose.model.charts import Gap, Picture, Span
-from diagnose.model.diagnosis import Prescription
-from diagnose.reports.charts import chart_data, levels
+from diagnose.model.diagnosis import Partition, Prescription, RankSummary
 from diagnose.reports.html import render
 
 MS = 1_000_000
@@ -47,6 +43,9 @@ class Page(HTMLParser):
     def data(self) -> dict:
         return json.loads(self.scripts[0])
 
+    def ids(self) -> set[str]:
+        return {a["id"] for _, a in self.tags if a.get("id")}
+
 
 def test_every_form_is_one_whole_file(any_form):
     text = render(any_form)
@@ -58,6 +57,13 @@ def test_every_form_is_one_whole_file(any_form):
         assert address.startswith(("#", "data:")), (tag, address)
         assert not any(name.startswith("on") for name in attributes)
     text.encode("utf-8")
+    assert len(text) < 400_000
+
+
+def test_links_lead_to_something(any_form):
+    page = Page(render(any_form))
+    links = {a["href"] for tag, a in page.tags if tag == "a" and a.get("href", "").startswith("#")}
+    assert {link for link in links if link[1:] not in page.ids()} == set()
 
 
 def test_only_the_pages_own_scripts_may_run(forms):
@@ -69,25 +75,36 @@ def test_only_the_pages_own_scripts_may_run(forms):
     assert "script-src 'unsafe-inline'" not in policy
 
 
-def test_plotly_stands_in_it_once(forms):
-    text = render(forms["gaps"])
-    assert text.count("plotly.js v") == 1
-    assert len(text) < 6_000_000
-
-
-def test_the_answer_stands_at_the_top(forms):
+def test_the_first_screen_is_headline_bars_and_actions(forms):
     page = Page(render(forms["gaps"]))
-    assert (
-        page.text.index("The GPU is idle 54 %") < page.text.index("Start here") < page.text.index("Where the step goes")
-    )
-    assert "saves 4.00 ms to 5.80 ms a step" in page.text
-    assert "20.0 ms → 14.2 ms" in page.text
+    start = page.text.index("GPU stalls the queue")
+    first = page.text[start : page.text.index("Where the step goes", start)]
+    assert "The step waits for its batch, loaded in the main process (30.0 % of the step)" in first
+    assert "Step now" in first
+    assert "Step possible 12.0 ms 1.7 × 12.0 ms to 13.0 ms, 1.5 to 1.7 ×" in first
+    assert "saves 5.00 ms a step" in first
+    assert "saves 3.00 ms a step, after data-stall-fix" in first
+    assert "train. py: 31 in main" in first
+
+
+def test_one_change_has_one_prediction_everywhere(forms):
+    text = Page(render(forms["gaps"])).text
+    assert "saves 5.00 ms a step (4.00 ms to 6.00 ms) : 20.0 ms → 15.0 ms" in text
+    assert "saves 3.00 ms a step (2.00 ms to 3.00 ms), after data-stall-fix : 15.0 ms → 12.0 ms" in text
+    assert "14.2 ms" not in text  # what the card had, beside the 15.0 ms of the waterfall
+
+
+def test_the_page_names_one_step_length(forms):
+    for d in (forms["gaps"], forms["no_gpu"]):
+        assert "21.3 ms" not in Page(render(replace(d, picture=replace(d.picture, step_ns=21_300_000)))).text
 
 
 def test_findings_carry_evidence_examples_and_prescriptions(forms):
     text = render(forms["gaps"])
     page = Page(text)
-    assert len([1 for tag, a in page.tags if tag == "article"]) == 6
+    findings = [a for tag, a in page.tags if tag == "details" and (a.get("class") or "") == "finding"]
+    assert len(findings) == 6
+    assert ["open" in a for a in findings] == [True, *[False] * 5]
     assert "20 of 20 gaps of this kind lie inside" in page.text
     assert "loader = DataLoader( dataset, batch_size=64" in page.text
     assert text.count('<button type="button" class="copy">') == 2
@@ -105,36 +122,61 @@ def test_a_prescription_without_a_finding_is_still_shown(forms):
     assert "Use a larger batch" in page.text
 
 
-def test_a_healthy_trace_is_told_so(forms):
-    page = Page(render(forms["healthy"]))
-    assert "Nothing to fix" in page.text
-    assert "Start here" not in page.text
-    assert "Findings" not in page.text
+def test_a_healthy_trace_states_what_was_checked(forms):
+    page = Page(render(replace(forms["healthy"], checked=("host-sync", "gc-pause"))))
+    assert "Nothing to fix: the GPU is busy 98.8 % of each 20.0 ms step" in page.text
+    assert "2 rules checked, none found 1 % of the step that can be won back." in page.text
+    assert "host-sync, gc-pause" in page.text
+    assert "Step possible" not in page.text
 
 
-def test_small_findings_alone_are_called_small(forms):
+def test_low_trust_takes_the_place_of_the_actions(forms):
+    again = Prescription(
+        "lost-records", "capture-complete-records", "Capture again", "", "diagnose trace --steps 3 train.py", (0, 0),
+        None, "",
+    )  # fmt: skip
     d = forms["gaps"]
-    page = Page(render(replace(d, dominant=None, findings=d.findings[-1:])))
-    assert "Little to gain The largest finding takes 200 µs of each step (1.0 %)." in page.text
+    page = Page(render(replace(d, prescriptions=(again, *d.prescriptions), waterfall=None)))
+    assert "Record again first" in page.text
+    assert "diagnose trace --steps 3 train.py" in page.text
+    assert not [a for tag, a in page.tags if tag == "ol" and a.get("class") == "actions"]
+
+
+def test_a_step_twice_as_long_while_it_is_recorded_is_not_relied_on(forms):
+    page = Page(render(replace(forms["gaps"], profiler_overhead=3.8)))
+    assert "Recording made the step 4.8 × as long" in page.text
+    assert "diagnose trace --quick train.py --epochs 1" in page.text
+    assert "Recording made the step 30.0 % longer" in Page(render(replace(forms["gaps"], profiler_overhead=0.3))).text
 
 
 def test_without_a_gpu_the_page_is_about_the_host(forms):
     page = Page(render(forms["no_gpu"]))
     assert "Where the host's time goes" in page.text
-    assert "operators the host computed inside operators 60.0 % 12.0 ms" in page.text
-    assert "data-stall the step waited for its next batch 40.0 % 8.00 ms" in page.text
+    assert "the host computed inside operators operators 60.0 % 12.0 ms" in page.text
+    assert "the step waited for its next batch data-stall 40.0 % 8.00 ms" in page.text
     assert "aten::mkldnn_convolution" in page.text.replace("_ ", "_").replace(":: ", "::")
     assert "Where the step goes" not in page.text
     assert "Queue depth" not in page.text
 
 
 def test_ranks_and_trials_have_tables(forms):
-    assert len(re.findall(r'<th scope="row" class="number">[0-3]</th>', render(forms["ranks"]))) == 4
+    text = render(forms["ranks"])
+    assert len(re.findall(r'<th scope="row" class="number">[0-3]</th>', text)) == 4
+    assert "Steps of 4 ranks and what they lose by cause; rank 3 is slowest." in text
     page = Page(render(forms["trials"]))
     assert "data-stall-fix 1.42 × 1.38 to 1.46 14.1 ms from 20.0 ms 15.0 ms 130 B from 100 B identical" in page.text
     assert "compile-fix failed: It ended with exit code 1." in page.text
     assert "together, without data-stall-fix" in page.text
     assert "With the gains applied: " in page.text
+    assert "measured 20.0 ms → 14.1 ms, 1.42 × (1.38 to 1.46), losses identical" in page.text
+
+
+def test_a_thousand_ranks_stay_a_page(forms):
+    parts, causes = Partition(0.4, 0.1, 0.0, 0.5), {"data-stall": 0.4, "host-sync": 0.1}
+    ranks = tuple(RankSummary(r, "gaps", "data-stall", (18 + r % 7) * MS, parts, causes) for r in range(1024))
+    text = render(replace(forms["ranks"], ranks=ranks))
+    assert len(text) < 600_000
+    assert "The 32 slowest of 1,024 ranks; the JSON holds all of them." in text
 
 
 def test_hostile_strings_stay_text(forms, hostile_text):
@@ -149,73 +191,67 @@ def test_hostile_strings_stay_text(forms, hostile_text):
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202e\ud800-\udfff]", head + data)
 
 
-def test_texts_that_plotly_draws_are_escaped(forms):
-    timeline = Page(render(forms["hostile"])).data()["timeline"]
-    drawn = [timeline["lanes"][1]["label"], timeline["spans"][0]["category"], timeline["names"][0][0]]
-    assert all("<" not in text and "&lt;" in text for text in drawn)
-    assert "<img src=x" in timeline["names"][0][1]  # in full, shown as text by the page's own script
-
-
-def test_the_timeline_holds_every_span_and_gap(forms):
-    d = forms["gaps"]
-    timeline = chart_data(d)["timeline"]
-    assert sum(len(group["items"]) for group in timeline["spans"]) == len(d.picture.spans)
-    assert sum(len(group["items"]) for group in timeline["gaps"]) == len(d.picture.gaps)
-    assert [group["cause"] for group in timeline["gaps"]][:2] == ["data-stall", "host-sync"]
-    assert timeline["gaps"][0]["items"][0][:2] == (0, 6)
-    assert [lane["label"] for lane in timeline["lanes"]] == ["GPU 0 stream 7", "GPU 0 stream 20", "host 4711"]
-    assert [lane["device"] for lane in timeline["lanes"]] == [True, True, False]
-    assert timeline["depth"]["x"][:2] == [0, 6]
-
-
-def test_without_a_device_the_causes_have_a_lane_of_their_own(forms):
-    timeline = chart_data(forms["no_gpu"])["timeline"]
-    assert [(lane["label"], lane["row"], lane["rows"]) for lane in timeline["lanes"]] == [
-        ("by cause", 0, 1), ("host 1", 1, 2),
-    ]  # fmt: skip
-    assert [item[0] for item in timeline["spans"][0]["items"]] == [1, 2]
-
-
-def test_a_name_is_stored_once():
-    spans = tuple(Span("GPU 0 stream 7", i, i + 1, "kernel", "compute") for i in range(100))
-    timeline = chart_data_of(Picture(0, 100, spans))
-    assert timeline["names"] == [("kernel", "kernel")]
-
-
-def chart_data_of(picture: Picture) -> dict:
-    from types import SimpleNamespace
-
-    nothing = {"step_times_ns": (), "roofline": None, "memory": None, "trials": (), "legends": {}}
-    d = SimpleNamespace(picture=picture, source=SimpleNamespace(unprofiled_step_ns=()), **nothing)
-    return chart_data(d)["timeline"]
-
-
-@pytest.mark.parametrize("picture", [None, Picture(0, 0), Picture(0, 10)])
-def test_nothing_to_draw_is_no_chart(picture):
-    assert chart_data_of(picture) is None
-
-
-def test_gaps_alone_are_drawn():
-    timeline = chart_data_of(Picture(0, 10 * MS, (), (Gap(0, MS, "host-sync", "waits"),)))
-    assert (timeline["lanes"], timeline["gaps"][0]["items"]) == (
-        [{"label": "by cause", "row": 0, "rows": 1, "device": True}],
-        [(0, 1, 0)],
-    )
-
-
-def test_nested_spans_get_rows_of_their_own():
-    assert levels([(0, 10), (1, 5), (2, 3), (5, 9), (10, 12)]) == [0, 1, 2, 1, 0]
-    assert max(levels([(i, 1000 - i) for i in range(50)])) == 7
-    assert levels([]) == []
+def test_what_filled_the_gaps_is_listed_by_cause(forms):
+    text = Page(render(forms["gaps"])).text.replace(" ", "")
+    assert "data-stallenumerate(DataLoader).__next__–16.00ms" in text
+    assert "launch-boundaten::add_–201.16ms" in text
 
 
 def test_the_waterfall_and_the_path_are_drawn(forms):
     page = Page(render(forms["gaps"]))
-    assert "Load in workers fix 15.0 ms 14.0 ms to 16.0 ms" in page.text
-    assert "Then the step is bound by the device's own kernels." in page.text
+    assert "Load in workers data-stall-fix 15.0 ms 14.0 ms to 16.0 ms" in page.text
+    assert "With all of them the step is bound by the device's own kernels." in page.text
     text = render(forms["gaps"])
     assert 'class="fall now"><i style="width: 100.00%">' in text
     assert '<b style="left: 70.00%; width: 10.00%">' in text
     assert 'title="compute, 8.00 ms: sm90_gemm&lt;128, 64&gt; (GPU 0 stream 7)"' in text
     assert text.count('class="fall"') == 2
-    assert "Predicted step time after each change" not in Page(render(forms["healthy"])).text
+    assert page.data()["combinations"]["steps"][2][0] == 18
+    assert "Predicted step after each change" not in Page(render(forms["healthy"])).text
+
+
+def test_step_times_carry_their_own_numbers_and_no_point_lies_above_the_roof(forms):
+    text = render(forms["gaps"])
+    assert "<title>step 3: busy 9.00 ms of 20.0 ms</title>" in text
+    assert text.count(">drawn</text>") == 1
+    d = forms["device"]
+    fast = replace(d.roofline.points[0], tflops=5000.0, achieved=1.0)
+    page = render(replace(d, roofline=replace(d.roofline, points=(fast,))))
+    assert "989.0 TFLOP/s, &gt; 99 % of the compute bound" in page
+    assert (
+        "100.0 %" not in Page(page).text[Page(page).text.index("Roofline: achieved") :].partition("Host operators")[0]
+    )
+
+
+def test_readings_are_words_not_python(forms):
+    d = forms["gaps"]
+    samples = {"power": {"p50": 312.123456, "p95": 400}, "slowed_by": ["power", "heat"], "mig": False}
+    page = Page(render(replace(d, source=replace(d.source, samples=samples))))
+    assert "power p50 312.1, p95 400" in page.text
+    assert "slowed by power, heat" in page.text
+    assert "mig no" in page.text
+
+
+def test_without_scripts_the_page_keeps_its_charts(forms):
+    page = Page(render(forms["device"], charts=False))
+    assert page.scripts == []
+    assert len([1 for tag, _ in page.tags if tag == "svg"]) == 3
+    assert not [a for tag, a in page.tags if tag == "button"]
+
+
+def test_what_happens_outside_the_usual_step_is_shown_of_the_run(forms):
+    d = forms["gaps"]
+    rare = replace(d.findings[0], rule="periodic-stall", title="1 step in 3 saves a checkpoint", share=0.94)
+    fix = replace(d.prescriptions[0], rule="periodic-stall", id="save-in-background", predicted_step_ns=None)
+    shown = replace(
+        d, dominant="periodic-stall", findings=(rare,), prescriptions=(fix,), waterfall=None, watched_steps=155,
+        phases={"training": 0.06, "checkpoint": 0.94},
+    )  # fmt: skip
+    page = Page(render(shown))
+    assert "Run stalls" in page.text
+    assert "Run 155 steps training 6.0 % checkpoint 94.0 % Usual step 20.0 ms" in page.text
+    assert "up to 94.0 % of the run : outside the recorded steps, so not predicted" in page.text
+    assert "1 step in 3 saves a checkpoint (94.0 % of the run)" in page.text
+    known = replace(fix, saves_ns=(300 * MS, 600 * MS), mean_step_ns=640 * MS)
+    page = Page(render(replace(shown, prescriptions=(known,))))
+    assert "saves 300 ms to 600 ms of the run's mean step of 640 ms" in page.text

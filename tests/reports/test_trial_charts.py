@@ -1,13 +1,14 @@
 """The charts of the trials: a reader can add up where each mark stands."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
 
 from diagnose.model.diagnosis import Trial
 from diagnose.reports.json import to_dict
-from diagnose.reports.trial_charts import trial_data, trial_name, verdict
+from diagnose.reports.trial_charts import loss_chart, trial_chart, trial_name, verdict
 
 FAST = Trial(
     "load-in-workers", (20.0, 20.0), (10.0, 10.0), 2.0, (1.6, 2.5), "identical", predicted_ms=12.0, noise=0.05,
@@ -19,17 +20,23 @@ FAILED = Trial("compile-model", (), (), 1.0, (0.0, 0.0), "unknown", failure="It 
 
 @pytest.fixture
 def drawn(forms):
-    return lambda *trials: trial_data(replace(forms["gaps"], trials=trials))
+    return lambda *trials: str(trial_chart(replace(forms["gaps"], trials=trials)) or "")
 
 
-def test_a_step_stands_within_its_interval_and_beside_the_one_predicted(drawn):
-    data = drawn(FAST, FAILED, SLOW)
-    assert data["names"] == ["load-in-workers", "autocast"]
-    assert (data["baseline"], data["noise"]) == (20.0, 0.05)
-    gain, loss = data["groups"]
-    assert gain["items"] == [(0, 10.0, 2.0, 2.5, 2.0)]  # from 8.0 to 12.5 ms
-    assert loss["items"][0][:2] == (1, 25.0)
-    assert data["predicted"] == [[0, 12.0]]
+@pytest.fixture
+def losses(forms):
+    return lambda *trials: str(loss_chart(replace(forms["gaps"], trials=trials)) or "")
+
+
+def test_a_speed_up_stands_within_its_interval_and_beside_the_one_predicted(drawn):
+    chart = drawn(FAST, FAILED, SLOW)
+    assert "load-in-workers 2.00 × (1.60 to 2.50), faster for certain" in chart
+    assert "autocast 0.80 × (0.75 to 0.90), slower for certain" in chart
+    assert chart.count("<title>predicted 1.67 ×</title>") == 1
+    assert "compile-model" not in chart
+    left, right = map(float, re.findall(r'<rect x="([\d.]+)" y="22.0" width="([\d.]+)"', chart)[0])
+    one = float(re.search(r'<polyline points="([\d.]+),22.0 ', chart)[1])
+    assert left + right / 2 == pytest.approx(one, abs=0.2)  # the noise of 5 % lies around 1 ×
 
 
 def test_only_a_gain_with_the_same_losses_is_one():
@@ -39,26 +46,27 @@ def test_only_a_gain_with_the_same_losses_is_one():
     assert verdict(SLOW) == "loss"
 
 
-def test_losses_are_overlaid_and_their_distance_is_relative(drawn):
-    losses = drawn(replace(FAST, losses=((4.0, 2.0, 1.0), (4.0, 2.5, math.nan))), SLOW)["losses"]
-    assert losses["unchanged"] == [[4.0, 2.0, 1.0]]  # once, since it is the same for both
-    assert losses["curves"][0]["y"] == [4.0, 2.5, None]
-    assert losses["curves"][0]["distance"] == [None, 0.25, None]
-    assert losses["curves"][1]["distance"] == [None, None, None]
+def test_losses_are_overlaid(losses):
+    chart = losses(replace(FAST, losses=((4.0, 2.0, 1.0), (4.0, 2.5, math.nan))), SLOW)
+    assert chart.count("without a change") == 1  # since it is the same for both
+    assert "load-in-workers: identical" in chart
+    lines = re.findall(r'points="([^"]+)"', chart)
+    assert len(lines) == 2 * 3  # the curves, and their samples in the legend
+    assert [len(line.split()) for line in lines[::2]] == [3, 2, 3]  # what is no number is left out
 
 
-def test_losses_that_fall_far_have_a_logarithmic_axis(drawn):
-    def is_log(*values):
-        return drawn(replace(FAST, losses=(values, values)))["losses"]["log"]
+def test_losses_that_fall_far_have_a_logarithmic_axis(losses):
+    def marks(*values):
+        return re.findall(r">([\d.e+-]+)</text>", losses(replace(FAST, losses=(values, values))))
 
-    assert is_log(100.0, 10.0, 1.0)
-    assert not is_log(2.3, 1.0, 0.5)
-    assert not is_log(100.0, 1.0, -1.0)
+    assert marks(100.0, 10.0, 1.0)[:3] == ["1", "10", "100"]
+    assert "1.5" in marks(2.3, 1.0, 0.5)
+    assert "50" in marks(100.0, 1.0, -1.0)
 
 
-def test_without_a_measured_trial_or_a_loss_nothing_is_drawn(drawn):
-    assert drawn(FAILED) is None
-    assert drawn(replace(FAST, losses=((), ())))["losses"] is None
+def test_without_a_measured_trial_or_a_loss_nothing_is_drawn(drawn, losses):
+    assert drawn(FAILED) == ""
+    assert losses(replace(FAST, losses=((), ()))) == ""
 
 
 def test_what_was_run_has_a_name():

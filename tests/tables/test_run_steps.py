@@ -125,3 +125,13 @@ def test_steps_that_vary_for_no_known_reason(ran):
 
 def test_noise_is_no_variation(ran):
     assert variation(ran([9, 10, 11, 14] * 10).capture()) is None
+
+
+def test_a_few_long_steps_show_their_phases(ran):
+    shares = phase_shares(ran([10_000.0] * 5, rollout=[6_000.0] * 5, backwards=[1] * 5).tables().capture)
+    assert shares == {"rollout": pytest.approx(0.6), "training": pytest.approx(0.4)}
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_of_one_step_has_no_long_ones(ran):
+    assert stalls(ran([4_000.0]).tables()) == ()

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.errors import CaptureError
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.prove import prove
+from diagnose.trials.prove import Recorded, prove
 from diagnose.trials.spec import TrialResult
 
 LOSSES = tuple(1.0 / (i + 1) for i in range(20))
@@ -279,12 +279,12 @@ def test_short_steps_are_timed_more_often_than_long_ones():
 
 def test_steps_that_a_recording_has_timed_spare_a_run():
     script = Script({})
-    prove(script, chosen("sham"), 1e6, lambda _text: None, [10e6] * 20)
+    prove(script, chosen("sham"), 1e6, lambda _text: None, Recorded([10e6] * 20))
     assert script.ran == [(), (), ("sham",), ("sham",), ()]
     assert (script.timed, script.warm_up) == (200, 67)
 
 
 def test_a_run_times_whole_periods_of_the_steps_that_recur():
     script = Script({}, base=200.0)
-    prove(script, chosen("sham"), 1e6, lambda _text: None, ([200e6] * 8 + [300e6]) * 3)
+    prove(script, chosen("sham"), 1e6, lambda _text: None, Recorded(([200e6] * 8 + [300e6]) * 3))
     assert script.timed == 27

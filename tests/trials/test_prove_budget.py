@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.prove import prove
+from diagnose.trials.prove import Recorded, prove
 from diagnose.trials.spec import TrialResult
 
 
@@ -34,9 +34,9 @@ def clock(monkeypatch):
     monkeypatch.setattr("diagnose.trials.prove.time.monotonic", lambda: Ticking.clock)
 
 
-def run(script, budget_s, *names):
+def run(script, budget_s, *names, recorded_s=0.0):
     chosen = [Candidate(name, name.title(), 0.5) for name in names]
-    return prove(script, chosen, budget_s, lambda _text: None, [10e6] * 20)
+    return prove(script, chosen, budget_s, lambda _text: None, Recorded([10e6] * 20, recorded_s))
 
 
 def test_unchanged_runs_take_a_third_of_the_budget_while_changes_wait():
@@ -67,3 +67,13 @@ def test_a_change_that_the_budget_cuts_off_has_not_failed():
     assert result.trials[0].failure == "The budget ended while it ran; give --budget more."
     assert result.nothing_tried
     assert Ticking.clock == 40
+
+
+@pytest.mark.parametrize(("budget_s", "unchanged"), [(11, 0), (19, 0), (20, 1)])
+def test_a_change_is_tried_where_there_is_time_for_one_run(budget_s, unchanged):
+    script = Ticking()
+    result = run(script, budget_s, "schedule-gc", recorded_s=20.0)
+    assert script.ran == [*[()] * unchanged, ("schedule-gc",)]
+    (trial,) = result.trials
+    assert (trial.speed_up, trial.interval) == (2.0, (1.0, 2.0))  # nothing is certain
+    assert any("no time for an unchanged run" in note for note in result.notes) is (not unchanged)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
+import io
 import json
 import os
 import signal
@@ -19,7 +21,7 @@ from diagnose.capture.options import CaptureOptions
 from diagnose.errors import DiagnoseError
 from diagnose.text.progress import Progress
 
-__all__ = ["Order", "main"]
+__all__ = ["Order", "main", "skip_collections"]
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -62,7 +64,21 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     if result.threads:
         _leave_at_once(result.exit_code)
+    if result.info.ended == "stopped":
+        skip_collections()
     sys.exit(result.exit_code)
+
+
+def skip_collections() -> None:
+    """Let the interpreter end without going through all objects again, which takes a second where torch is loaded.
+
+    Objects that only cycles hold are not finalized then, so files are flushed first.
+    """
+    for each in gc.get_objects():
+        if issubclass(type(each), io.IOBase):
+            with contextlib.suppress(Exception):  # closed, broken, or a class of the script's own
+                each.flush()
+    gc.freeze()
 
 
 def _leave_at_once(code: int) -> NoReturn:

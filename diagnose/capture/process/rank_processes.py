@@ -24,7 +24,7 @@ from diagnose.text.progress import Progress
 
 __all__ = ["end_forked_rank", "trace_processes", "watch_forked"]
 
-WORKERS = "torch.utils.data"  # module of the targets of a DataLoader's processes
+NO_RANKS = ("torch.utils.data", "multiprocessing.", "concurrent.")  # whose targets are workers of loaders and pools
 
 
 class _Joined:
@@ -169,6 +169,6 @@ def trace_processes(
 
 def _may_be_rank(process: Any) -> bool:
     target, args = process._target, process._args
-    if target is None or str(getattr(target, "__module__", "")).startswith(WORKERS):
+    if target is None or str(getattr(target, "__module__", "")).startswith(NO_RANKS):
         return False
     return not any(isinstance(arg, SpawnedRank) for arg in args)

@@ -37,7 +37,8 @@ def locally(every, start, **options):
 
 def check_local_sgd_drifts_between_averages_and_meets_in_them():
     ddp, local = locally(every=4, start=3)
-    distances = []
+    distances, averaged, average = [], [], local.average
+    local.average = lambda: (averaged.append(local.steps), average())
     for x, y in batches(12):
         nn.functional.cross_entropy(ddp(x), y).backward()
         local.step()
@@ -45,6 +46,7 @@ def check_local_sgd_drifts_between_averages_and_meets_in_them():
         distances.append(apart(ddp))
     meets = [number + 1 for number, distance in enumerate(distances) if distance == 0]
     assert meets == [1, 2, 3, 7, 11], distances
+    assert averaged == [7, 11], "after step 3 all ranks hold the same"
     assert 1e-4 < max(distances) < 0.2, distances
     local.average()
     assert same_on_all_ranks(flat(ddp))

@@ -1,0 +1,103 @@
+"""A comparison, or a gate's answer, as a page: before and after side by side, and what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.compare.compare import Change, Comparison
+from diagnose.compare.format import sentence
+from diagnose.compare.gate import GateResult
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.reports.charts import colour_of
+from diagnose.reports.colours import legible
+from diagnose.reports.format import duration
+from diagnose.reports.pages import render_page
+from diagnose.reports.rule_labels import PARTS
+
+__all__ = ["as_html"]
+
+MAX_CHANGES = 40  # of a table
+MIN_SHARE = 0.005  # of the step: a smaller part of a bar is not seen
+_PILLS = {
+    "slower": ("Slower", "bad"), "faster": ("Faster", "good"), "same": ("The same", "good"),
+    "undecided": ("Undecided", "warn"), "not comparable": ("Not comparable", "warn"),
+}  # fmt: skip
+_GATES = {
+    "passed": ("Passed", "good"), "failed": ("Failed", "bad"), "undecided": ("Undecided", "warn"),
+    "not comparable": ("Not comparable", "warn"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    label: str
+    name: str
+    verdict: str
+    step_ns: float
+    runs: Sequence[float]
+    parts: Sequence[tuple[str, str, float, bool]]  # name, colour, share of the recorded step, whether it is idle
+
+
+def as_html(c: Comparison, gate: GateResult | None = None) -> str:
+    """Return the page of a comparison; with ``gate`` that of the gate which it decided."""
+    pill, tone = _GATES[gate.verdict] if gate is not None else _PILLS[c.evaluation.outcome]
+    sides = [
+        _Shown(label, side.name, verdict, ns, side.run_steps(c.measured), _parts(side.diagnosis))
+        for label, side, verdict, ns in zip(
+            ("Before", "After"), (c.before, c.after), c.verdicts, c.steps_ns, strict=True
+        )
+    ]
+    is_alike = c.evaluation.outcome != "not comparable"
+    return render_page(
+        "compare.html",
+        scripts=["report.js"],
+        data={},
+        legends=c.after.diagnosis.legends,
+        drawn=True,
+        command="gate" if gate is not None else "compare",
+        pill=pill,
+        tone=tone,
+        headline=_headline(c),
+        before=sides[0],
+        after=sides[1],
+        longest=max(c.steps_ns),
+        ratio=c.ratio if is_alike else None,
+        interval=c.interval,
+        sentence=gate.text if gate is not None else sentence(c),
+        notes=[d.sentence() for d in c.differences],
+        tables=[
+            (title, changes[:MAX_CHANGES], max(abs(change.by_ns) for change in changes))
+            for title, changes in _tables(c)
+            if changes
+        ],
+    )
+
+
+def _headline(c: Comparison) -> str:
+    outcome = c.evaluation.outcome
+    if outcome == "not comparable":
+        return "The two sides were not recorded alike"
+    before, after = map(duration, c.steps_ns)
+    if outcome == "undecided":
+        return f"Too few or too uneven runs to decide: {before} → {after}"
+    return f"The step is {'the same' if outcome == 'same' else outcome}: {before} → {after}"
+
+
+def _tables(c: Comparison) -> list[tuple[str, tuple[Change, ...]]]:
+    causes = "Idle by cause" if c.after.diagnosis.partition else "Where the host's time goes"
+    return [("Where the step goes", c.parts), (causes, c.causes), ("Findings", c.findings), ("Kernels", c.kernels)]
+
+
+def _parts(d: Diagnosis) -> list[tuple[str, str, float, bool]]:
+    """Return what the step consists of: work, then idle time by cause."""
+    found: list[tuple[str, str, float, bool]] = []
+    if d.partition is not None:
+        found = [
+            (name.replace("_", " "), legible(style.colour), getattr(d.partition, name), name == "idle")
+            for name, style in PARTS.items()
+            if name != "idle" or not d.idle_by_cause
+        ]
+    causes = d.idle_by_cause or d.host_by_cause
+    found += [(cause, colour_of(cause, d.legends), share, True) for cause, share in causes.items()]
+    return [part for part in found if part[2] >= MIN_SHARE]

@@ -1,0 +1,246 @@
+"""What the first screen of every report holds: the answer, the step now and then, and the changes that lead there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+from diagnose.model.diagnosis import Diagnosis, Prescription, Trial, Where
+from diagnose.reports import headline as words
+from diagnose.reports.format import duration
+
+__all__ = ["Action", "Answer", "Prediction", "Tone", "answer", "behind", "gain", "predictions"]
+
+MAX_ACTIONS = 3
+MIN_GAIN_SHARE = 0.01  # of the step: less is no action
+MIN_COMMUNICATION = 0.25  # of the step, exposed, and more than is idle: the step is bound by communication
+
+Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
+
+_PILLS: Mapping[str, tuple[str, str, Tone]] = {
+    "cpu-bound": ("CPU-bound", "the host does not keep the GPU's queue filled", "bad"),
+    "gaps": ("GPU stalls", "the queue is filled, and still the GPU has idle stretches", "bad"),
+    "kernel-bound": ("GPU-bound", "the queue is full: the time is in the GPU's own work", "warn"),
+    "no-gpu": ("CPU only", "no device in this recording: everything is about the host", "info"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one change does to the step: the same numbers wherever a report names the change."""
+
+    before_ns: float  # the step as it is, or with the changes before this one
+    after_ns: float
+    low_ns: float
+    high_ns: float
+    behind: tuple[str, ...] = ()  # ids of the changes that are made before it
+    is_enabled: bool = False  # alone it gains nothing: it pays only behind those
+    is_replayed: bool = False
+
+    @property
+    def saves_ns(self) -> float:
+        """Return what the step becomes shorter by."""
+        return self.before_ns - self.after_ns
+
+    @property
+    def range_ns(self) -> tuple[float, float]:
+        """Return the least and the most that it saves."""
+        return max(self.before_ns - self.high_ns, 0.0), self.before_ns - self.low_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One change of the first screen."""
+
+    prescription: Prescription
+    prediction: Prediction | None  # None where the recorded steps do not show what it saves
+    finding: int | None  # number of its finding in the report, from 1
+    where: Where | None
+    trial: Trial | None  # where it was measured alone
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The first screen."""
+
+    pill: str
+    meaning: str  # of the pill, a few words
+    tone: Tone
+    headline: str  # at most MAX_WORDS words
+    now_ns: float
+    after: Prediction | None  # all predicted changes together; None where none gains
+    num_changes: int  # that lead there
+    actions: tuple[Action, ...]
+    record_again: str  # why, "" for a recording that can be relied on
+    command: str  # that records again
+    checked: str  # what was looked for, where little or nothing was found
+    cautions: tuple[str, ...]  # about the numbers above
+    is_measured: bool = False  # ``after`` was proven by running the script, not predicted
+    run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
+
+    @property
+    def factor(self) -> tuple[float, float, float] | None:
+        """Return how many times faster the step can become: least, predicted, most."""
+        if self.after is None or min(self.after.low_ns, self.after.after_ns) <= 0:
+            return None
+        a = self.after
+        return self.now_ns / a.high_ns, self.now_ns / a.after_ns, self.now_ns / a.low_ns
+
+
+def answer(d: Diagnosis) -> Answer:
+    """Return the first screen of a diagnosis."""
+    why = words.record_again(d)
+    each = {} if why else predictions(d)
+    actions = () if why else _actions(d, each)
+    proven = None if why else _proven(d)
+    after, num = proven or _together(d, actions)
+    pill, meaning, tone = _pill(d, why)
+    return Answer(
+        pill=pill,
+        meaning=meaning,
+        tone=tone,
+        headline=words.headline(d, why),
+        now_ns=d.step_ns,
+        after=after,
+        num_changes=num,
+        actions=actions,
+        record_again=why,
+        command=words.command(d) if why else "",
+        checked=words.checked(d) if d.dominant is None and not why else "",
+        cautions=tuple(words.cautions(d, why)),
+        is_measured=proven is not None,
+        run_share=None if why else _run_share(d),
+    )
+
+
+def predictions(d: Diagnosis) -> dict[str, Prediction]:
+    """Return what each change is predicted to do, by its id.
+
+    A change of the best combination counts behind those before it, so that the savings of one report add up to its
+    step then; any other counts alone. What is below a hundredth of the step is no prediction.
+    """
+    alone = {p.id: p for p in reversed(d.prescriptions)}
+    found: dict[str, Prediction] = {}
+    for before, after in pairwise(d.waterfall.forecasts if d.waterfall else ()):
+        p = alone.get(after.ids[-1])
+        enabled = p is not None and bool(before.ids) and p.saves_ns[1] < MIN_GAIN_SHARE * d.step_ns
+        found[after.ids[-1]] = Prediction(
+            before.step_ns, after.step_ns, after.low_ns, after.high_ns, before.ids, enabled, is_replayed=True
+        )
+    for name, p in alone.items():
+        if name in found or p.mean_step_ns is not None or p.predicted_step_ns is None:
+            continue
+        if all(map(math.isfinite, p.saves_ns)):
+            low, high = d.step_ns - p.saves_ns[1], d.step_ns - p.saves_ns[0]
+            middle = min(max(p.predicted_step_ns, low), high)
+            found[name] = Prediction(d.step_ns, middle, low, high, is_replayed=p.basis == "replay")
+    least = MIN_GAIN_SHARE * d.step_ns
+    return {name: p for name, p in found.items() if p.saves_ns >= least or p.range_ns[1] >= max(least, 1.0)}
+
+
+def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
+    """Return what a change saves in words, "" where nothing is predicted."""
+    if p.mean_step_ns is not None and p.saves_ns[1] > 0:
+        return f"saves {_range(*p.saves_ns)} of the run's mean step of {duration(p.mean_step_ns)}"
+    if p.id not in each:
+        is_hidden = p.basis == "replay" and p.predicted_step_ns is not None
+        return "no gain on its own: other work is the bottleneck" if is_hidden else ""
+    found = each[p.id]
+    low, high = found.range_ns
+    least, most, middle = duration(low), duration(high), duration(found.saves_ns)
+    if low <= 0:
+        words = f"saves up to {most} a step"
+    else:
+        words = f"saves {middle} a step" + (f" ({least} to {most})" if least != most else "")
+    return f"{words}{behind(found)}"
+
+
+def _range(least: float, most: float) -> str:
+    low, high = duration(least), duration(most)
+    return f"up to {high}" if least <= 0 else high if low == high else f"{low} to {high}"
+
+
+def behind(p: Prediction) -> str:
+    """Return after which changes a prediction counts, in words that follow the saving."""
+    if not p.behind:
+        return ""
+    return f", {'only ' if p.is_enabled else ''}after {' and '.join(p.behind)}"
+
+
+def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]:
+    """Return at most three changes, those that save most; of the best combination in its order, as they build on it."""
+    known = {p.id: p for p in reversed(d.prescriptions)}
+    chain = [name for name in (d.waterfall.forecasts[-1].ids if d.waterfall else ()) if name in known and name in each]
+    least = MIN_GAIN_SHARE * d.step_ns
+    if not chain:
+        of_rule: dict[str, str] = {}  # a rule's changes are ways of doing one thing
+        for name in sorted((n for n in each if n in known), key=lambda n: -each[n].saves_ns):
+            of_rule.setdefault(known[name].rule, name)
+        chain = list(of_rule.values())
+    refuted = {t.id for t in d.trials if t.kind == "single" and not t.failure and t.interval[1] < 1}
+    worth = [name for name in chain if each[name].saves_ns >= least and name not in refuted]
+    first = _without_prediction(d, [known[name].rule for name in worth])
+    best = sorted(worth, key=lambda n: -each[n].saves_ns)[: MAX_ACTIONS - len(first)]
+    return tuple(_action(d, known[name], each.get(name)) for name in [*first, *(n for n in worth if n in best)])
+
+
+def _without_prediction(d: Diagnosis, rules: Sequence[str]) -> list[str]:
+    """Return the change of the finding that answers, where no replay shows what it saves and no other is listed."""
+    finding = next((f for f in d.findings if f.rule == d.dominant), None)
+    if finding is None or finding.rule in rules or finding.share_of(d.step_ns or 1.0) < MIN_GAIN_SHARE:
+        return []
+    fitting = (p for p in d.prescriptions if p.rule == finding.rule)
+    return [p.id for p in fitting if p.predicted_step_ns is None or p.mean_step_ns is not None][:1]
+
+
+def _action(d: Diagnosis, p: Prescription, prediction: Prediction | None) -> Action:
+    at = next((i for i, f in enumerate(d.findings) if f.rule == p.rule), None)
+    places = [*p.edits, *(d.findings[at].where if at is not None else ())]
+    where = next((w for w in places if w.file), places[0] if places else None)
+    trial = next((t for t in d.trials if t.kind == "single" and t.id == p.id and not t.failure), None)
+    return Action(p, prediction, None if at is None else at + 1, where, trial)
+
+
+def _together(d: Diagnosis, actions: tuple[Action, ...]) -> tuple[Prediction | None, int]:
+    """Return the step after all changes of the best combination; without one after the best single change."""
+    predicted = [a.prediction for a in actions if a.prediction is not None]
+    if not predicted:
+        return None, 0
+    chain = d.waterfall.forecasts if d.waterfall else ()
+    if len(chain) > 1:
+        last = chain[-1]
+        return Prediction(d.step_ns, last.step_ns, last.low_ns, last.high_ns, is_replayed=True), len(last.ids)
+    return max(predicted, key=lambda p: p.saves_ns), 1
+
+
+def _proven(d: Diagnosis) -> tuple[Prediction, int] | None:
+    """Return the step as the best trial measured it, faster for certain and with the same losses; None without one."""
+    gains = [t for t in d.trials if t.kind != "without" and not t.failure and t.interval[0] > 1]
+    best = max((t for t in gains if t.numerics != "drifted"), key=lambda t: t.speed_up, default=None)
+    if best is None:
+        return None
+    ends = (d.step_ns / best.speed_up, d.step_ns / best.interval[1], d.step_ns / best.interval[0])
+    return Prediction(d.step_ns, *ends), max(len(best.ids), 1)
+
+
+def _pill(d: Diagnosis, why: str) -> tuple[str, str, Tone]:
+    pill, meaning, tone = _PILLS[d.verdict]
+    p = d.partition
+    if p is not None and p.exposed_communication >= MIN_COMMUNICATION and p.exposed_communication > p.idle:
+        pill, meaning, tone = "Communication-bound", "collectives that no computation hides dominate the step", "bad"
+    if why:
+        return pill, meaning, "warn"
+    if _run_share(d) is not None:
+        return "Run stalls", "the usual step is not what takes the run's time", "bad"
+    if d.dominant is None:
+        return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
+    return pill, meaning, tone
+
+
+def _run_share(d: Diagnosis) -> float | None:
+    """Return the share of the run that the finding which answers takes, where it rests on all steps of the run."""
+    finding = next((f for f in d.findings if f.rule == d.dominant), None)
+    return finding.share if finding is not None else None

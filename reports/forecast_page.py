@@ -1,0 +1,44 @@
+"""The answer of ``what-if`` as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diagnose.model.forecast import Forecast
+from diagnose.reports.colours import legible
+from diagnose.reports.format import duration, percent
+from diagnose.reports.pages import render_page
+from diagnose.reports.rule_labels import CATEGORIES, PATH
+
+__all__ = ["render"]
+
+
+def render(
+    source: str, forecasts: Sequence[Forecast], error: float, path: Sequence[tuple[str, float]], *, is_doubtful: bool
+) -> str:
+    """Return the page; the first forecast is the step as measured, ``error`` how far the replay misses it."""
+    now, then = forecasts[0].step_ns, forecasts[-1].step_ns
+    doubt = f"Replayed with usual delays, the unchanged step comes out {percent(abs(error))} off the measured one"
+    return render_page(
+        "forecasts.html",
+        scripts=["report.js"],
+        data={},
+        legends={},
+        drawn=True,
+        source=source,
+        pill="Prediction",
+        tone="warn" if is_doubtful else "info",
+        headline=_headline(now, then, len(forecasts) - 1),
+        forecasts=forecasts,
+        longest=max(f.high_ns for f in forecasts),
+        path=path,
+        path_tone=lambda category: legible(PATH.get(category, CATEGORIES["operator"])),
+        is_doubtful=is_doubtful,
+        doubt=doubt + (": too much to rely on this." if is_doubtful else "."),
+    )
+
+
+def _headline(now: float, then: float, num: int) -> str:
+    if not num or then <= 0:
+        return f"The step takes {duration(now)}"
+    return f"{duration(now)} → {duration(then)}, {now / then:.2f} × as fast"

@@ -1,0 +1,38 @@
+"""The words of a report that a reader may not know, each explained in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.rules import Legend
+
+__all__ = ["TERMS", "glossary"]
+
+WORK = "operators"  # what is no cause of idle time but the host's own work
+
+TERMS = {
+    "step": "One training or inference step, from its begin to that of the next one; the steady ones are analysed.",
+    "queue depth": "Launches that the host has issued and the device has not finished; with an empty queue it idles.",
+    "launch": "A call of the host that puts a kernel or a copy on a stream of the device.",
+    "idle": "Time in which the device runs nothing at all.",
+    "alone": "Communication or copies that no computation runs beside: exposed, they make the step longer.",
+    "critical path": "The chain of work and waits that the step's length follows from; nothing else makes it longer.",
+    "replay": "The recorded steps as a dependency graph, scheduled again with a change; all predictions come from it.",
+    "roofline": "What a kernel could reach at best: the rate of the arithmetic units, or what the memory delivers.",
+    "confidence": "How surely the recording shows the cause, not only the cost.",
+    "95 % interval": "Where the true speed-up lies, as far as repeated runs of the script show it.",
+}
+
+
+def glossary(d: Diagnosis, causes: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Return (anchor, term, explanation): the general terms, then the rules that this report names."""
+    terms = [(f"term-{term.replace(' ', '-').replace('%', 'percent')}", term, text) for term, text in TERMS.items()]
+    named = dict.fromkeys([*(f.rule for f in d.findings), *causes])
+    return [*terms, *((f"term-{rule}", rule, _of_rule(rule, d.legends.get(rule, Legend()).label)) for rule in named)]
+
+
+def _of_rule(rule: str, label: str) -> str:
+    if rule == WORK:
+        return "The step's own operators on the host."
+    return f"{label[:1].upper()}{label[1:]}{'. ' if label else ''}In full: diagnose explain {rule}"

@@ -1,0 +1,116 @@
+"""The words of the first screen: its headline, why to record again, what was checked, what limits its numbers."""
+
+from __future__ import annotations
+
+import math
+
+from diagnose.model.diagnosis import Diagnosis, Finding
+from diagnose.reports.format import duration, percent, plural
+from diagnose.reports.rule_labels import RECORDING_CHANGES
+from diagnose.text.plain_text import one_line
+
+__all__ = ["MAX_WORDS", "cautions", "checked", "command", "headline", "record_again"]
+
+MAX_WORDS = 16  # of the headline: what is read at a glance
+MIN_OVERHEAD = 0.2  # of the unrecorded step: recording that costs more is stated beside the answer
+MAX_OVERHEAD = 1.0  # a step that takes twice as long while it is recorded is another step
+
+
+def record_again(d: Diagnosis) -> str:
+    """Return why the recording cannot carry an answer, "" where it can."""
+    if d.prescriptions and d.prescriptions[0].id in RECORDING_CHANGES:
+        first = d.findings[0] if d.findings else None
+        if first is not None and first.rule == d.prescriptions[0].rule:
+            return _sentence(first.title.partition(":")[0])
+        return "Too much of the device's work is missing from this recording."
+    if d.profiler_overhead is not None and d.profiler_overhead >= MAX_OVERHEAD:
+        return f"Recording made the step {1 + d.profiler_overhead:.1f} × as long: it shows the profiler's own cost."
+    return ""
+
+
+def command(d: Diagnosis) -> str:
+    """Return the command that records again."""
+    if d.prescriptions and d.prescriptions[0].id in RECORDING_CHANGES and d.prescriptions[0].after:
+        return one_line(d.prescriptions[0].after.splitlines()[0].partition("#")[0].strip())
+    return f"diagnose trace --quick {d.source.command or 'train.py'}"
+
+
+def headline(d: Diagnosis, why: str) -> str:
+    """Return the answer in at most sixteen words; ``why`` states why the recording cannot be relied on, or is empty."""
+    if why:
+        return _fitted("Record again first: " + _lower(why.rstrip(".").partition(":")[0]), "")
+    step = f"{duration(d.step_ns)} step"
+    finding = next((f for f in d.findings if f.rule == d.dominant), None)
+    if finding is None:
+        start = "Nothing to fix" if not d.findings else "Little to gain"
+        if d.queue is None:
+            return _fitted(f"{start}: no rule found avoidable time in the {step}", "")
+        if d.verdict == "kernel-bound":
+            return _fitted(f"{start}: the GPU is busy {percent(d.queue.busy_share)} of each {step}", "")
+        return _fitted(
+            f"{start}: the GPU idles {percent(d.queue.idle_share)} of each {step}, without avoidable waste", ""
+        )
+    j = d.job
+    if finding.rule == "straggler" and j is not None and j.begins_late is not None and not j.late_ranks:
+        late = duration(j.begins_late_ns)
+        return f"The ranks wait for rank {j.begins_late}, which begins its step {late} late"
+    return _fitted(_sentence(finding.title).rstrip("."), _share(d, finding))
+
+
+def _share(d: Diagnosis, finding: Finding) -> str:
+    if d.step_ns <= 0 or not finding.lost_ns or not math.isfinite(finding.lost_ns):
+        return ""
+    of = "run" if finding.share is not None else "step"
+    return f" ({percent(min(finding.share_of(d.step_ns), 1.0))} of the {of})"
+
+
+def _fitted(text: str, share: str) -> str:
+    """Return the text and the share in at most sixteen words; clauses at the end are left out, then words."""
+    if len((text + share).split()) > MAX_WORDS and "%" in share:
+        share = f" ({share.strip(' ()').partition(' of ')[0]})"
+    share_words = len(share.split())
+    while len(text.split()) + share_words > MAX_WORDS:
+        shorter = max((text.rpartition(mark)[0] for mark in (", ", ": ", "; ")), key=len)
+        if len(shorter.split()) < 3:
+            text = " ".join(text.split()[: MAX_WORDS - share_words]) + "…"
+            break
+        text = shorter
+    return one_line(text + share)
+
+
+def checked(d: Diagnosis) -> str:
+    """Return what was checked and found in order."""
+    if not d.checked:
+        return ""
+    missing = f"; {plural(len(d.not_checked), 'rule')} lacked data" if d.not_checked else ""
+    most = max(d.findings, key=lambda f: f.lost_ns, default=None)
+    found = "none found 1 % of the step that can be won back"
+    if most is not None and d.step_ns > 0:
+        found = f"the largest finding takes {percent(most.share_of(d.step_ns))}: {most.rule}"
+    return f"{plural(len(d.checked), 'rule')} checked, {found}{missing}."
+
+
+def cautions(d: Diagnosis, why: str) -> list[str]:
+    """Return what limits the numbers of the first screen, one sentence each."""
+    found = []
+    if d.profiler_overhead is not None and d.profiler_overhead >= MIN_OVERHEAD and not why:
+        found.append(
+            f"Recording made the step {percent(d.profiler_overhead)} longer: shares are of the recorded step, "
+            f"{duration(d.step_ns)}."
+        )
+    if d.source.world_size > 1 and len(d.ranks) < 2:
+        found.append(f"One rank of {d.source.world_size}: what its collectives wait for is not in this recording.")
+    low = next((f for f in d.findings if f.rule == d.dominant and f.confidence == "low"), None)
+    if low is not None and not why:
+        found.append("Low confidence: the recording shows the cost, but hardly its cause.")
+    return found
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def _lower(text: str) -> str:
+    first = text.split(" ", 1)[0]
+    return text if first != first.capitalize() else text[:1].lower() + text[1:]

@@ -1,0 +1,56 @@
+"""The first screen as Markdown, for an issue or a pull request."""
+
+from __future__ import annotations
+
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.reports.answer import Action, Answer, behind, gain
+from diagnose.reports.format import duration, place
+from diagnose.reports.trial_charts import measured_words
+from diagnose.text.plain_text import one_line
+
+__all__ = ["as_markdown", "outcome"]
+
+
+def as_markdown(d: Diagnosis, a: Answer) -> str:
+    """Return headline, steps and actions, and what it was recorded on."""
+    lines = [f"**{a.pill}: {one_line(a.headline)}**", ""]
+    lines += [outcome(a), ""] if outcome(a) else []
+    if a.record_again:
+        lines += [f"Record again first. {one_line(a.record_again)}", "", f"    {a.command}", ""]
+    for number, action in enumerate(a.actions, 1):
+        lines += [f"{number}. {_line(action)}"]
+        code = action.prescription.diff or action.prescription.after
+        if code:
+            fence = "```"
+            while fence in code:
+                fence += "`"
+            lines += ["", f"   {fence}", *(f"   {line}" for line in code.splitlines()), f"   {fence}", ""]
+    lines += [a.checked, ""] if a.checked else []
+    lines += [f"- {one_line(caution)}" for caution in a.cautions]
+    lines.append(
+        f"\n`{one_line(d.source.command or d.source.path)}` · {', '.join(map(one_line, d.source.devices[:1])) or 'CPU'}"
+    )
+    return "\n".join(lines)
+
+
+def outcome(a: Answer) -> str:
+    """Return "178 ms → 77.0 ms, 2.3 × (1.9 to 2.6 ×)", "" where nothing is predicted."""
+    if a.after is None:
+        return ""
+    factor = a.factor
+    times = f"{duration(a.now_ns)} → {duration(a.after.after_ns)}"
+    if factor is None:
+        return times
+    low, middle, high = factor
+    span = f" ({low:.1f} to {high:.1f} ×)" if f"{low:.1f}" != f"{high:.1f}" else ""
+    return f"{times}, {middle:.1f} ×{span}"
+
+
+def _line(action: Action) -> str:
+    p, found = action.prescription, action.prediction
+    at = f" at `{place(action.where, 60)}`" if action.where is not None else ""
+    saves = f": saves {duration(found.saves_ns)} a step{behind(found)}" if found is not None else ""
+    if found is None and gain(p, {}):
+        saves = f": {gain(p, {})}"
+    measured = f"; {measured_words(action.trial)}" if action.trial is not None else ""
+    return f"**{one_line(p.title)}**{at}{saves}{measured}. {one_line(p.safety).capitalize()}."

@@ -1,0 +1,145 @@
+"""The charts of a job of several ranks: who loses what, who is late in which step, who comes last to a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from markupsafe import Markup
+
+from diagnose.model.diagnosis import Diagnosis, RankSummary
+from diagnose.model.job import Job
+from diagnose.model.rules import Legend
+from diagnose.reports.charts import colour_of, in_order
+from diagnose.reports.colours import legible
+from diagnose.reports.format import duration, percent, plural
+from diagnose.reports.svg import Axis, Svg, ticks
+from diagnose.text.plain_text import middle
+
+__all__ = ["arrival_chart", "job_sentences", "rank_chart", "shown_rank"]
+
+LINE, LATE = "#5b7fa6", "#d0454c"
+RIGHT = 1046.0
+MAX_NAMED_RANKS = 64  # beyond it a rank's column is too narrow for a title of its own
+LEVELS = 5  # of the heat map's shades
+
+
+def rank_chart(ranks: Sequence[RankSummary], legends: Mapping[str, Legend]) -> Markup:
+    """Return one column a rank: its step, and below how much of it each cause takes."""
+    shares = [_rank_shares(r) for r in ranks]
+    rows = in_order(shares)[:9]
+    bars, cell, left = 70.0, 20.0, 190.0
+    height = 24 + bars + 16 + cell * len(rows) + 26
+    slowest = max(ranks, key=lambda r: r.step_ns)
+    svg = Svg(
+        f"Steps of {plural(len(ranks), 'rank')} and what they lose by cause; rank {slowest.rank} is slowest.", height
+    )
+    each = (RIGHT - left) / len(ranks)
+    y = Axis(0, max(slowest.step_ns, 1) / 1e6, 24 + bars, 24)
+    svg.y_axis(y, left, RIGHT, [(v, f"{v:g}") for v in ticks(0, slowest.step_ns / 1e6, 3)], "step, ms")
+    path = "".join(
+        f"M{left + i * each:.2f},{24 + bars:.1f}V{y(r.step_ns / 1e6):.1f}h{each * 0.9:.2f}V{24 + bars:.1f}z"
+        for i, r in enumerate(ranks)
+    )
+    svg.parts.append(f'<path d="{path}" fill="{LINE}"/>')
+    for row, name in enumerate(rows):
+        top = 24 + bars + 16 + row * cell
+        svg.text(left - 8, top + 14, middle(name, 26), "end")
+        _heat(svg, [s.get(name, 0.0) for s in shares], (left, top), (each, cell), colour_of(name, legends))
+    if len(ranks) <= MAX_NAMED_RANKS:
+        for i, rank in enumerate(ranks):
+            title = f"rank {rank.rank}, step {duration(rank.step_ns)}: " + ", ".join(
+                f"{name} {percent(shares[i][name])}" for name in rows if shares[i].get(name, 0) > 0
+            )
+            svg.rect((left + i * each, 24, each, height - 50), "transparent", title)
+    jump = max(1, round(len(ranks) / 16))
+    for i in range(0, len(ranks), jump):
+        svg.text(left + (i + 0.45) * each, height - 8, str(ranks[i].rank), "middle")
+    svg.text(left - 8, height - 8, "rank", "end")
+    return svg.render()
+
+
+def _rank_shares(rank: RankSummary) -> dict[str, float]:
+    shares = dict(rank.idle_by_cause)
+    if rank.partition is not None:
+        shares["exposed communication"] = rank.partition.exposed_communication
+        shares["exposed copies"] = rank.partition.exposed_copy
+    return {name: share for name, share in shares.items() if share > 0}
+
+
+def _heat(
+    svg: Svg, values: Sequence[float], corner: tuple[float, float], cell: tuple[float, float], colour: str
+) -> None:
+    """Add one row of cells, of each shade one path, so that a thousand ranks stay small."""
+    (left, top), (width, height) = corner, cell
+    highest = max([*values, 0.01])
+    svg.rect((left, top, width * len(values), height - 2), "currentColor", more=' fill-opacity="0.06"')
+    for level in range(1, LEVELS + 1):
+        mine = [i for i, v in enumerate(values) if v > 0 and min(int(v / highest * LEVELS) + 1, LEVELS) == level]
+        path = "".join(
+            f"M{left + i * width:.2f},{top:.1f}h{width * 0.96:.2f}v{height - 2:.1f}h{-width * 0.96:.2f}z" for i in mine
+        )
+        if path:
+            svg.parts.append(f'<path d="{path}" fill="{colour}" fill-opacity="{level / LEVELS:.1f}"/>')
+
+
+def shown_rank(d: Diagnosis) -> int | None:
+    """Return the rank that everything but the tables of ranks is about, None where it cannot be told."""
+    same = [r.rank for r in d.ranks if r.step_ns == d.step_ns and r.partition == d.partition]
+    return same[0] if same else None
+
+
+def job_sentences(j: Job) -> Iterator[str]:
+    """Yield what the comparison of the ranks found, one sentence each."""
+    if j.late_ranks:
+        who = ", ".join(map(str, j.late_ranks[:8])) + (" …" if len(j.late_ranks) > 8 else "")
+        several = len(j.late_ranks) > 1
+        them = f"Ranks {who} are" if several else f"Rank {who} is"
+        why = f", {percent(j.cause_share)} of it {j.cause}" if j.cause else "; no recorded cause explains it"
+        yield f"{them} late in most steps, by {duration(j.late_ns)}{why}."
+        yield f"A step would be {duration(j.saved_ns)} shorter with {'them' if several else 'it'} no later."
+    elif j.taking_turns:
+        yield f"Ranks {', '.join(map(str, j.taking_turns[:8]))} are late in turns: a step waits {duration(j.saved_ns)}."
+    else:
+        yield "No rank is late in most steps."
+    if j.begins_late is not None:
+        yield (
+            f"Rank {j.begins_late} begins its first step {duration(j.begins_late_ns)} late; the first collective takes "
+            f"{percent(j.first_share)} of all waiting for it."
+        )
+    if j.slow_group is not None:
+        g = j.slow_group
+        yield (
+            f"The group of ranks {', '.join(map(str, g.members[:8]))} transfers {g.ratio:.1f} × as long as the "
+            f"{plural(g.num_others, 'other group')} that do the same."
+        )
+
+
+def arrival_chart(j: Job) -> Markup | None:
+    """Return how long before the last rank each rank came to each collective of the middle step; the last is marked."""
+    rows = [r for r in j.rows if any(ns is not None for ns in r.arrivals_ns)]
+    if len(rows) < 2 or not j.arrivals:
+        return None
+    rows = sorted(rows, key=lambda r: r.rank)
+    left, cell = 90.0, max(8.0, min(20.0, 420 / len(rows)))
+    height = 20 + cell * len(rows) + 36
+    latest = [r.rank for r in rows if r.rank in j.late_ranks]
+    svg = Svg(f"Arrival of {plural(len(rows), 'rank')} at each collective; late: {latest or 'none'}.", height)
+    width = (RIGHT - left) / len(j.arrivals)
+    highest = max((ns for r in rows for ns in r.arrivals_ns if ns is not None), default=0) or 1
+    shades: dict[int, list[str]] = {}
+    for i, row in enumerate(rows):
+        top = 20 + i * cell
+        if i % max(1, round(14 / cell)) == 0 or row.rank in j.late_ranks:
+            svg.text(left - 8, top + cell - 3, f"rank {row.rank}", "end", "strong" if row.rank in j.late_ranks else "")
+        for k, ns in enumerate(row.arrivals_ns[: len(j.arrivals)]):
+            if ns is None:
+                continue
+            box = f"M{left + k * width:.1f},{top:.1f}h{width * 0.94:.1f}v{cell * 0.9:.1f}h{-width * 0.94:.1f}z"
+            if ns <= 0:
+                svg.parts.append(f'<path d="{box}" fill="{legible(LATE)}"/>')
+            else:
+                shades.setdefault(min(int(ns / highest * LEVELS) + 1, LEVELS), []).append(box)
+    for level, boxes in shades.items():
+        svg.parts.append(f'<path d="{"".join(boxes)}" fill="{LINE}" fill-opacity="{level / LEVELS:.1f}"/>')
+    svg.text(left, height - 8, f"red: came last; the darker the blue the longer it waited, up to {duration(highest)}")
+    return svg.render()

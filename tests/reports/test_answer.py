@@ -1,0 +1,132 @@
+"""The first screen: a headline that is read at a glance, and one prediction for one change."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from diagnose.changes import CHANGES
+from diagnose.model.forecast import Forecast, Waterfall
+from diagnose.reports.answer import answer, predictions
+from diagnose.reports.colours import contrast, legible
+from diagnose.reports.headline import MAX_WORDS
+from diagnose.reports.markdown import as_markdown, outcome
+from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, RECORDING_CHANGES
+
+MS = 1_000_000
+
+
+def test_a_headline_has_at_most_sixteen_words(any_form):
+    assert 2 <= len(answer(any_form).headline.split()) <= MAX_WORDS
+
+
+@pytest.mark.parametrize(
+    ("title", "headline"),
+    [
+        ("The host waits", "The host waits (30.0 % of the step)"),
+        ("The step waits for the DataLoader, which loads in the main process",
+         "The step waits for the DataLoader, which loads in the main process (30.0 %)"),
+        ("One two three four five six seven eight nine ten, eleven twelve thirteen fourteen fifteen sixteen",
+         "One two three four five six seven eight nine ten (30.0 %)"),
+        (" ".join(["word"] * 20), "Word " + " ".join(["word"] * 13) + "… (30.0 %)"),
+    ],
+)  # fmt: skip
+def test_a_long_title_loses_clauses_then_words(forms, title, headline):
+    d = forms["gaps"]
+    assert answer(replace(d, findings=(replace(d.findings[0], title=title),))).headline == headline
+
+
+def test_the_savings_of_a_report_add_up_to_its_step_then(forms):
+    each = predictions(forms["gaps"])
+    assert [(p.before_ns / MS, p.after_ns / MS, p.behind) for p in each.values()] == [
+        (20, 15, ()), (15, 12, ("data-stall-fix",)),
+    ]  # fmt: skip
+    a = answer(forms["gaps"])
+    assert a.now_ns - sum(action.prediction.saves_ns for action in a.actions) == a.after.after_ns
+    assert outcome(a) == "20.0 ms → 12.0 ms, 1.7 × (1.5 to 1.7 ×)"
+
+
+def test_an_action_gains_a_hundredth_of_the_step_at_least(forms):
+    d = forms["gaps"]
+    small = Forecast(("data-stall-fix",), "x", 19.9 * MS, 19.9 * MS, 19.9 * MS)
+    a = answer(
+        replace(d, waterfall=Waterfall((d.waterfall.forecasts[0], small), "it", {}), prescriptions=d.prescriptions[:1])
+    )
+    assert a.actions == ()
+    assert a.after is None
+
+
+def test_the_three_that_save_most_are_shown_in_the_order_in_which_they_build_on_each_other(forms):
+    d = forms["gaps"]
+    ids = ("a", "b", "c", "d")
+    fixes = tuple(replace(d.prescriptions[0], id=name, rule=f"rule-{name}") for name in ids)
+    steps = (20, 18, 17.5, 13, 9)
+    chain = tuple(Forecast(ids[:i], "", step * MS, step * MS, step * MS) for i, step in enumerate(steps))
+    a = answer(replace(d, prescriptions=fixes, waterfall=Waterfall(chain, "it", {})))
+    assert [action.prescription.id for action in a.actions] == ["a", "c", "d"]
+    assert a.num_changes == 4
+
+
+def test_without_a_combination_only_the_best_single_change_is_promised(forms):
+    d = forms["gaps"]
+    a = answer(replace(d, waterfall=None))
+    assert [action.prediction.saves_ns / MS for action in a.actions] == [pytest.approx(5.8), pytest.approx(2.2)]
+    assert a.after.after_ns == pytest.approx(14.2 * MS)
+
+
+def test_what_was_measured_takes_the_place_of_what_was_predicted(forms):
+    a = answer(forms["trials"])
+    assert a.is_measured
+    assert outcome(a) == "20.0 ms → 14.1 ms, 1.4 × (1.4 to 1.5 ×)"
+    assert [action.prescription.id for action in a.actions] == [
+        "data-stall-fix"
+    ]  # the other one was measured to be slower
+    assert not answer(replace(forms["trials"], trials=forms["trials"].trials[1:3])).is_measured
+
+
+def test_collectives_that_dominate_make_it_communication_bound(forms):
+    d = forms["gaps"]
+    p = replace(d.partition, exposed_communication=0.5, idle=0.1, compute=0.37)
+    assert answer(replace(d, partition=p)).pill == "Communication-bound"
+    assert answer(d).pill == "GPU stalls"
+
+
+def test_a_healthy_run_states_what_was_checked(forms):
+    d = replace(forms["healthy"], checked=("host-sync", "gc-pause"), not_checked={"slow-kernel": "shapes"})
+    assert answer(d).checked == (
+        "2 rules checked, none found 1 % of the step that can be won back; 1 rule lacked data."
+    )
+    small = replace(d, findings=forms["gaps"].findings[-1:])
+    assert answer(small).headline == "Little to gain: the GPU is busy 98.8 % of each 20.0 ms step"
+    assert (
+        answer(small).checked == "2 rules checked, the largest finding takes 1.0 %: kernel-latency; 1 rule lacked data."
+    )
+
+
+def test_a_number_that_is_none_promises_nothing(forms):
+    d = forms["gaps"]
+    unknown = replace(d.prescriptions[0], saves_ns=(math.nan, math.inf))
+    assert predictions(replace(d, prescriptions=(unknown,), waterfall=None)) == {}
+
+
+def test_the_changes_of_the_recording_are_those_of_the_registry():
+    assert {change.id for change in CHANGES.values() if change.records} == RECORDING_CHANGES
+
+
+def test_every_colour_stands_out_on_both_pages(forms):
+    colours = [legend.colour for legend in forms["gaps"].legends.values()]
+    colours += [style.colour for style in (*PARTS.values(), *PHASES.values())]
+    for colour in {*colours, *CATEGORIES.values(), *PATH.values()}:
+        assert contrast(legible(colour), "#ffffff") >= 3, colour
+        assert contrast(legible(colour), "#1b1f25") >= 3, colour
+
+
+def test_markdown_holds_the_first_screen(forms):
+    text = as_markdown(forms["gaps"], answer(forms["gaps"]))
+    assert text.startswith(
+        "**GPU stalls: The step waits for its batch, loaded in the main process (30.0 % of the step)**"
+    )
+    assert "20.0 ms → 12.0 ms" in text
+    assert "1. **Load batches in worker processes** at" in text
+    assert "       num_workers=4," in text
+    assert "diagnose trace train.py" in as_markdown(forms["low_trust"], answer(forms["low_trust"]))
