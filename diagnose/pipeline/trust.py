@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,7 +15,8 @@ from diagnose.pipeline.overhead import variation_note
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.lost import MIN_LOST_SHARE, graphs_left_no_task, launches_without_task, lost_share, num_captured
-from diagnose.tables.names import rows_of
+from diagnose.tables.names import matching, rows_of
+from diagnose.tables.program import program_of
 from diagnose.tables.roofline import gpu_spec
 
 __all__ = ["is_incomplete", "is_scanty", "missing_records", "trust_notes"]
@@ -23,6 +25,7 @@ MIN_TASKS = 10  # the smallest recordings of a real step in the calibration trac
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
 MAX_UNSCHEDULED_SHARE = 0.05
 MAX_FAULTY_SHARE = 0.01
+_TRAINS = re.compile(r"\bbn_fw_tr|batch_norm_collect_statistics|fused_dropout_kernel")
 EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
 
 
@@ -124,6 +127,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
             "lost-records",
         )
     yield from _of_clocks(t)
+    yield from _of_mode(t)
     if not _has_shapes(t):
         yield Note(
             "No operator's shapes were recorded: how near the kernels come to what the device can do is not known. "
@@ -131,6 +135,14 @@ def _of_device(t: Tables) -> Iterator[Note]:
         )
     if not (t.trace.events.kind == Kind.PYTHON).any() and t.capture.attribution is None and t.capture.samples is None:
         yield Note("Neither Python frames nor samples were recorded: findings name operators, not lines of the script.")
+
+
+def _of_mode(t: Tables) -> Iterator[Note]:
+    if program_of(t).trains is False and len(matching(t.trace, (Kind.KERNEL,), _TRAINS)):
+        yield Note(
+            "Batch normalisation or dropout ran as in training although no backward was recorded: for inference call "
+            "model.eval() first, or the outputs depend on the batch and on chance."
+        )
 
 
 def _of_clocks(t: Tables) -> Iterator[Note]:
