@@ -32,8 +32,7 @@ Example::
 from __future__ import annotations
 
 import copy
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -41,25 +40,12 @@ from typing import Any, Generic, TypeVar
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
 
+from diagnose.kernels._model_configs import DEPTHS, fields, get, length, parts, put, shown, smaller, with_part
+
 __all__ = ["TinyConfig", "TinyModel", "short_dataset", "tiny_config", "tiny_model"]
 
 NUM_BLOCKS = 2  # the least that has a border between two blocks
 MIN_RUN = 2  # equal blocks in a row; a single one is no stack
-
-# The names that configurations of transformers and of single-file models have for the same thing.
-DEPTHS = (
-    "num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "encoder_layers", "decoder_layers",
-    "num_encoder_layers", "num_decoder_layers",
-)  # fmt: skip
-HEADS = (
-    "num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads",
-)  # fmt: skip
-SHARED_HEADS = ("num_key_value_heads", "n_kv_head", "n_kv_heads", "num_kv_heads")
-WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "word_embed_proj_dim")
-INNER_WIDTHS = (
-    "intermediate_size", "n_inner", "ffn_dim", "d_ff", "hidden_dim", "encoder_ffn_dim", "decoder_ffn_dim",
-    "moe_intermediate_size",
-)  # fmt: skip
 
 M = TypeVar("M", bound=nn.Module)
 C = TypeVar("C")
@@ -149,12 +135,12 @@ def tiny_config(config: C, *, num_layers: int | None = NUM_BLOCKS, narrower: int
         )
     made = copy.deepcopy(config)
     changes: list[str] = []
-    for path, part in _parts(made):
-        wanted = _smaller(part, num_layers, narrower)
+    for path, part in parts(made):
+        wanted = smaller(part, num_layers, narrower)
         part_name = f"{path}." if path else ""
-        changes += [f"{part_name}{name}: {_shown(value)} instead of {_shown(_get(part, name))}"
+        changes += [f"{part_name}{name}: {shown(value)} instead of {shown(get(part, name))}"
                     for name, value in wanted.items()]  # fmt: skip
-        made = _with(made, path, part, wanted)
+        made = with_part(made, path, part, wanted)
     if not changes:
         raise ValueError(
             f"Nothing in {type(config).__name__} would change: none of its fields has a usual name of a depth or a "
@@ -249,12 +235,12 @@ def _kind(block: nn.Module | None) -> object:
 def _set_depths(config: Any, lengths: set[int], num_blocks: int) -> list[str]:  # whatever a model calls its config
     """Give a model's configuration the depth that its stacks have now."""
     changes = []
-    for path, part in _parts(config):
-        if any(_get(part, name) in lengths for name in _fields(part, DEPTHS)):
-            wanted = {n: v for n, v in _smaller(part, num_blocks, 1).items() if _length(_get(part, n)) in lengths}
-            changes += [f"config.{path + '.' if path else ''}{n}: {_shown(v)}" for n, v in wanted.items()]
+    for path, part in parts(config):
+        if any(get(part, name) in lengths for name in fields(part, DEPTHS)):
+            wanted = {n: v for n, v in smaller(part, num_blocks, 1).items() if length(get(part, n)) in lengths}
+            changes += [f"config.{path + '.' if path else ''}{n}: {shown(v)}" for n, v in wanted.items()]
             for name, value in wanted.items():
-                _put(part, name, value)
+                put(part, name, value)
     return changes
 
 
@@ -266,83 +252,3 @@ def _check(check: Callable[[M], object], made: M, changes: list[str]) -> None:
             f"The model does not run with fewer blocks ({'; '.join(changes)}): {type(error).__name__}: {error}. "
             "Make it from a smaller configuration instead."
         ) from error
-
-
-def _parts(config: Any, path: str = "") -> list[tuple[str, Any]]:
-    """Return the configurations inside this one, and then itself, with where they are."""
-    names = list(config) if isinstance(config, Mapping) else list(getattr(config, "__dict__", ()))
-    parts: list[tuple[str, Any]] = []
-    for name in names:
-        value = _get(config, name)
-        if hasattr(value, "to_dict") or (isinstance(value, Mapping) and name.endswith("config")):
-            parts += _parts(value, f"{path}.{name}" if path else name)
-    return [*parts, (path, config)]
-
-
-def _smaller(config: Any, num_layers: int | None, narrower: int) -> dict[str, Any]:
-    """Return the fields that change, with their new values."""
-    wanted: dict[str, Any] = {}
-    deepest = 0
-    for name in _fields(config, DEPTHS) if num_layers is not None else ():
-        depth = _get(config, name)
-        if num_layers is not None and depth > num_layers:
-            wanted[name] = num_layers
-            deepest = max(deepest, depth)
-    if deepest and num_layers is not None:
-        wanted |= _cut_lists(config, deepest, num_layers)
-    if narrower > 1:
-        for name in _fields(config, (*HEADS, *WIDTHS, *INNER_WIDTHS)):
-            wanted[name] = _divided(name, _get(config, name), narrower)
-        for name in _fields(config, SHARED_HEADS):
-            shared = max(_get(config, name) // narrower, 1)
-            heads = [wanted[other] for other in _fields(config, HEADS)]
-            wanted[name] = next((n for n in range(shared, 0, -1) if all(h % n == 0 for h in heads)), 1)
-    return {name: value for name, value in wanted.items() if value != _get(config, name)}
-
-
-def _cut_lists(config: Any, depth: int, num_layers: int) -> dict[str, Any]:
-    """Return the lists that hold one entry for each layer, cut off."""
-    names = config if isinstance(config, Mapping) else getattr(config, "__dict__", ())
-    found = {name: _get(config, name) for name in names}
-    return {n: v[:num_layers] for n, v in found.items() if isinstance(v, list | tuple) and len(v) == depth}
-
-
-def _divided(name: str, value: int, by: int) -> int:
-    if value % by:
-        raise ValueError(f"{name} is {value}, which cannot be divided by narrower={by}; choose one of its divisors.")
-    return value // by
-
-
-def _fields(config: Any, names: tuple[str, ...]) -> list[str]:
-    """Return which of the names the configuration has a number for, each once where one stands for another."""
-    same: Mapping[str, str] = getattr(config, "attribute_map", None) or {}
-    own = dict.fromkeys(same.get(name, name) for name in names)
-    return [name for name in own if isinstance(value := _get(config, name), int) and not isinstance(value, bool)]
-
-
-def _get(config: Any, name: str) -> Any:
-    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
-
-
-def _put(config: Any, name: str, value: Any) -> None:
-    if isinstance(config, MutableMapping):
-        config[name] = value
-    else:
-        setattr(config, name, value)
-
-
-def _with(whole: Any, path: str, part: Any, wanted: Mapping[str, Any]) -> Any:
-    """Return the whole configuration with a part's fields set; a frozen one is made anew."""
-    if not path and dataclasses.is_dataclass(part) and not isinstance(part, type):
-        return dataclasses.replace(part, **wanted)
-    for name, value in wanted.items():
-        _put(part, name, value)
-    return whole
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, list | tuple) else value if isinstance(value, int) else 0
-
-
-def _shown(value: Any) -> str:
-    return f"{len(value)} entries" if isinstance(value, list | tuple) else str(value)

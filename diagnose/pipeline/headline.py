@@ -50,7 +50,8 @@ def headline(answer: Answer, largest: Finding | None) -> str:
         return f"{state}: graphs ran whose work is not in the file, so there is no verdict."
     if largest is None:
         return f"{state}, and nothing stands out as waste."
-    rank, of = _rank(answer, largest), "step" if largest.share is None else "run"
+    whole = "step" if answer.has_steps else "recording"
+    rank, of = _rank(answer, largest), whole if largest.share is None else "run"
     return f"{state}; {rank}: {_lower(largest.title)} ({percent(_share(answer, largest, rank))} of the {of})."
 
 

@@ -19,10 +19,11 @@ from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP, matching, rows_of
 
 __all__ = ["RepeatedMarks", "repeated_marks"]
 
+EMPTY_TIMES = np.empty(0, np.int64)
 MIN_STEPS = 3
 MIN_REGULAR = 0.7  # of the intervals between annotations are within a factor of two of the median one
 MIN_APART = 0.7  # of the intervals between other marks last a tenth of the mean: updates layer by layer do not
-MIN_COVERED = 0.6  # of the recorded activity lies within the steps
+MIN_COVERED = 0.6  # of the recorded activity, and of the launches, lies within the steps
 COLD_RATIO = 3.0  # an early repetition that is so many times longer than the median of the later ones is cold
 MAX_COLD = 0.5  # of the repetitions and of the recorded time: with more, the recording is of a cold start
 # Annotations that PyTorch itself makes: several belong to one step, how many depends on the model.
@@ -74,6 +75,7 @@ def _steps_by(trace: Trace, marks: Rows, activity: tuple[int, int], found_by: st
     """Return the steps by the most regular name among the marks, None where none parts steps."""
     events = trace.events
     names = sorted({(int(events.name[row]), int(events.thread[row])) for row in marks.tolist()})
+    queued = _queued(trace) if names else EMPTY_TIMES
     found: list[tuple[float, RepeatedMarks]] = []
     for name, thread in names:
         rows = marks[(events.name[marks] == name) & (events.thread[marks] == thread)]
@@ -88,6 +90,14 @@ def _steps_by(trace: Trace, marks: Rows, activity: tuple[int, int], found_by: st
         start, end = start[cold:], end[cold:]
         if len(start) < MIN_STEPS or end[-1] - start[0] < MIN_COVERED * (activity[1] - start[0]):
             continue
+        step = np.searchsorted(start, queued, side="right") - 1
+        inside = step[(step >= 0) & (queued < end[-1])]
+        if len(queued) and (
+            len(inside) < MIN_COVERED * (queued >= start[0]).sum()
+            or len(inside) < (1 - MAX_COLD) * len(queued)
+            or len(np.unique(inside)) < MIN_REGULAR * len(start)
+        ):
+            continue
         length = np.maximum(end - start, 1)
         off = np.abs(np.log2(length / np.median(length)))
         apart = length > length.mean() / 10
@@ -95,6 +105,14 @@ def _steps_by(trace: Trace, marks: Rows, activity: tuple[int, int], found_by: st
         if regular:
             found.append((float(off.mean()), RepeatedMarks(start, end, thread, found_by, trace.names[name], cold)))
     return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _queued(trace: Trace) -> Ints:
+    """Return when the device tasks were launched; those without a launch in the file, when they began."""
+    events = trace.events
+    tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    cause = events.cause[tasks]
+    return np.where(cause >= 0, events.start[np.maximum(cause, 0)], events.start[tasks])
 
 
 def _parted(ends: Ints, begin: int) -> tuple[Ints, Ints]:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from diagnose.changes.common.prescribe import effect_of
-from diagnose.changes.compile_graphs import GUARDS_NS
 from diagnose.changes.compress_gradients import HALVED
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Device
@@ -302,33 +301,3 @@ def test_a_pageable_copy_is_at_least_pinned_and_stays_in_its_place(recording):
     pinned = 3_000_000 / (0.6 * 31.5)
     assert length(t) - length(t, effect.least) == pytest.approx(3 * (500_000 - pinned), rel=0.1)
     assert length(t, effect.most) < length(t, effect.least) - 2 * 100_000
-
-
-def test_graphs_take_hidden_host_work_too_but_not_what_has_a_finding_of_its_own(recording):
-    # Operators take 400 of each 1000 us, of which the device hides all but 20; during 100 of them the collector runs,
-    # and Python takes the rest. Without the operators' 300 us the host is done that much earlier.
-    r = recording(devices=[A100])
-    for i in range(5):
-        at = 1000 * i
-        r.step(i + 1, at, at + 1000)
-        r.op("aten::mm", at, at + 400)
-        r.gc(at + 100, at + 200)
-        r.kernel("gemm", at + 395, at + 1375, launched=(at + 380, at + 390))
-    t = r.tables()
-    effect = effect_in(t, Finding("launch-bound", "", 20_000, facts={"has_device": True}), "compile-graphs", (0.3, 0.9))
-    assert effect.limit_ns == t.steps.step_ns
-    shorter = build(t).duration.sum() - effect.most(build(t)).duration.sum()
-    assert shorter == pytest.approx(5 * (300_000 - GUARDS_NS[1]), rel=0.05)
-
-
-def test_beside_calls_that_give_memory_back_graphs_save_at_most_the_idle_time(recording):
-    # cudaFree waits for the device, and the replay does not know for which task.
-    r = recording(devices=[A100])
-    for i in range(5):
-        at = 1000 * i
-        r.step(i + 1, at, at + 1000)
-        r.op("aten::mm", at, at + 400)
-        r.runtime("cudaFree", at + 100, at + 375)
-        r.kernel("gemm", at + 395, at + 1375, launched=(at + 380, at + 390))
-    finding = Finding("launch-bound", "", 20_000, facts={"has_device": True})
-    assert effect_in(r.tables(), finding, "compile-graphs", (0.3, 0.9)).limit_ns == 20_000

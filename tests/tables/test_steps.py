@@ -298,3 +298,13 @@ def test_an_annotation_of_the_program_s_own_parts_steps_where_it_is_regular(reco
     assert not steps(repeated(recording, [100, 150, 400, 410], "execute_model")).marked
     assert not steps(repeated(recording, [100, 200, 300, 400], "Torch-Compiled Region: 0/0")).marked
     assert not steps(repeated(recording, [100, 200], "execute_model")).marked
+
+
+def test_repetitions_without_device_work_part_no_steps(recording):
+    r = recording()
+    for i in range(8):
+        r.kernel("gemm", 10 + 20 * i, 20 + 20 * i, launched=(1 + 20 * i, 2 + 20 * i))
+    for i in range(8):
+        r.annotation("postprocess", 170 + 60 * i, 220 + 60 * i)
+    r.kernel("last", 650, 660, launched=(640, 645))
+    assert not steps(r).marked
