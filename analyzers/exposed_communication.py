@@ -25,17 +25,17 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
-from diagnose.analyzers.common.locate import enclosing_operators
-from diagnose.model.arrays import Ints
-from diagnose.model.diagnosis import Facts, Finding
+from diagnose.analyzers.common.locate import enclosing_operators, locate
+from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.diagnosis import Facts, Finding, Where
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, total, union
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.ranks.collectives import collectives_of, element_bytes
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
-from diagnose.tables.names import HOST_BACKEND, REDUCTION, matching
+from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, REDUCTION, matching
 
 META = RuleMeta(
     id="exposed-communication",
@@ -60,8 +60,14 @@ META = RuleMeta(
     awaits_ranks=True,
 )
 _EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
+_GATHER = re.compile(r"all_?gather", re.IGNORECASE)
+_REDUCES = re.compile(r"all_?reduce|reduce_?scatter|broadcast", re.IGNORECASE)
+_SHARDED = re.compile(r"FSDP|FullyShardedDataParallel")
+_CALL = re.compile(r"c10d|^record_param_comms|^nccl:|^rccl:")  # operators that are nothing but the collective
 TITLE = "Collectives are not hidden under computation"
 MIN_SHARE = 0.002  # of the step; less is not worth a line
+MAX_PLACED = 20  # collectives, the most exposed first, whose places are looked up
+MAX_PLACES = 3
 MAX_NARROW = 2  # bytes of an element that gains nothing by being sent in 16 bits
 MAX_LOOKED_UP = 200  # the longest collectives show what the others are
 
@@ -119,9 +125,10 @@ def find(t: Tables) -> list[Finding]:
             count=max(base.count, len(rows)),
             total_ns=exposed + base.total_ns,
             median_ns=int(np.median(length)) if len(rows) else 0,
-            evidence=(*evidence, *base.evidence),
+            evidence=(*evidence, *_called(t), *base.evidence),
+            where=_places(t) or base.where,
             facts={
-                "is_exchange": _is_exchange(t),
+                **_exchange(t),
                 "world_size": t.trace.world_size,
                 "num_devices": len(t.trace.devices),
                 **_ddp_facts(t),
@@ -130,25 +137,70 @@ def find(t: Tables) -> list[Finding]:
     ]
 
 
-def _is_exchange(t: Tables) -> bool:
-    """Return whether most of the collective time is an exchange (all-to-all) rather than a reduction of gradients."""
+def _most_exposed(t: Tables) -> Rows:
+    """Return the rows of Tasks that are the most exposed collectives, the longest exposure first."""
+    tasks = t.tasks
+    mine = np.flatnonzero(tasks.is_collective & (tasks.launch >= 0))
+    exposed = covered(t.occupancy.exposed_communication, tasks.start[mine], tasks.end[mine])
+    return mine[np.argsort(-exposed, kind="stable")[:MAX_PLACED]]
+
+
+def _places(t: Tables) -> tuple[Where, ...]:
+    """Return where the collectives are launched: for each the outermost operator that is nothing but the collective."""
+    events, launches = t.trace.events, t.tasks.launch[_most_exposed(t)]
+    threads, times = events.thread[launches], events.start[launches]
+    found = []
+    for where, thread, time in zip(locate(t, threads, times), threads.tolist(), times, strict=True):
+        around = enclosing_operators(t, thread, np.array([time]))[0].split(" > ")
+        call = next((name for name in around if _CALL.search(name)), where.op)
+        found.append(replace(where, op=call, stack=()))
+    return tuple(dict.fromkeys(found))[:MAX_PLACES]
+
+
+def _called(t: Tables) -> list[str]:
+    """Return how the most exposed collectives are called, where the file holds that, and what calls them."""
+    names = [_collective_name(t, int(row)) for row in t.tasks.row[_most_exposed(t)]]
+    named = ", ".join(dict.fromkeys(name for name in names if name))
+    return [f"The most exposed: {named}."] if named else []
+
+
+def _collective_name(t: Tables, row: int) -> str:
+    detail = int(t.trace.events.detail[row])
+    text = t.trace.names[detail] if detail >= 0 else ""
+    return text.split("|", 1)[0] if "|" in text else ""
+
+
+def _exchange(t: Tables) -> Facts:
+    """Return whether most of the collective time exchanges data that steps compute with, rather than gradients.
+
+    Those are all-to-alls, and all-gathers but for those of sharded parameters; ``gathers``: the latter take longer.
+    """
     tasks = t.tasks
     mine = np.flatnonzero(tasks.is_collective)
     length = (tasks.end - tasks.start)[mine].astype(np.float64)
     longest = np.argsort(-length, kind="stable")[:MAX_LOOKED_UP]
-    exchange = _exchanges(t, tasks.row[mine[longest]], tasks.launch[mine[longest]])
-    return bool(length[longest][exchange].sum() > length[longest].sum() / 2)
+    exchanges, gathers = _kinds(t, tasks.row[mine[longest]], tasks.launch[mine[longest]])
+    exchanged, gathered = (float(length[longest][which].sum()) for which in (exchanges, gathers))
+    return {"is_exchange": exchanged + gathered > length[longest].sum() / 2, "gathers": gathered > exchanged}
 
 
-def _exchanges(t: Tables, rows: npt.NDArray[np.intp], launches: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """Look at the kernels' names, then at the operators around their launches: newer kernels are all called Generic."""
-    named = np.array([bool(_EXCHANGE.search(t.name(row))) for row in rows.tolist()], bool)
+def _kinds(t: Tables, rows: Rows, launches: npt.NDArray[np.int32]) -> tuple[Mask, Mask]:
+    """Return which collectives are exchanges and which all-gathers.
+
+    What the kernel and its collective are called decides; newer kernels are all called Generic: then the operators
+    around the launch.
+    """
+    texts = [f"{t.name(row)} {_collective_name(t, row)}" for row in rows.tolist()]
+    exchanges = np.array([bool(_EXCHANGE.search(text) or EXPERT_EXCHANGE.search(text)) for text in texts], bool)
+    gathers = ~exchanges & np.array([bool(_GATHER.search(text)) for text in texts], bool)
+    unnamed = ~exchanges & ~gathers & np.array([not _REDUCES.search(text) for text in texts], bool)
     events = t.trace.events
     for thread in t.threads:
         mine = np.flatnonzero((launches >= 0) & (events.thread[launches] == thread))
         around = enclosing_operators(t, thread, events.start[launches[mine]])
-        named[mine] |= np.array([bool(_EXCHANGE.search(text)) for text in around], bool)
-    return named
+        exchanges[mine] |= unnamed[mine] & np.array([bool(_EXCHANGE.search(text)) for text in around], bool)
+        gathers[mine] &= np.array([not _SHARDED.search(text) for text in around], bool)
+    return exchanges, gathers
 
 
 def _median_ms(length: Ints) -> float:

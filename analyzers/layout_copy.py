@@ -1,9 +1,10 @@
-"""Kernels that only move numbers into another order.
+"""Kernels that only move numbers into another order or another type.
 
 What it looks for
     Conversions between channels-first and channels-last that the libraries put around their kernels, and copies of a
     tensor into one of the same type whose elements lie in another order (`.contiguous()`, `reshape` or `clone` of a
-    transposed view): together at least 5 % of the busy time.
+    transposed view): together at least 5 % of the busy time. Or, where that takes longer, casts between floating-point
+    types of what the kernel right before them writes, of one pair of kernels three times a step and more.
 
 Why it costs
     Each reads and writes the whole tensor and computes nothing. A strided read also moves several times the bytes that
@@ -11,11 +12,14 @@ Why it costs
 
 What to do
     Keep images and convolutions in `channels_last` from end to end; leave out `.contiguous()` before operators that
-    take strides, as matrix products and attention do.
+    take strides, as matrix products and attention do. Let what makes a tensor write the type that it is used in.
 
 How sure
     High that the time goes there: names and types show it. A copy that a kernel needs comes back in another place;
-    therefore the least saving is small. Copies that also change the type are not counted.
+    therefore the least saving is small. Of a cast, medium, and low where shapes were not recorded: that it reads what
+    the kernel before it wrote follows from their order and their times. Casts that autocast puts inside of operators do
+    not count (its cache keeps those of the weights, `torch.autocast(cache_enabled=True)`), nor those in an optimizer's
+    step (unfused-optimizer), in runs of pointwise operators (unfused-elementwise) and in a backward.
 """
 
 from __future__ import annotations
@@ -25,9 +29,10 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.analyzers.common.conversions import conversions, types_of_casts
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
-from diagnose.model.arrays import Mask
-from diagnose.model.diagnosis import Finding
+from diagnose.model.arrays import Mask, Rows
+from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
 from diagnose.model.rules import RuleMeta
@@ -39,7 +44,7 @@ META = RuleMeta(
     id="layout-copy",
     kind="kernel",
     order=60,
-    changes=("channels-last", "no-contiguous"),
+    changes=("channels-last", "no-contiguous", "emit-type"),
 )
 MIN_SHARE = 0.05  # of the busy time
 _CONVERTS = re.compile(
@@ -58,11 +63,21 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     converts = free & t.tasks_matching(_CONVERTS)
     reorders = free & ~converts & t.tasks_matching(_COPIES) & ~t.tasks_matching(_CASTS)
     reorders[np.flatnonzero(reorders)] = _same_type(t, np.flatnonzero(reorders))
-    tasks = np.flatnonzero(converts | reorders)
+    tasks, casts = np.flatnonzero(converts | reorders), conversions(t, free & ~converts & ~reorders)
     length = t.tasks.end - t.tasks.start
+    if length[casts].sum() > length[tasks].sum():
+        return _casts(t, casts)
     is_conversion = bool(length[converts].sum() > length[reorders].sum())
     title = "Images are converted between memory layouts" if is_conversion else "Tensors are copied into another order"
     rule = KernelRule(META.id, title, MIN_SHARE, evidence=top_kernels(t, tasks), facts={"is_conversion": is_conversion})
+    return kernel_finding(t, rule, tasks)
+
+
+def _casts(t: Tables, tasks: Rows) -> list[Finding]:
+    facts: Facts = {"is_conversion": False, "cast_to": types_of_casts(t, tasks)}
+    confidence: Confidence = "medium" if operator_inputs(t).is_known.any() else "low"
+    title = "Tensors are converted to another type as soon as they are made"
+    rule = KernelRule(META.id, title, MIN_SHARE, evidence=top_kernels(t, tasks), facts=facts, confidence=confidence)
     return kernel_finding(t, rule, tasks)
 
 

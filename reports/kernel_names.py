@@ -13,6 +13,8 @@ _QUALIFIER = re.compile(r"\b[A-Za-z_]\w*::(?=\w)")
 _CPP = re.compile(r"<|[\w>]\(")
 _FUNCTOR = re.compile(r"\b(\w*[fF]unctor\w*|\w+_(?:kernel_cuda|cuda_kernel|cuda)|\w+Ops?|cutlass\w*_\w+|\w+gemm\w*)\b")
 _WRAPPERS = ("gpu_kernel_impl", "ReduceOp", "AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor")
+_LAUNCHERS = frozenset({"device_kernel", "Kernel", "Kernel2", "kernel"})  # of any type: its argument is what runs
+_ARGUMENT = re.compile(r"<\s*(?:\w+::)*?((?:\w+::)?\w+)(?!\w|::)")
 _PARAMETERS = re.compile(r"(?<=[\w>])\(.*$", re.DOTALL)
 
 
@@ -29,6 +31,8 @@ def shorten(name: str, limit: int = 60) -> str:
     head = _PARAMETERS.sub("", plain if opening < 0 else plain[:opening])
     base = head.rpartition("::")[2].split(" ")[-1] or head
     found = None if opening < 0 else _functor(plain[opening:], base)
+    if found is None and base in _LAUNCHERS and (argument := _ARGUMENT.match(plain[max(opening, 0) :])):
+        found = argument[1]
     return middle(f"{base}<{found}>" if found else base or name, limit)
 
 

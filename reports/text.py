@@ -108,8 +108,10 @@ def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
 
 
 def _kernels(d: Diagnosis, width: int, *, verbose: bool) -> Iterator[RenderableType]:
-    """Yield what a full device does; elsewhere its kernels are not what the step waits for."""
-    if d.kernels and (verbose or d.verdict == "kernel-bound" or d.dominant is None):
+    """Yield what a full device does; elsewhere the step does not wait for its kernels, but for one of half of it."""
+    longest = max((row.time_ns for row in d.kernels if row.calls_per_step), default=0.0)
+    is_wanted = verbose or d.verdict == "kernel-bound" or d.dominant is None or longest >= d.step_ns / 2
+    if d.kernels and is_wanted:
         yield _title("Kernels", "where the device's time goes; shares of the time of all its tasks")
         yield text_kernels.kernels(d.kernels, width)
 

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     if not finding.facts.get("is_exchange"):
         return None
+    call = "all_gather_into_tensor" if finding.facts.get("gathers") else "all_to_all_single"
     return Advice(
-        before="dist.all_to_all_single(out, mine)\ndense = bottom(x)",
-        after="work = dist.all_to_all_single(out, mine, async_op=True)\n"
+        before=f"dist.{call}(out, mine)\ndense = bottom(x)",
+        after=f"work = dist.{call}(out, mine, async_op=True)\n"
         "dense = bottom(x)            # does not need the exchanged rows\n"
         "work.wait()                  # queues a wait on the device, the host goes on",
         least=0.1,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+
+import numpy as np
 
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import distinct
@@ -12,7 +15,8 @@ from diagnose.pipeline.overhead import variation_note
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.lost import MIN_LOST_SHARE, graphs_left_no_task, launches_without_task, lost_share, num_captured
-from diagnose.tables.names import rows_of
+from diagnose.tables.names import matching, rows_of
+from diagnose.tables.program import program_of
 from diagnose.tables.roofline import gpu_spec
 
 __all__ = ["is_incomplete", "is_scanty", "missing_records", "trust_notes"]
@@ -21,12 +25,23 @@ MIN_TASKS = 10  # the smallest recordings of a real step in the calibration trac
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
 MAX_UNSCHEDULED_SHARE = 0.05
 MAX_FAULTY_SHARE = 0.01
+_TRAINS = re.compile(r"\bbn_fw_tr|batch_norm_collect_statistics|fused_dropout_kernel")
 EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
 
 
 def is_scanty(t: Tables) -> bool:
     """Return whether the recording holds too little device work for any claim of its own."""
-    return t.device_id >= 0 and len(t.tasks.start) < MIN_TASKS
+    return t.device_id >= 0 and len(t.tasks.start) < MIN_TASKS and not _repeats(t)
+
+
+def _repeats(t: Tables) -> bool:
+    """Return whether marked steps launch the same tasks one after the other: then they are whole, however few tasks."""
+    if not t.steps.marked or t.steps.num < 2 or (t.tasks.launch < 0).any():
+        return False
+    step = np.searchsorted(t.steps.start, t.trace.events.start[t.tasks.launch], side="right") - 1
+    names = t.trace.events.name[t.tasks.row]
+    first, *others = (names[step == i].tolist() for i in range(t.steps.num))
+    return bool(first) and all(other == first for other in others)
 
 
 def is_incomplete(t: Tables) -> bool:
@@ -112,6 +127,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
             "lost-records",
         )
     yield from _of_clocks(t)
+    yield from _of_mode(t)
     if not _has_shapes(t):
         yield Note(
             "No operator's shapes were recorded: how near the kernels come to what the device can do is not known. "
@@ -119,6 +135,14 @@ def _of_device(t: Tables) -> Iterator[Note]:
         )
     if not (t.trace.events.kind == Kind.PYTHON).any() and t.capture.attribution is None and t.capture.samples is None:
         yield Note("Neither Python frames nor samples were recorded: findings name operators, not lines of the script.")
+
+
+def _of_mode(t: Tables) -> Iterator[Note]:
+    if program_of(t).trains is False and len(matching(t.trace, (Kind.KERNEL,), _TRAINS)):
+        yield Note(
+            "Batch normalisation or dropout ran as in training although no backward was recorded: for inference call "
+            "model.eval() first, or the outputs depend on the batch and on chance."
+        )
 
 
 def _of_clocks(t: Tables) -> Iterator[Note]:

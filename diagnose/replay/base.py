@@ -37,7 +37,12 @@ class ReplayBase(NamedTuple):
     period_ns: float  # from step to step in the unchanged replay; 0 where the steps have no length
     error: float  # share by which a replay with usual delays misses the one with measured delays
     why_not: str = ""  # why what changes save is bounded instead of replayed, one sentence
+    is_uneven: bool = False  # the first step is unlike the others: what changes save is a mean of all of them
     is_hostless: bool = False  # then only of what changes on the host: no launches tie the device to it
+
+    def period_of(self, graph: Graph, times: Times) -> float:
+        """Return the time from step to step in a replay, of the same steps as that of the unchanged one, ns."""
+        return times.window_ns / self.t.steps.num if self.is_uneven else period_ns(graph, times, self.owner)
 
     def refuses(self, cause: Cause) -> bool:
         """Return whether the replay cannot show what happens without a cause."""
@@ -60,7 +65,10 @@ def replay_base(t: Tables) -> ReplayBase:
         error = abs(usual / times.window_ns - 1) if times.window_ns > 0 else 0.0
         is_hostless = t.device_id >= 0 and launches_unlinked(t.tasks) and error <= MAX_ERROR_TO_PREDICT
         period = period_ns(graph, times, owner)
-        return ReplayBase(part, graph, times, owner, period, error, _why_not(t, error), is_hostless)
+        mean = times.window_ns / part.steps.num
+        is_uneven = period > 0 and abs(mean / period - 1) > MAX_ERROR_TO_PREDICT
+        period = mean if is_uneven else period
+        return ReplayBase(part, graph, times, owner, period, error, _why_not(t, error), is_uneven, is_hostless)
 
     return t.cached("replay base", make)
 

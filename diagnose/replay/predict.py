@@ -16,7 +16,7 @@ from diagnose.replay.base import MAX_ERROR_TO_PREDICT, MAX_ERROR_TO_RELY, Replay
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph, Times, Transform
 from diagnose.replay.path import critical_path, shares
-from diagnose.replay.simulate import period_ns, simulate
+from diagnose.replay.simulate import simulate
 from diagnose.tables import Tables
 
 __all__ = [
@@ -95,7 +95,7 @@ def replay(t: Tables, graph: Graph, changes: tuple[Transform, ...]) -> GraphRepl
 
     def run() -> GraphReplay:
         times = simulate(graph)
-        return GraphReplay(times, period_ns(graph, times, base.owner))
+        return GraphReplay(times, base.period_of(graph, times))
 
     return t.cached(("replayed", changes), run) if changes else GraphReplay(base.times, base.period_ns)
 

@@ -10,7 +10,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, among, covered, distinct, intersect, subtract, union
 from diagnose.tables import Tables
-from diagnose.tables.names import HOST_COLLECTIVE, matching
+from diagnose.tables.names import EXPERT_EXCHANGE, HOST_COLLECTIVE, matching
 
 __all__ = [
     "buffer_broadcasts",
@@ -55,9 +55,13 @@ def exposed_broadcasts(t: Tables) -> Intervals:
 
 
 def small_collectives(t: Tables) -> Rows:
-    """Return the rows of Tasks that are collectives of under ``SMALL_NS``, none where they are few."""
+    """Return the rows of Tasks that are collectives of under ``SMALL_NS``, none where they are few.
+
+    An exchange between experts is none of them: what it sends is routed anew each time, and goes into no bucket.
+    """
     tasks = t.tasks
     mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < SMALL_NS))
+    mine = mine[~t.tasks_matching(EXPERT_EXCHANGE)[mine]]
     found: Rows = mine[~among(mine, buffer_broadcasts(t))]
     return found if len(found) > MIN_COLLECTIVES_PER_STEP * t.steps.num else np.empty(0, np.intp)
 

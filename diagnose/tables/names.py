@@ -17,6 +17,7 @@ __all__ = [
     "CAPTURE_BEGIN",
     "CAPTURE_END",
     "COLLECTIVE",
+    "EXPERT_EXCHANGE",
     "GRAPH_CAPTURE",
     "GRAPH_LAUNCH",
     "HOST_BACKEND",
@@ -83,9 +84,19 @@ HOST_COLLECTIVE = re.compile(
     r"|torch/distributed/distributed_c10d\.py\(\d+\): (barrier|monitored_barrier|\w*_object\w*)"
     r"|^<built-in method (wait|get|wait_for_key) of .*(Store|Work)"
 )
+# Kernels of a library of collectives, and those that libraries of experts, of inference and of symmetric memory bring
+# along. `dispatch` and `combine` alone are words of computing (CUB dispatches, a softmax's parts are combined): they
+# count beside a word for ranks. A fused kernel may name a collective beside which it computes, and computes.
+_EXPERT_EXCHANGE = (
+    r"(inter|intra)_?node(?!s)|\bep_?(dispatch|combine)|moe_?a2a"
+    r"|^(?!triton_\w*fused|.*(gemm|matmul|[_:]mm_)).*(all_?to_?all|a2a_?(dispatch|combine))"
+)
+EXPERT_EXCHANGE = re.compile(_EXPERT_EXCHANGE, re.IGNORECASE)
 COLLECTIVE = re.compile(
     r"nccl(?!.*init)|rccl|msccl|cross_device_reduce|(one|two)_?shot_?all_?reduce|all_?reduce_(one|two)_?shot"
-    r"|multimem_(all|one|reduce)|quick_?reduce|nvshmem|deep_?ep",
+    r"|multimem_(all|one|reduce)|quick_?reduce|nvshmem|rocshmem|deep_?ep(?!.*layout)"
+    r"|^(?!triton_\w*fused|.*(gemm|matmul|[_:]mm_)).*(?<![a-z])(all_?gather|reduce_?scatter|all_?reduce)_?\w*kernel"
+    rf"|{_EXPERT_EXCHANGE}",
     re.IGNORECASE,
 )
 

@@ -3,9 +3,10 @@
 With step marks a step runs from its `ProfilerStep#n` mark to the next one, and the window reaches to the end of
 the last step or of the last device task that it launched, whichever is later: the device runs behind the host, and
 what it still has to do belongs to the step. By the same token it begins, where the device was behind the host from
-the start, when the device was done with what came before. Without these marks another one that repeats at regular
-intervals parts the steps (`step_marks`); where there is none the window runs from the first launch or device task to
-the end of the last one, and counts as one step.
+the start, when the device was done with what came before. Where it was not behind yet, because the recording began with
+an empty device, the first step only leads in, and the others count. Without these marks another one that repeats at
+regular intervals parts the steps (`step_marks`); where there is none the window runs from the first launch or device
+task to the end of the last one, and counts as one step.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import covered, distinct, union
 from diagnose.tables.names import LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
 from diagnose.tables.step_marks import repeated_marks
 
@@ -28,6 +29,9 @@ COLD_RATIO = 1.5
 ALIKE = 0.01  # of the median length: steps that differ by less count as equal
 QUEUED_BEFORE_NS = 100_000  # ten times the usual launch latency on an empty queue
 CROPPED_SHARE = 0.01  # of the device's work: what ran before the recording's first wait is an incomplete rest
+# Of the window: time in which the device first waits for the host, and at the end works on behind it. Less moves no
+# share by as much as lies between two verdicts.
+MAX_LEAD_SHARE = 0.05
 COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a warm one takes 3 to 20 µs
 
 
@@ -85,6 +89,13 @@ def find_steps(trace: Trace) -> Steps:
         start, end, number = start[1:], end[1:], number[1:]
         notes = (Note("The first step was left out: device code was still being loaded in it.", "warm-up"),)
     window = _window(trace, int(start[0]), int(end[-1]))
+    if _leads_in(trace, start, end, window):
+        start, end, number = start[1:], end[1:], number[1:]
+        notes = (
+            *notes,
+            Note("The first step was left out: the device had no work yet as it began, as later steps do."),
+        )
+        window = _window(trace, int(start[0]), int(end[-1]), led_in=True)
     return Steps(start, end, number, *window, thread, marked=True, found_by="profiler marks", notes=notes)
 
 
@@ -119,7 +130,23 @@ def _is_cold(trace: Trace, start: Ints, end: Ints) -> bool:
     return bool(((events.start[slow] >= start[0]) & (events.start[slow] < end[0])).any())
 
 
-def _window(trace: Trace, start: int, end: int) -> tuple[int, int]:
+def _leads_in(trace: Trace, start: Ints, end: Ints, window: tuple[int, int]) -> bool:
+    """Return whether the first step only fills the queue, and the device ends as much later than the host.
+
+    The device then idles in the first step for what it is behind in the others, and works that off after the last one:
+    the window would hold both, as if each step took a part of it.
+    """
+    drain = window[1] - int(end[-1])
+    if len(start) < 3 or window[0] != start[0] or drain <= MAX_LEAD_SHARE * (window[1] - window[0]):
+        return False
+    events = trace.events
+    tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    idle = (end - start) - covered(union((events.start[tasks], events.end[tasks])), start, end)
+    lead = min(int(idle[0] - np.median(idle[1:])), drain)
+    return lead > MAX_LEAD_SHARE * (window[1] - window[0])
+
+
+def _window(trace: Trace, start: int, end: int, *, led_in: bool = False) -> tuple[int, int]:
     """Stretch the steps' host time to the end of the last device task that was launched in them.
 
     Where the first task had to wait long after its launch although the file shows nothing running, the device was
@@ -135,16 +162,18 @@ def _window(trace: Trace, start: int, end: int) -> tuple[int, int]:
     stop = max(end, int(events.end[mine].max()))
     begin = _after_cropped_work(trace, tasks[events.end[tasks] > start], (start, end))
     if begin is None:
-        begin = _after_earlier_work(trace, tasks, mine, start)
+        begin = _after_earlier_work(trace, tasks, mine, start, stop - end if led_in else 0)
     return (begin if begin < stop else start), stop
 
 
-def _after_earlier_work(trace: Trace, tasks: Rows, mine: Rows, start: int) -> int:
-    """Return when the device was done with what had been queued before the steps; their begin where nothing waited.
+def _after_earlier_work(trace: Trace, tasks: Rows, mine: Rows, start: int, drain: int) -> int:
+    """Return when the device was done with what had been queued before the steps.
 
     Queued before are tasks with an earlier launch, and those without a record of it that ran on their stream before any
     of the steps: the recording of launches began later. So far the device ran behind the host as the steps began; at
-    their end it does too, and that part of the window would count twice.
+    their end it does too, and that part of the window would count twice. Behind a step
+    that led in, as much of it is left out as the device works on after the steps, also where nothing of the steps
+    waited for it: ``drain``, ns.
     """
     events = trace.events
     linked = events.cause[tasks] >= 0
@@ -156,9 +185,10 @@ def _after_earlier_work(trace: Trace, tasks: Rows, mine: Rows, start: int) -> in
     earlier = np.where(linked, launched < start, events.start[tasks] < first[stream])
     done = np.full(len(streams), start, np.int64)
     np.maximum.at(done, stream[earlier], events.end[tasks[earlier]])
+    begin = int(done.max())
     if not (launched[own] < done[stream[own]]).any():
-        return start
-    return max(start, min(int(done.max()), int(events.start[tasks[~earlier]].min())))
+        begin = min(begin, start + drain)
+    return max(start, min(begin, int(events.start[tasks[~earlier]].min())))
 
 
 def _after_cropped_work(trace: Trace, tasks: Rows, window: tuple[int, int]) -> int | None:

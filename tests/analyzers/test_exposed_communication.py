@@ -72,6 +72,7 @@ def test_on_the_same_stream_nothing_waits_for_another(recording):
         "rcclGenericKernel",
         "void vllm::cross_device_reduce_1stage<bf16>",
         "one_shot_all_reduce_kernel",
+        "void dpsk::ep::internode::dispatch<false, 8, true, 8>(int4*, float*)",
     ],
 )
 def test_names_of_collectives(recording, name):
@@ -103,6 +104,33 @@ def test_an_exchange_is_also_known_by_the_operator_that_launched_it(recording):
     r.kernel("ncclDevKernel_Generic_4", 20, 520, stream=20, launched=(5, 10))
     r.kernel("gemm", 520, 1000, launched=(11, 15))
     assert [p.id for p in r.prescribe("exposed-communication")] == ["overlap-exchange"]
+
+
+def gathered(recording, around="ExpertMajorAllToAll"):
+    """Return a step of 1000 µs with an all-gather inside of a function; the next kernel is late."""
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op(around, 0, 20)
+    r.op("c10d::_allgather_base_", 2, 18)
+    r.op("record_param_comms", 3, 17)
+    gather = r.kernel("ncclDevKernel_AllGather_RING_LL", 20, 520, stream=20, launched=(5, 10))
+    gather.values["detail"] = r._name("_allgather_base|Long|2")
+    r.op("aten::sum", 30, 60)
+    r.kernel("reduce", 570, 1000, launched=(40, 50))
+    return r
+
+
+def test_the_place_is_the_collectives_not_that_of_the_kernel_that_waits(recording):
+    finding = gathered(recording).find("exposed-communication")
+    assert [w.op for w in finding.where] == ["c10d::_allgather_base_"]
+    assert finding.evidence[1] == "The most exposed: _allgather_base."
+
+
+@pytest.mark.parametrize(("around", "ids"), [("ExpertMajorAllToAll", ["overlap-exchange"]), ("FSDP::unshard", [])])
+def test_an_all_gather_is_named_by_its_kernel_not_by_the_operator_around_it(recording, around, ids):
+    found = [p for p in gathered(recording, around).prescribe("exposed-communication") if p.id == "overlap-exchange"]
+    assert [p.id for p in found] == ids
+    assert all("all_gather_into_tensor" in p.after and "all_to_all" not in p.after for p in found)
 
 
 @pytest.mark.parametrize(("num", "length", "left"), [(11, 10, 0), (10, 10, 100), (31, 100, 3100)])

@@ -45,3 +45,52 @@ def test_conversions_of_the_libraries(recording, name):
 )
 def test_what_is_no_reordering(recording, change):
     assert reordering(recording, **change).find("layout-copy") is None
+
+
+HALF_TO_BFLOAT16 = (
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(int)::{lambda(c10::BFloat16)#1},"
+    " at::native::memory::LoadWithCast<1>>"
+)
+
+
+def converting(recording, num=3, *, producer="kDequantizeBlockwise<__half>", wrote=90, inside="MatMul4Bit"):
+    """Return a step of 1000 busy µs in which ``num`` kernels of 90 µs each write what a cast of 100 µs converts."""
+    r = recording()
+    r.step(1, 0, 1000)
+    for i in range(num):
+        at, host = 250 * i, -300 + 50 * i
+        r.op(inside, host, host + 40)
+        r.op("aten::to", host + 10, host + 30)
+        r.op("aten::copy_", host + 11, host + 29)
+        r.kernel(producer, at, at + wrote, launched=(host + 1, host + 4))
+        r.kernel(HALF_TO_BFLOAT16, at + wrote, at + wrote + 100, launched=(host + 15, host + 20))
+        r.kernel("gemm", at + wrote + 100, at + 250, launched=(host + 32, host + 36))
+    r.kernel("gemm", 250 * num, 1000, launched=(-5, -2))
+    return r
+
+
+def test_a_cast_of_what_one_kernel_writes_again_and_again(recording):
+    r = converting(recording)
+    finding = r.find("layout-copy")
+    assert (finding.lost_ns, finding.count, finding.confidence) == (pytest.approx(300_000), 3, "low")
+    assert finding.title == "Tensors are converted to another type as soon as they are made"
+    assert finding.where[0].op == "MatMul4Bit"
+    (p,) = r.prescribe("layout-copy")
+    assert p.id == "emit-type"
+    assert "make(q, dtype=torch.bfloat16)" in p.after
+    assert p.saves_ns == (pytest.approx(30_000), pytest.approx(300_000))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num": 2},  # once or twice is a decision
+        {"inside": "aten::linear"},  # autocast's
+        {"inside": "autograd::engine::evaluate_function: ToCopyBackward0"},
+        {"inside": "Optimizer.step#AdamW.step"},  # master copies
+        {"wrote": 20},  # too short to have written what the cast reads
+        {"producer": "ncclDevKernel_AllReduce_Sum_f16_RING_LL"},
+    ],
+)
+def test_casts_that_are_not_the_producers(recording, change):
+    assert converting(recording, **change).find("layout-copy") is None

@@ -32,6 +32,7 @@ def test_forty_of_twenty_microseconds(recording):
         {"num": 35, "length": 1},
         {"hidden": True},
         {"name": "gemm"},
+        {"name": "void deep_ep::internode_ll::dispatch<true>(int4*)"},  # goes into no bucket
     ],  # 1: under 1 % of the step
 )
 def test_what_is_left_to_others(recording, change):

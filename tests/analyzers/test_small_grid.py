@@ -34,6 +34,7 @@ def test_a_quarter_of_the_device(recording):
         {"device": Device(0, "", 0, 0, (0, 0))},
         {"beside": True},  # another stream fills the rest
         {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"},
+        {"name": "_combine_all_to_all_kernel"},  # experts' exchange: few blocks on purpose too
     ],
 )
 def test_what_is_not_small(recording, change):

@@ -53,6 +53,32 @@ def test_a_handful_of_tasks_says_nothing_of_steady_steps(recording, num, fires):
     assert bool(said(r, "too few to say anything")) == fires
 
 
+@pytest.mark.parametrize(("other", "fires"), [("copy", False), ("fill", True)])
+def test_steps_that_repeat_the_same_few_tasks_are_whole(recording, other, fires):
+    r = recording()
+    for i, first in enumerate(("copy", other)):
+        r.step(i, 1000 * i, 1000 * i + 1000)
+        r.kernel(first, 1000 * i + 20, 1000 * i + 100, launched=(1000 * i + 1, 1000 * i + 5))
+        r.kernel("matmul", 1000 * i + 100, 1000 * i + 900, launched=(1000 * i + 6, 1000 * i + 9))
+    assert bool(said(r, "too few to say anything")) == fires
+
+
+@pytest.mark.parametrize(
+    ("kernel", "backward", "fires"),
+    [("void cudnn::bn_fw_tr_1C11<float>(int)", False, True), ("void cudnn::bn_fw_inf_1C11<float>(int)", False, False),
+     ("void cudnn::bn_fw_tr_1C11<float>(int)", True, False)],
+)  # fmt: skip
+def test_layers_that_train_without_a_backward(recording, kernel, backward, fires):
+    r = recording()
+    r.step(1, 0, 1000)
+    for i in range(100):  # enough operators to know that a backward would be among them
+        r.op("aten::batch_norm", i, i + 1)
+    if backward:
+        r.op("autograd::engine::evaluate_function: MeanBackward0", 200, 300)
+    r.kernel(kernel, 100, 900, launched=(50, 60))
+    assert bool(said(r, "ran as in training")) == fires
+
+
 def test_names_instead_of_lines_are_announced(hundred):
     assert len(said(hundred(), "findings name operators, not lines")) == 1
     framed = hundred()

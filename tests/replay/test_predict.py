@@ -116,3 +116,15 @@ def test_a_faster_host_saves_no_more_where_it_waits_for_workers(recording, loade
     found = Finding("python-stall", "", 100_000)
     assert limit_of(t, found, frees_host=True) == (1_000_000 if whole else 100_000)
     assert limit_of(t, Finding("data-stall", "", 100_000), frees_host=True) == 1_000_000
+
+
+def test_a_saving_is_a_mean_of_the_same_steps_as_the_cost(recording):
+    r = recording()
+    for number, (start, loaded, end) in enumerate([(0, 0, 100), (100, 1000, 1100), (1100, 2000, 2100)]):
+        r.step(number, start, end)
+        r.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, loaded)
+        r.op("aten::mm", loaded, loaded + 90)
+        r.kernel("gemm", loaded + 10, end, launched=(loaded + 1, loaded + 5))
+    found = {f.rule: f for f in r.diagnosis().findings}
+    assert found["data-stall"].lost_ns == pytest.approx(600_000, rel=0.01)
+    assert found["data-stall"].relief_ns == pytest.approx(600_000, rel=0.01)  # not 630: 90 % of the mean step

@@ -206,6 +206,7 @@ def test_a_full_device_lists_its_kernels(forms):
     assert "50.0 % of peak  train.py:12 in step\n" in text
     assert "  25.0 %  3.00 ms  0.5 ×                  7 others\n" in text
     assert "Kernels" not in render(replace(forms["gaps"], kernels=KERNELS))
+    assert "volta_sgemm" in render(replace(forms["gaps"], kernels=KERNELS, step_ns=18e6))  # half of the step
 
 
 def test_where_nothing_was_found_it_names_what_was_checked(forms):

@@ -70,6 +70,18 @@ def test_kernel_names_for_people(name, short):
     assert shorten(name) == short
 
 
+@pytest.mark.parametrize(
+    ("argument", "short"),
+    [
+        ("dpsk::grouped_gemm::fp8_acc::GemmKernel", "device_kernel<fp8_acc::GemmKernel>"),
+        ("flash::FlashAttnBwd<flash::Mainloop<2>, int>", "device_kernel<flash::FlashAttnBwd>"),
+        ("4", "device_kernel<4>"),
+    ],
+)
+def test_a_kernel_that_runs_any_type_is_named_for_it(argument, short):
+    assert shorten(f"void cutlass::device_kernel<{argument}>({argument}::Params)") == short
+
+
 def test_an_elementwise_kernel_is_named_for_its_functor(kernel_name):
     assert shorten(kernel_name) == "vectorized_elementwise_kernel<CUDAFunctor_add>"
 

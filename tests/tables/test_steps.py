@@ -230,6 +230,28 @@ def test_a_stream_may_have_any_number(recording):
     assert steps(r).window == (300_000, 1_000_000)
 
 
+def behind(recording, num=4, at=980):
+    """Return steps of 1000 µs on the host, which each launch 500 µs of work at a time of the step."""
+    r = recording()
+    for i in range(num):
+        r.step(i, 1000 * i, 1000 * i + 1000)
+        r.kernel("gemm", 1000 * i + at + 20, 1000 * i + at + 520, launched=(1000 * i + at, 1000 * i + at + 10))
+    return r
+
+
+def test_a_first_step_that_only_leads_in_is_left_out(recording):
+    t = behind(recording).tables()
+    assert t.steps.number.tolist() == [1, 2, 3]
+    assert t.steps.window == (1_500_000, 4_500_000)
+    assert (t.steps.step_ns, t.queue.busy_share) == (1_000_000, pytest.approx(0.5))
+    assert t.steps.notes[0].text.startswith("The first step was left out: the device had no work yet")
+
+
+@pytest.mark.parametrize("change", [{"num": 2}, {"at": 400}])
+def test_a_first_step_like_the_others_stays(recording, change):
+    assert steps(behind(recording, **change)).number[0] == 0
+
+
 def repeated(recording, ends, mark="Optimizer.step#SGD.step"):
     """Return a recording without marks of the profiler: a kernel and another mark before each end, µs."""
     r = recording()
