@@ -6,7 +6,6 @@ import math
 
 from diagnose.model.diagnosis import Diagnosis, Finding
 from diagnose.reports.format import duration, percent, plural
-from diagnose.reports.rule_labels import RECORDING_CHANGES
 from diagnose.text.plain_text import one_line
 
 __all__ = ["MAX_WORDS", "cautions", "checked", "command", "headline", "record_again"]
@@ -18,7 +17,7 @@ MAX_OVERHEAD = 1.0  # a step that takes twice as long while it is recorded is an
 
 def record_again(d: Diagnosis) -> str:
     """Return why the recording cannot carry an answer, "" where it can."""
-    if d.prescriptions and d.prescriptions[0].id in RECORDING_CHANGES:
+    if d.prescriptions and d.prescriptions[0].records_again:
         first = d.findings[0] if d.findings else None
         if first is not None and first.rule == d.prescriptions[0].rule:
             return _sentence(first.title.partition(":")[0])
@@ -30,7 +29,7 @@ def record_again(d: Diagnosis) -> str:
 
 def command(d: Diagnosis) -> str:
     """Return the command that records again."""
-    if d.prescriptions and d.prescriptions[0].id in RECORDING_CHANGES and d.prescriptions[0].after:
+    if d.prescriptions and d.prescriptions[0].records_again and d.prescriptions[0].after:
         return one_line(d.prescriptions[0].after.splitlines()[0].partition("#")[0].strip())
     return f"diagnose trace --quick {d.source.command or 'train.py'}"
 

@@ -168,6 +168,7 @@ def _prescription(p: Prescription) -> dict[str, Json]:
         "predicted_step_ms": None if p.predicted_step_ns is None else ms(p.predicted_step_ns),
         "edits": each(_where, p.edits),
         "diff": text(p.diff),
+        "records_again": p.records_again,
         "mean_step_ms": None if p.mean_step_ns is None else ms(p.mean_step_ns),
     }
 

@@ -112,6 +112,7 @@ class _Prescription(msgspec.Struct):
     assumes: str = ""
     edits: list[_Where] = []
     diff: str = ""
+    records_again: bool = False
     mean_step_ms: Ms = None
 
 
@@ -289,6 +290,7 @@ def _prescription(p: _Prescription) -> Prescription:
         assumes=p.assumes,
         edits=tuple(map(_where, p.edits)),
         diff=p.diff,
+        records_again=p.records_again,
         mean_step_ns=None if p.mean_step_ms is None else _ns(p.mean_step_ms),
     )
 

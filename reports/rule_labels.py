@@ -6,14 +6,11 @@ from collections.abc import Mapping
 
 from diagnose.model.rules import Legend
 
-__all__ = ["BUSY", "CATEGORIES", "PARTS", "PATH", "PHASES", "RECORDING_CHANGES", "shown_phases"]
+__all__ = ["BUSY", "CATEGORIES", "PARTS", "PATH", "PHASES", "shown_phases"]
 
 
 BUSY = "busy"
 """The part of a step in which the device works; the others are named for the rule of their idle time."""
-
-RECORDING_CHANGES = frozenset({"capture-complete-records", "capture-steady-steps"})
-"""Changes of the recording, not of the program; a report names one of them first where it cannot rely on this one."""
 
 PARTS = {
     "compute": Legend("computing", "#5b7fa6"),

@@ -52,7 +52,7 @@ def test_the_package_shows_its_public_names_and_nothing_else():
 
 def test_a_diagnosis_prints_and_writes_itself(tmp_path, capsys):
     HEALTHY.print()
-    assert "Nothing holds this step back." in capsys.readouterr().out
+    assert "no rule found avoidable time in the 10.0 ms step" in capsys.readouterr().out
     assert json.loads(HEALTHY.to_json())["verdict"] == "no-gpu"
     assert HEALTHY.to_html(tmp_path / "r.html") == tmp_path / "r.html"
     assert capsys.readouterr() == ("", "")

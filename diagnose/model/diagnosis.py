@@ -103,6 +103,7 @@ class Prescription:
     arguments: Facts = field(default_factory=dict)  # what `diagnose prove` applies it with, such as {"workers": 4}
     edits: tuple[Where, ...] = ()  # the lines of the script to edit, where the capture holds them
     diff: str = ""  # the edit as a unified diff of the script, as git applies it
+    records_again: bool = False  # it changes the recording, not the script
     mean_step_ns: float | None = None  # of the whole run, where saves_ns is a part of that and not of the recorded step
 
 

@@ -41,9 +41,8 @@ def test_or_a_millisecond_whatever_else_the_gap_holds(recording, took, booked):
     for start in range(1000 + took, 9000, 10):
         r.op("aten::mm", start, start + 10)
     r.kernel("relu", 9000, 10_000, launched=(8990, 8995))
-    assert r.booked() == {
-        rule: ns for rule, ns in {"launch-bound": 8_000_000 - booked, "data-stall": booked}.items() if ns
-    }
+    assert r.booked().get("data-stall", 0) == booked
+    assert sum(r.booked().values()) == 8_000_000
 
 
 def test_loading_while_the_device_is_busy_costs_nothing(late):
@@ -79,24 +78,25 @@ def test_workers_are_prescribed_with_the_scripts_own_arguments(late, monkeypatch
     assert p.needs.startswith("2 CPU cores")
 
 
-@pytest.mark.parametrize(("cpus", "least"), [(8, 0.85 * 790_000), (2, 500_000), (1, 0)])
+@pytest.mark.parametrize(("cpus", "least"), [(8, 0.85 * 790_000), (2, 210_000), (1, None)])
 def test_loading_that_workers_cannot_hide_saves_less(recording, monkeypatch, cpus, least):
     monkeypatch.setattr("os.cpu_count", lambda: cpus)
     r = recording()
+    r.told(loader={"dataset": "Images", "num_workers": 0})
     r.step(1, 0, 1000)
     r.kernel("gemm", 0, 100, launched=(-20, -15))
     loading(r, start=100, end=890)
     r.op("aten::relu", 890, 1000)
     r.kernel("relu", 900, 1000, launched=(890, 895))
-    (p,) = r.prescribe("data-stall")
-    # two cores share the 1000 µs of a step; a single one hides nothing, since the training process keeps it
-    assert p.saves_ns == (pytest.approx(least), 790_000)
+    # of two cores one stays with the training: the worker on the other takes 790 µs; one core has no room for workers
+    assert [p.saves_ns for p in r.prescribe("data-stall")] == [(pytest.approx(least), 790_000)] * (least is not None)
 
 
 @pytest.mark.parametrize(("running", "least", "said"), [(0, 0.9, True), (1, 0.0, False)])
 def test_loading_that_waits_needs_no_core_of_its_own(recording, monkeypatch, running, least, said):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     r = recording()
+    r.told(loader={"dataset": "Images", "num_workers": 0})
     r.step(1, 0, 1000)
     r.kernel("gemm", 0, 100, launched=(-20, -15))
     loading(r, start=100, end=890)
@@ -105,9 +105,9 @@ def test_loading_that_waits_needs_no_core_of_its_own(recording, monkeypatch, run
     r.samples_every(50, 110, 880, ("data.py", 7, "__getitem__"), running)
     finding = r.find("data-stall")
     assert finding.evidence[1].endswith("Loading waits off the CPU most of that time.") is said
-    p, *together = r.prescribe("data-stall")
-    assert p.saves_ns == (pytest.approx(least * 790_000, rel=0.001), 790_000)
-    assert [t.id for t in together] == ["concurrent-samples"] * said
+    prescribed = r.prescribe("data-stall")
+    assert [p.id for p in prescribed] == ["load-in-workers", "concurrent-samples"] * said
+    assert [p.saves_ns for p in prescribed[:1]] == [(pytest.approx(least * 790_000, rel=0.001), 790_000)] * said
 
 
 @pytest.mark.parametrize(("running", "workers"), [(0, 6), (1, 1)])

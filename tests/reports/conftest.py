@@ -298,7 +298,7 @@ def low_trust() -> Diagnosis:
     cold = Finding("warm-up", "The recording is of a cold start: capture again once steps are steady", 15 * MS)
     again = Prescription(
         "warm-up", "capture-steady-steps", "Capture again after the warm-up", "", "diagnose trace train.py --epochs 1",
-        (0, 0), None, "same numbers",
+        (0, 0), None, "same numbers", records_again=True,
     )  # fmt: skip
     found, fixes = (cold, *gaps().findings), (again, *gaps().prescriptions)
     return replace(gaps(), dominant="warm-up", findings=found, prescriptions=fixes, waterfall=None)

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.changes import CHANGES
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.reports.answer import answer, predictions
 from diagnose.reports.colours import contrast, legible
 from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.markdown import as_markdown, outcome
-from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, RECORDING_CHANGES
+from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES
 
 MS = 1_000_000
 
@@ -107,10 +106,6 @@ def test_a_number_that_is_none_promises_nothing(forms):
     d = forms["gaps"]
     unknown = replace(d.prescriptions[0], saves_ns=(math.nan, math.inf))
     assert predictions(replace(d, prescriptions=(unknown,), waterfall=None)) == {}
-
-
-def test_the_changes_of_the_recording_are_those_of_the_registry():
-    assert {change.id for change in CHANGES.values() if change.records} == RECORDING_CHANGES
 
 
 def test_every_colour_stands_out_on_both_pages(forms):

@@ -133,7 +133,7 @@ def test_a_healthy_trace_states_what_was_checked(forms):
 def test_low_trust_takes_the_place_of_the_actions(forms):
     again = Prescription(
         "lost-records", "capture-complete-records", "Capture again", "", "diagnose trace --steps 3 train.py", (0, 0),
-        None, "",
+        None, "", records_again=True,
     )  # fmt: skip
     d = forms["gaps"]
     page = Page(render(replace(d, prescriptions=(again, *d.prescriptions), waterfall=None)))
