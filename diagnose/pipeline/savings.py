@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from diagnose.analyzers import META
@@ -26,6 +26,7 @@ from diagnose.replay.remove_cause import remove_cause
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host_work import is_paced_by_workers
+from diagnose.tables.thresholds import THRESHOLDS
 
 __all__ = ["Replayed", "after_prescription", "effect_in", "path_of", "replay_savings", "waterfall"]
 
@@ -87,8 +88,18 @@ def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Pre
     by_rule = {f.rule: f for f in found}
     effects = {p.id: effect for p in prescribed if (effect := effect_in(t, by_rule.get(p.rule), p)) is not None}
     replayed = [_with_savings(t, p, effects[p.id]) if p.id in effects else p for p in prescribed]
-    replayed.sort(key=lambda p: -sum(p.saves_ns))
+    replayed.sort(key=_by_value(replayed))
     return Replayed(tuple(replayed), effects, base.error, path, covered, base.why_not, relief_ns=_relief_of(t, found))
+
+
+def _by_value(prescriptions: Sequence[Prescription]) -> Callable[[Prescription], tuple[bool, bool, float]]:
+    """Return the order of prescriptions: what saves most first.
+
+    Of those that come near the best one, a change for what recording inflates stands behind the others: in a run that
+    is not recorded it saves less.
+    """
+    near = THRESHOLDS.near_share * max((sum(p.saves_ns) for p in prescriptions), default=0.0)
+    return lambda p: (sum(p.saves_ns) < near, META[p.rule].inflated, -sum(p.saves_ns))
 
 
 def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
