@@ -36,7 +36,7 @@ FACTS = {
     ),
     "host-collective": ({}, {"of_host_backend": True}),
     "host-compute": ({"operator": "aten::unique", "on_host": 1.0},),
-    "host-sync": ({}, {"to_device": 1.0}),
+    "host-sync": ({}, {"to_device": 1.0}, {"waits_for": "synchronize"}),
     "full-precision-matmul": ({"has_tf32": False}, {"has_tf32": True}),
     "exposed-copy": ({"to_host": 1, "num": 1, "pageable": 1}, {"to_host": 0, "num": 1, "pageable": 1}),
     "exposed-communication": (
@@ -45,7 +45,7 @@ FACTS = {
     ),
     "small-collectives": ({"one_by_one": True},),
     "launch-bound": ({"has_device": True}, {"has_device": False}),
-    "layout-copy": ({"is_conversion": True}, {"is_conversion": False}),
+    "layout-copy": ({"is_conversion": True}, {"is_conversion": False}, {"is_conversion": False, "cast_to": "half"}),
     "slow-kernel": ({"attention": True}, {"attention": False}),
     "misaligned-matmul": ({"size": 50257},),
     "unfused-optimizer": (
@@ -129,6 +129,9 @@ def script(monkeypatch):
     """Return the names that a training script has; what needs a GPU is replaced by its like."""
     monkeypatch.setattr(nn.Module, "cuda", lambda self: self)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(wait_stream=lambda _side: None))
+    monkeypatch.setattr(
+        torch.cuda, "Event", lambda **_options: SimpleNamespace(record=int, elapsed_time=len, query=int)
+    )
     monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda q, _k, v, **_options: q @ q.mT @ v)
     monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", concurrent.futures.ThreadPoolExecutor)
     precision = torch.get_float32_matmul_precision()
@@ -143,7 +146,7 @@ def script(monkeypatch):
         "criterion": nn.MSELoss(), "dataset": dataset, "loader": DataLoader(dataset, 2, num_workers=1), "x": x,
         "y": torch.randn(2, 4), "loss": model(x).square().mean(), "batch": torch.randn(3, 4), "device": "cpu",
         "batch_size": 2, "lr": 0.1, "step": 100, "local_rank": "cpu", "scale": 0.5, "shape": (2, 2), "width": 4,
-        "train_step": len, "use": len, "result": "made", "side": None, "other_work": int, "wait_for_it": int,
+        "make": lambda _packed, dtype: dtype, "train_step": len, "use": lambda *_: 0, "result": "made", "side": None, "other_work": int, "wait_for_it": int,
         "save": len, "block": model.layer,
         "q": torch.randn(1, 1, 4, 4), "k": torch.randn(1, 1, 4, 4), "v": torch.randn(1, 1, 4, 4),
         "images": torch.randint(0, 255, (1, 3, 4, 4), dtype=torch.uint8), "ids": torch.tensor([1, 0]),

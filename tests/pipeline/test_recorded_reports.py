@@ -13,6 +13,7 @@ from diagnose.changes import CHANGES
 from diagnose.reports.answer import answer
 from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.text import render
+from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent
 
 ROUNDING = 1e-6  # of the step: JSON holds whole nanoseconds and nine digits of a share
@@ -66,8 +67,11 @@ def order(d):
     others = d.findings[1:] if d.dominant else d.findings
     gains = [finding.lost_ns if finding.relief_ns is None else finding.relief_ns for finding in others]
     assert gains == sorted(gains, reverse=True)
-    saved = [sum(p.saves_ns) for p in d.prescriptions if not CHANGES[p.id].records]
-    assert saved == sorted(saved, reverse=True)
+    # Of those near the best, changes for what recording inflates stand behind the others.
+    changes = [p for p in d.prescriptions if not CHANGES[p.id].records and sum(p.saves_ns) > 0]
+    near = THRESHOLDS.near_share * max((sum(p.saves_ns) for p in changes), default=0.0)
+    keys = [(sum(p.saves_ns) < near, META[p.rule].inflated, -sum(p.saves_ns)) for p in changes]
+    assert keys == sorted(keys)
 
 
 def sentences(d):
@@ -89,7 +93,7 @@ def sentences(d):
         of_relief = "; the largest saving: " in d.headline
         cost_ns = first.relief_ns if of_relief else first.lost_ns
         cost = percent(cost_ns / d.step_ns)
-        assert f"({cost} of the step)." in d.headline
+        assert f"({cost} of the {'recording' if d.source.found_steps_by == 'none' else 'step'})." in d.headline
         assert f" {first.rule} {duration(cost_ns)} ({cost})" in d.summary[1]
         if re.search(r"; the largest (avoidable |hidden )?cost: ", d.headline):
             assert first.lost_ns == max(finding.lost_ns for finding in d.findings)

@@ -30,11 +30,13 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-def is_alive(pid):
+def started(pid):
+    """Return when the process of a number began, which another one that has it later did not; None for none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
+        return None
+    return None if fields[0] == "Z" else fields[19]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes of a run are found by /proc")
@@ -46,15 +48,16 @@ def test_what_a_killed_run_has_left_goes_and_what_a_live_one_has_stays(temporary
         folder, pid = holder.stdout.readline().split()
         assert remove_leftovers() == 0
         assert Path(folder).is_dir()
-        assert is_alive(pid)
+        began = started(pid)
+        assert began
         holder.send_signal(signal.SIGKILL)
         holder.wait()
     assert remove_leftovers() == 1
     assert list(temporary.iterdir()) == []
     limit = time.monotonic() + PATIENCE_S
-    while is_alive(pid) and time.monotonic() < limit:
+    while started(pid) == began and time.monotonic() < limit:
         time.sleep(0.02)
-    assert not is_alive(pid)
+    assert started(pid) != began
 
 
 def test_only_folders_with_our_marker_are_touched(temporary):
