@@ -15,10 +15,12 @@ from diagnose.trials.run_folder import LOCK, MARKER, PREFIX, remove_leftovers, r
 
 PATIENCE_S = 60
 HOLDS = """
-import os, subprocess, sys
+import os, pathlib, subprocess, sys, time
 from diagnose.trials.run_folder import run_folder
 with run_folder() as folder:
     left = subprocess.Popen(["sleep", "300"], env={"DIAGNOSE_TRIAL": f"{folder}/run-001", "PATH": os.environ["PATH"]})
+    while b"DIAGNOSE_TRIAL" not in pathlib.Path(f"/proc/{left.pid}/environ").read_bytes():
+        time.sleep(0.01)  # the new program's environment is in place some time after it was started
     print(folder, left.pid, flush=True)
     sys.stdin.read()
 """
