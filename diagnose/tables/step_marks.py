@@ -19,7 +19,6 @@ from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP, matching, rows_of
 
 __all__ = ["RepeatedMarks", "repeated_marks"]
 
-EMPTY_TIMES = np.empty(0, np.int64)
 MIN_STEPS = 3
 MIN_REGULAR = 0.7  # of the intervals between annotations are within a factor of two of the median one
 MIN_APART = 0.7  # of the intervals between other marks last a tenth of the mean: updates layer by layer do not
@@ -51,10 +50,11 @@ def repeated_marks(trace: Trace, activity: tuple[int, int]) -> RepeatedMarks | N
     ``activity``: begin and end of what was recorded of the device, or of the host where there is none.
     """
     marks = (Kind.ANNOTATION, Kind.OP)
-    updates = _steps_by(trace, matching(trace, marks, OPTIMIZER_STEP), activity, "optimizer")
-    fetches = _steps_by(trace, matching(trace, marks, LOADER_NEXT), activity, "dataloader")
+    recorded = (*activity, _queued(trace))
+    updates = _steps_by(trace, matching(trace, marks, OPTIMIZER_STEP), recorded, "optimizer")
+    fetches = _steps_by(trace, matching(trace, marks, LOADER_NEXT), recorded, "dataloader")
     found = min(filter(None, (updates, fetches)), key=lambda steps: len(steps.start), default=None)
-    return found or _steps_by(trace, _own_annotations(trace), activity, "annotation")
+    return found or _steps_by(trace, _own_annotations(trace), recorded, "annotation")
 
 
 def _own_annotations(trace: Trace) -> Rows:
@@ -71,32 +71,27 @@ def _own_annotations(trace: Trace) -> Rows:
     return rows[outer]
 
 
-def _steps_by(trace: Trace, marks: Rows, activity: tuple[int, int], found_by: str) -> RepeatedMarks | None:
-    """Return the steps by the most regular name among the marks, None where none parts steps."""
+def _steps_by(trace: Trace, marks: Rows, recorded: tuple[int, int, Ints], found_by: str) -> RepeatedMarks | None:
+    """Return the steps by the most regular name among the marks, None where none parts steps.
+
+    ``recorded``: begin and end of the activity, and when the device tasks were launched.
+    """
+    begin, finish, queued = recorded
     events = trace.events
     names = sorted({(int(events.name[row]), int(events.thread[row])) for row in marks.tolist()})
-    queued = _queued(trace) if names else EMPTY_TIMES
     found: list[tuple[float, RepeatedMarks]] = []
     for name, thread in names:
         rows = marks[(events.name[marks] == name) & (events.thread[marks] == thread)]
         start, end = (
-            _parted(events.end[rows], activity[0])
-            if found_by == "optimizer"
-            else _up_to_next(events.start[rows], activity[1])
+            _parted(events.end[rows], begin) if found_by == "optimizer" else _up_to_next(events.start[rows], finish)
         )
         cold = _num_cold(end - start)
-        if start[cold] - start[0] > MAX_COLD * (activity[1] - activity[0]):
+        if start[cold] - start[0] > MAX_COLD * (finish - begin):
             continue
         start, end = start[cold:], end[cold:]
-        if len(start) < MIN_STEPS or end[-1] - start[0] < MIN_COVERED * (activity[1] - start[0]):
+        if len(start) < MIN_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - start[0]):
             continue
-        step = np.searchsorted(start, queued, side="right") - 1
-        inside = step[(step >= 0) & (queued < end[-1])]
-        if len(queued) and (
-            len(inside) < MIN_COVERED * (queued >= start[0]).sum()
-            or len(inside) < (1 - MAX_COLD) * len(queued)
-            or len(np.unique(inside)) < MIN_REGULAR * len(start)
-        ):
+        if len(queued) and not _hold_the_work(start, end, queued):
             continue
         length = np.maximum(end - start, 1)
         off = np.abs(np.log2(length / np.median(length)))
@@ -105,6 +100,17 @@ def _steps_by(trace: Trace, marks: Rows, activity: tuple[int, int], found_by: st
         if regular:
             found.append((float(off.mean()), RepeatedMarks(start, end, thread, found_by, trace.names[name], cold)))
     return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _hold_the_work(start: Ints, end: Ints, queued: Ints) -> bool:
+    """Return whether most launches lie in the steps, and most steps have one."""
+    step = np.searchsorted(start, queued, side="right") - 1
+    inside = step[(step >= 0) & (queued < end[-1])]
+    return (
+        len(inside) >= MIN_COVERED * (queued >= start[0]).sum()
+        and len(inside) >= (1 - MAX_COLD) * len(queued)
+        and len(np.unique(inside)) >= MIN_REGULAR * len(start)
+    )
 
 
 def _queued(trace: Trace) -> Ints:
