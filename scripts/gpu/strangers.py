@@ -3,7 +3,7 @@
     python3 scripts/gpu/strangers.py FOLDER --work build/strangers --minutes 8 times traces proofs
 
 A script takes ``--device``, ``--steps N`` and ``--fixed`` (its repaired form) and prints ``step_ms=…``, its mean step
-without a profiler. What an earlier call has done is not done again. ``--pack`` puts the results into archives of bounded
+without a profiler. What an earlier call did is not done again. ``--pack`` puts the results into archives of bounded
 size.
 """
 
