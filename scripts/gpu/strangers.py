@@ -69,9 +69,9 @@ def _measured(script: Path, device: str, steps: int, *, fixed: bool) -> dict[str
     return {"step_ms": float(found[1]) if found else None, "seconds": round(time.monotonic() - began, 1)}
 
 
-def time_script(script: Path, work: Path, device: str, steps: int) -> None:
-    """Measure both forms in turns, twice."""
-    runs = [(fixed, step_ms(script, device, steps, fixed=fixed)) for fixed in (False, True, False, True)]
+def time_script(script: Path, work: Path, device: str, steps: int, repeats: int) -> None:
+    """Measure both forms in turns."""
+    runs = [(fixed, step_ms(script, device, steps, fixed=fixed)) for _ in range(repeats) for fixed in (False, True)]
     kept = {"planted": [r for fixed, r in runs if not fixed], "fixed": [r for fixed, r in runs if fixed]}
     (work / "times").mkdir(parents=True, exist_ok=True)
     (work / "times" / f"{script.stem}.json").write_text(json.dumps(kept), encoding="utf-8")
@@ -133,6 +133,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("build/strangers"))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=1, help="of each timing")
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--budget", type=int, default=90, help="seconds for a proof")
     parser.add_argument("--only", action="append", default=[])
@@ -151,7 +152,10 @@ def main() -> int:
             analysing.append(process)
 
     does: dict[str, tuple[str, Callable[[Path], None]]] = {
-        "times": ("times/{}.json", lambda s: time_script(s, options.work, options.device, options.steps)),
+        "times": (
+            "times/{}.json",
+            lambda s: time_script(s, options.work, options.device, options.steps, options.repeats),
+        ),
         "traces": ("traces/{}/seconds.json", traced),
         "proofs": ("proofs/{}.json", lambda s: prove_script(s, options.work, options.budget)),
     }
