@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Mask, Rows
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import Intervals
 from diagnose.replay.graph import Edge, Graph
 from diagnose.replay.transforms import scale_host

@@ -8,7 +8,7 @@ blocking call's end is never stored: it follows from what the call waits for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.frozen import dataclass
 
 __all__ = ["Edge", "Graph", "Times", "Transform", "usual_delay"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, partial, wraps
 from typing import TypeAlias, TypeVar, cast
 
@@ -13,6 +12,7 @@ from diagnose.model.arrays import Mask, Rows
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import Intervals, distinct, span
 from diagnose.tables import device, host, names
 from diagnose.tables.causes import Causes, assign
