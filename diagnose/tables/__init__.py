@@ -134,9 +134,12 @@ class Tables:
             self._cache[key] = make()
         return cast("T", self._cache[key])
 
-    def tasks_matching(self, pattern: names.Pattern) -> Mask:
-        """Return which tasks have a name that the pattern finds; each distinct name is searched once."""
-        ids = self.trace.events.name[self.tasks.row]
+    def tasks_matching(self, pattern: names.Pattern, among: Rows | None = None) -> Mask:
+        """Return which tasks, or which ``among`` them, have a name that the pattern finds.
+
+        Each distinct name is searched once.
+        """
+        ids = self.trace.events.name[self.tasks.row if among is None else self.tasks.row[among]]
         found = np.zeros(len(self.trace.names) + 1, bool)
         for name in distinct(ids).tolist() if len(ids) else []:
             found[name] = pattern.search(self.trace.names[name][: names.NAME_PART]) is not None
