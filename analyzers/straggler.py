@@ -22,13 +22,16 @@ How sure
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.rules import RuleMeta
-from diagnose.ranks.comparison import Comparison
-from diagnose.ranks.profile import COMMUNICATION
-from diagnose.ranks.reasons import Reason
 from diagnose.ranks.usable import listed
 from diagnose.tables import Tables
+
+if TYPE_CHECKING:
+    from diagnose.ranks.comparison import Comparison
+    from diagnose.ranks.reasons import Reason
 
 META = RuleMeta(
     id="straggler",
@@ -176,6 +179,8 @@ def _late_begin(c: Comparison) -> Finding | None:
 
 
 def _of_communication(c: Comparison) -> float:
+    from diagnose.ranks.profile import COMMUNICATION
+
     spent = sum(int(p.spent[p.causes.index(COMMUNICATION)].sum()) for p in c.ranks if COMMUNICATION in p.causes)
     return float(c.waits.first.sum()) / max(spent, 1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import Intervals, union
 from diagnose.tables import Tables
 from diagnose.tables.syncs import RETURN_NS

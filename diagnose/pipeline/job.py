@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from diagnose.errors import InputError, UsageError
 from diagnose.model.diagnosis import Diagnosis, Source
 from diagnose.model.events import Note
+from diagnose.model.frozen import dataclass
 from diagnose.pipeline.cache import Cache
 from diagnose.pipeline.rank_results import (
     PROFILE,

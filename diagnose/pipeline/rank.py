@@ -38,8 +38,6 @@ from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfa
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
 from diagnose.pipeline.verdict import dominant, verdict
-from diagnose.ranks.measure import profile_of
-from diagnose.ranks.profile import RankProfile
 from diagnose.tables import Claim, Tables
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.lost import graphs_left_no_task
@@ -50,6 +48,7 @@ from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Picture
+    from diagnose.ranks.profile import RankProfile
 
 __all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "profile_rank"]
 
@@ -238,6 +237,8 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
 
 def profile_rank(capture: Capture) -> RankProfile:
     """Return what the comparison of ranks needs of this one; times are those recorded, which all ranks share."""
+    from diagnose.ranks.measure import profile_of  # only where there are several ranks
+
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
     queue = t.queue if t.device_id >= 0 and not graphs_left_no_task(t) else None

@@ -6,11 +6,12 @@ A rank's own largest cost is no reason as long as the others have it too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from diagnose.model.arrays import Floats
+from diagnose.model.frozen import dataclass
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.profile import PHASES, RankProfile, Speeds
 from diagnose.ranks.traits import CauseTraits

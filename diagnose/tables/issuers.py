@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows, layers
