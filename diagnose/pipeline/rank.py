@@ -22,6 +22,7 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
 from diagnose.model.forecast import middle_ns
 from diagnose.model.intervals import EMPTY, Intervals, intersect
+from diagnose.model.rules import TAKES_LEAD
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
@@ -86,11 +87,11 @@ def _is_state(finding: Finding) -> bool:
 def _costs_more(finding: Finding) -> bool:
     """Return whether its cause may cost more than the time it takes, so that only a replay shows whether it is small.
 
-    A wait for the device takes the host's lead, and later idle time is its echo; superfluous kernels take the host's
-    time as well, which issues them.
+    A wait for the device takes the host's lead, and later idle time is its echo; so does Python or a collection while
+    the device is still busy. Superfluous kernels take the host's time as well, which issues them.
     """
     rule = analyzers.META[finding.rule]
-    return rule.cause == "device-wait" or (rule.kind == "kernel" and len(finding.tasks) > 0)
+    return rule.cause in TAKES_LEAD or (rule.kind == "kernel" and len(finding.tasks) > 0)
 
 
 class RankFindings(NamedTuple):
