@@ -24,6 +24,7 @@ from diagnose.replay.waits import (
 from diagnose.tables import Tables
 from diagnose.tables.device import Tasks
 from diagnose.tables.launch_latency import MIN_LATENCY_NS
+from diagnose.tables.syncs import freeing_calls
 
 __all__ = ["build", "graph_of"]
 
@@ -68,6 +69,7 @@ def build(t: Tables) -> Graph:
     delay, binding = _delays(dst, kind, late, t.launch_latency or 0)
     blocked = (kind == Edge.CALL) & np.isin(nodes.row[dst], full_queue(t).calls)
     delay = np.where(blocked, np.minimum(delay, CALL_NS), delay)  # the host waits there, for tasks before these too
+    delay = _of_frees(t, nodes, (src, dst, kind), late, delay)
     marks = np.flatnonzero(points.sort == MARK) + 1
     return Graph(
         row=nodes.row[order],
@@ -162,6 +164,20 @@ def _before_on_stream(tasks: Tasks) -> Rows:
         earlier = np.flatnonzero((tasks.stream[:task] == tasks.stream[task]) & (tasks.end[:task] <= tasks.start[task]))
         ahead[task] = earlier[tasks.end[earlier].argmax()] if len(earlier) else -1
     return ahead
+
+
+def _of_frees(
+    t: Tables, nodes: _Nodes, edges: Columns, slack: npt.NDArray[np.float64], delay: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return the delays with what calls that free memory cost themselves: what is left behind their wait."""
+    _, dst, kind = edges
+    frees = np.isin(nodes.row[dst], freeing_calls(t))
+    if not frees.any():
+        return delay
+    cost = np.full(len(nodes.row), np.inf)
+    waits = frees & ((kind == Edge.WAIT) | (kind == Edge.CALL))
+    np.minimum.at(cost, dst[waits], np.maximum(slack[waits], 0.0))
+    return np.where(frees & (kind == Edge.CALL), np.minimum(slack, cost[dst]), delay)
 
 
 def _previous(lane: Ints) -> Rows:

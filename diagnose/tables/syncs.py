@@ -10,9 +10,16 @@ from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, distinct, union
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.names import BLOCKING, rows_of
+from diagnose.tables.names import BLOCKING, FREEING, rows_of
 
-__all__ = ["RETURN_NS", "blocking_calls", "operators_around", "reads_nothing", "waits_for_host_copies"]
+__all__ = [
+    "RETURN_NS",
+    "blocking_calls",
+    "freeing_calls",
+    "operators_around",
+    "reads_nothing",
+    "waits_for_host_copies",
+]
 
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 
@@ -32,6 +39,25 @@ def blocking_calls(t: Tables) -> Rows:
     waited = events.end[call] >= events.end[copies] - _MARGIN_NS
     waited &= np.isin(events.thread[call], t.threads)
     return distinct(t.calls(BLOCKING), call[waited]).astype(np.intp)
+
+
+@shared_table
+def freeing_calls(t: Tables) -> Rows:
+    """Return the calls that gave memory back and returned only when the device had done all that was queued before.
+
+    One that returned while such a task still ran did not wait: some drivers defer it.
+    """
+    events, tasks = t.trace.events, t.tasks
+    calls = t.in_window(t.calls(FREEING))
+    if t.device_id < 0 or not len(calls):
+        return np.empty(0, np.intp)
+    queued = np.where(tasks.launch >= 0, events.start[tasks.launch], tasks.start)
+    order = np.argsort(queued, kind="stable")
+    done = np.maximum.accumulate(tasks.end[order])
+    at = np.searchsorted(queued[order], events.start[calls]) - 1
+    waited = (at >= 0) & (done[np.maximum(at, 0)] <= events.end[calls] + _MARGIN_NS) if len(done) else at >= 0
+    found: Rows = calls[waited]
+    return found
 
 
 def waits_for_host_copies(t: Tables, calls: Rows) -> Mask:
