@@ -225,7 +225,8 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
     """Return what the step saves without a finding's cause, None where that was not replayed.
 
     A change may take more away than the cause itself, as the launches of superfluous kernels or the wait for a hidden
-    copy: the middle of its range counts. Where workers pace the step, their wait takes what another cause leaves.
+    copy: the middle of its range counts. A copy is not left out, but hidden: what that saves counts for it. Where
+    workers pace the step, their wait takes what another cause leaves.
     """
     relief = replayed.relief_ns.get(finding.rule)
     if relief is None or (alone and analyzers.META[finding.rule].cause == "collective"):
@@ -233,6 +234,8 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
     if is_paced_by_workers(t, finding.rule):
         return 0.0
     mine = [p for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
+    if mine and analyzers.META[finding.rule].cause == "copy":
+        return max(p.saves_ns[1] for p in mine)
     most = finding.lost_ns if analyzers.META[finding.rule].inflated else t.steps.step_ns
     return max([relief, *(min(middle_ns(*p.saves_ns), most) for p in mine)])
 

@@ -55,7 +55,7 @@ def build(t: Tables) -> Graph:
     points = find_points(t)
     src, dst, kind = _edges(t, points)
     nodes = _nodes(t, points)
-    nodes = nodes._replace(start=_segment_starts(nodes, src, dst, kind, points))
+    nodes = nodes._replace(start=_segment_starts(t, nodes, (src, dst, kind), points))
     rank = np.empty(len(nodes.row), np.intp)
     order = np.lexsort((nodes.is_task, nodes.key))
     order = np.concatenate([[0], order[order != 0]])
@@ -69,7 +69,6 @@ def build(t: Tables) -> Graph:
     delay, binding = _delays(dst, kind, late, t.launch_latency or 0)
     blocked = (kind == Edge.CALL) & np.isin(nodes.row[dst], full_queue(t).calls)
     delay = np.where(blocked, np.minimum(delay, CALL_NS), delay)  # the host waits there, for tasks before these too
-    delay = _of_frees(t, nodes, (src, dst, kind), late, delay)
     marks = np.flatnonzero(points.sort == MARK) + 1
     return Graph(
         row=nodes.row[order],
@@ -104,14 +103,22 @@ def _nodes(t: Tables, points: Points) -> _Nodes:
     )
 
 
-def _segment_starts(nodes: _Nodes, src: Rows, dst: Rows, kind: npt.NDArray[np.int8], points: Points) -> Ints:
-    """Return the starts with those of host segments at the latest point that they follow; a wait has no length."""
+def _segment_starts(t: Tables, nodes: _Nodes, edges: Columns, points: Points) -> Ints:
+    """Return the starts with those of host segments at the latest point that they follow; a wait has no length.
+
+    A call that frees memory works when its wait is over: as long as that takes.
+    """
+    src, dst, kind = edges
     latest = np.full(len(nodes.row), nodes.start[0])
     host = (kind == Edge.THREAD) | (kind == Edge.HANDOFF)
     np.maximum.at(latest, dst[host], nodes.end[src[host]])
     segment = np.zeros(len(nodes.row), bool)
     segment[1 : len(points.sort) + 1] = points.sort != AWAITED
     starts: Ints = np.where(segment, latest, nodes.start)
+    frees = freeing_calls(t)
+    ends = np.flatnonzero(points.sort == AWAITED) + 1
+    ends = ends[np.isin(nodes.row[ends], frees.calls)]
+    starts[ends] = frees.done[np.searchsorted(frees.calls, nodes.row[ends])]
     return starts
 
 
@@ -164,20 +171,6 @@ def _before_on_stream(tasks: Tasks) -> Rows:
         earlier = np.flatnonzero((tasks.stream[:task] == tasks.stream[task]) & (tasks.end[:task] <= tasks.start[task]))
         ahead[task] = earlier[tasks.end[earlier].argmax()] if len(earlier) else -1
     return ahead
-
-
-def _of_frees(
-    t: Tables, nodes: _Nodes, edges: Columns, slack: npt.NDArray[np.float64], delay: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """Return the delays with what calls that free memory cost themselves: what is left behind their wait."""
-    _, dst, kind = edges
-    frees = np.isin(nodes.row[dst], freeing_calls(t))
-    if not frees.any():
-        return delay
-    cost = np.full(len(nodes.row), np.inf)
-    waits = frees & ((kind == Edge.WAIT) | (kind == Edge.CALL))
-    np.minimum.at(cost, dst[waits], np.maximum(slack[waits], 0.0))
-    return np.where(frees & (kind == Edge.CALL), np.minimum(slack, cost[dst]), delay)
 
 
 def _previous(lane: Ints) -> Rows:

@@ -35,7 +35,7 @@ def find_points(t: Tables) -> Points:
     events = t.trace.events
     begin, finish = t.steps.window
     launches = t.in_window(distinct(t.tasks.launch[t.tasks.launch >= 0]).astype(np.intp))
-    waits = t.in_window(distinct(blocking_calls(t), freeing_calls(t), full_queue(t).calls).astype(np.intp))
+    waits = t.in_window(distinct(blocking_calls(t), freeing_calls(t).calls, full_queue(t).calls).astype(np.intp))
     waits = waits[events.end[waits] <= finish]
     calls = distinct(launches, waits).astype(np.intp)
     marks = np.append(t.steps.start[1:], t.steps.end[-1:]) if t.steps.marked else np.empty(0, np.int64)

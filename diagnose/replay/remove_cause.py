@@ -40,7 +40,10 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
     if cause in HOST_WORK:
         stretches = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
         shrunk: Transform = partial(scale_host, stretches=stretches, factor=1 - fraction)
-        return _without_frees(t, shrunk, fraction) if cause == "allocation" else shrunk
+        if cause != "allocation" or fraction <= 0:
+            return shrunk
+        frees = freeing_calls(t).calls  # which wait for nothing then; a wait cannot be halved
+        return lambda graph: drop_waits(shrunk(graph), frees)
     if t.device_id < 0:
         return partial(scale_host, stretches=pieces, factor=1 - fraction) if len(rows) else None
     if cause == "pause" and len(rows):
@@ -48,14 +51,6 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
     if cause in ("collective", "copy"):
         return _of_exposed(t, cause, pieces, fraction)
     return _of_kernels(t, finding, fraction)
-
-
-def _without_frees(t: Tables, shrunk: Transform, fraction: float) -> Transform:
-    """Return the change in which calls that free memory wait for nothing and take that much less themselves."""
-    calls = freeing_calls(t)
-    if not len(calls) or fraction <= 0:
-        return shrunk
-    return lambda graph: shorten_calls(drop_waits(shrunk(graph), calls), calls, np.full(len(calls), fraction))
 
 
 def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
