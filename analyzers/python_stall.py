@@ -27,9 +27,9 @@ from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, total
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import (
-    gaps_between_own_operators,
     host_gaps,
     min_host_gap_ns,
+    python_gaps,
     ready_share,
     recurring_gaps,
     waiting_share,
@@ -55,15 +55,10 @@ MAX_NAMED = 3
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle in long stretches between operators, where something shows that the thread was in the loop.
 
-    Frames and annotations around them show it, that they come back before the same operator, and that the launching
-    thread's own events surround them. Where the thread was runnable but not scheduled for as long as that, they may be
-    nothing but that, and none is claimed.
+    Where the thread was runnable but not scheduled for as long as that, they may be nothing but that, and none is
+    claimed.
     """
-    seen = host_gaps(t)
-    if t.capture.samples is None:
-        inside = intersect(seen, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION)))
-        seen = union(inside, recurring_gaps(t), gaps_between_own_operators(t))
-    found = intersect(intersect(left, t.gaps.unlaunched()), seen)
+    found = intersect(intersect(left, t.gaps.unlaunched()), python_gaps(t))
     return EMPTY if total(found) <= ready_share(t) * (t.steps.window[1] - t.steps.window[0]) else found
 
 
@@ -82,6 +77,7 @@ def find(t: Tables) -> list[Finding]:
         confidence=_confidence(t),
         evidence=lambda t, o: [text, *_idle_operators(t, o.pieces)],
         facts=_facts(t),
+        cause=META.cause if not ready_share(t) else None,
     )
     return idle_finding(t, rule)
 
