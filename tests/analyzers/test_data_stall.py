@@ -257,7 +257,7 @@ def test_the_example_keeps_what_the_loader_was_seen_with(late):
             "sampler": "WeightedRandomSampler",
             "collate_fn": "pad_batch",
             "drop_last": True,
-        }
+        },
     )
     (p,) = loading(late).prescribe("data-stall")
     assert p.before == (

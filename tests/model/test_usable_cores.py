@@ -14,7 +14,6 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)))
 
-
     def made(groups, quotas):
         files = {"proc/self/cgroup": groups} | {f"sys/fs/cgroup/{name}": text for name, text in quotas.items()}
         for name, text in files.items():

@@ -186,5 +186,3 @@ def _shares_out(dataset: object) -> bool:
     """Return whether a method of the dataset's own asks which worker it is in."""
     methods = [method for cls in type(dataset).__mro__ for method in vars(cls).values()]
     return any("get_worker_info" in getattr(getattr(m, "__code__", None), "co_names", ()) for m in methods)
-
-
