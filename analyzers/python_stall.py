@@ -23,11 +23,12 @@ from collections import Counter
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, total, union
+from diagnose.model.intervals import Intervals, covered, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import (
     gaps_between_own_operators,
+    gaps_of_every_step,
     host_gaps,
     min_host_gap_ns,
     ready_share,
@@ -57,14 +58,16 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
     Frames and annotations around them show it, that they come back before the same operator, and that the launching
     thread's own events surround them. Where the thread was runnable but not scheduled for as long as that, they may be
-    nothing but that, and none is claimed.
+    nothing but that, and those alone are claimed that come at the same place of most steps.
     """
     seen = host_gaps(t)
     if t.capture.samples is None:
         inside = intersect(seen, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION)))
         seen = union(inside, recurring_gaps(t), gaps_between_own_operators(t))
     found = intersect(intersect(left, t.gaps.unlaunched()), seen)
-    return EMPTY if total(found) <= ready_share(t) * (t.steps.window[1] - t.steps.window[0]) else found
+    if total(found) > ready_share(t) * (t.steps.window[1] - t.steps.window[0]):
+        return found
+    return intersect(found, gaps_of_every_step(t))
 
 
 def find(t: Tables) -> list[Finding]:
