@@ -20,14 +20,14 @@ from types import FrameType
 from diagnose.capture.process.child import Order
 from diagnose.capture.process.children import RUN_VARIABLE, new_mark
 from diagnose.capture.process.process import STDERR
+from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
 
 __all__ = ["Ended", "supervise"]
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 GROUP_SIGNAL_S = 0.2  # a signal to the group reaches both processes within this time
 
-# Neither `-m` nor a path: both would put a folder in front of sys.path that the script's own imports must not see.
-BOOTSTRAP = "import sys; sys.path.pop(0); from diagnose.capture.process.child import main; main()"
+BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.capture.process.child import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
