@@ -11,9 +11,10 @@ Why it costs
     A collective ends for all when the last rank has come. The step of every rank is as long as that of the slowest.
 
 What to do
-    The cause is what the late rank spends more time on than its equals do, and not its own largest cost. Where
-    everything is slower there, look at its clocks, its temperature and what else runs on it. Where ranks take turns,
-    let logging, checkpoints and the garbage collector run at the same step on all ranks.
+    The cause is what the late rank spends more time on than its equals do, and not its own largest cost; the line is
+    where that difference is largest. Where everything is slower there, look at its clocks, its temperature and what
+    else runs on it. Where ranks take turns, let logging, checkpoints and the garbage collector run at the same step on
+    all ranks.
 
 How sure
     High for the waiting, which needs no common clock; medium with fewer than five steps, low with one. Nothing is
@@ -81,6 +82,7 @@ def _late(c: Comparison) -> Finding | None:
         count=_num_collectives(c),
         total_ns=int(c.saved_ns * c.num_steps),
         median_ns=int(c.saved_ns),
+        where=c.reason.where,
         evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), _waited(c)),
         confidence=_confidence(c),
         facts=_facts(c, "late", numbers[0]),

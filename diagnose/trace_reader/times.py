@@ -21,7 +21,7 @@ UNKNOWN_NS = -(2**63)  # in the place of a start that is missing, no number, or 
 _EARLIEST_NS, _LATEST_NS = -(2**60), 2**62  # 36 years before zero, 2116
 _MAX_DURATION_US = 2.0**50  # 35 years
 # Lengths of times with three decimals, a separator behind them, whose nanoseconds fit into uint64.
-_MIN_EXACT, _MAX_EXACT = len("0.000") , len("0000000000000000.000") + 1
+_MIN_EXACT, _MAX_EXACT = len("0.000"), len("0000000000000000.000") + 1
 _POWERS = 10 ** np.arange(18, -1, -1, dtype=np.uint64)
 _MIN_POSITIVE_US = 5e-324  # the smallest number above zero
 
