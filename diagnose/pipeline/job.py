@@ -113,7 +113,7 @@ def analyze_inputs(
         received = read_received(paths)
         if len(inputs.ranks) == 1 and not workers.cluster and keep is None and not received.ranks:
             diagnosis = diagnosis_of(inputs.ranks[0], workers.cache, draw=draw)
-            return _with_notes(diagnosis, inputs.faults)
+            return _with_notes(diagnosis, (*inputs.faults, *received.profile.missing))
         with _workers(workers, inputs, progress) as run:
             job = _with_received(_profiled(inputs, run, workers.cache), received)
             if keep is not None:
