@@ -196,11 +196,12 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
     names = _in_order(numbers)
     cause = f"; {_because(c.reason, 'on whichever is late')}" if c.reason.cause else ""
     title = f"Ranks {names} take turns in coming late{cause}"
+    lost_ns = lateness.saved_ns + (begin.lost_ns if begin else 0.0)
     first = f"{begin.title}; otherwise ranks {names} take turns" if begin else title
     return Finding(
         rule=META.id,
         title=first,
-        lost_ns=lateness.saved_ns + (begin.lost_ns if begin else 0.0),
+        lost_ns=lost_ns,
         count=_num_collectives(c),
         total_ns=int(lateness.saved_ns * c.num_steps),
         median_ns=int(lateness.saved_ns),
@@ -211,7 +212,7 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
             _waited(c),
         ),
         confidence=_confidence(c) if not begin else "medium",
-        facts=_facts(c, "turns", None),
+        facts={**_facts(c, "turns", None), "begin_share": begin.lost_ns / lost_ns if begin and lost_ns else 0.0},
     )
 
 

@@ -52,7 +52,8 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
     title, after = _OF_CAUSE.get(str(finding.facts.get("cause")), ("", f"{_COLLECT}\n\n{_CORES}"))
     if program.trains is False and after == _SAVE:
         after = _COLLECT
-    return Advice(title=title, after=after, least=0.0, needs="pauses of the kind that the finding names")
+    most = 1 - float(str(finding.facts.get("begin_share", 0.0)))
+    return Advice(title=title, after=after, least=0.0, most=most, needs="pauses of the kind that the finding names")
 
 
 CHANGE = Change(

@@ -37,6 +37,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
         before=f"if rank == {late}:\n    evaluate(model)   # or save, log, fetch data: all others wait meanwhile",
         after=f"{_RECORD}\n\n{_LOOP}",
         least=0.0,
+        most=float(str(finding.facts.get("begin_share", 1.0))),
         needs="a look at what lies before the recorded steps, which no recording of them shows",
     )
 

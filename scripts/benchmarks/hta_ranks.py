@@ -18,9 +18,9 @@ def main(folder: Path) -> None:
     files = {int(path.stem.removeprefix("rank")): str(path) for path in folder.glob("rank*.json")}
     analysis = TraceAnalysis(trace_files=dict(sorted(files.items())))
     ranks = sorted(files)
-    print(analysis.get_temporal_breakdown(visualize=False).to_json())
-    print(analysis.get_comm_comp_overlap(visualize=False).to_json())
-    print(analysis.get_idle_time_breakdown(ranks=ranks, visualize=False)[0].to_json())
+    print(len(analysis.get_temporal_breakdown(visualize=False)))
+    print(len(analysis.get_comm_comp_overlap(visualize=False)))
+    print(len(analysis.get_idle_time_breakdown(ranks=ranks, visualize=False)[0]))
     print(analysis.get_potential_stragglers())
     own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     mine, theirs = own.ru_utime + own.ru_stime, others.ru_utime + others.ru_stime

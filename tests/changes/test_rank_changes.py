@@ -51,8 +51,9 @@ def test_pauses_that_wander_are_met_by_their_cause(cause, contained):
     assert contained in change.after
 
 
-def test_turns_behind_a_late_begin_get_both():
-    assert [c.id for c in prescribed(kind="turns", cause="", begins_late_rank=7)] == ["align-pauses", "begin-together"]
+def test_turns_behind_a_late_begin_get_both_and_each_its_share_of_the_waiting():
+    changes = prescribed(kind="turns", cause="", begins_late_rank=7, begin_share=0.75)
+    assert [(c.id, c.saves_ns) for c in changes] == [("align-pauses", (0, 1e6)), ("begin-together", (0, 3e6))]
 
 
 def test_a_late_rank_gets_its_share_of_the_work_evened_out():
