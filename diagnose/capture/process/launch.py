@@ -23,6 +23,7 @@ from types import FrameType
 from diagnose.capture.process.child import Order
 from diagnose.capture.process.children import RUN_VARIABLE, new_mark
 from diagnose.capture.process.process import STDERR
+from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
 from diagnose.capture.process.store_link import StoreLink
 
 __all__ = ["Ended", "supervise"]
@@ -31,8 +32,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 STORE_POLL_S = 0.5  # between two looks whether a child has ended that lends no store
 GROUP_SIGNAL_S = 0.2  # a signal to the group reaches both processes within this time
 
-# Neither `-m` nor a path: both would put a folder in front of sys.path that the script's own imports must not see.
-BOOTSTRAP = "import sys; sys.path.pop(0); from diagnose.capture.process.child import main; main()"
+BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.capture.process.child import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
