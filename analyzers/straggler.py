@@ -23,6 +23,7 @@ How sure
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from diagnose.model.diagnosis import Confidence, Facts, Finding
@@ -38,7 +39,7 @@ META = RuleMeta(
     id="straggler",
     kind="rank",
     order=10,
-    changes=("even-out-ranks",),
+    changes=("even-out-ranks", "check-links", "align-pauses", "begin-together"),
     also=("balance-ranks", "local-sgd"),
 )
 MIN_SHARE = 0.01  # of the step
@@ -47,6 +48,7 @@ MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
 MIN_STEPS_HIGH = 5  # compared, for high confidence
 SURE_SIGMAS = 10.0
 MAX_NAMED_RANKS = 8
+_FROM_BEGIN = frozenset({"late-begin", "turns"})  # findings that name a late begin, where there is one
 MAX_DIFFERENCES = 3
 MIN_DIFFERENCE = 0.1  # of the lateness; smaller ones are not worth a word
 
@@ -109,8 +111,13 @@ def _slow_links(c: Comparison) -> Finding | None:
             _waited(c),
         ),
         confidence=_confidence(c),
-        facts={**_facts(c, "slow-group", None), "members": list(slow.members)},
+        facts={**_facts(c, "slow-group", None), "members": list(slow.members), "hosts": _hosts(c, slow.members)},
     )
+
+
+def _hosts(c: Comparison, members: Sequence[int]) -> list[str]:
+    """Return the machines that these ranks ran on, as far as they were recorded."""
+    return sorted({p.host for p in c.ranks if p.rank in members and p.host})
 
 
 def _bubbles(c: Comparison) -> Finding | None:
@@ -195,11 +202,12 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
     names = _in_order(numbers)
     cause = f"; {_because(c.reason, 'on whichever is late')}" if c.reason.cause else ""
     title = f"Ranks {names} take turns in coming late{cause}"
+    lost_ns = lateness.saved_ns + (begin.lost_ns if begin else 0.0)
     first = f"{begin.title}; otherwise ranks {names} take turns" if begin else title
     return Finding(
         rule=META.id,
         title=first,
-        lost_ns=lateness.saved_ns + (begin.lost_ns if begin else 0.0),
+        lost_ns=lost_ns,
         count=_num_collectives(c),
         total_ns=int(lateness.saved_ns * c.num_steps),
         median_ns=int(lateness.saved_ns),
@@ -210,7 +218,7 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
             _waited(c),
         ),
         confidence=_confidence(c) if not begin else "medium",
-        facts=_facts(c, "turns", None),
+        facts={**_facts(c, "turns", None), "begin_share": begin.lost_ns / lost_ns if begin and lost_ns else 0.0},
     )
 
 
@@ -287,10 +295,12 @@ def _confidence(c: Comparison) -> Confidence:
 
 
 def _facts(c: Comparison, kind: str, late: int | None) -> Facts:
+    late_begin = c.lateness.begins_late
     return {
         "kind": kind,
         "late_rank": late,
         "is_exchange": False,
+        "begins_late_rank": c.ranks[late_begin].rank if kind in _FROM_BEGIN and late_begin is not None else None,
         "cause": c.reason.cause,
         "cause_ms": c.reason.more_ns / 1e6,
         "slower_by": c.reason.ratio,
