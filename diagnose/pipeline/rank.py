@@ -100,6 +100,7 @@ class RankFindings(NamedTuple):
     findings: list[Finding]  # worth naming, the most expensive first
     prescribed: tuple[Prescription, ...]
     notes: list[Note]
+    named: Tables | None = None  # of the attribution window
 
 
 def find_in_rank(capture: Capture) -> RankFindings:
@@ -114,9 +115,11 @@ def find_in_rank(capture: Capture) -> RankFindings:
     with noting("trust", notes):
         notes += trust_notes(t)
     found = list(_findings(t, notes))
+    named: Tables | None = None
     if capture.attribution is not None:
         with noting("places", notes):
-            found = _with_places(found, build_tables(capture, capture.attribution, notes), notes)
+            named = build_tables(capture, capture.attribution, notes)
+            found = _with_places(found, named, notes)
     with noting("profiler-overhead", notes):
         found = without_recording(t, found)
     found = [
@@ -130,7 +133,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     program = UNKNOWN
     with noting("program", notes):
         program = program_of(t)
-    return RankFindings(t, found, prescriptions_of(found, t.steps.step_ns, program, notes), notes)
+    return RankFindings(t, found, prescriptions_of(found, t.steps.step_ns, program, notes), notes, named)
 
 
 def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> Diagnosis:
@@ -139,7 +142,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     ``alone``: no other rank's trace is at hand. What its collectives wait for is not known then, nor what a step
     without them would take.
     """
-    t, found, prescribed, notes = find_in_rank(capture)
+    t, found, prescribed, notes, attribution = find_in_rank(capture)
     step_ns = t.steps.step_ns
     shares = _shares(t)
     idle = shares if t.device_id >= 0 else {}
@@ -203,7 +206,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         critical_path=path,
         source=source_of(t),
         operators=part("operators", host_operators) or (),
-        picture=part("picture", _picture) if draw else None,
+        picture=part("picture", lambda t: _picture(t, attribution, capture.trace)) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         memory=part("memory", memory_of),
         kernels=part("kernels", kernels) or (),
@@ -245,10 +248,10 @@ def profile_rank(capture: Capture) -> RankProfile:
     return profile_of(t, analyzers.TRAITS, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
 
 
-def _picture(t: Tables) -> Picture:
+def _picture(t: Tables, named: Tables | None, recorded: Trace) -> Picture:
     from diagnose.pipeline.timeline import picture  # only where it is shown: the types of charts cost 5 ms to import
 
-    return picture(t)
+    return picture(t, named, recorded)
 
 
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:

@@ -55,14 +55,14 @@ class Layers(NamedTuple):
         return found
 
 
-def layers(trace: Trace, rows: Rows) -> Layers:
-    """Sort one thread's events (in time order, longer first on ties) into layers of nesting."""
+def layers(trace: Trace, rows: Rows, most: int = MAX_DEPTH) -> Layers:
+    """Sort one thread's events (in time order, longer first on ties) into at most ``most`` layers of nesting."""
     events = trace.events
     out_rows: list[Rows] = []
     out_start: list[Ints] = []
     out_end: list[Ints] = []
     rest = rows
-    while len(rest) and len(out_rows) < MAX_DEPTH:
+    while len(rest) and len(out_rows) < most:
         start, end = events.start[rest], events.end[rest]
         reach = np.maximum.accumulate(end)
         outer = np.empty(len(rest), bool)
