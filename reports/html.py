@@ -16,10 +16,11 @@ from diagnose.reports.colours import legible
 from diagnose.reports.flame_data import flame_data
 from diagnose.reports.format import line_of
 from diagnose.reports.glossary import glossary
+from diagnose.reports.headline import shown_rank
 from diagnose.reports.json import to_dict
 from diagnose.reports.markdown import as_markdown
 from diagnose.reports.pages import render_page
-from diagnose.reports.rank_charts import arrival_chart, job_sentences, rank_chart, shown_rank
+from diagnose.reports.rank_charts import arrival_chart, job_sentences, rank_chart
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, shown_phases
 from diagnose.reports.text_charts import cause_shares
 from diagnose.reports.text_kernels import calls
@@ -48,6 +49,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         each=each,
         gain=lambda fix: answers.gain(fix, each),
         behind=answers.behind,
+        saving=answers.saving,
         drawn=charts,
         timeline=timeline,
         flames=flames,

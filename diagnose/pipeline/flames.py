@@ -8,6 +8,7 @@ timing window are shown, and the sampler's lines where no operator runs.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -42,11 +43,16 @@ _WRAPPERS = re.compile(
 )
 
 
-def flames(t: Tables, named: Tables | None) -> tuple[Flame, ...]:
-    """Return a flame graph of each cause, the largest first; ``named`` are the tables of the attribution window."""
-    least = MIN_CAUSE_SHARE * t.steps.step_ns * t.steps.num
-    largest = [(rule, ns) for rule, ns in t.causes.totals().items() if ns >= least][:MAX_CAUSES]
-    found = (_flame(t, named, rule, ns / t.steps.num) for rule, ns in largest)
+def flames(t: Tables, named: Tables | None, shares: Mapping[str, float] | None = None) -> tuple[Flame, ...]:
+    """Return a flame graph of each cause, the largest first.
+
+    ``named`` are the tables of the attribution window, ``shares`` what a report states of each cause.
+    """
+    totals = {rule: ns / t.steps.num for rule, ns in t.causes.totals().items()}
+    step_ns = t.steps.step_ns
+    stated = {rule: min(share * step_ns, totals.get(rule, 0.0)) for rule, share in (shares or {}).items()} or totals
+    largest = sorted((rule for rule, ns in stated.items() if ns >= MIN_CAUSE_SHARE * step_ns), key=lambda r: -stated[r])
+    found = (_flame(t, named, rule, stated[rule]) for rule in largest[:MAX_CAUSES])
     return tuple(flame for flame in found if flame is not None)
 
 
@@ -55,7 +61,7 @@ def _flame(t: Tables, named: Tables | None, rule: str, time_ns: float) -> Flame 
         frames = _frames(named, rule, time_ns / total, has_stacks=True)
         if frames:
             return Flame(rule, round(time_ns), frames, is_scaled=True)
-    frames = _frames(t, rule, 1 / t.steps.num, has_stacks=_has_stacks(t))
+    frames = _frames(t, rule, time_ns / max(t.causes.totals().get(rule, 0), 1), has_stacks=_has_stacks(t))
     return Flame(rule, round(time_ns), frames) if frames else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -29,11 +30,14 @@ MAX_DEPTHS = 20_000  # points of the queue's depth: more than a wide screen has 
 MAX_LAYERS = 24  # of the host's nesting
 
 
-def picture(t: Tables, named: Tables | None = None, recorded: Trace | None = None) -> Picture:
+def picture(
+    t: Tables, shares: Mapping[str, float] | None = None, *, named: Tables | None = None, recorded: Trace | None = None
+) -> Picture:
     """Draw the typical step, up to the begin of the next one or the end of the window.
 
-    ``named`` are the tables of the attribution window, which has stacks; ``recorded`` is the trace with the clock's
-    times, where the cost of recording was taken out of ``t``.
+    ``shares`` are those of the causes, where something was taken out of them. ``named`` are the tables of the
+    attribution window, which has stacks. ``recorded`` is the trace with the clock's times, where the cost of recording
+    was taken out of ``t``.
     """
     i = t.steps.median_step
     start = int(t.steps.start[i])
@@ -52,7 +56,7 @@ def picture(t: Tables, named: Tables | None = None, recorded: Trace | None = Non
         kernels=every_kernel(t),
         by_operator=by_operator(t),
         by_module=by_module(t),
-        flames=flames(t, named),
+        flames=flames(t, named, shares),
         readings=readings(t, recorded),
     )
 
