@@ -34,7 +34,7 @@ from diagnose.tables.host_gaps import (
     recurring_gaps,
     waiting_share,
 )
-from diagnose.text.numbers import percent
+from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
     id="python-stall",
@@ -72,7 +72,7 @@ def find(t: Tables) -> list[Finding]:
     stretches = host_gaps(t)
     text = (
         f"{len(stretches.start)} stretches of over {min_host_gap_ns(t) / 1e6:.1f} ms without an operator, "
-        f"{total(stretches) / t.steps.num / 1e6:.2f} ms a step."
+        f"{duration(total(stretches) / t.steps.num)} a step."
     )
     title = "Python between operators holds the step up"
     rule = IdleRule(

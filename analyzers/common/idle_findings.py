@@ -185,5 +185,5 @@ def calls_inside(t: Tables, o: Occurrences) -> list[str]:
     counts = np.bincount(inverse, minlength=len(names))
     top = np.argsort(-sums)[:3]
     return [
-        f"{t.trace.names[int(names[i])]}: {int(counts[i])} calls, {sums[i] / 1e6:.2f} ms of the idle time." for i in top
+        f"{t.trace.names[int(names[i])]}: {int(counts[i])} calls, {duration(sums[i])} of the idle time." for i in top
     ]
