@@ -29,7 +29,7 @@ from diagnose.model.intervals import among, distinct, intersect, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import matching
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="full-precision-matmul",
@@ -94,7 +94,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             median_ns=int(np.median((events.end - events.start)[rows])),
             tasks=np.flatnonzero(among(t.tasks.row, rows)),
             evidence=(
-                f"{len(rows) / t.steps.num:.0f} float32 products a step take {duration(time / t.steps.num)}, "
+                f"{plural(len(rows) / t.steps.num, 'float32 product')} a step: {duration(time / t.steps.num)}, "
                 f"{time / max(total(t.occupancy.busy), 1):.0%} of the busy time.",
                 *(f"Kernel: {name}" for name in top),
             ),

@@ -29,7 +29,7 @@ from diagnose.ranks.profile import COMMUNICATION
 from diagnose.ranks.reasons import Reason
 from diagnose.ranks.usable import listed
 from diagnose.tables import Tables
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="straggler",
@@ -243,8 +243,8 @@ def _shares(c: Comparison, numbers: list[int]) -> str:
     share = float(blame[list(c.lateness.late)].sum()) / max(float(blame.sum()), 1.0)
     steps = "the one step" if c.num_steps == 1 else f"{c.num_steps} steps"
     return (
-        f"Of the waiting in {_num_collectives(c)} collectives of {steps}, {share:.0%} is for {listed(numbers)}, late "
-        f"by {duration(c.lateness.late_ns)}."
+        f"Of the waiting in {plural(_num_collectives(c), 'collective')} of {steps}, {share:.0%} is for "
+        f"{listed(numbers)}, late by {duration(c.lateness.late_ns)}."
     )
 
 

@@ -34,7 +34,7 @@ from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import operator_inputs
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="unfused-elementwise",
@@ -67,8 +67,8 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             median_ns=int(np.median((t.tasks.end - t.tasks.start)[tasks])),
             tasks=tasks,
             evidence=(
-                f"{len(tasks) / t.steps.num:.0f} pointwise kernels a step stand in {len(found) / t.steps.num:.0f} runs "
-                f"over tensors of one size and take {duration(time / t.steps.num)}, "
+                f"{plural(len(tasks) / t.steps.num, 'pointwise kernel')} a step in "
+                f"{plural(len(found) / t.steps.num, 'run')} over tensors of one size: {duration(time / t.steps.num)}, "
                 f"{time / total(t.occupancy.busy):.0%} of the busy time.",
                 *_commonest(found, t.steps.num),
             ),

@@ -15,7 +15,7 @@ from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
 from diagnose.model.intervals import Intervals, union
 from diagnose.tables import Tables
 from diagnose.tables.syncs import RETURN_NS
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, percent, plural
 
 __all__ = ["Occurrences", "idle_finding", "occurrences"]
 
@@ -185,5 +185,6 @@ def calls_inside(t: Tables, o: Occurrences) -> list[str]:
     counts = np.bincount(inverse, minlength=len(names))
     top = np.argsort(-sums)[:3]
     return [
-        f"{t.trace.names[int(names[i])]}: {int(counts[i])} calls, {duration(sums[i])} of the idle time." for i in top
+        f"{t.trace.names[int(names[i])]}: {plural(counts[i], 'call')}, {duration(sums[i])} of the idle time."
+        for i in top
     ]

@@ -12,7 +12,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.intervals import distinct, intersect, total, union
 from diagnose.tables import Tables
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, plural
 
 __all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels"]
 
@@ -71,7 +71,7 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
             median_ns=int(np.median(length)),
             tasks=tasks,
             evidence=(
-                f"{len(tasks) / t.steps.num:.0f} kernels a step take {duration(time / t.steps.num)} of it, "
+                f"{plural(len(tasks) / t.steps.num, 'kernel')} a step: {duration(time / t.steps.num)} of it, "
                 f"{time / busy:.0%} of the busy time.",
                 *waste.evidence,
             ),

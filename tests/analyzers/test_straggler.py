@@ -41,7 +41,7 @@ def test_two_ranks_wait_for_the_third(recording):
     )
     assert finding.lost_ns == pytest.approx(300_000)
     assert finding.evidence == (
-        "Of the waiting in 1 collectives of the one step, 100% is for rank 1, late by 400 µs.",
+        "Of the waiting in 1 collective of the one step, 100% is for rank 1, late by 400 µs.",
         "Rank 1 against the median of its equals, ms a step: compute-forward +0.40.",
         "Waiting that nothing hides, ms a step: rank 0 0.50, rank 1 0.00, rank 2 0.30.",
     )
