@@ -35,7 +35,7 @@ from diagnose.tables.host_gaps import (
     recurring_gaps,
     waiting_share,
 )
-from diagnose.text.numbers import percent
+from diagnose.text.numbers import duration, percent, plural
 
 META = RuleMeta(
     id="python-stall",
@@ -69,8 +69,8 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time of Python between operators."""
     stretches = host_gaps(t)
     text = (
-        f"{len(stretches.start)} stretches of over {min_host_gap_ns(t) / 1e6:.1f} ms without an operator, "
-        f"{total(stretches) / t.steps.num / 1e6:.2f} ms a step."
+        f"{plural(len(stretches.start), 'stretch')} of over {min_host_gap_ns(t) / 1e6:.1f} ms without an "
+        f"operator, {duration(total(stretches) / t.steps.num)} a step."
     )
     title = "Python between operators holds the step up"
     rule = IdleRule(

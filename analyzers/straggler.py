@@ -30,6 +30,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.ranks.usable import listed
 from diagnose.tables import Tables
+from diagnose.text.numbers import duration, plural
 
 if TYPE_CHECKING:
     from diagnose.ranks.comparison import Comparison
@@ -76,7 +77,7 @@ def _late(c: Comparison) -> Finding | None:
     who = listed(numbers).capitalize()
     come, there = ("comes", "there") if len(numbers) == 1 else ("come", "on them")
     once = " in the one recorded step" if c.num_steps == 1 else ""
-    waits = f"the others wait {c.saved_ns / 1e6:.2f} ms a step"
+    waits = f"the others wait {duration(c.saved_ns)} a step"
     return Finding(
         rule=META.id,
         title=f"{who} {come} late{once}: {waits}; {_because(c.reason, there)}",
@@ -106,7 +107,7 @@ def _slow_links(c: Comparison) -> Finding | None:
         total_ns=int(slow.more_ns * c.num_steps),
         median_ns=int(slow.more_ns),
         evidence=(
-            f"Collectives{of} among {listed(slow.members)} transfer {slow.more_ns / 1e6:.2f} ms a step longer than the "
+            f"Collectives{of} among {listed(slow.members)} transfer {duration(slow.more_ns)} a step longer than the "
             f"same in {others}{rates}.",
             _waited(c),
         ),
@@ -127,12 +128,12 @@ def _bubbles(c: Comparison) -> Finding | None:
         return None
     return Finding(
         rule=META.id,
-        title=f"Stages of the pipeline wait for each other: bubbles of {waited / 1e6:.2f} ms a step",
+        title=f"Stages of the pipeline wait for each other: bubbles of {duration(waited)} a step",
         lost_ns=waited,
         count=_num_collectives(c),
         total_ns=int(waited * c.num_steps),
         median_ns=int(waited),
-        evidence=(f"Sends and receives wait {waited / 1e6:.2f} ms a step, mean of the ranks.", _waited(c)),
+        evidence=(f"Sends and receives wait {duration(waited)} a step, mean of the ranks.", _waited(c)),
         confidence=_confidence(c),
         facts=_facts(c, "bubbles", None),
     )
@@ -154,7 +155,7 @@ def _uneven_exchange(c: Comparison) -> Finding | None:
         median_ns=int(waited),
         evidence=(
             f"Rank {rank} exchanges {ratio:.1f} times the bytes of the mean rank; all-to-alls wait "
-            f"{waited / 1e6:.2f} ms a step, mean of the ranks.",
+            f"{duration(waited)} a step, mean of the ranks.",
             _waited(c),
         ),
         confidence="medium",  # who computes more before it comes late as well
@@ -171,14 +172,14 @@ def _late_begin(c: Comparison) -> Finding | None:
     share = f"{c.waits.first_share:.0%} of the waiting is in the first collective"
     return Finding(
         rule=META.id,
-        title=f"{share}: rank {number} begins its step {c.lateness.begins_late_ns / 1e6:.2f} ms late",
+        title=f"{share}: rank {number} begins its step {duration(c.lateness.begins_late_ns)} late",
         lost_ns=float(waited),
         count=1,
         total_ns=int(waited * c.num_steps),
         median_ns=int(waited),
         evidence=(
             f"{share} ({_of_communication(c):.0%} of the time in communication that nothing hides), for rank {number}: "
-            f"its first step begins {c.lateness.begins_late_ns / 1e6:.2f} ms after the "
+            f"its first step begins {duration(c.lateness.begins_late_ns)} after the "
             "median of the others. Why lies before the recorded window.",
             _waited(c),
         ),
@@ -224,7 +225,7 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
 
 def _because(reason: Reason, there: str) -> str:
     """Return the cause as a clause."""
-    more = f"{reason.more_ns / 1e6:.2f} ms"
+    more = duration(reason.more_ns)
     if reason.cause == "slower-device":
         return f"every kernel takes {reason.ratio:.2f} × as long {there}"
     if reason.cause == "slower-host":
@@ -257,8 +258,8 @@ def _shares(c: Comparison, numbers: list[int]) -> str:
     share = float(blame[list(c.lateness.late)].sum()) / max(float(blame.sum()), 1.0)
     steps = "the one step" if c.num_steps == 1 else f"{c.num_steps} steps"
     return (
-        f"Of the waiting in {_num_collectives(c)} collectives of {steps}, {share:.0%} is for {listed(numbers)}, late "
-        f"by {c.lateness.late_ns / 1e6:.2f} ms."
+        f"Of the waiting in {plural(_num_collectives(c), 'collective')} of {steps}, {share:.0%} is for "
+        f"{listed(numbers)}, late by {duration(c.lateness.late_ns)}."
     )
 
 

@@ -18,7 +18,7 @@ from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.host_work import host_work
 from diagnose.tables.syncs import RETURN_NS
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, percent, plural
 
 __all__ = ["Occurrences", "idle_finding", "occurrences"]
 
@@ -219,5 +219,6 @@ def calls_inside(t: Tables, o: Occurrences) -> list[str]:
     counts = np.bincount(inverse, minlength=len(names))
     top = np.argsort(-sums)[:3]
     return [
-        f"{t.trace.names[int(names[i])]}: {int(counts[i])} calls, {sums[i] / 1e6:.2f} ms of the idle time." for i in top
+        f"{t.trace.names[int(names[i])]}: {plural(counts[i], 'call')}, {duration(sums[i])} of the idle time."
+        for i in top
     ]
