@@ -66,8 +66,10 @@ def cross_entropy(
     """
     _check_numbers(label_smoothing, reduction)
     checked("cross_entropy", logits=logits)
-    loss = _cross_entropy(logits, target, ignore_index, float(label_smoothing))[0]
-    return _reduced(loss, target, ignore_index, reduction)
+    if reduction == "none" or transforming():  # which batches the rows' losses, not their sum
+        loss = _cross_entropy(logits, target, ignore_index, float(label_smoothing))[0]
+        return _reduced(loss, target, ignore_index, reduction)
+    return _cross_entropy_sum(logits, target, ignore_index, float(label_smoothing), reduction == "mean")[0]  # type: ignore[no-any-return]
 
 
 def linear_cross_entropy(  # a layer's arguments, and a loss's
@@ -191,9 +193,24 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
+def _eager_sum(
+    logits: Tensor, target: Tensor, ignored: int, smoothing: float, mean: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    losses, lse = _eager(logits, target, ignored, smoothing)
+    factor = (target != ignored).sum().to(losses.dtype).reciprocal() if mean else losses.new_ones(())
+    return losses.sum() * factor, lse, factor
+
+
 def _fake(logits: Tensor, target: Tensor, ignored: int, smoothing: float) -> tuple[Tensor, Tensor]:
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     return logits.new_empty(target.shape, dtype=dtype), logits.new_empty((*target.shape, 2), dtype=dtype)
+
+
+def _fake_sum(
+    logits: Tensor, target: Tensor, ignored: int, smoothing: float, mean: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    losses, lse = _fake(logits, target, ignored, smoothing)
+    return losses.new_empty(()), lse, losses.new_empty(())
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # torch's names
@@ -206,6 +223,20 @@ def _backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[A
     if grad is None:
         return None, None, None, None
     return _cross_entropy_backward(grad, *ctx.saved_tensors, *ctx.numbers), None, None, None
+
+
+def _setup_sum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(inputs[0], inputs[1], *output[1:])
+    ctx.numbers = inputs[2:4]
+
+
+def _backward_sum(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Any, ...]:
+    if grad is None:
+        return (None,) * 5
+    logits, target, lse, factor = ctx.saved_tensors
+    of_each = (grad * factor).expand(target.shape)
+    return _cross_entropy_backward(of_each, logits, target, lse, *ctx.numbers), None, None, None, None
 
 
 _cross_entropy = operator(
@@ -227,4 +258,13 @@ _cross_entropy_backward = operator(
     rows=(0, 1, 2, 3),
     twice=True,
 )
+_cross_entropy_sum = operator(
+    "diagnose::cross_entropy_sum",
+    "(Tensor logits, Tensor target, int ignore_index, float label_smoothing, bool mean) -> (Tensor, Tensor, Tensor)",
+    check=_check,
+    eager=_eager_sum,
+    fake=_fake_sum,
+    program="cross_entropy:reduced",
+)
 _cross_entropy.register_autograd(_backward, setup_context=_setup)
+_cross_entropy_sum.register_autograd(_backward_sum, setup_context=_setup_sum)

@@ -7,12 +7,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diagnose.kernels.ops.triton_kernels.layout import compute_dtype, row_block, rows_of, torch_compute_dtype, warps
+from diagnose.kernels.ops.triton_kernels.layout import (
+    compute_dtype,
+    num_processors,
+    row_block,
+    rows_of,
+    torch_compute_dtype,
+    warps,
+)
 
 __all__ = ["backward", "forward"]
 
 MAX_HELD = 8192  # columns whose weight gradients one program sums in registers; more would spill
-PROGRAMS_PER_SM = 4  # of the backward pass; each leaves one row of partial sums behind
+PROGRAMS_PER_SM = 8  # of the backward pass; each leaves one row of partial sums behind
+BACKWARD_STAGES = 1
+FORWARD_ELEMENTS, BACKWARD_ELEMENTS = 16, 16  # of a thread
 TILE_ROWS, TILE_COLUMNS = 16, 128
 
 
@@ -108,14 +117,14 @@ def backward_kernel(
     grad_ptr, grad_h_ptr, h_ptr, weight_ptr, mean_ptr, rstd_ptr, dx_ptr, dweight_ptr, dbias_ptr,
     grad_stride, grad_h_stride, h_stride, num_rows, width,
     GRAD_H: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, CENTER: tl.constexpr,
-    COMPUTE: tl.constexpr, BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr,
+    COMPUTE: tl.constexpr, BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     # dx = rstd (w dy - n mean(w dy n) - mean(w dy)), n the normalized row; the last term for LayerNorm only
     first = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
     dweight = tl.zeros((BLOCK,), COMPUTE)
     dbias = tl.zeros((BLOCK,), COMPUTE)
-    for number in range(first, num_rows, tl.num_programs(0)):
+    for number in tl.range(first, num_rows, tl.num_programs(0), num_stages=STAGES):
         row = tl.zeros((), tl.int64) + number
         grad_row = grad_ptr + row * grad_stride
         grad_h_row = grad_h_ptr + row * grad_h_stride
@@ -199,7 +208,7 @@ def forward(
             forward_kernel[(len(rows),)](
                 rows, others, weight, bias, y, h, mean, rstd, rows.stride(0), others.stride(0), width, eps,
                 residual is not None, weight is not None, bias is not None, center, compute_dtype(x), block, whole,
-                num_warps=warps(block),
+                num_warps=warps(block, FORWARD_ELEMENTS),
             )  # fmt: skip
     return y, h, mean, rstd
 
@@ -213,9 +222,9 @@ def backward(
     dx = torch.empty(h.shape, dtype=h.dtype, device=h.device)
     num_rows = h.numel() // width if width else 0
     block, whole = row_block(width, MAX_HELD)
-    num_partial = min(max(num_rows, 1), _num_programs(h))
-    dweight = rstd.new_zeros((num_partial, width)) if weight is not None else rstd.new_empty((0,))
-    dbias = torch.zeros_like(dweight) if with_bias else rstd.new_empty((0,))
+    num_partial = min(num_rows, num_processors(h.device) * PROGRAMS_PER_SM)
+    dweight = rstd.new_empty((num_partial, width)) if weight is not None else rstd.new_empty((0,))
+    dbias = torch.empty_like(dweight) if with_bias else rstd.new_empty((0,))
     if num_rows:
         grads, rows = rows_of(grad, width), rows_of(h, width)
         grads_h = grads if grad_h is None else rows_of(grad_h, width)
@@ -225,7 +234,7 @@ def backward(
                 grads, grads_h, rows, dense, mean, rstd, dx, dweight, dbias,
                 grads.stride(0), grads_h.stride(0), rows.stride(0), num_rows, width,
                 grad_h is not None, weight is not None, with_bias, center, compute, block, whole,
-                num_warps=warps(block),
+                BACKWARD_STAGES, num_warps=warps(block, BACKWARD_ELEMENTS),
             )  # fmt: skip
             if not whole and weight is not None:
                 columns_kernel[(triton.cdiv(width, TILE_COLUMNS), num_partial)](
@@ -237,9 +246,3 @@ def backward(
     if with_bias and weight is not None:
         dbias = dbias.sum(0).to(weight.dtype)
     return dx, dweight, dbias
-
-
-def _num_programs(tensor: Tensor) -> int:
-    if not tensor.is_cuda:
-        return 2  # the interpreter's: enough to leave partial sums
-    return torch.cuda.get_device_properties(tensor.device).multi_processor_count * PROGRAMS_PER_SM

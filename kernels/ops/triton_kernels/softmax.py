@@ -11,6 +11,8 @@ from diagnose.kernels.ops.triton_kernels.layout import compute_dtype, row_block,
 
 __all__ = ["backward", "forward", "grow"]
 
+FORWARD_ELEMENTS, BACKWARD_ELEMENTS = 16, 16  # of a thread
+
 
 @triton.jit
 def grow(largest, total, x):
@@ -78,8 +80,9 @@ def forward(x: Tensor) -> Tensor:
         rows, (block, whole) = rows_of(x, width), row_block(width)
         with torch.cuda.device_of(x):
             forward_kernel[(len(rows),)](
-                rows, out, rows.stride(0), width, compute_dtype(x), block, whole, num_warps=warps(block)
-            )
+                rows, out, rows.stride(0), width, compute_dtype(x), block, whole,
+                num_warps=warps(block, FORWARD_ELEMENTS),
+            )  # fmt: skip
     return out
 
 
@@ -91,6 +94,6 @@ def backward(grad: Tensor, y: Tensor) -> Tensor:
         with torch.cuda.device_of(y):
             backward_kernel[(len(rows),)](
                 grads, rows, out, grads.stride(0), rows.stride(0), width, compute_dtype(y), block, whole,
-                num_warps=warps(block),
+                num_warps=warps(block, BACKWARD_ELEMENTS),
             )  # fmt: skip
     return out
