@@ -73,9 +73,7 @@ def _eager(x: Tensor, bias: Tensor, approximate: str) -> Tensor:
     return F.gelu(_sum(x, bias), approximate=approximate).to(x.dtype).contiguous()
 
 
-def _eager_backward(
-    grad: Tensor, x: Tensor, bias: Tensor, approximate: str, with_bias: bool
-) -> tuple[Tensor, Tensor]:
+def _eager_backward(grad: Tensor, x: Tensor, bias: Tensor, approximate: str, with_bias: bool) -> tuple[Tensor, Tensor]:
     total = _sum(x, bias)
     slope = torch.ops.aten.gelu_backward(grad.to(total.dtype), total, approximate=approximate)
     leading = tuple(range(x.dim() - 1))
@@ -83,9 +81,7 @@ def _eager_backward(
     return slope.to(x.dtype).contiguous(), dbias.to(bias.dtype) if with_bias else bias.new_empty(0)
 
 
-def _fake_backward(
-    grad: Tensor, x: Tensor, bias: Tensor, approximate: str, with_bias: bool
-) -> tuple[Tensor, Tensor]:
+def _fake_backward(grad: Tensor, x: Tensor, bias: Tensor, approximate: str, with_bias: bool) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), bias.new_empty(bias.shape if with_bias else 0)
 
 

@@ -124,7 +124,12 @@ def _rows(block: int, one_block: bool) -> Iterator[Program]:
         yield Program(norms.forward_kernel, {"EPS": 1e-5, "RESIDUAL": True, **norm}, kind, warps)
         held = min(block, norms.MAX_HELD)
         kind = f"{'layer' if center else 'rms'}, {form.replace(str(block), str(held))}"
-        yield Program(norms.backward_kernel, {"GRAD_H": True, "STAGES": norms.BACKWARD_STAGES, **norm, "BLOCK": held}, kind, layout.warps(held))
+        yield Program(
+            norms.backward_kernel,
+            {"GRAD_H": True, "STAGES": norms.BACKWARD_STAGES, **norm, "BLOCK": held},
+            kind,
+            layout.warps(held),
+        )
 
 
 def kind_of(name: str, kernel: Any) -> str:

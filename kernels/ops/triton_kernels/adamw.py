@@ -142,9 +142,7 @@ class _ByFormula:
 class _Launch:
     """Dense parameters of one device and dtype: one launch."""
 
-    def __init__(
-        self, places: list[int], params: list[Tensor], firsts: list[Tensor], seconds: list[Tensor]
-    ) -> None:
+    def __init__(self, places: list[int], params: list[Tensor], firsts: list[Tensor], seconds: list[Tensor]) -> None:
         self._places, self._params, self._strides = places, params, list(map(Tensor.stride, params))
         self._device, self._dtypes = params[0].device, (DTYPES[params[0].dtype], DTYPES[firsts[0].dtype])
         self._kept = [[tensor.data_ptr() for tensor in column] for column in (params, firsts, seconds)]

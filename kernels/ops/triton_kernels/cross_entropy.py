@@ -107,9 +107,7 @@ def forward(x: Tensor, target: Tensor, ignored: int, smoothing: float) -> tuple[
     return loss, lse
 
 
-def reduced(
-    x: Tensor, target: Tensor, ignored: int, smoothing: float, mean: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def reduced(x: Tensor, target: Tensor, ignored: int, smoothing: float, mean: bool) -> tuple[Tensor, Tensor, Tensor]:
     losses, lse = forward(x, target, ignored, smoothing)
     loss, factor = losses.new_empty(()), losses.new_empty(())
     with torch.cuda.device_of(x):
