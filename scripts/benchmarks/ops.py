@@ -478,7 +478,9 @@ def compare(options: argparse.Namespace, found: list[Row]) -> None:
         for subject in SUBJECTS:
             for way, function, implementation in ways(subject, options) if wanted(subject, options) else ():
                 with forced(implementation):
-                    found.append(measured(subject, way, function, size, dtype, options, copy_ms))
+                    with_host = (size, dtype_name) == (2 ** options.sizes[0], options.dtypes[0])
+                    row = measured(subject, way, function, size, dtype, options, copy_ms, with_host=with_host)
+                    found.append(row)
                 print(shown(found[-1]), flush=True)
 
 
