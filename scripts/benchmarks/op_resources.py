@@ -126,7 +126,7 @@ def _rows(block: int, one_block: bool) -> Iterator[Program]:
         kind = f"{'layer' if center else 'rms'}, {form.replace(str(block), str(held))}"
         yield Program(
             norms.backward_kernel,
-            {"GRAD_H": True, "STAGES": norms.BACKWARD_STAGES, **norm, "BLOCK": held},
+            {"GRAD_H": True, **norm, "BLOCK": held},
             kind,
             layout.warps(held),
         )

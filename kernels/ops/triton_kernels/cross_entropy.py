@@ -12,8 +12,9 @@ from diagnose.kernels.ops.triton_kernels.softmax import grow
 
 __all__ = ["backward", "forward", "reduced"]
 
-MAX_HELD = 4096  # columns at once: vocabularies are longer than any block, and short blocks leave registers free
-FORWARD_ELEMENTS, BACKWARD_HELD, BACKWARD_ELEMENTS = 16, 4096, 16  # elements of a thread
+MAX_HELD = 8192  # columns at once, each turn of which ends with all warps waiting for the block's largest logit
+FORWARD_ELEMENTS = 32  # of a thread
+BACKWARD_HELD = 4096  # columns of one program, which waits for nothing
 SUMMED = 2048  # rows that the program of the sum takes at once
 
 
@@ -129,6 +130,6 @@ def backward(grad: Tensor, x: Tensor, target: Tensor, lse: Tensor, ignored: int,
             backward_kernel[(len(rows) * blocks,)](
                 grad if is_one_number else grad.contiguous(), rows, target.contiguous(), lse.contiguous(), dx,
                 0 if is_one_number else 1, rows.stride(0), width, blocks, ignored, smoothing, compute_dtype(x), block,
-                num_warps=warps(block, BACKWARD_ELEMENTS),
+                num_warps=warps(block),
             )  # fmt: skip
     return dx

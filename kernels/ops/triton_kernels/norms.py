@@ -20,8 +20,6 @@ __all__ = ["backward", "forward"]
 
 MAX_HELD = 8192  # columns whose weight gradients one program sums in registers; more would spill
 PROGRAMS_PER_SM = 8  # of the backward pass; each leaves one row of partial sums behind
-BACKWARD_STAGES = 1
-FORWARD_ELEMENTS, BACKWARD_ELEMENTS = 16, 16  # of a thread
 TILE_ROWS, TILE_COLUMNS = 16, 128
 
 
@@ -117,14 +115,14 @@ def backward_kernel(
     grad_ptr, grad_h_ptr, h_ptr, weight_ptr, mean_ptr, rstd_ptr, dx_ptr, dweight_ptr, dbias_ptr,
     grad_stride, grad_h_stride, h_stride, num_rows, width,
     GRAD_H: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, CENTER: tl.constexpr,
-    COMPUTE: tl.constexpr, BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    COMPUTE: tl.constexpr, BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr,
 ):  # fmt: skip
     # dx = rstd (w dy - n mean(w dy n) - mean(w dy)), n the normalized row; the last term for LayerNorm only
     first = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
     dweight = tl.zeros((BLOCK,), COMPUTE)
     dbias = tl.zeros((BLOCK,), COMPUTE)
-    for number in tl.range(first, num_rows, tl.num_programs(0), num_stages=STAGES):
+    for number in range(first, num_rows, tl.num_programs(0)):
         row = tl.zeros((), tl.int64) + number
         grad_row = grad_ptr + row * grad_stride
         grad_h_row = grad_h_ptr + row * grad_h_stride
@@ -208,7 +206,7 @@ def forward(
             forward_kernel[(len(rows),)](
                 rows, others, weight, bias, y, h, mean, rstd, rows.stride(0), others.stride(0), width, eps,
                 residual is not None, weight is not None, bias is not None, center, compute_dtype(x), block, whole,
-                num_warps=warps(block, FORWARD_ELEMENTS),
+                num_warps=warps(block),
             )  # fmt: skip
     return y, h, mean, rstd
 
@@ -234,7 +232,7 @@ def backward(
                 grads, grads_h, rows, dense, mean, rstd, dx, dweight, dbias,
                 grads.stride(0), grads_h.stride(0), rows.stride(0), num_rows, width,
                 grad_h is not None, weight is not None, with_bias, center, compute, block, whole,
-                BACKWARD_STAGES, num_warps=warps(block, BACKWARD_ELEMENTS),
+                num_warps=warps(block),
             )  # fmt: skip
             if not whole and weight is not None:
                 columns_kernel[(triton.cdiv(width, TILE_COLUMNS), num_partial)](

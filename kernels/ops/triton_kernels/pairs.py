@@ -12,8 +12,9 @@ from diagnose.kernels.ops.triton_kernels.layout import compute_dtype, num_proces
 
 __all__ = ["bias_gelu", "bias_gelu_backward", "swiglu", "swiglu_backward"]
 
-TILE = 1024  # elements of one program: eight a thread at four warps, two 128-bit reads in 16 bits
-BIAS_TILE, BIAS_COLUMNS = 2048, 512  # of a turn of the programs that sum the bias's gradient, each over many rows
+TILE = 1024  # elements of one program: eight a thread at four warps, one 128-bit read in 16 bits
+BIAS_BYTES = 4096  # of a tile of the forward pass: erf keeps threads busy, which more elements each make up for
+BIAS_TILE, BIAS_COLUMNS = 1024, 128  # of a turn of the programs that sum the bias's gradient, each over many rows
 BIAS_PROGRAMS_PER_SM = 8
 
 
@@ -63,7 +64,8 @@ def bias_gelu_kernel(
     inside = (row < num_rows) & (column < width)
     bias = tl.load(bias_ptr + column, mask=column < width).to(COMPUTE)
     x = tl.load(x_ptr + row * x_stride + column, mask=inside).to(COMPUTE) + bias
-    tl.store(out_ptr + row * width + column, gelu_of(x, TANH).to(out_ptr.dtype.element_ty), mask=inside)
+    y = gelu_of(x, TANH, out_ptr.dtype.element_ty.primitive_bitwidth == 16)
+    tl.store(out_ptr + row * width + column, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -81,7 +83,7 @@ def bias_gelu_backward_kernel(
         inside = (row < num_rows) & (column < width)
         x = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0).to(COMPUTE) + bias
         grad = tl.load(grad_ptr + row * grad_stride + column, mask=inside, other=0.0).to(COMPUTE)
-        dx = grad * slope_of(x, TANH)
+        dx = grad * slope_of(x, TANH, dx_ptr.dtype.element_ty.primitive_bitwidth == 16)
         tl.store(dx_ptr + row * width + column, dx.to(dx_ptr.dtype.element_ty), mask=inside)
         if BIAS:
             dbias += dx
@@ -132,7 +134,7 @@ def bias_gelu(x: Tensor, bias: Tensor, approximate: str) -> Tensor:
     if x.numel():
         x_rows = rows_of(x, x.shape[-1])
         num_rows, width = x_rows.shape
-        rows, columns = tile_of(width, TILE)
+        rows, columns = tile_of(width, max(BIAS_BYTES // x.itemsize, 1))
         blocks = triton.cdiv(width, columns)
         with torch.cuda.device_of(x):
             bias_gelu_kernel[(triton.cdiv(num_rows, rows) * blocks,)](

@@ -7,18 +7,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diagnose.kernels.ops.triton_kernels.layout import compute_dtype, num_processors
+from diagnose.kernels.ops.triton_kernels.layout import compute_dtype
 
 __all__ = ["rotate"]
 
-TILE = 1024  # pairs that a program turns at once, by angles that it reads once and keeps
-PROGRAMS_PER_SM = 32  # at least, before a program takes a second batch entry
+TILE = 512  # pairs of one program; angles come from the cache, so a loop that would keep them only costs
 
 
 @triton.jit
 def rotate_kernel(
     x_ptr, cos_ptr, sin_ptr, out_ptr, outer_stride, minor_stride, position_stride, inner_stride,
-    num_outer, num_minor, num_positions, num_inner, width, half, row_blocks, each,
+    num_minor, num_positions, num_inner, width, half, row_blocks,
     INTERLEAVED: tl.constexpr, BACK: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, HALF: tl.constexpr,
     REST: tl.constexpr,
 ):  # fmt: skip
@@ -34,27 +33,25 @@ def rotate_kernel(
         sin = -sin
     from_row = (position.to(tl.int64) * position_stride + (row % num_inner).to(tl.int64) * inner_stride)[:, None]
     to_row = (row.to(tl.int64) * width)[:, None]
-    first = tl.program_id(0) // row_blocks * each
-    for number in range(first, tl.minimum(first + each, num_outer)):
-        outer = tl.zeros((), tl.int64) + number
-        from_ptr = x_ptr + outer // num_minor * outer_stride + outer % num_minor * minor_stride + from_row
-        to_ptr = out_ptr + outer * num_rows * width + to_row
-        if INTERLEAVED:
-            both = tl.arange(0, 2 * HALF)[None, :]
-            within = (row < num_rows)[:, None] & (both < 2 * half)
-            x = tl.load(from_ptr + both, mask=within, other=0.0).to(COMPUTE)
-            a, b = tl.split(tl.reshape(x, (ROWS, HALF, 2)))
-            y = tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (ROWS, 2 * HALF))
-            tl.store(to_ptr + both, y.to(out_ptr.dtype.element_ty), mask=within)
-        else:
-            a = tl.load(from_ptr + pair, mask=inside, other=0.0).to(COMPUTE)
-            b = tl.load(from_ptr + half + pair, mask=inside, other=0.0).to(COMPUTE)
-            tl.store(to_ptr + pair, (a * cos - b * sin).to(out_ptr.dtype.element_ty), mask=inside)
-            tl.store(to_ptr + half + pair, (b * cos + a * sin).to(out_ptr.dtype.element_ty), mask=inside)
-        if REST > 0:
-            column = 2 * half + tl.arange(0, REST)[None, :]
-            beyond = (row < num_rows)[:, None] & (column < width)
-            tl.store(to_ptr + column, tl.load(from_ptr + column, mask=beyond), mask=beyond)
+    outer = (tl.program_id(0) // row_blocks).to(tl.int64)
+    from_ptr = x_ptr + outer // num_minor * outer_stride + outer % num_minor * minor_stride + from_row
+    to_ptr = out_ptr + outer * num_rows * width + to_row
+    if INTERLEAVED:
+        both = tl.arange(0, 2 * HALF)[None, :]
+        within = (row < num_rows)[:, None] & (both < 2 * half)
+        x = tl.load(from_ptr + both, mask=within, other=0.0).to(COMPUTE)
+        a, b = tl.split(tl.reshape(x, (ROWS, HALF, 2)))
+        y = tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (ROWS, 2 * HALF))
+        tl.store(to_ptr + both, y.to(out_ptr.dtype.element_ty), mask=within)
+    else:
+        a = tl.load(from_ptr + pair, mask=inside, other=0.0).to(COMPUTE)
+        b = tl.load(from_ptr + half + pair, mask=inside, other=0.0).to(COMPUTE)
+        tl.store(to_ptr + pair, (a * cos - b * sin).to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(to_ptr + half + pair, (b * cos + a * sin).to(out_ptr.dtype.element_ty), mask=inside)
+    if REST > 0:
+        column = 2 * half + tl.arange(0, REST)[None, :]
+        beyond = (row < num_rows)[:, None] & (column < width)
+        tl.store(to_ptr + column, tl.load(from_ptr + column, mask=beyond), mask=beyond)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, seq_dim: int, interleaved: bool, back: bool) -> Tensor:
@@ -68,18 +65,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, seq_dim: int, interleaved: bool,
             parts = _parts(x, place)
             assert parts is not None
         (num_outer, outer_stride, num_minor, minor_stride), (num_inner, inner_stride) = parts
-        num_outer *= num_minor
         columns = triton.next_power_of_2(max(half, 1))
         rows = max(min(TILE // columns, triton.next_power_of_2(num_positions * num_inner)), 1)
         blocks = triton.cdiv(num_positions * num_inner, rows)
-        wanted = triton.cdiv(num_processors(x.device) * PROGRAMS_PER_SM, blocks)
-        each = triton.cdiv(num_outer, min(num_outer, wanted))
         rest = width - 2 * half
         with torch.cuda.device_of(x):
-            rotate_kernel[(blocks * triton.cdiv(num_outer, each),)](
+            rotate_kernel[(blocks * num_outer * num_minor,)](
                 x, cos.contiguous(), sin.contiguous(), out, outer_stride, minor_stride, x.stride(place), inner_stride,
-                num_outer, num_minor, num_positions, num_inner, width, half, blocks, each, interleaved, back,
-                compute_dtype(x), rows, columns, triton.next_power_of_2(rest) if rest else 0,
+                num_minor, num_positions, num_inner, width, half, blocks, interleaved, back, compute_dtype(x), rows,
+                columns, triton.next_power_of_2(rest) if rest else 0,
             )  # fmt: skip
     return out
 

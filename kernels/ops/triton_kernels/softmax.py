@@ -11,8 +11,6 @@ from diagnose.kernels.ops.triton_kernels.layout import compute_dtype, row_block,
 
 __all__ = ["backward", "forward", "grow"]
 
-FORWARD_ELEMENTS, BACKWARD_ELEMENTS = 16, 16  # of a thread
-
 
 @triton.jit
 def grow(largest, total, x):
@@ -81,7 +79,7 @@ def forward(x: Tensor) -> Tensor:
         with torch.cuda.device_of(x):
             forward_kernel[(len(rows),)](
                 rows, out, rows.stride(0), width, compute_dtype(x), block, whole,
-                num_warps=warps(block, FORWARD_ELEMENTS),
+                num_warps=warps(block),
             )  # fmt: skip
     return out
 
@@ -94,6 +92,6 @@ def backward(grad: Tensor, y: Tensor) -> Tensor:
         with torch.cuda.device_of(y):
             backward_kernel[(len(rows),)](
                 grads, rows, out, grads.stride(0), rows.stride(0), width, compute_dtype(y), block, whole,
-                num_warps=warps(block, BACKWARD_ELEMENTS),
+                num_warps=warps(block),
             )  # fmt: skip
     return out
