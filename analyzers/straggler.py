@@ -17,8 +17,9 @@ What to do
     all ranks.
 
 How sure
-    High for the waiting, which needs no common clock; medium with fewer than five steps, low with one. Nothing is
-    found where ranks share no collectives, or less than half of a job's ranks is given.
+    High for the waiting, which needs no common clock; medium with fewer than five steps, low with one, and where the
+    late rank had no core for half of that time more than the others. Nothing is found where ranks share no
+    collectives, or less than half of a job's ranks is given.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.ranks.comparison import Comparison
 from diagnose.ranks.profile import COMMUNICATION
-from diagnose.ranks.reasons import Reason
+from diagnose.ranks.reasons import MIN_REASON_SHARE, Reason
 from diagnose.ranks.usable import listed
 from diagnose.tables import Tables
 
@@ -80,8 +81,8 @@ def _late(c: Comparison) -> Finding | None:
         total_ns=int(c.saved_ns * c.num_steps),
         median_ns=int(c.saved_ns),
         where=c.reason.where,
-        evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), _waited(c)),
-        confidence=_confidence(c),
+        evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), *_cores(c), _waited(c)),
+        confidence="low" if _cores(c) else _confidence(c),
         facts=_facts(c, "late", numbers[0]),
     )
 
@@ -237,6 +238,17 @@ def _compared(reason: Reason, who: str) -> str:
 def _clocks(reason: Reason) -> tuple[str, ...]:
     own, others = reason.clock_mhz
     return (f"Its SM clock is {own:,.0f} MHz, the others' {others:,.0f} MHz.",) if own else ()
+
+
+def _cores(c: Comparison) -> tuple[str, ...]:
+    """State that the late rank had no core where that explains most of its lateness: any of its lines may wait then."""
+    own, others = c.reason.ready_shares
+    if (own - others) * c.step_ns < MIN_REASON_SHARE * c.lateness.late_ns or own <= others:
+        return ()
+    return (
+        f"It was runnable but not scheduled for {own:.0%} of the time, the others for {others:.0%}: other programs or "
+        "too many threads on its cores may be all that makes it late.",
+    )
 
 
 def _shares(c: Comparison, numbers: list[int]) -> str:
