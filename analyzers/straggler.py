@@ -24,19 +24,24 @@ How sure
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.rules import RuleMeta
-from diagnose.ranks.comparison import Comparison
-from diagnose.ranks.profile import COMMUNICATION
-from diagnose.ranks.reasons import MIN_REASON_SHARE, Reason
 from diagnose.ranks.usable import listed
 from diagnose.tables import Tables
+from diagnose.text.numbers import duration, plural
+
+if TYPE_CHECKING:
+    from diagnose.ranks.comparison import Comparison
+    from diagnose.ranks.reasons import Reason
 
 META = RuleMeta(
     id="straggler",
     kind="rank",
     order=10,
-    changes=("even-out-ranks",),
+    changes=("even-out-ranks", "check-links", "align-pauses", "begin-together"),
     also=("balance-ranks", "local-sgd"),
 )
 MIN_SHARE = 0.01  # of the step
@@ -45,6 +50,8 @@ MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
 MIN_STEPS_HIGH = 5  # compared, for high confidence
 SURE_SIGMAS = 10.0
 MAX_NAMED_RANKS = 8
+MIN_CORE_SHARE = 0.5  # of the lateness, that the rank lacked a core for longer than the others
+_FROM_BEGIN = frozenset({"late-begin", "turns"})  # findings that name a late begin, where there is one
 MAX_DIFFERENCES = 3
 MIN_DIFFERENCE = 0.1  # of the lateness; smaller ones are not worth a word
 
@@ -72,7 +79,7 @@ def _late(c: Comparison) -> Finding | None:
     who = listed(numbers).capitalize()
     come, there = ("comes", "there") if len(numbers) == 1 else ("come", "on them")
     once = " in the one recorded step" if c.num_steps == 1 else ""
-    waits = f"the others wait {c.saved_ns / 1e6:.2f} ms a step"
+    waits = f"the others wait {duration(c.saved_ns)} a step"
     return Finding(
         rule=META.id,
         title=f"{who} {come} late{once}: {waits}; {_because(c.reason, there)}",
@@ -102,13 +109,18 @@ def _slow_links(c: Comparison) -> Finding | None:
         total_ns=int(slow.more_ns * c.num_steps),
         median_ns=int(slow.more_ns),
         evidence=(
-            f"Collectives{of} among {listed(slow.members)} transfer {slow.more_ns / 1e6:.2f} ms a step longer than the "
+            f"Collectives{of} among {listed(slow.members)} transfer {duration(slow.more_ns)} a step longer than the "
             f"same in {others}{rates}.",
             _waited(c),
         ),
         confidence=_confidence(c),
-        facts={**_facts(c, "slow-group", None), "members": list(slow.members)},
+        facts={**_facts(c, "slow-group", None), "members": list(slow.members), "hosts": _hosts(c, slow.members)},
     )
+
+
+def _hosts(c: Comparison, members: Sequence[int]) -> list[str]:
+    """Return the machines that these ranks ran on, as far as they were recorded."""
+    return sorted({p.host for p in c.ranks if p.rank in members and p.host})
 
 
 def _bubbles(c: Comparison) -> Finding | None:
@@ -118,12 +130,12 @@ def _bubbles(c: Comparison) -> Finding | None:
         return None
     return Finding(
         rule=META.id,
-        title=f"Stages of the pipeline wait for each other: bubbles of {waited / 1e6:.2f} ms a step",
+        title=f"Stages of the pipeline wait for each other: bubbles of {duration(waited)} a step",
         lost_ns=waited,
         count=_num_collectives(c),
         total_ns=int(waited * c.num_steps),
         median_ns=int(waited),
-        evidence=(f"Sends and receives wait {waited / 1e6:.2f} ms a step, mean of the ranks.", _waited(c)),
+        evidence=(f"Sends and receives wait {duration(waited)} a step, mean of the ranks.", _waited(c)),
         confidence=_confidence(c),
         facts=_facts(c, "bubbles", None),
     )
@@ -145,7 +157,7 @@ def _uneven_exchange(c: Comparison) -> Finding | None:
         median_ns=int(waited),
         evidence=(
             f"Rank {rank} exchanges {ratio:.1f} times the bytes of the mean rank; all-to-alls wait "
-            f"{waited / 1e6:.2f} ms a step, mean of the ranks.",
+            f"{duration(waited)} a step, mean of the ranks.",
             _waited(c),
         ),
         confidence="medium",  # who computes more before it comes late as well
@@ -162,14 +174,14 @@ def _late_begin(c: Comparison) -> Finding | None:
     share = f"{c.waits.first_share:.0%} of the waiting is in the first collective"
     return Finding(
         rule=META.id,
-        title=f"{share}: rank {number} begins its step {c.lateness.begins_late_ns / 1e6:.2f} ms late",
+        title=f"{share}: rank {number} begins its step {duration(c.lateness.begins_late_ns)} late",
         lost_ns=float(waited),
         count=1,
         total_ns=int(waited * c.num_steps),
         median_ns=int(waited),
         evidence=(
             f"{share} ({_of_communication(c):.0%} of the time in communication that nothing hides), for rank {number}: "
-            f"its first step begins {c.lateness.begins_late_ns / 1e6:.2f} ms after the "
+            f"its first step begins {duration(c.lateness.begins_late_ns)} after the "
             "median of the others. Why lies before the recorded window.",
             _waited(c),
         ),
@@ -179,6 +191,8 @@ def _late_begin(c: Comparison) -> Finding | None:
 
 
 def _of_communication(c: Comparison) -> float:
+    from diagnose.ranks.profile import COMMUNICATION
+
     spent = sum(int(p.spent[p.causes.index(COMMUNICATION)].sum()) for p in c.ranks if COMMUNICATION in p.causes)
     return float(c.waits.first.sum()) / max(spent, 1)
 
@@ -191,11 +205,12 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
     names = _in_order(numbers)
     cause = f"; {_because(c.reason, 'on whichever is late')}" if c.reason.cause else ""
     title = f"Ranks {names} take turns in coming late{cause}"
+    lost_ns = lateness.saved_ns + (begin.lost_ns if begin else 0.0)
     first = f"{begin.title}; otherwise ranks {names} take turns" if begin else title
     return Finding(
         rule=META.id,
         title=first,
-        lost_ns=lateness.saved_ns + (begin.lost_ns if begin else 0.0),
+        lost_ns=lost_ns,
         count=_num_collectives(c),
         total_ns=int(lateness.saved_ns * c.num_steps),
         median_ns=int(lateness.saved_ns),
@@ -206,13 +221,13 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
             _waited(c),
         ),
         confidence=_confidence(c) if not begin else "medium",
-        facts=_facts(c, "turns", None),
+        facts={**_facts(c, "turns", None), "begin_share": begin.lost_ns / lost_ns if begin and lost_ns else 0.0},
     )
 
 
 def _because(reason: Reason, there: str) -> str:
     """Return the cause as a clause."""
-    more = f"{reason.more_ns / 1e6:.2f} ms"
+    more = duration(reason.more_ns)
     if reason.cause == "slower-device":
         return f"every kernel takes {reason.ratio:.2f} × as long {there}"
     if reason.cause == "slower-host":
@@ -243,7 +258,7 @@ def _clocks(reason: Reason) -> tuple[str, ...]:
 def _cores(c: Comparison) -> tuple[str, ...]:
     """State that the late rank had no core where that explains most of its lateness: any of its lines may wait then."""
     own, others = c.reason.ready_shares
-    if (own - others) * c.step_ns < MIN_REASON_SHARE * c.lateness.late_ns or own <= others:
+    if (own - others) * c.step_ns < MIN_CORE_SHARE * c.lateness.late_ns or own <= others:
         return ()
     return (
         f"It was runnable but not scheduled for {own:.0%} of the time, the others for {others:.0%}: other programs or "
@@ -256,8 +271,8 @@ def _shares(c: Comparison, numbers: list[int]) -> str:
     share = float(blame[list(c.lateness.late)].sum()) / max(float(blame.sum()), 1.0)
     steps = "the one step" if c.num_steps == 1 else f"{c.num_steps} steps"
     return (
-        f"Of the waiting in {_num_collectives(c)} collectives of {steps}, {share:.0%} is for {listed(numbers)}, late "
-        f"by {c.lateness.late_ns / 1e6:.2f} ms."
+        f"Of the waiting in {plural(_num_collectives(c), 'collective')} of {steps}, {share:.0%} is for "
+        f"{listed(numbers)}, late by {duration(c.lateness.late_ns)}."
     )
 
 
@@ -294,10 +309,12 @@ def _confidence(c: Comparison) -> Confidence:
 
 
 def _facts(c: Comparison, kind: str, late: int | None) -> Facts:
+    late_begin = c.lateness.begins_late
     return {
         "kind": kind,
         "late_rank": late,
         "is_exchange": False,
+        "begins_late_rank": c.ranks[late_begin].rank if kind in _FROM_BEGIN and late_begin is not None else None,
         "cause": c.reason.cause,
         "cause_ms": c.reason.more_ns / 1e6,
         "slower_by": c.reason.ratio,

@@ -6,11 +6,12 @@ A rank's own largest cost is no reason as long as the others have it too.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from diagnose.model.arrays import Floats
+from diagnose.model.frozen import dataclass
 from diagnose.model.places import Where
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.lines import lines_with_more

@@ -6,7 +6,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, covered, longer_than, span, subtract, union
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than, span, subtract, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host import host_rows
@@ -19,6 +19,7 @@ __all__ = [
     "min_host_gap_ns",
     "operator_share",
     "outside_operators",
+    "python_gaps",
     "ready_share",
     "recurring_gaps",
     "waiting_share",
@@ -89,6 +90,20 @@ def _that_call(t: Tables, thread: int) -> Rows:
     first, last = np.searchsorted(events.start[calls], (events.start[rows], events.end[rows]))
     found: Rows = rows[last > first]
     return found
+
+
+@shared_table
+def python_gaps(t: Tables) -> Intervals:
+    """Return the host gaps of which something shows that the thread was in the loop, and ran Python.
+
+    Frames and annotations around them show it, that they come back before the same operator, and that the launching
+    thread's own events surround them. A capture that sampled the thread has watched it all the time.
+    """
+    gaps = host_gaps(t)
+    if t.capture.samples is not None:
+        return gaps
+    inside = intersect(gaps, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION)))
+    return union(inside, recurring_gaps(t), gaps_between_own_operators(t))
 
 
 def gaps_between_own_operators(t: Tables) -> Intervals:

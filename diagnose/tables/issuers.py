@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers

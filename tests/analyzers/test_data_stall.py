@@ -20,7 +20,7 @@ def test_the_gap_is_the_loaders_and_the_launchs_10_us_are_not(late):
     assert finding.where[0].op == SINGLE
     assert finding.examples[0].host == SINGLE
     assert finding.evidence[1] == (
-        "One batch is loaded in the main process (num_workers=0); the median wait is 0.39 ms."
+        "One batch is loaded in the main process (num_workers=0); the median wait is 390 µs."
     )
 
 
@@ -170,7 +170,7 @@ def test_more_workers_where_there_are_some(late):
     late.told(loader={"dataset": "Images", "batch_size": 32, "num_workers": 4})
     finding = loading(late, WORKERS).find("data-stall")
     assert finding.title == "The step waits for the DataLoader's workers"
-    assert finding.evidence[1] == "One batch is loaded by worker processes (num_workers=4); the median wait is 0.39 ms."
+    assert finding.evidence[1] == "One batch is loaded by worker processes (num_workers=4); the median wait is 390 µs."
     (p,) = late.prescribe("data-stall")
     assert (p.id, p.saves_ns) == ("more-workers", (0.0, pytest.approx(351_000)))
     assert p.title == "Use 8 workers, keep them alive and let each prepare more batches"

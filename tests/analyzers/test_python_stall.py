@@ -8,7 +8,7 @@ def test_python_before_the_late_launch(late):
     finding = late.find("python-stall")
     assert (finding.lost_ns, finding.count) == (390_000, 1)
     # 490 µs without an operator, 390 of them while the device idles
-    assert finding.evidence[1] == "1 stretches of over 0.2 ms without an operator, 0.49 ms a step."
+    assert finding.evidence[1] == "1 stretch of over 0.2 ms without an operator, 490 µs a step."
 
 
 @pytest.mark.parametrize(

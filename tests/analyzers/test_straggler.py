@@ -37,12 +37,12 @@ def test_two_ranks_wait_for_the_third(recording):
     finding = straggler(found)
     # it computes 800 µs, the others 300 and 500: without it the step would end 300 µs earlier
     assert finding.title == (
-        "Rank 1 comes late in the one recorded step: the others wait 0.30 ms a step; the forward computes 0.40 ms "
+        "Rank 1 comes late in the one recorded step: the others wait 300 µs a step; the forward computes 400 µs "
         "longer there"
     )
     assert finding.lost_ns == pytest.approx(300_000)
     assert finding.evidence == (
-        "Of the waiting in 1 collectives of the one step, 100% is for rank 1, late by 0.40 ms.",
+        "Of the waiting in 1 collective of the one step, 100% is for rank 1, late by 400 µs.",
         "Rank 1 against the median of its equals, ms a step: compute-forward +0.40.",
         "Waiting that nothing hides, ms a step: rank 0 0.50, rank 1 0.00, rank 2 0.30.",
     )
@@ -73,7 +73,7 @@ def test_ranks_that_take_turns(recording):
         captures.append(Capture(replace(r.trace, rank=number, world_size=3)))
     finding = straggler(analyze_captures(captures))
     assert finding.title == (
-        "Ranks 0, 1 and 2 take turns in coming late; the forward computes 0.50 ms longer on whichever is late"
+        "Ranks 0, 1 and 2 take turns in coming late; the forward computes 500 µs longer on whichever is late"
     )
     assert finding.lost_ns == pytest.approx(2 * 500_000 / 3)
 

@@ -34,6 +34,7 @@ class Order:
     parent: int  # id of the process that waits for this one
     failure_file: int  # open file that takes the text of a DiagnoseError: the parent prints it, once
     signal_file: int  # open file that takes the number of each signal that arrived here, one byte each
+    store_socket: int = -1  # open socket over which the ranks' store is lent; -1: nobody wants it
 
     def encode(self) -> str:
         """Return the order as one argument."""
@@ -62,6 +63,10 @@ def main() -> NoReturn:
     except DiagnoseError as error:
         os.write(order.failure_file, str(error).encode("utf-8", "replace"))
         sys.exit(error.exit_code)
+    if order.store_socket >= 0 and result.store is not None:
+        from diagnose.capture.process.store_link import serve_store
+
+        serve_store(result.store, order.store_socket, result.folder, result.info.run_id)
     if result.threads:
         _leave_at_once(result.exit_code)
     if result.info.ended == "stopped":
