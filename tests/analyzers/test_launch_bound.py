@@ -214,7 +214,7 @@ def test_a_loop_of_the_scripts_own_is_named_beside_a_device_too(late):
         late.op("aten::sum", 310 + 3 * number, 312 + 3 * number)
     finding = late.find("launch-bound")
     assert (finding.where[0].file, finding.where[0].line) == ("many.py", 17)
-    assert [p.id for p in late.prescribe("launch-bound")][0] == "vectorise-loop"
+    assert next(p.id for p in late.prescribe("launch-bound")) == "vectorise-loop"
 
 
 def test_no_graph_holds_operators_whose_sizes_depend_on_data(late):
