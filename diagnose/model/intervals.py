@@ -68,7 +68,9 @@ def _edges(parts: list[Intervals]) -> tuple[Ints, Ints]:
     """Return the starts and the ends of all parts; those of one part are not copied."""
     if len(parts) == 1:
         return np.asarray(parts[0].start, np.int64), np.asarray(parts[0].end, np.int64)
-    return np.concatenate([EMPTY.start, *(p.start for p in parts)]), np.concatenate([EMPTY.end, *(p.end for p in parts)])
+    return np.concatenate([EMPTY.start, *(p.start for p in parts)]), np.concatenate(
+        [EMPTY.end, *(p.end for p in parts)]
+    )
 
 
 def _combine(a: Intervals, b: Intervals, *, depth: int) -> Intervals:

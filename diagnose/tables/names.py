@@ -12,7 +12,6 @@ from diagnose.model.events import Kind, Trace
 
 __all__ = [
     "ALLOCATION",
-    "AnyCase",
     "BACKWARD",
     "BLOCKING",
     "CAPTURE_BEGIN",
@@ -32,6 +31,7 @@ __all__ = [
     "REDUCTION",
     "STEP_MARK",
     "ZERO_GRAD",
+    "AnyCase",
     "Pattern",
     "matching",
     "names_of",

@@ -96,7 +96,6 @@ NO_TEXT = Raw(b"")
 NO_TIME = -math.inf  # what is missing or no number; JSON has no such number, and the largest of several ignores it
 
 
-
 def texts_of(raws: Sequence[Raw]) -> list[bytes]:
     """Return the text of each; to join and split them takes a fifth of the time of ``bytes`` for each."""
     texts = b"\0".join(raws).split(b"\0")
