@@ -68,28 +68,20 @@ def _edges(parts: list[Intervals]) -> tuple[Ints, Ints]:
     """Return the starts and the ends of all parts; those of one part are not copied."""
     if len(parts) == 1:
         return np.asarray(parts[0].start, np.int64), np.asarray(parts[0].end, np.int64)
-    return np.concatenate([EMPTY.start, *(p.start for p in parts)]), np.concatenate(
-        [EMPTY.end, *(p.end for p in parts)]
-    )
-
-
-def _combine(a: Intervals, b: Intervals, *, depth: int) -> Intervals:
-    """Return where at least ``depth`` of the two sets cover."""
-    time = np.concatenate([a.start, b.start, a.end, b.end])
-    num_opens = len(a.start) + len(b.start)
-    delta = np.ones(len(time), np.int8)
-    delta[num_opens:] = -1
-    order = np.argsort(time, kind="stable")
-    time, level = time[order], np.cumsum(delta[order], dtype=np.int32)
-    keep = (level[:-1] >= depth) & (time[1:] > time[:-1])
-    return union((time[:-1][keep], time[1:][keep]))
+    starts, ends = [EMPTY.start, *(p.start for p in parts)], [EMPTY.end, *(p.end for p in parts)]
+    return np.concatenate(starts), np.concatenate(ends)
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """Return what both cover."""
-    if not len(a.start) or not len(b.start):
-        return EMPTY
-    return _combine(a, b, depth=2)
+    few, many = (a, b) if len(a.start) <= len(b.start) else (b, a)
+    first = np.searchsorted(many.end, few.start, side="right")
+    num = np.maximum(np.searchsorted(many.start, few.end, side="left") - first, 0)
+    own = np.repeat(np.arange(len(num)), num)
+    other = np.arange(len(own)) + np.repeat(first - (np.cumsum(num) - num), num)
+    start, end = np.maximum(few.start[own], many.start[other]), np.minimum(few.end[own], many.end[other])
+    apart = np.append(True, start[1:] > end[:-1])[: len(start)]  # pieces that touch are one
+    return Intervals(start[apart], end[np.append(apart[1:], True)[: len(end)]])
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:

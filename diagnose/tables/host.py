@@ -56,13 +56,13 @@ class Layers(NamedTuple):
         return found
 
 
-def layers(trace: Trace, rows: Rows) -> Layers:
-    """Sort one thread's events (in time order, longer first on ties) into layers of nesting."""
+def layers(trace: Trace, rows: Rows, most: int = MAX_DEPTH) -> Layers:
+    """Sort one thread's events (in time order, longer first on ties) into at most ``most`` layers of nesting."""
     events = trace.events
     out_rows: list[Rows] = []
     out_start: list[Ints] = []
     rest, start, end = rows, events.start[rows], events.end[rows]
-    while len(rest) and len(out_rows) < MAX_DEPTH:
+    while len(rest) and len(out_rows) < most:
         outer = np.ones(len(rest), bool)
         np.greater_equal(start[1:], np.maximum.accumulate(end)[:-1], out=outer[1:])
         out_rows.append(rest[outer])

@@ -7,6 +7,7 @@ normalisation, not a convolution. Names that match nothing are classified by the
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +112,7 @@ _BY_OP: tuple[tuple[str, re.Pattern[str]], ...] = (
 CLASSES = tuple(dict.fromkeys(name for name, _ in _BY_NAME))
 
 
+@lru_cache(maxsize=4096)  # several rules ask for the same kernels
 def classify(name: str, op: str = "") -> str:
     """Return the class of a device task from its name, or from the operator behind it, or `other`."""
     name = name[:NAME_PART]

@@ -18,6 +18,7 @@ __all__ = [
     "CAPTURE_END",
     "COLLECTIVE",
     "EXPERT_EXCHANGE",
+    "FREEING",
     "GRAPH_CAPTURE",
     "GRAPH_LAUNCH",
     "HOST_BACKEND",
@@ -88,6 +89,8 @@ ALLOCATION = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostUnregister|HostMalloc|HostFree|ExtMalloc)"
     r"|^(cu|hip)Mem(Create|Map|Unmap|Release|AddressReserve|AddressFree|SetAccess|Alloc|Free|HostAlloc)"
 )
+# Of these, those that give memory back at once, and return only when the device has done all that was queued.
+FREEING = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 # Calls by which device code is loaded or the runtime sets itself up.
 MODULE_LOAD = re.compile(
     r"^(cu|hip)(ModuleLoad|LibraryLoad|ModuleGetFunction|LibraryGetKernel|LinkAddData|LinkComplete|Init$|CtxCreate|DevicePrimaryCtxRetain)"
