@@ -64,4 +64,5 @@ def _commonest_shapes(t: Tables, rows: Ints) -> str:
     if not len(shapes):
         return ""
     counted = np.bincount(shapes)
-    return t.trace.names[shapes[(counted[shapes] == counted.max()).argmax()]]
+    commonest = int(shapes[(counted[shapes] == counted.max()).argmax()])
+    return t.trace.names[commonest]
