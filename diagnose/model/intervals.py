@@ -68,9 +68,8 @@ def _edges(parts: list[Intervals]) -> tuple[Ints, Ints]:
     """Return the starts and the ends of all parts; those of one part are not copied."""
     if len(parts) == 1:
         return np.asarray(parts[0].start, np.int64), np.asarray(parts[0].end, np.int64)
-    return np.concatenate([EMPTY.start, *(p.start for p in parts)]), np.concatenate(
-        [EMPTY.end, *(p.end for p in parts)]
-    )
+    starts, ends = [EMPTY.start, *(p.start for p in parts)], [EMPTY.end, *(p.end for p in parts)]
+    return np.concatenate(starts), np.concatenate(ends)
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:

@@ -121,8 +121,8 @@ def _frames(t: Tables, rule: str, scale: float, *, has_stacks: bool) -> tuple[Fr
 def _descend(tree: _Tree, pieces: _Pieces, nested: Layers, name: Ints) -> _Pieces:
     """Put pieces of time into the boxes of one thread, layer by layer; return them in their innermost boxes."""
     innermost = []
-    for rows, start, end in zip(*nested, strict=True):
-        pieces, left = tree.inside(pieces, start, end, name[rows])
+    for rows, start in zip(nested.rows, nested.start, strict=True):
+        pieces, left = tree.inside(pieces, start, nested.event_end[rows], name[rows])
         innermost.append(left)
         if not len(pieces.start):
             break

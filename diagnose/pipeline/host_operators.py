@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 
 from diagnose.model.arrays import Ints
@@ -23,16 +21,14 @@ def self_times(t: Tables, thread: int) -> tuple[Ints, Ints]:
     rows = host_rows(t.trace, thread, Kind.OP)
     events = t.trace.events
     rows = rows[(events.start[rows] >= start) & (events.start[rows] < end)]
-    spent = (events.end - events.start)[rows].astype(np.int64)
-    place = np.zeros(len(events), np.intp)
-    place[rows] = np.arange(len(rows))
+    spent = events.end[rows] - events.start[rows]
     nested = layers(t.trace, rows)
     for depth in range(1, len(nested.rows)):
         children = nested.rows[depth]
         parents = nested.open_in(depth - 1, events.start[children])
         known = parents >= 0
-        time = (events.end - events.start)[children[known]]
-        np.subtract.at(spent, place[parents[known]], time)
+        time = events.end[children[known]] - events.start[children[known]]
+        np.subtract.at(spent, np.searchsorted(rows, parents[known]), time)
     return rows, np.maximum(spent, 0)
 
 
@@ -45,23 +41,28 @@ def host_operators(t: Tables) -> tuple[HostOperator, ...]:
     if not len(rows):
         return ()
     events = t.trace.events
-    names, inverse = np.unique(events.name[rows], return_inverse=True)
-    own = np.bincount(inverse, spent.astype(np.float64))
-    whole = np.bincount(inverse, (events.end - events.start)[rows].astype(np.float64))
-    calls = np.bincount(inverse)
+    names = events.name[rows]
+    calls, own = np.bincount(names), np.bincount(names, spent)
+    whole = np.bincount(names, events.end[rows] - events.start[rows])
+    called = np.flatnonzero(calls)
     return tuple(
         HostOperator(
-            name=t.trace.names[int(names[i])],
+            name=t.trace.names[i],
             calls_per_step=calls[i] / t.steps.num,
             self_ns=own[i] / t.steps.num,
             total_ns=whole[i] / t.steps.num,
-            shapes=_commonest_shapes(t, rows[inverse == i]),
+            shapes=_commonest_shapes(t, rows[names == i]),
         )
-        for i in np.argsort(-own, kind="stable")[:MAX_OPERATORS]
+        for i in called[np.argsort(-own[called], kind="stable")][:MAX_OPERATORS].tolist()
     )
 
 
 def _commonest_shapes(t: Tables, rows: Ints) -> str:
+    """Return the shapes that most of the calls have, the first of several; "" where none were recorded."""
     shapes = t.trace.events.shapes[rows]
-    counted = Counter(shapes[shapes >= 0].tolist())
-    return t.trace.names[counted.most_common(1)[0][0]] if counted else ""
+    shapes = shapes[shapes >= 0]
+    if not len(shapes):
+        return ""
+    counted = np.bincount(shapes)
+    commonest = int(shapes[(counted[shapes] == counted.max()).argmax()])
+    return t.trace.names[commonest]

@@ -25,7 +25,7 @@ class Layers(NamedTuple):
 
     rows: tuple[Rows, ...]
     start: tuple[Ints, ...]
-    end: tuple[Ints, ...]
+    event_end: Ints  # column of Trace.events
 
     def at(self, time: int) -> list[int]:
         """Return the rows of the events open at ``time``, outermost first."""
@@ -50,8 +50,9 @@ class Layers(NamedTuple):
         if depth >= len(self.rows) or not len(time):
             return found
         i = np.searchsorted(self.start[depth], time, side="right") - 1
-        inside = (i >= 0) & (self.end[depth][np.maximum(i, 0)] > time)
-        found[inside] = self.rows[depth][i[inside]]
+        row = self.rows[depth][np.maximum(i, 0)]
+        inside = (i >= 0) & (self.event_end[row] > time)
+        found[inside] = row[inside]
         return found
 
 
@@ -60,17 +61,15 @@ def layers(trace: Trace, rows: Rows, most: int = MAX_DEPTH) -> Layers:
     events = trace.events
     out_rows: list[Rows] = []
     out_start: list[Ints] = []
-    out_end: list[Ints] = []
     rest, start, end = rows, events.start[rows], events.end[rows]
     while len(rest) and len(out_rows) < most:
         outer = np.ones(len(rest), bool)
         np.greater_equal(start[1:], np.maximum.accumulate(end)[:-1], out=outer[1:])
         out_rows.append(rest[outer])
         out_start.append(start[outer])
-        out_end.append(end[outer])
         inner = ~outer
         rest, start, end = rest[inner], start[inner], end[inner]
-    return Layers(tuple(out_rows), tuple(out_start), tuple(out_end))
+    return Layers(tuple(out_rows), tuple(out_start), events.end)
 
 
 def launch_threads(trace: Trace, launch: npt.NDArray[np.int32]) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ _OPTIMIZER = re.compile(r"(^|/)torch/optim/")
 _LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
 READ = "aten::item"
 ENGINE = "autograd::engine::"
-NO_LAYERS = Layers((), (), ())
+NO_LAYERS = Layers((), (), EMPTY.end)
 
 
 @dataclass(frozen=True, slots=True)

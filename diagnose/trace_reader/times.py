@@ -11,6 +11,7 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from diagnose.model.arrays import Floats, Ints
+from diagnose.trace_reader.schema import texts_of
 
 __all__ = ["UNKNOWN_NS", "durations_ns", "exact_ns", "floats_hold", "instants_ns", "packed", "starts_ns"]
 
@@ -20,9 +21,8 @@ UNKNOWN_NS = -(2**63)  # in the place of a start that is missing, no number, or 
 # Clocks count from a machine's start or from 1970. A sum of any two of these fits into int64.
 _EARLIEST_NS, _LATEST_NS = -(2**60), 2**62  # 36 years before zero, 2116
 _MAX_DURATION_US = 2.0**50  # 35 years
-# Lengths of times with three decimals, a separator behind them, whose nanoseconds fit into uint64.
-_MIN_EXACT, _MAX_EXACT = len("0.000"), len("0000000000000000.000") + 1
-_POWERS = 10 ** np.arange(18, -1, -1, dtype=np.uint64)
+_MAX_WHOLE_DIGITS = 16  # of microseconds: with three more they fit into uint64
+_POWERS = 10 ** np.arange(_MAX_WHOLE_DIGITS + 2, -1, -1, dtype=np.uint64)
 _MIN_POSITIVE_US = 5e-324  # the smallest number above zero
 
 
@@ -91,20 +91,22 @@ def durations_ns(us: Floats) -> tuple[Ints, int]:
 
 def exact_ns(times: Sequence[Raw]) -> list[int]:
     """Convert times from their digits; what is no number is UNKNOWN_NS."""
-    return _of_one_layout(times) or list(map(_digits_ns, map(bytes, times)))
+    return _of_one_layout(times) or list(map(_digits_ns, texts_of(times)))
 
 
 def _of_one_layout(times: Sequence[Raw]) -> list[int]:
-    """Convert times of as many digits each, three of them decimals, as exporters write them; none of other ones."""
-    text = b"\0".join(times) + b"\0"
-    length = text.index(b"\0") + 1
-    if length * len(times) != len(text) or not _MIN_EXACT < length <= _MAX_EXACT:
+    """Convert times with equally many digits before the point and at most three behind it; none of other ones."""
+    texts = texts_of(times)
+    point = texts[0].find(b".")
+    length = point + 4
+    if not 0 < point <= _MAX_WHOLE_DIGITS or max(map(len, texts)) > length:
         return []
-    signs = np.frombuffer(text, np.uint8).reshape(-1, length)
-    digits = np.delete(signs, (length - 5, length - 1), axis=1) - ord("0")  # what is no digit becomes a larger number
-    if digits.max() > 9 or (signs[:, -5] != ord(".")).any() or signs[:, -1].any():
+    signs = np.frombuffer(b"".join([text.ljust(length, b"0") for text in texts]), np.uint8).reshape(-1, length)
+    digits = np.delete(signs, point, axis=1) - ord("0")  # what is no digit becomes a larger number
+    if digits.max() > 9 or (signs[:, point] != ord(".")).any():
         return []
-    return np.sum(digits * _POWERS[-digits.shape[1] :], axis=1, dtype=np.uint64).astype(np.int64).tolist()
+    ns: list[int] = (digits @ _POWERS[-digits.shape[1] :]).astype(np.int64).tolist()
+    return ns
 
 
 def _digits_ns(text: bytes) -> int:

@@ -70,3 +70,12 @@ def test_empty_sets() -> None:
 def test_longer_than_keeps_the_bound() -> None:
     a = union((np.array([0, 10, 30]), np.array([5, 20, 31])))
     assert longer_than(a, 5).start.tolist() == [0, 10]
+
+
+def test_a_union_leaves_what_it_is_given_as_it_was():
+    start, end = np.array([5, 0, 3, 9]), np.array([7, 3, 3, 9])
+    whole = union((start, end))
+    assert (whole.start.tolist(), whole.end.tolist()) == ([0, 5], [3, 7])
+    assert (start.tolist(), end.tolist()) == ([5, 0, 3, 9], [7, 3, 3, 9])
+    again = union(whole)
+    assert not np.shares_memory(again.start, whole.start)

@@ -48,6 +48,12 @@ def test_calls_are_counted_a_step_with_their_commonest_shapes(r):
     assert (op.calls_per_step, op.self_ns, op.shapes) == (1.5, 75_000, "[[8, 4]]")
 
 
+def test_of_shapes_that_are_equally_common_the_first_stands(r):
+    for at, shapes in ((0, "[[2, 2]]"), (100, "[[8, 4]]"), (200, "[[8, 4]]"), (1100, "[[2, 2]]")):
+        r.op("aten::mm", at, at + 50, shapes=shapes)
+    assert by_name(r)["aten::mm"].shapes == "[[2, 2]]"
+
+
 def test_only_the_window_and_the_threads_that_matter_count(r):
     r.op("before", -100, -50)
     r.op("after", 2000, 2100)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from diagnose.model.events import Kind, Thread, Trace
+from diagnose.trace_reader.schema import texts_of
 
 
 def event(cat: str, name: str, ts: float = 0, dur: float = 1, **more: Any) -> dict[str, Any]:
@@ -189,3 +191,13 @@ def test_unused_columns_take_no_memory(read_events):
     events = read_events(event("cpu_op", "a"), event("cpu_op", "b")).events
     assert events.awaits.strides == (0,)
     assert events.awaits.tolist() == [-1, -1]
+
+
+def test_a_null_byte_within_a_text_parts_none_from_its_event():
+    raws = [Raw(b'["a\0b"]'), Raw(b""), Raw(b"[[2]]")]
+    assert texts_of(raws) == [b'["a\0b"]', b"", b"[[2]]"]
+
+
+def test_a_number_too_large_for_its_column_is_unknown_and_the_others_stay(read_events):
+    far, near = (event("cpu_op", "a", at, args={"Sequence number": n}) for at, n in ((0, 2**70), (2, 7)))
+    assert read_events(far, near).events.sequence.tolist() == [-1, 7]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import Raw
+
+from diagnose.trace_reader.times import UNKNOWN_NS, exact_ns, instants_ns
 
 OP = '{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": %s, "dur": %s}'
 
@@ -35,6 +38,27 @@ def test_epoch_times_with_a_fraction_keep_their_nanoseconds(read_text):
     trace = read_text(trace_of(*[(time, "0.001") for time in times]))
     assert trace.events.start.tolist() == [0, 77, 453, 953]
     assert trace.epoch_ns == 1712195495519689047
+
+
+@pytest.mark.parametrize(
+    ("texts", "ns"),
+    [
+        (("1712195495519689.047", "1712195495519689.5", "1712195495519690.25"), [1712195495519689047, 453, 1203]),
+        (("1712195495519689.047", "1712195495519690"), [1712195495519689047, 953]),  # no point
+        (("1712195495519689.047", "1712195495519689.0479"), [1712195495519689047, 0]),  # four decimals
+        (("999999999999999.5", "1000000000000000.5"), [999999999999999500, 1000]),  # a digit more
+        (("2e15", "2000000000000000.5"), [2000000000000000000, 500]),
+        (('"1712195495519689.5"', '"1712195495519690.5"'), [1712195495519689500, 1000]),
+    ],
+)
+def test_digits_of_every_layout_become_exact(texts, ns):
+    first, *others = exact_ns([Raw(text.encode()) for text in texts])
+    assert [first, *(other - first for other in others)] == ns
+
+
+@pytest.mark.parametrize("text", ["9999999999999999.999", "99999999999999999.999", "-9999999999999999.999", "null", ""])
+def test_digits_of_no_time_are_unknown(text):
+    assert instants_ns(exact_ns([Raw(text.encode())])).tolist() == [UNKNOWN_NS]
 
 
 def test_a_monotonic_clock_is_not_the_wall_clock(read_text):
