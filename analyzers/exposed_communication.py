@@ -35,7 +35,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.ranks.collectives import collectives_of, element_bytes
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
-from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, REDUCTION, matching
+from diagnose.tables.names import HOST_BACKEND, REDUCTION, is_expert_exchange, matching
 
 META = RuleMeta(
     id="exposed-communication",
@@ -191,7 +191,7 @@ def _kinds(t: Tables, rows: Rows, launches: npt.NDArray[np.int32]) -> tuple[Mask
     around the launch.
     """
     texts = [f"{t.name(row)} {_collective_name(t, row)}" for row in rows.tolist()]
-    exchanges = np.array([bool(_EXCHANGE.search(text) or EXPERT_EXCHANGE.search(text)) for text in texts], bool)
+    exchanges = np.array([bool(_EXCHANGE.search(text) or is_expert_exchange(text)) for text in texts], bool)
     gathers = ~exchanges & np.array([bool(_GATHER.search(text)) for text in texts], bool)
     unnamed = ~exchanges & ~gathers & np.array([not _REDUCES.search(text) for text in texts], bool)
     events = t.trace.events

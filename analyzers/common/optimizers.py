@@ -35,7 +35,8 @@ def _look(t: Tables) -> Facts:
     launches = t.calls(LAUNCH) if t.device_id >= 0 else t.host_rows(Kind.OP)
     launches = launches[covered(steps, events.start[launches], events.start[launches] + 1) > 0]
     mine = t.tasks.row[np.isin(t.tasks.launch, launches)] if t.device_id >= 0 else launches
-    multi = sum(1 for row in mine.tolist() if _MULTI_TENSOR.search(t.name(row)))
+    times = np.bincount(events.name[mine])
+    multi = sum(int(times[n]) for n in np.flatnonzero(times).tolist() if _MULTI_TENSOR.search(t.trace.names[n]))
     calls = max(1, len(rows))
     known = as_facts(t.capture.info.optimizer) if t.capture.info else {}
     return {

@@ -10,7 +10,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, among, covered, distinct, intersect, subtract, union
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.names import EXPERT_EXCHANGE, HOST_COLLECTIVE, matching
+from diagnose.tables.names import HOST_COLLECTIVE, NAME_PART, is_expert_exchange, matching
 
 __all__ = [
     "buffer_broadcasts",
@@ -62,7 +62,8 @@ def small_collectives(t: Tables) -> Rows:
     """
     tasks = t.tasks
     mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < SMALL_NS))
-    mine = mine[~t.tasks_matching(EXPERT_EXCHANGE, mine)]
+    names = (t.name(row)[:NAME_PART] for row in tasks.row[mine].tolist())
+    mine = mine[np.array([not is_expert_exchange(name) for name in names], bool)]
     found: Rows = mine[~among(mine, buffer_broadcasts(t))]
     return found if len(found) > MIN_COLLECTIVES_PER_STEP * t.steps.num else np.empty(0, np.intp)
 

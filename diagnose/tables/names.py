@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -32,7 +34,10 @@ __all__ = [
     "STEP_MARK",
     "ZERO_GRAD",
     "Pattern",
+    "is_collective",
+    "is_expert_exchange",
     "matching",
+    "rows_named",
     "rows_of",
 ]
 
@@ -101,13 +106,40 @@ COLLECTIVE = re.compile(
 )
 
 
-def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: re.Pattern[str]) -> Rows:
+# What a name must hold, in small letters, for either pattern to find something. These patterns take 0.1 ms a name.
+_EXCHANGE_WORDS = ("node", "dispatch", "combine", "a2a", "all")
+_COLLECTIVE_WORDS = ("ccl", "reduce", "shot", "multimem", "shmem", "deep", "gather", *_EXCHANGE_WORDS)
+
+
+@lru_cache(maxsize=4096)  # the ranks of a job share most names
+def is_collective(name: str) -> bool:
+    """Return whether a kernel of this name exchanges data with other ranks."""
+    return _holds(name, _COLLECTIVE_WORDS) and COLLECTIVE.search(name) is not None
+
+
+@lru_cache(maxsize=4096)
+def is_expert_exchange(name: str) -> bool:
+    """Return whether a kernel of this name exchanges tokens between experts."""
+    return _holds(name, _EXCHANGE_WORDS) and EXPERT_EXCHANGE.search(name) is not None
+
+
+def _holds(name: str, words: Iterable[str]) -> bool:
+    small = name.lower()
+    return any(word in small for word in words)
+
+
+def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: Pattern) -> Rows:
     """Return the rows of the given kinds whose name the pattern finds, in time order."""
+    return rows_named(trace, kinds, pattern.search)
+
+
+def rows_named(trace: Trace, kinds: tuple[Kind, ...], is_meant: Callable[[str], object]) -> Rows:
+    """Return the rows of the given kinds of whose name this is true, in time order; each name is looked at once."""
     rows = rows_of(trace, *kinds)
     names = trace.events.name[rows]
     hit = np.zeros(len(trace.names) + 1, bool)
     for name in np.flatnonzero(np.bincount(names)).tolist():
-        hit[name] = pattern.search(trace.names[name]) is not None
+        hit[name] = bool(is_meant(trace.names[name]))
     return rows[hit[names]]
 
 
