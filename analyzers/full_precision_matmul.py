@@ -43,7 +43,9 @@ _FULL = re.compile(
     r"|gemm\w*<float, "
     r"|Cijk_\w+_SB_|winograd\w*(fp32|f32|<float)|cf\d*_f32|conv\w*_fp32"
 )
-_NOT = re.compile(r"tf32|s1688|s16816|s884|h884|h1688|tensorop|xf32|bf16|bfloat|half|fp16|f16|gemv|int8", re.IGNORECASE)
+_NOT = re.compile(
+    r"tf32|s1688|s16816|s884|h884|h1688|tensorop|xf32|bf16|bfloat|half|fp16|f16|gemv|int8"
+)  # small letters
 _ARCH = re.compile(
     r"(?P<volta>volta|sm7\d)|(?P<later>turing|ampere|ada|hopper|sm8\d|sm9\d|sm1\d\d|cutlass_[89]\d|cutlass_1\d\d)"
 )
@@ -55,7 +57,7 @@ def _rows(t: Tables) -> npt.NDArray[np.intp]:
     full[matching(t.trace, (Kind.KERNEL,), _FULL)] = True
     rows = t.tasks.row[full[t.tasks.row]]
     names = t.trace.events.name[rows]
-    others = [name for name in distinct(names).tolist() if _NOT.search(t.trace.names[name])]
+    others = [name for name in distinct(names).tolist() if _NOT.search(t.trace.names[name].lower())]
     return np.sort(rows[~among(names, np.array(others, names.dtype))])
 
 

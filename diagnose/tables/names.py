@@ -18,8 +18,6 @@ __all__ = [
     "BLOCKING",
     "CAPTURE_BEGIN",
     "CAPTURE_END",
-    "COLLECTIVE",
-    "EXPERT_EXCHANGE",
     "GRAPH_CAPTURE",
     "GRAPH_LAUNCH",
     "HOST_BACKEND",
@@ -92,21 +90,18 @@ HOST_COLLECTIVE = re.compile(
 # Kernels of a library of collectives, and those that libraries of experts, of inference and of symmetric memory bring
 # along. `dispatch` and `combine` alone are words of computing (CUB dispatches, a softmax's parts are combined): they
 # count beside a word for ranks. A fused kernel may name a collective beside which it computes, and computes.
-_EXPERT_EXCHANGE = (
+# Searched in small letters, and only where one of the words stands that each of their alternatives holds.
+_EXCHANGE = (
     r"(inter|intra)_?node(?!s)|\bep_?(dispatch|combine)|moe_?a2a"
     r"|^(?!triton_\w*fused|.*(gemm|matmul|[_:]mm_)).*(all_?to_?all|a2a_?(dispatch|combine))"
 )
-EXPERT_EXCHANGE = re.compile(_EXPERT_EXCHANGE, re.IGNORECASE)
-COLLECTIVE = re.compile(
+_EXPERT_EXCHANGE = re.compile(_EXCHANGE)
+_COLLECTIVE = re.compile(
     r"nccl(?!.*init)|rccl|msccl|cross_device_reduce|(one|two)_?shot_?all_?reduce|all_?reduce_(one|two)_?shot"
     r"|multimem_(all|one|reduce)|quick_?reduce|nvshmem|rocshmem|deep_?ep(?!.*layout)"
     r"|^(?!triton_\w*fused|.*(gemm|matmul|[_:]mm_)).*(?<![a-z])(all_?gather|reduce_?scatter|all_?reduce)_?\w*kernel"
-    rf"|{_EXPERT_EXCHANGE}",
-    re.IGNORECASE,
+    rf"|{_EXCHANGE}"
 )
-
-
-# What a name must hold, in small letters, for either pattern to find something. These patterns take 0.1 ms a name.
 _EXCHANGE_WORDS = ("node", "dispatch", "combine", "a2a", "all")
 _COLLECTIVE_WORDS = ("ccl", "reduce", "shot", "multimem", "shmem", "deep", "gather", *_EXCHANGE_WORDS)
 
@@ -114,18 +109,17 @@ _COLLECTIVE_WORDS = ("ccl", "reduce", "shot", "multimem", "shmem", "deep", "gath
 @lru_cache(maxsize=4096)  # the ranks of a job share most names
 def is_collective(name: str) -> bool:
     """Return whether a kernel of this name exchanges data with other ranks."""
-    return _holds(name, _COLLECTIVE_WORDS) and COLLECTIVE.search(name) is not None
+    return _finds(_COLLECTIVE, _COLLECTIVE_WORDS, name.lower())
 
 
 @lru_cache(maxsize=4096)
 def is_expert_exchange(name: str) -> bool:
     """Return whether a kernel of this name exchanges tokens between experts."""
-    return _holds(name, _EXCHANGE_WORDS) and EXPERT_EXCHANGE.search(name) is not None
+    return _finds(_EXPERT_EXCHANGE, _EXCHANGE_WORDS, name.lower())
 
 
-def _holds(name: str, words: Iterable[str]) -> bool:
-    small = name.lower()
-    return any(word in small for word in words)
+def _finds(pattern: Pattern, words: Iterable[str], name: str) -> bool:
+    return any(word in name for word in words) and pattern.search(name) is not None
 
 
 def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: Pattern) -> Rows:

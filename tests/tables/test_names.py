@@ -1,6 +1,6 @@
 import pytest
 
-from diagnose.tables.names import COLLECTIVE, EXPERT_EXCHANGE, is_collective, is_expert_exchange
+from diagnose.tables.names import is_collective, is_expert_exchange
 
 EXCHANGES = [
     "deep_ep::internode::dispatch",
@@ -43,20 +43,17 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("name", EXCHANGES)
-def test_what_a_pattern_finds_holds_one_of_its_words(name):
-    assert EXPERT_EXCHANGE.search(name)
+def test_exchanges_of_experts_are_found(name):
     assert is_expert_exchange(name)
     assert is_collective(name)
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collectives_of_all_libraries_are_found(name):
-    assert COLLECTIVE.search(name)
     assert is_collective(name)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_computes_is_no_collective(name):
-    assert not COLLECTIVE.search(name)
     assert not is_collective(name)
     assert not is_expert_exchange(name)
