@@ -35,7 +35,8 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.ranks.collectives import collectives_of, element_bytes
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
-from diagnose.tables.names import HOST_BACKEND, REDUCTION, is_expert_exchange, matching
+from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, REDUCTION, matching
+from diagnose.text.numbers import duration
 
 META = RuleMeta(
     id="exposed-communication",
@@ -116,7 +117,7 @@ def find(t: Tables) -> list[Finding]:
     base = idle[0] if idle else Finding(META.id, TITLE, lost_ns)
     evidence = (
         f"{len(rows) / t.steps.num:.1f} collectives a step, median {_median_ms(length):.3f} ms; "
-        f"{exposed / busy:.0%} of their time is exposed: {exposed / t.steps.num / 1e6:.2f} ms of each step.",
+        f"{exposed / busy:.0%} of their time is exposed: {duration(exposed / t.steps.num)} of each step.",
     )
     return [
         replace(
@@ -191,7 +192,7 @@ def _kinds(t: Tables, rows: Rows, launches: npt.NDArray[np.int32]) -> tuple[Mask
     around the launch.
     """
     texts = [f"{t.name(row)} {_collective_name(t, row)}" for row in rows.tolist()]
-    exchanges = np.array([bool(_EXCHANGE.search(text) or is_expert_exchange(text)) for text in texts], bool)
+    exchanges = np.array([bool(_EXCHANGE.search(text) or EXPERT_EXCHANGE.search(text)) for text in texts], bool)
     gathers = ~exchanges & np.array([bool(_GATHER.search(text)) for text in texts], bool)
     unnamed = ~exchanges & ~gathers & np.array([not _REDUCES.search(text) for text in texts], bool)
     events = t.trace.events

@@ -28,7 +28,8 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, intersect, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.names import matching
+from diagnose.tables.names import AnyCase, matching
+from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="full-precision-matmul",
@@ -43,9 +44,7 @@ _FULL = re.compile(
     r"|gemm\w*<float, "
     r"|Cijk_\w+_SB_|winograd\w*(fp32|f32|<float)|cf\d*_f32|conv\w*_fp32"
 )
-_NOT = re.compile(
-    r"tf32|s1688|s16816|s884|h884|h1688|tensorop|xf32|bf16|bfloat|half|fp16|f16|gemv|int8"
-)  # small letters
+_NOT = AnyCase(r"tf32|s1688|s16816|s884|h884|h1688|tensorop|xf32|bf16|bfloat|half|fp16|f16|gemv|int8")
 _ARCH = re.compile(
     r"(?P<volta>volta|sm7\d)|(?P<later>turing|ampere|ada|hopper|sm8\d|sm9\d|sm1\d\d|cutlass_[89]\d|cutlass_1\d\d)"
 )
@@ -57,7 +56,7 @@ def _rows(t: Tables) -> npt.NDArray[np.intp]:
     full[matching(t.trace, (Kind.KERNEL,), _FULL)] = True
     rows = t.tasks.row[full[t.tasks.row]]
     names = t.trace.events.name[rows]
-    others = [name for name in distinct(names).tolist() if _NOT.search(t.trace.names[name].lower())]
+    others = [name for name in distinct(names).tolist() if _NOT.search(t.trace.names[name])]
     return np.sort(rows[~among(names, np.array(others, names.dtype))])
 
 
@@ -97,7 +96,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             median_ns=int(np.median((events.end - events.start)[rows])),
             tasks=np.flatnonzero(among(t.tasks.row, rows)),
             evidence=(
-                f"{len(rows) / t.steps.num:.0f} float32 products a step take {time / t.steps.num / 1e6:.2f} ms, "
+                f"{plural(len(rows) / t.steps.num, 'float32 product')} a step: {duration(time / t.steps.num)}, "
                 f"{time / max(total(t.occupancy.busy), 1):.0%} of the busy time.",
                 *(f"Kernel: {name}" for name in top),
             ),

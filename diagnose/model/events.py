@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +121,7 @@ class Trace:
     cut: bool = False
     metadata: Mapping[str, object] = field(default_factory=dict)
     trust: tuple[Note, ...] = ()
+    cache: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # of diagnose.tables
 
 
 def step_number(name: str) -> int | None:

@@ -49,20 +49,28 @@ def span(start: int, end: int) -> Intervals:
 
 def union(*parts: Intervals | tuple[Ints, Ints]) -> Intervals:
     """Return what at least one of the given intervals covers; the input may overlap and be unsorted."""
-    start = np.concatenate([np.asarray(p[0], np.int64) for p in parts]) if parts else EMPTY.start
-    end = np.concatenate([np.asarray(p[1], np.int64) for p in parts]) if parts else EMPTY.end
+    start, end = _edges([Intervals(*p) for p in parts if len(p[0])])
     real = end > start
-    start, end = start[real], end[real]
+    if not real.all():
+        start, end = start[real], end[real]
     if not len(start):
         return EMPTY
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
-    opens = np.empty(len(start), bool)
-    opens[0] = True
-    np.greater(start[1:], reach[:-1], out=opens[1:])
-    first = np.flatnonzero(opens)
-    last = np.append(first[1:], len(start)) - 1
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    opens = np.flatnonzero(start[1:] > reach[:-1])
+    first, last = np.append(0, opens + 1), np.append(opens, len(start) - 1)
     return Intervals(start[first], reach[last])
+
+
+def _edges(parts: list[Intervals]) -> tuple[Ints, Ints]:
+    """Return the starts and the ends of all parts; those of one part are not copied."""
+    if len(parts) == 1:
+        return np.asarray(parts[0].start, np.int64), np.asarray(parts[0].end, np.int64)
+    return np.concatenate([EMPTY.start, *(p.start for p in parts)]), np.concatenate(
+        [EMPTY.end, *(p.end for p in parts)]
+    )
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:

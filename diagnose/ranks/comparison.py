@@ -128,8 +128,8 @@ def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:
         )
     if matches.apart:
         found.append(
-            f"{listed([ranks[i].rank for i in matches.apart]).capitalize()} share no collective with the others: their "
-            "ends lie apart."
+            f"{listed([ranks[i].rank for i in matches.apart]).capitalize()} "
+            f"{'shares' if len(matches.apart) == 1 else 'share'} no collective with the others: their ends lie apart."
         )
     return tuple(found)
 

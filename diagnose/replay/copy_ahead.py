@@ -13,6 +13,7 @@ from diagnose.model.intervals import Intervals
 from diagnose.replay.graph import Edge, Graph
 from diagnose.replay.transforms import scale_host
 from diagnose.tables import Tables
+from diagnose.tables.syncs import whole_device_calls
 
 __all__ = ["CopiesAhead"]
 
@@ -48,7 +49,8 @@ class CopiesAhead:
         graph = _without_copies(self._unblocked(graph), is_copy)
         duration, lane = graph.duration.copy(), graph.lane.copy()
         duration[copies], lane[copies] = took, COPY_LANE
-        return _served(replace(graph, duration=duration, lane=lane), copies, is_copy, self._steps(graph, copies))
+        served = _served(replace(graph, duration=duration, lane=lane), copies, is_copy, self._steps(graph, copies))
+        return self._awaited(served, copies)
 
     def _nodes(self, graph: Graph) -> tuple[Rows, npt.NDArray[np.float64]]:
         """Return the copies' nodes in their order, and what each takes."""
@@ -72,6 +74,19 @@ class CopiesAhead:
         start, end = start[order], np.maximum.accumulate(end[order]) if len(order) else end
         apart = np.maximum(start[1:], end[:-1]) if len(order) else start
         return scale_host(graph, Intervals(np.concatenate([start[:1], apart]), end), 0.0)
+
+    def _awaited(self, graph: Graph, copies: Rows) -> Graph:
+        """Return the graph in which calls that wait for the whole device wait for the copies queued before them too."""
+        events = self.t.trace.events
+        calls = whole_device_calls(self.t)
+        waits = np.flatnonzero((graph.kind == Edge.CALL) & np.isin(graph.row[graph.dst], calls))
+        nodes = graph.dst[waits]
+        launch = events.cause[graph.row[copies]]
+        queued = np.where(launch >= 0, events.start[np.maximum(launch, 0)], graph.start[copies])
+        before = np.searchsorted(np.maximum.accumulate(queued), events.start[graph.row[nodes]]) - 1
+        mine = before >= 0
+        mine[mine] = copies[before[mine]] < nodes[mine]
+        return _adding_edges(graph, copies[before[mine]], nodes[mine], Edge.WAIT, graph.delay[waits[mine]])
 
     def _steps(self, graph: Graph, copies: Rows) -> Rows:
         """Return the step in which each copy was queued."""

@@ -12,7 +12,7 @@ from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.diagnosis import Partition
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import Intervals, span, subtract, total, union
-from diagnose.tables.names import is_collective, matching, rows_named, rows_of
+from diagnose.tables.names import COLLECTIVE, matching, rows_of
 
 __all__ = ["Occupancy", "Tasks", "find_tasks", "occupancy", "partition"]
 
@@ -58,7 +58,7 @@ def find_tasks(trace: Trace, device: int, start: int, end: int) -> Tasks:
     rows = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     rows = rows[(events.device[rows] == device) & (events.start[rows] < end) & (events.end[rows] > start)]
     collective = np.zeros(len(events), bool)
-    collective[rows_named(trace, (Kind.KERNEL,), is_collective)] = True
+    collective[matching(trace, (Kind.KERNEL,), COLLECTIVE)] = True
     moves = np.zeros(len(events), bool)
     moves[matching(trace, (Kind.MEMCPY,), _MOVES)] = True
     return Tasks(

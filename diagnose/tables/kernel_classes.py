@@ -7,7 +7,6 @@ normalisation, not a convolution. Names that match nothing are classified by the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -15,95 +14,89 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Events, Kind, Trace
-from diagnose.tables.names import NAME_PART, is_collective
+from diagnose.tables.names import COLLECTIVE, NAME_PART, AnyCase, Pattern
 
 __all__ = ["CLASSES", "OTHER", "classify", "kernel_classes"]
 
 OTHER = "other"
 
-
-def _finds(text: str) -> Callable[[str], object]:
-    return re.compile(text).search
-
-
-# Class, and what the names of its kernels contain, in small letters: a pattern that ignores case takes ten times as
-# long, since the engine then looks for every alternative at every letter.
-_BY_NAME: tuple[tuple[str, Callable[[str], object]], ...] = (
-    ("memcpy", _finds(r"^memcpy|^copy(host|device)to|copybuffer")),
-    ("memset", _finds(r"^memset|fillbuffer")),
-    ("collective", is_collective),
-    ("gemm", _finds(r"^triton_tem_\w*mm|^triton_mm|matmul_ogs|^_?matmul_kernel|fused_moe")),
-    ("attention", _finds(r"^triton_tem_\w*(attention|flex)")),
-    ("fused", _finds(r"^triton_(poi|red|per|for|tem|helion|unk|spl|mm|foreach)?_|^triton__?$|^triton__")),
+# Class, and what the names of its kernels contain.
+_BY_NAME: tuple[tuple[str, Pattern], ...] = (
+    ("memcpy", AnyCase(r"^memcpy|^copy(host|device)to|copybuffer")),
+    ("memset", AnyCase(r"^memset|fillbuffer")),
+    ("collective", COLLECTIVE),
+    ("gemm", AnyCase(r"^triton_tem_\w*mm|^triton_mm|matmul_ogs|^_?matmul_kernel|fused_moe")),
+    ("attention", re.compile(r"^triton_tem_\w*(attention|flex)")),
+    ("fused", re.compile(r"^triton_(poi|red|per|for|tem|helion|unk|spl|mm|foreach)?_|^triton__?$|^triton__")),
     (
         "attention",
-        _finds(
+        AnyCase(
             r"fmha|flash_(fwd|bwd)|flash_?attn|flashattn|attn_(fwd|bwd)|(bwd|fwd)_kernel_(dk|dq|fuse)|aotriton|attention"
-            r"|mha_(fwd|bwd)|\bmla_|sdpa",
+            r"|mha_(fwd|bwd)|\bmla_|sdpa"
         ),
     ),
     (
         "embedding",
-        _finds(
+        AnyCase(
             r"split_embedding|embedding|fbgemm_gpu::(?!.*(fp8|quantiz))|permute_(pooled|indices|2d|1d)|recat_"
-            r"|bounds_check_indices|linearize_index|lxu_cache|expand_into_jagged",
+            r"|bounds_check_indices|linearize_index|lxu_cache|expand_into_jagged"
         ),
     ),
     (
         "optimizer",
-        _finds(r"multi_tensor_apply|fusedadam|fusedsgd|fusedadagrad|fusedoptimizer|fused_?lamb|lion_"),
+        AnyCase(r"multi_tensor_apply|fusedadam|fusedsgd|fusedadagrad|fusedoptimizer|fused_?lamb|lion_"),
     ),
-    ("loss", _finds(r"nll_?loss|classnll|cross_?entropy|mse_loss|bce_loss|binary_cross|ctc_|kl_div")),
-    ("softmax", _finds(r"soft_?max")),
+    ("loss", AnyCase(r"nll_?loss|classnll|cross_?entropy|mse_loss|bce_loss|binary_cross|ctc_|kl_div")),
+    ("softmax", AnyCase(r"soft_?max")),
     (
         "normalisation",
-        _finds(
-            r"\bbn_(fw|bw)|batch_?norm|layer_?norm|group_?norm|instance_?norm|rms_?norm|gammabeta"
-            r"|rowwisemoments|computeinternalgradients|computefusedparams|cucompute(part)?grad|welford",
+        AnyCase(
+            r"\bbn_(fw|bw)|batch_?norm|batchnorm|layer_?norm|group_?norm|instance_?norm|rms_?norm|gammabeta"
+            r"|rowwisemoments|computeinternalgradients|computefusedparams|cucompute(part)?grad|welford"
         ),
     ),
     (
         "copy",
-        _finds(
+        AnyCase(
             r"nchwtonhwc|nhwctonchw|foldednhwc|nhwctofolded|transpose_(readwrite|\w*_)|batched_transpose|transpose(?!\w*conv)\w*kernel"
             r"|catarraybatchedcopy|direct_copy_kernel|subtensorop|converttensor_kernel|tensortransform"
-            r"|copy_device_to_device|split_with_sizes_copy|chunk_cat|reshape_and_cache|permute_?kernel|copy_kernel",
+            r"|copy_device_to_device|split_with_sizes_copy|chunk_cat|reshape_and_cache|permute_?kernel|copy_kernel"
         ),
     ),
     (
         "convolution",
-        _finds(
+        AnyCase(
             r"scudnn|hcudnn|convolv|winograd|[wd]grad|fprop|conv[123]?d|\bconv_|grouped_conv|_conv|conv(fwd|bwd|olution)"
             r"|miopen|igemm_(fwd|bwd|wrw)|gtcx?\d?_|im2(col|d)|col2im|flip_filter|fft[123]d_|pointwise_mult_and_sum_complex"
-            r"|gcgemm|naive_conv|cask_cudnn|compute\w*offsets|bwd_weight|bwd_data|scalepackedtensor|cudnn\w*::ops",
+            r"|gcgemm|naive_conv|cask_cudnn|compute\w*offsets|bwd_weight|bwd_data|scalepackedtensor|cudnn\w*::ops"
         ),
     ),
     (
         "gemm",
-        _finds(
+        AnyCase(
             r"gemm|nvjet|cijk_|gemv|xmma|cublas|splitk|cutlass(?!.*elementwise)|hipblaslt|matmul|^bmm_|wvsplitk"
-            r"|dot_kernel|epilogue::impl|llmm|moe::dev|finalizekernel|bmm_\w*(e4m3|bfloat16)",
+            r"|dot_kernel|epilogue::impl|llmm|moe::dev|finalizekernel|bmm_\w*(e4m3|bfloat16)"
         ),
     ),
     (
         "index",
-        _finds(
+        AnyCase(
             r"scatter|gather|index|cub::|radixsort|sort|top_?k|deviceselect|devicescan|thrust|masked_|bitonic|searchsorted"
             r"|histogram|nonzero|unique|tensor_kernel_scan|write_indices|cumsum|rocprim|krn_partial|segment"
-            r"|triu_tril|compute_cuda_kernel|flip_kernel|roll_cuda|compute_grad_weight|partials_per|sum_and_scatter",
+            r"|triu_tril|compute_cuda_kernel|flip_kernel|roll_cuda|compute_grad_weight|partials_per|sum_and_scatter"
         ),
     ),
-    ("pooling", _finds(r"pool|upsampl|interpolat|grid_sampl|roi_?align|nms_kernel")),
+    ("pooling", AnyCase(r"pool|upsampl|interpolat|grid_sampl|roi_?align|nms_kernel")),
     (
         "reduction",
-        _finds(r"reduce_|reduction|_reduce|\breduce|batchnorm_reduce|argmax|argmin|cuda_norm|lpnorm|amax|amin"),
+        AnyCase(r"reduce_|reduction|_reduce|\breduce|batchnorm_reduce|argmax|argmin|cuda_norm|lpnorm|amax|amin"),
     ),
     (
         "elementwise",
-        _finds(
+        AnyCase(
             r"elementwise|pointwise|fill_|distribution|dropout|_(add|mul|sub|div)_|gelu|silu|act_and_mul|relu|sigmoid"
             r"|rotary|quantiz|fp8|_to_float|float_to|hfp8|cast_|arange|linspace|kernelpointwise|optensor|op_tensor"
-            r"|addtensor|op_generic_tensor|applyop|prelu|random|philox|dequant|functionalbinary|scale_|addfunctor",
+            r"|addtensor|op_generic_tensor|applyop|prelu|random|philox|dequant|functionalbinary|scale_|addfunctor"
         ),
     ),
 )
@@ -122,9 +115,9 @@ CLASSES = tuple(dict.fromkeys(name for name, _ in _BY_NAME))
 @lru_cache(maxsize=4096)  # several rules ask for the same kernels
 def classify(name: str, op: str = "") -> str:
     """Return the class of a device task from its name, or from the operator behind it, or `other`."""
-    small = name[:NAME_PART].lower()
-    for kind, finds in _BY_NAME:
-        if finds(small):
+    name = name[:NAME_PART]
+    for kind, pattern in _BY_NAME:
+        if pattern.search(name):
             return kind
     for kind, pattern in _BY_OP:
         if op and pattern.search(op):
