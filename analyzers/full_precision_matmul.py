@@ -25,7 +25,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
-from diagnose.model.intervals import among, distinct, intersect, total, union
+from diagnose.model.intervals import among, distinct, grouped, intersect, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import AnyCase, matching
@@ -83,7 +83,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     time = total(intersect(union((events.start[rows], events.end[rows])), t.occupancy.busy))
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
-    names, inverse = np.unique(events.name[rows], return_inverse=True)
+    names, _, inverse = grouped(events.name[rows])
     sums = np.bincount(inverse, (events.end - events.start)[rows].astype(np.float64))
     top = [t.trace.names[int(names[i])] for i in np.argsort(-sums)[:3]]
     return [

@@ -9,6 +9,7 @@ import numpy as np
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import HostOperator
 from diagnose.model.events import Kind
+from diagnose.model.intervals import grouped
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, layers
 
@@ -45,7 +46,7 @@ def host_operators(t: Tables) -> tuple[HostOperator, ...]:
     if not len(rows):
         return ()
     events = t.trace.events
-    names, inverse = np.unique(events.name[rows], return_inverse=True)
+    names, _, inverse = grouped(events.name[rows])
     own = np.bincount(inverse, spent.astype(np.float64))
     whole = np.bincount(inverse, (events.end - events.start)[rows].astype(np.float64))
     calls = np.bincount(inverse)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import Intervals, covered, distinct, union
+from diagnose.model.intervals import Intervals, among, covered, distinct, union
 from diagnose.model.rules import HOST_WORK, Cause
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.transforms import drop_waits, scale_host, shorten_calls, shorten_pauses, shorten_tasks
@@ -68,7 +68,7 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
     mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= RETURN_NS)
     names = t.trace.events.name[calls]
     for_copies = waits_for_host_copies(t, calls)
-    same = np.isin(names, names[mine]) & (for_copies == (2 * int(for_copies[mine].sum()) >= max(int(mine.sum()), 1)))
+    same = among(names, names[mine]) & (for_copies == (2 * int(for_copies[mine].sum()) >= max(int(mine.sum()), 1)))
     found: npt.NDArray[np.intp] = calls[same]
     return found
 

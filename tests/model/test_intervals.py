@@ -7,6 +7,7 @@ from diagnose.model.intervals import (
     EMPTY,
     Intervals,
     covered,
+    grouped,
     intersect,
     longer_than,
     span,
@@ -70,3 +71,9 @@ def test_empty_sets() -> None:
 def test_longer_than_keeps_the_bound() -> None:
     a = union((np.array([0, 10, 30]), np.array([5, 20, 31])))
     assert longer_than(a, 5).start.tolist() == [0, 10]
+
+
+def test_equal_values_are_put_together():
+    found = grouped(np.array([7, 3, 7, 5, 3]))
+    assert [part.tolist() for part in found] == [[3, 5, 7], [1, 3, 0], [2, 0, 2, 1, 0]]
+    assert [part.tolist() for part in grouped(np.empty(0, np.int64))] == [[], [], []]
