@@ -61,6 +61,12 @@ def test_touching_intervals_merge() -> None:
     assert (merged.start.tolist(), merged.end.tolist()) == ([0], [20])
 
 
+def test_what_touches_in_an_intersection_is_one() -> None:
+    halves = Intervals(np.array([0, 5]), np.array([5, 9]))
+    both = intersect(Intervals(np.array([2]), np.array([8])), halves)
+    assert (both.start.tolist(), both.end.tolist()) == ([2], [8])
+
+
 def test_empty_sets() -> None:
     assert union() == EMPTY
     assert total(span(5, 5)) == 0
