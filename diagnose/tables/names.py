@@ -155,7 +155,7 @@ def rows_of(trace: Trace, *kinds: Kind) -> Rows:
 
 def _is_of(trace: Trace, kinds: tuple[Kind, ...]) -> Mask:
     column = trace.events.kind
-    mask = column == kinds[0]
+    mask: Mask = column == kinds[0]
     for kind in kinds[1:]:
         mask |= column == kind
     return mask
