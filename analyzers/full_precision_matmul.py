@@ -25,10 +25,10 @@ import numpy.typing as npt
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
-from diagnose.model.intervals import among, distinct, intersect, total, union
+from diagnose.model.intervals import among, distinct, grouped, intersect, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.names import matching
+from diagnose.tables.names import AnyCase, matching
 from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
@@ -44,7 +44,7 @@ _FULL = re.compile(
     r"|gemm\w*<float, "
     r"|Cijk_\w+_SB_|winograd\w*(fp32|f32|<float)|cf\d*_f32|conv\w*_fp32"
 )
-_NOT = re.compile(r"tf32|s1688|s16816|s884|h884|h1688|tensorop|xf32|bf16|bfloat|half|fp16|f16|gemv|int8", re.IGNORECASE)
+_NOT = AnyCase(r"tf32|s1688|s16816|s884|h884|h1688|tensorop|xf32|bf16|bfloat|half|fp16|f16|gemv|int8")
 _ARCH = re.compile(
     r"(?P<volta>volta|sm7\d)|(?P<later>turing|ampere|ada|hopper|sm8\d|sm9\d|sm1\d\d|cutlass_[89]\d|cutlass_1\d\d)"
 )
@@ -83,7 +83,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     time = total(intersect(union((events.start[rows], events.end[rows])), t.occupancy.busy))
     if time < MIN_SHARE * total(t.occupancy.busy):
         return []
-    names, inverse = np.unique(events.name[rows], return_inverse=True)
+    names, _, inverse = grouped(events.name[rows])
     sums = np.bincount(inverse, (events.end - events.start)[rows].astype(np.float64))
     top = [t.trace.names[int(names[i])] for i in np.argsort(-sums)[:3]]
     return [

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import distinct, grouped
 from diagnose.perf_model.op_inputs import Shape, inputs
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
@@ -75,7 +75,7 @@ def _search(t: Tables) -> list[WrittenOut]:
     found = []
     for stream in distinct(t.tasks.stream).tolist():
         tasks = np.flatnonzero((t.tasks.stream == stream) & (ops >= 0))
-        rows, first = np.unique(ops[tasks], return_index=True)
+        rows, first, _ = grouped(ops[tasks])
         order = np.argsort(first, kind="stable")
         leading = tasks[first[order]]
         listed = _Stream(inputs_of, tasks, ops[tasks], rows[order].tolist(), leading.tolist())

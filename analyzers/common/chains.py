@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.model.intervals import covered, distinct
+from diagnose.model.intervals import covered, distinct, grouped
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import kernel_classes
@@ -80,7 +80,7 @@ def _sizes(t: Tables) -> npt.NDArray[np.int64]:
         return size
     asked = shaped[~_of_other_rules(t)[shaped]]
     code = inputs_of.shapes[asked].astype(np.int64) * len(inputs_of.texts) + inputs_of.types[asked]
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    _, first, inverse = grouped(code)
     keys = zip(inputs_of.shapes[asked[first]].tolist(), inputs_of.types[asked[first]].tolist(), strict=True)
     sizes = [output_size(inputs_of.texts[shape], inputs_of.texts[kind]) for shape, kind in keys]
     size[asked] = np.array(sizes, np.int64)[inverse]

@@ -13,7 +13,7 @@ from diagnose.analyzers.common.locate import enclosing_operators, locate, locate
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import EMPTY, Intervals, intersect, span, total, union
+from diagnose.model.intervals import EMPTY, Intervals, grouped, intersect, span, total, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.host_work import host_work
@@ -46,7 +46,7 @@ def occurrences(t: Tables, rule: str) -> Occurrences:
     start, end = t.causes.start[rows], t.causes.end[rows]
     if t.device_id < 0:
         return Occurrences(t.causes.gap[rows], end - start, start, end, Intervals(start, end))
-    gap, first, inverse = np.unique(t.causes.gap[rows], return_index=True, return_inverse=True)
+    gap, first, inverse = grouped(t.causes.gap[rows])
     lost = np.bincount(inverse, (end - start).astype(np.float64), minlength=len(gap)).astype(np.int64)
     last = np.append(first[1:], len(rows)) - 1
     return Occurrences(gap, lost, start[first], end[last] if len(gap) else end[:0], union((start, end)))
@@ -214,7 +214,7 @@ def calls_inside(t: Tables, o: Occurrences) -> list[str]:
     events = t.trace.events
     inside = covered(o.pieces, events.start[rows], events.end[rows])
     rows, inside = rows[inside > 0], inside[inside > 0]
-    names, inverse = np.unique(events.name[rows], return_inverse=True)
+    names, _, inverse = grouped(events.name[rows])
     sums = np.bincount(inverse, inside.astype(np.float64), minlength=len(names))
     counts = np.bincount(inverse, minlength=len(names))
     top = np.argsort(-sums)[:3]

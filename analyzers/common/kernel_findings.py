@@ -11,7 +11,7 @@ from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import distinct, intersect, total, union
+from diagnose.model.intervals import distinct, grouped, intersect, total, union
 from diagnose.tables import Tables
 from diagnose.text.numbers import duration, plural
 
@@ -94,7 +94,7 @@ def _where(t: Tables, tasks: Rows) -> tuple[Where, ...]:
 def top_kernels(t: Tables, tasks: Rows, *, most: int = 3) -> list[str]:
     """State which kernels take the tasks' time, those of one name together."""
     ids = t.trace.events.name[t.tasks.row[tasks]]
-    names, inverse = np.unique(ids, return_inverse=True)
+    names, _, inverse = grouped(ids)
     cost = np.bincount(inverse, (t.tasks.end - t.tasks.start)[tasks].astype(np.float64))
     count = np.bincount(inverse)
     return [

@@ -19,7 +19,7 @@ from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, covered
+from diagnose.model.intervals import Intervals, covered, distinct
 from diagnose.tables import Tables
 from diagnose.tables.allocations import NEVER, Allocations, find_allocations
 from diagnose.tables.names import BACKWARD, matching
@@ -114,7 +114,7 @@ def driver_evidence(memory: Memory) -> tuple[str, ...]:
 def _timeline(blocks: Allocations, inside: npt.NDArray[np.intp], start: int) -> tuple[tuple[int, int, int], ...]:
     """Return the step function, of each stretch of time its highest point where there are too many."""
     if len(inside) > MAX_POINTS:
-        cuts = np.unique(np.linspace(0, len(inside), MAX_POINTS, endpoint=False).astype(np.intp))
+        cuts = distinct(np.linspace(0, len(inside), MAX_POINTS, endpoint=False).astype(np.intp))
         inside = np.array([part[blocks.allocated[part].argmax()] for part in np.split(inside, cuts[1:])], np.intp)
     columns = (blocks.time[inside] - start, blocks.allocated[inside], blocks.reserved[inside])
     return tuple(zip(*(column.tolist() for column in columns), strict=True))

@@ -8,7 +8,7 @@ import numpy as np
 
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
-from diagnose.model.intervals import covered
+from diagnose.model.intervals import among, covered
 from diagnose.model.records import as_facts
 from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, LAUNCH, OPTIMIZER_STEP
@@ -34,8 +34,9 @@ def _look(t: Tables) -> Facts:
     steps = updates(t)
     launches = t.calls(LAUNCH) if t.device_id >= 0 else t.host_rows(Kind.OP)
     launches = launches[covered(steps, events.start[launches], events.start[launches] + 1) > 0]
-    mine = t.tasks.row[np.isin(t.tasks.launch, launches)] if t.device_id >= 0 else launches
-    multi = sum(1 for row in mine.tolist() if _MULTI_TENSOR.search(t.name(row)))
+    mine = t.tasks.row[among(t.tasks.launch, launches)] if t.device_id >= 0 else launches
+    times = np.bincount(events.name[mine])
+    multi = sum(int(times[n]) for n in np.flatnonzero(times).tolist() if _MULTI_TENSOR.search(t.trace.names[n]))
     calls = max(1, len(rows))
     known = as_facts(t.capture.info.optimizer) if t.capture.info else {}
     return {

@@ -53,6 +53,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     import numpy as np
 
     from diagnose.model.events import Kind
+    from diagnose.model.intervals import among
     from diagnose.replay.copy_ahead import CopiesAhead
     from diagnose.replay.effects import Effect, limit_of
     from diagnose.tables.names import LOADER_NEXT
@@ -64,7 +65,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         return None
     length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
     size, spec = t.trace.events.size[t.tasks.row[tasks]], gpu_spec(t)
-    blocks = t.tasks_matching(_PAGEABLE)[tasks] | np.isin(t.tasks.launch[tasks], blocking_calls(t))
+    blocks = t.tasks_matching(_PAGEABLE)[tasks] | among(t.tasks.launch[tasks], blocking_calls(t))
     staged = blocks & ~t.tasks_matching(_PINNED)[tasks] & (size > 0)
     took, text = [length, length], "at the recorded rate"
     if staged.any():

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Mask
+from diagnose.model.arrays import Ints, Mask, Rows
 
 __all__ = [
     "EMPTY",
@@ -19,6 +19,7 @@ __all__ = [
     "among",
     "covered",
     "distinct",
+    "grouped",
     "intersect",
     "longer_than",
     "span",
@@ -122,6 +123,25 @@ def distinct(*values: npt.NDArray[AnyInt]) -> npt.NDArray[AnyInt]:
     differs = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=differs[1:])
     return ordered[differs]
+
+
+class Groups(NamedTuple):
+    """Equal values put together."""
+
+    value: npt.NDArray[Any]  # the different ones, in order
+    first: Rows  # where each of them stands first
+    of: Rows  # of each value, its group
+
+
+def grouped(values: npt.NDArray[AnyInt]) -> Groups:
+    """Return which values are equal; unlike ``np.unique`` it loads no masked arrays."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    differs = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=differs[1:])
+    of = np.empty(len(ordered), np.intp)
+    of[order] = np.cumsum(differs) - 1
+    return Groups(ordered[differs], order[differs], of)
 
 
 def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt]) -> Mask:

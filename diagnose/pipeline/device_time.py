@@ -10,6 +10,7 @@ from diagnose.analyzers.common.locate import locate_one
 from diagnose.model.arrays import Ints
 from diagnose.model.charts import DeviceShare, KernelTime
 from diagnose.model.events import Kind
+from diagnose.model.intervals import grouped
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, layers
 from diagnose.tables.kernel_list import kernel_times
@@ -71,7 +72,7 @@ def by_module(t: Tables) -> tuple[DeviceShare, ...]:
 
 def _shares(t: Tables, names: Ints, others: dict[int, str]) -> tuple[DeviceShare, ...]:
     length = (t.tasks.end - t.tasks.start).astype(np.float64)
-    ids, inverse = np.unique(names, return_inverse=True)
+    ids, _, inverse = grouped(names)
     time, calls = np.bincount(inverse, length), np.bincount(inverse)
     whole = float(length.sum()) or 1.0
     found = [

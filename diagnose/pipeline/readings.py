@@ -9,6 +9,7 @@ import numpy as np
 from diagnose.model.arrays import Floats
 from diagnose.model.charts import Readings
 from diagnose.model.events import Trace
+from diagnose.model.intervals import distinct
 from diagnose.tables import Tables
 from diagnose.tables.nvml_readings import gpu_rows
 from diagnose.tables.steps import find_steps
@@ -37,7 +38,7 @@ def readings(t: Tables, recorded: Trace | None = None) -> tuple[Readings, ...]:
     length = np.maximum(steps.end - steps.start, 1)[np.maximum(at, 0)]
     position = at + (time - steps.start[np.maximum(at, 0)]) / length
     kept = np.flatnonzero(inside)
-    kept = kept[np.unique(np.linspace(0, len(kept) - 1, min(len(kept), MAX_POINTS)).astype(np.intp))]
+    kept = kept[distinct(np.linspace(0, len(kept) - 1, min(len(kept), MAX_POINTS)).astype(np.intp))]
     found = (
         ("GPU utilisation", "%", gpu.utilisation, 1.0, 100.0),
         ("SM clock", "MHz", gpu.sm_mhz, 1.0, gpu.max_sm_mhz),

@@ -12,7 +12,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.charts import Gap, Picture, SpanTable
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import distinct, grouped
 from diagnose.pipeline.device_time import by_module, by_operator, every_kernel
 from diagnose.pipeline.flames import flames
 from diagnose.pipeline.readings import readings
@@ -137,7 +137,7 @@ def _table(t: Tables, bars: list[_Bars], start: int, end: int) -> SpanTable:
         rows, lane, category = rows[keep], lane[keep], category[keep]
     order = np.lexsort((-events.end[rows], events.start[rows], lane))
     rows, lane, category = rows[order], lane[order], category[order]
-    names, name = np.unique(events.name[rows], return_inverse=True)
+    names, _, name = grouped(events.name[rows])
     of_row = np.full(len(events) + 1, -1, np.int64)
     of_row[rows] = np.arange(len(rows))
     is_task = np.isin(category, [categories.index(c) for c in _TASKS if c in categories])
@@ -188,6 +188,6 @@ def _depth(t: Tables, start: int, end: int) -> tuple[tuple[int, int], ...]:
     last = int(np.searchsorted(time, end, side="left"))
     time, depth = np.maximum(time[first:last], start) - start, depth[first:last]
     if len(time) > MAX_DEPTHS:
-        cuts = np.unique(np.linspace(0, len(time), MAX_DEPTHS, endpoint=False).astype(np.intp))
+        cuts = distinct(np.linspace(0, len(time), MAX_DEPTHS, endpoint=False).astype(np.intp))
         time, depth = time[cuts], np.maximum.reduceat(depth, cuts)
     return tuple(zip(time.tolist(), depth.tolist(), strict=True))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import among, distinct
 from diagnose.replay.full_queue import CALL_NS, full_queue
 from diagnose.replay.graph import Edge, Graph, usual_delay
 from diagnose.replay.host_events import AWAITED, MARK, Points, find_points, handoffs
@@ -67,7 +67,7 @@ def build(t: Tables) -> Graph:
     src, dst, kind = _with_roots(src, dst, kind, len(rank))
     late = (nodes.start[dst] - nodes.end[src]).astype(np.float64)
     delay, binding = _delays(dst, kind, late, t.launch_latency or 0)
-    blocked = (kind == Edge.CALL) & np.isin(nodes.row[dst], full_queue(t).calls)
+    blocked = (kind == Edge.CALL) & among(nodes.row[dst], full_queue(t).calls)
     delay = np.where(blocked, np.minimum(delay, CALL_NS), delay)  # the host waits there, for tasks before these too
     marks = np.flatnonzero(points.sort == MARK) + 1
     return Graph(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import Intervals
+from diagnose.model.intervals import Intervals, among, distinct
 from diagnose.replay.graph import Edge, Graph
 from diagnose.replay.transforms import scale_host
 from diagnose.tables import Tables
@@ -64,8 +64,8 @@ class CopiesAhead:
     def _unblocked(self, graph: Graph) -> Graph:
         """Return the graph in which the calls that queue the copies return at once."""
         events, calls = self.t.trace.events, self.t.tasks.launch[self.tasks]
-        calls = np.unique(calls[calls >= 0]).astype(np.intp)
-        own = np.isin(graph.row[graph.dst], calls) & ~graph.is_task[graph.dst]
+        calls = distinct(calls[calls >= 0]).astype(np.intp)
+        own = among(graph.row[graph.dst], calls) & ~graph.is_task[graph.dst]
         kept = ~(own & (graph.kind == Edge.WAIT))
         delay = np.where(own & (graph.kind == Edge.CALL), np.minimum(graph.delay, CALL_NS), graph.delay)
         graph = replace(graph.with_edges(kept), delay=delay[kept])
@@ -79,7 +79,7 @@ class CopiesAhead:
         """Return the graph in which calls that wait for the whole device wait for the copies queued before them too."""
         events = self.t.trace.events
         calls = whole_device_calls(self.t)
-        waits = np.flatnonzero((graph.kind == Edge.CALL) & np.isin(graph.row[graph.dst], calls))
+        waits = np.flatnonzero((graph.kind == Edge.CALL) & among(graph.row[graph.dst], calls))
         nodes = graph.dst[waits]
         launch = events.cause[graph.row[copies]]
         queued = np.where(launch >= 0, events.start[np.maximum(launch, 0)], graph.start[copies])

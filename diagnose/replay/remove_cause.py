@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Floats
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import Intervals, covered, distinct, union
+from diagnose.model.intervals import Intervals, among, covered, distinct, union
 from diagnose.model.rules import HOST_WORK, Cause
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.transforms import drop_waits, scale_host, shorten_calls, shorten_pauses, shorten_tasks
@@ -38,12 +38,7 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
     if cause == "device-wait":
         return partial(drop_waits, calls=syncs_before(t, pieces)) if fraction > 0 else None
     if cause in HOST_WORK:
-        stretches = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
-        shrunk: Transform = partial(scale_host, stretches=stretches, factor=1 - fraction)
-        if cause != "allocation" or fraction <= 0:
-            return shrunk
-        frees = freeing_calls(t).calls  # which wait for nothing then; a wait cannot be halved
-        return lambda graph: drop_waits(shrunk(graph), frees)
+        return _of_host_work(t, cause, pieces, fraction)
     if t.device_id < 0:
         return partial(scale_host, stretches=pieces, factor=1 - fraction) if len(rows) else None
     if cause == "pause" and len(rows):
@@ -51,6 +46,15 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
     if cause in ("collective", "copy"):
         return _of_exposed(t, cause, pieces, fraction)
     return _of_kernels(t, finding, fraction)
+
+
+def _of_host_work(t: Tables, cause: Cause, pieces: Intervals, fraction: float) -> Transform:
+    stretches = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
+    shrunk: Transform = partial(scale_host, stretches=stretches, factor=1 - fraction)
+    if cause != "allocation" or fraction <= 0:
+        return shrunk
+    frees = freeing_calls(t).calls  # which wait for nothing then; a wait cannot be halved
+    return lambda graph: drop_waits(shrunk(graph), frees)
 
 
 def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
@@ -68,7 +72,7 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
     mine = (at < len(pieces.start)) & (pieces.start[following] - ended <= RETURN_NS)
     names = t.trace.events.name[calls]
     for_copies = waits_for_host_copies(t, calls)
-    same = np.isin(names, names[mine]) & (for_copies == (2 * int(for_copies[mine].sum()) >= max(int(mine.sum()), 1)))
+    same = among(names, names[mine]) & (for_copies == (2 * int(for_copies[mine].sum()) >= max(int(mine.sum()), 1)))
     found: npt.NDArray[np.intp] = calls[same]
     return found
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Trace
-from diagnose.model.intervals import Intervals, covered, distinct
+from diagnose.model.intervals import Intervals, among, covered, distinct
 from diagnose.replay.graph import Edge, Graph, usual_delay
 
 MIN_KNOWN = 5  # delays of an API, for a usual one
@@ -40,7 +40,7 @@ def scale_kernels(graph: Graph, trace: Trace, pattern: str, factor: float) -> Gr
 
 def drop_waits(graph: Graph, calls: npt.NDArray[np.intp]) -> Graph:
     """Let the given blocking calls return without waiting for the device; they cost what such a call costs."""
-    gone = (graph.kind == Edge.WAIT) & np.isin(graph.row[graph.dst], calls)
+    gone = (graph.kind == Edge.WAIT) & among(graph.row[graph.dst], calls)
     return graph.with_edges(~gone)
 
 
@@ -83,7 +83,7 @@ def _replace_delays(graph: Graph, delay: Floats, edges: Rows, known: Rows, kind:
     floor = -np.inf if kind == Edge.ROOM else 0.0  # what gets room starts before the kernel that gave it ends
     delay[edges] = max(usual_delay(seen), floor) if len(seen) else delay[edges]
     if len(known) <= MAX_LEFT_OUT:
-        for edge in np.intersect1d(edges, known).tolist():
+        for edge in edges[among(edges, known)].tolist():
             others = seen[known != edge]
             delay[edge] = max(usual_delay(others), floor) if len(others) else graph.delay[edge]
 
@@ -101,7 +101,7 @@ def shorten_tasks(graph: Graph, rows: npt.NDArray[np.intp], less: npt.NDArray[np
 def scale_pauses(graph: Graph, rows: Rows, factor: float) -> Graph:
     """Make the pauses on a stream before the tasks of the given rows of the trace take ``factor`` of their time."""
     before = graph.is_task[graph.dst] & (graph.kind == Edge.STREAM)
-    hit = before & np.isin(graph.row[graph.dst], rows)
+    hit = before & among(graph.row[graph.dst], rows)
     return replace(graph, delay=np.where(hit, graph.delay * factor, graph.delay))
 
 

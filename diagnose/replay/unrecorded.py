@@ -17,6 +17,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.capture import Capture, Samples
 from diagnose.model.events import Events, Kind, Trace
+from diagnose.model.intervals import distinct
 from diagnose.replay.build import graph_of
 from diagnose.replay.graph import Edge, Graph, Times
 from diagnose.replay.simulate import owners, period_ns, simulate
@@ -76,7 +77,7 @@ def _events_inside(t: Tables, graph: Graph) -> Ints:
     rows = t.host_rows(Kind.OP, Kind.RUNTIME, Kind.ANNOTATION)
     weight = np.where(events.kind[rows] == Kind.RUNTIME, CALL_WEIGHT, 1)
     number = np.zeros(len(graph), np.int64)
-    for thread in np.unique(graph.lane[~graph.is_task]).tolist():
+    for thread in distinct(graph.lane[~graph.is_task]).tolist():
         nodes = np.flatnonzero(~graph.is_task & (graph.lane == thread))
         mine = events.thread[rows] == thread
         began, so_far = events.start[rows[mine]], np.append(0, np.cumsum(weight[mine]))
@@ -102,7 +103,7 @@ class _Moved:
         self._t, self._graph, self._times = t, graph, times
         self._host = {
             thread: self._knots(np.flatnonzero(~graph.is_task & (graph.lane == thread)))
-            for thread in np.unique(graph.lane[~graph.is_task]).tolist()
+            for thread in distinct(graph.lane[~graph.is_task]).tolist()
             if thread >= 0
         }
         self._device = self._knots(np.flatnonzero(graph.is_task))
@@ -113,7 +114,7 @@ class _Moved:
         events = trace.events
         start, end = events.start.copy(), events.end.copy()
         of_device = (events.device >= 0) & (events.kind != Kind.MEMORY)  # which the host allocates
-        for thread in np.unique(events.thread[~of_device]).tolist():
+        for thread in distinct(events.thread[~of_device]).tolist():
             rows = np.flatnonzero(~of_device & (events.thread == thread))
             knots = self._host.get(thread, self._main)
             start[rows], end[rows] = _warped(knots, start[rows]), _warped(knots, end[rows])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.diagnosis import Partition
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import Intervals, span, subtract, total, union
+from diagnose.model.intervals import Intervals, grouped, span, subtract, total, union
 from diagnose.tables.names import COLLECTIVE, matching, rows_of
 
 __all__ = ["Occupancy", "Tasks", "find_tasks", "occupancy", "partition"]
@@ -47,7 +47,7 @@ def busiest_device(trace: Trace) -> int:
     devices = trace.events.device[rows]
     if not len(rows):
         return -1
-    ids, inverse = np.unique(devices, return_inverse=True)
+    ids, _, inverse = grouped(devices)
     busy = np.bincount(inverse, weights=(trace.events.end - trace.events.start)[rows])
     return int(ids[busy.argmax()])
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import Intervals
+from diagnose.model.intervals import Intervals, distinct
 from diagnose.tables.names import CAPTURE_BEGIN, CAPTURE_END, GRAPH_CAPTURE, matching
 
 __all__ = ["captured", "captures_of"]
@@ -37,7 +37,7 @@ def captured(trace: Trace, rows: Rows) -> Mask:
     inside = np.zeros(len(rows), bool)
     if not len(matching(trace, (Kind.RUNTIME,), GRAPH_CAPTURE)):
         return inside
-    for thread in np.unique(events.thread[rows]).tolist():
+    for thread in distinct(events.thread[rows]).tolist():
         regions = captures_of(trace, thread)
         if not len(regions.start):
             continue

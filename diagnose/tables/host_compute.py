@@ -9,7 +9,18 @@ import numpy as np
 
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, distinct, intersect, longer_than, span, subtract, union
+from diagnose.model.intervals import (
+    EMPTY,
+    Intervals,
+    among,
+    distinct,
+    grouped,
+    intersect,
+    longer_than,
+    span,
+    subtract,
+    union,
+)
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.graph_capture import captures_of
@@ -133,7 +144,7 @@ def first_use(t: Tables) -> Intervals:
         seen |= set(names[~is_new].tolist())
         prepares = [not (NEVER_COMPUTES.search(text) or _WRAPS.search(text)) for text in map(t.name, operator.tolist())]
         found.append((stretches, is_new & np.array(prepares, bool), names))
-    kept = [(s, is_new & ~np.isin(names, list(seen))) for s, is_new, names in found]
+    kept = [(s, is_new & ~among(names, np.array(list(seen), names.dtype))) for s, is_new, names in found]
     return union(*((s.start[keep], s.end[keep]) for s, keep in kept)) if kept else EMPTY
 
 
@@ -202,7 +213,7 @@ def _ends_in_first_launch(t: Tables) -> Mask:
     events, tasks, gaps = t.trace.events, t.tasks, t.gaps
     kernels = np.flatnonzero(events.kind == Kind.KERNEL)
     is_first = np.zeros(len(events) + 1, bool)
-    is_first[kernels[np.unique(events.name[kernels], return_index=True)[1]]] = True
+    is_first[kernels[grouped(events.name[kernels]).first]] = True
     after = np.append(tasks.row, -1)[gaps.after]  # -1: no task after
     found: Mask = is_first[after]
     return found

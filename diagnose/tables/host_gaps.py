@@ -6,7 +6,18 @@ import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than, span, subtract, union
+from diagnose.model.intervals import (
+    EMPTY,
+    Intervals,
+    covered,
+    distinct,
+    grouped,
+    intersect,
+    longer_than,
+    span,
+    subtract,
+    union,
+)
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host import host_rows
@@ -147,9 +158,9 @@ def gaps_of_every_step(t: Tables) -> Intervals:
     rows = np.append(t.host_rows(Kind.OP), -1)
     next_row = rows[np.searchsorted(events.start[rows[:-1]], gaps.end)]
     at = _ordinals(t)[next_row]
-    alike = np.unique(np.stack([events.name[next_row], at]), axis=1, return_inverse=True)[1].ravel()
+    alike = grouped(events.name[next_row] * (at.max(initial=0) + 2) + at + 1).of
     step = np.searchsorted(t.steps.start, events.start[next_row], side="right")
-    once = np.unique(np.stack([alike, step]), axis=1)[0]  # several in a step count once
+    once = distinct(alike * (t.steps.num + 1) + step) // (t.steps.num + 1)  # several in a step count once
     mine = np.bincount(once, minlength=len(gaps.start) + 1)[alike] >= max(MIN_RECURRENCES, STEADY_SHARE * t.steps.num)
     mine &= next_row >= 0
     return Intervals(gaps.start[mine], gaps.end[mine])

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Events, Kind, Trace
+from diagnose.model.intervals import grouped
 from diagnose.tables.names import COLLECTIVE, NAME_PART, AnyCase, Pattern
 
 __all__ = ["CLASSES", "OTHER", "classify", "kernel_classes"]
@@ -128,7 +129,7 @@ def classify(name: str, op: str = "") -> str:
 def kernel_classes(trace: Trace, rows: Rows) -> npt.NDArray[np.str_]:
     """Return the class of each device task; each distinct name is looked at once."""
     events: Events = trace.events
-    names, inverse = np.unique(events.name[rows], return_inverse=True)
+    names, _, inverse = grouped(events.name[rows])
     found = np.array([classify(trace.names[n]) for n in names.tolist()] or [OTHER], "U16")
     classes = found[inverse] if len(rows) else np.zeros(0, "U16")
     classes[events.kind[rows] == Kind.MEMCPY] = "memcpy"

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Rows
 from diagnose.model.charts import KernelTime
+from diagnose.model.intervals import distinct, grouped
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.kernel_classes import kernel_classes
 from diagnose.tables.names import NAME_PART
@@ -45,7 +46,7 @@ def kernel_times(t: Tables, most: int = MAX_KERNELS) -> list[tuple[KernelTime, i
     """
     if t.device_id < 0 or not len(t.tasks.row):
         return []
-    _, inverse = np.unique(t.trace.events.name[t.tasks.row], return_inverse=True)
+    inverse = grouped(t.trace.events.name[t.tasks.row]).of
     length = (t.tasks.end - t.tasks.start).astype(np.float64)
     cost, whole = np.bincount(inverse, length), float(length.sum())
     if not whole:
@@ -106,10 +107,10 @@ def _dtype_of_inputs(known: OperatorInputs, tasks: Rows, length: npt.NDArray[np.
     cost: dict[str, float] = {}
     single = np.zeros(len(known.texts) + 1, bool)
     names = known.name[tasks]
-    for name in np.unique(names[names >= 0]).tolist():
+    for name in distinct(names[names >= 0]).tolist():
         single[name] = _OPERATOR.match(known.text(name)) is not None
     types = np.where(single[names], known.types[tasks], -1)
-    for text in np.unique(types[types >= 0]).tolist():
+    for text in distinct(types[types >= 0]).tolist():
         dtype = _first_type(known.text(text))
         cost[dtype] = cost.get(dtype, 0.0) + float(length[tasks[types == text]].sum())
     name = max(cost, key=lambda dtype: cost[dtype], default="")

@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.events import Trace
-from diagnose.model.intervals import Intervals
+from diagnose.model.intervals import Intervals, among
 from diagnose.tables.device import Tasks
 
 __all__ = ["LATENCY_SPREAD", "MIN_LATENCY_NS", "late_tasks", "latency_bound", "launch_latency"]
@@ -56,8 +56,7 @@ def latency_bound(latency: int | None) -> int:
 def _after_pause(tasks: Tasks, idle: Intervals) -> Mask:
     """Return which tasks end a pause of the device."""
     pauses = idle.end[idle.end - idle.start >= MIN_PAUSE_NS]
-    found: Mask = np.isin(tasks.start, pauses)
-    return found
+    return among(tasks.start, pauses)
 
 
 def _common_delay(delay: Ints) -> int | None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, union
+from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.graph_capture import captured
 from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, matching, rows_of
@@ -62,7 +62,7 @@ def graphs_left_no_task(t: Tables) -> bool:
     start, end = t.steps.window
     rows = matching(t.trace, (Kind.RUNTIME,), GRAPH_LAUNCH)
     rows = rows[(t.trace.events.start[rows] >= start) & (t.trace.events.start[rows] < end)]
-    without = len(rows) and np.isin(rows, launches_without_task(t)).all()
+    without = len(rows) and among(rows, launches_without_task(t)).all()
     return bool(without) and int((~t.tasks.is_copy).sum()) < MIN_KERNELS * len(rows)
 
 
@@ -78,7 +78,7 @@ def time_without_task(t: Tables) -> Intervals:
         return EMPTY
     events = t.trace.events
     launches = _launches(t)
-    with_task = launches[~np.isin(launches, lost)]
+    with_task = launches[~among(launches, lost)]
     i = np.searchsorted(events.start[with_task], events.start[lost], side="right")
     until = np.append(events.start[with_task], t.steps.window_end)[i]
     return union((events.start[lost], until))

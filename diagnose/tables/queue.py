@@ -7,7 +7,7 @@ import numpy as np
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Queue
 from diagnose.model.events import Trace
-from diagnose.model.intervals import Intervals, covered, distinct, total
+from diagnose.model.intervals import Intervals, among, covered, distinct, total
 from diagnose.tables.device import Occupancy, Tasks
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.launch_latency import late_tasks, latency_bound
@@ -75,7 +75,7 @@ def _late_share(trace: Trace, tasks: Tasks, parts: Occupancy, pause: int) -> flo
     if not launches_unlinked(tasks):
         return float(late_tasks(trace, tasks)[tasks.launch >= 0].mean())
     pauses = parts.idle.end[(parts.idle.end - parts.idle.start) >= pause]
-    return float(np.isin(tasks.start, pauses).mean())
+    return float(among(tasks.start, pauses).mean())
 
 
 def _weighted_percentiles(value: Ints, weight: Ints, points: tuple[float, ...]) -> list[float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Device
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import distinct, grouped
 from diagnose.perf_model.gpu_specs import GpuSpec, Precision, spec_of
 from diagnose.perf_model.matmul_cost import is_convolution, output_of_convolution
 from diagnose.perf_model.op_cost import OpCost, cost_of, reads_values
@@ -113,7 +113,7 @@ def groups(t: Tables) -> list[Group]:
     chosen = np.flatnonzero((ops >= 0) & op_inputs.is_known & ~t.tasks.is_collective & ~t.tasks.is_copy)
     if not len(chosen):
         return []
-    _, inverse = np.unique(ops[chosen], return_inverse=True)
+    inverse = grouped(ops[chosen]).of
     chosen = chosen[np.bincount(inverse, length[chosen].astype(np.float64))[inverse] >= MIN_NS]
     code = _code(op_inputs, chosen)
     order = np.argsort(code, kind="stable")
@@ -131,7 +131,7 @@ def _code(op_inputs: OperatorInputs, tasks: Rows) -> Ints:
     values = np.where(matters[op_inputs.name[tasks]], op_inputs.values[tasks], -1)
     code = np.zeros(len(tasks), np.int64)
     for column in (op_inputs.name[tasks], op_inputs.shapes[tasks], op_inputs.types[tasks], values):
-        code = np.unique(code * size + column + 1, return_inverse=True)[1].astype(np.int64)
+        code = grouped(code * size + column + 1).of.astype(np.int64)
     return code
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
+from diagnose.model.intervals import among
 from diagnose.tables import Tables, shared_table
 
 __all__ = ["LIGHT", "PHASES", "Stall", "Variation", "lines_in", "phase_shares", "phase_steps", "stalls", "variation"]
@@ -242,7 +243,7 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
     excess = np.maximum((times[rows] - base[rows]) * scale[rows], phase)
     judged = np.flatnonzero(usable)
     lost = float(excess.sum()) / len(judged)
-    place, place_share = _place(run, steps.capture, rows, np.setdiff1d(judged, rows))
+    place, place_share = _place(run, steps.capture, rows, judged[~among(judged, rows)])
     return Stall(
         rows=rows,
         period=period,

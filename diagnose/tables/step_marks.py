@@ -15,6 +15,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Trace
+from diagnose.model.intervals import distinct
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP, matching, rows_of
 
 __all__ = ["RepeatedMarks", "repeated_marks"]
@@ -63,10 +64,10 @@ def _own_annotations(trace: Trace) -> Rows:
     """Return the outermost annotations of the program's own, in time order."""
     rows = rows_of(trace, Kind.ANNOTATION)
     events = trace.events
-    names = {n for n in np.unique(events.name[rows]).tolist() if not _OF_LIBRARIES.search(trace.names[n])}
+    names = {n for n in distinct(events.name[rows]).tolist() if not _OF_LIBRARIES.search(trace.names[n])}
     rows = rows[np.isin(events.name[rows], list(names))] if names else rows[:0]
     outer = np.zeros(len(rows), bool)
-    for thread in np.unique(events.thread[rows]).tolist():
+    for thread in distinct(events.thread[rows]).tolist():
         mine = np.flatnonzero(events.thread[rows] == thread)
         before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, events.end[rows[mine]]))[:-1]
         outer[mine] = events.start[rows[mine]] >= before
@@ -115,7 +116,7 @@ def _hold_the_work(start: Ints, end: Ints, queued: Ints) -> bool:
     return (
         len(inside) >= MIN_COVERED * (queued >= start[0]).sum()
         and len(inside) >= (1 - MAX_COLD) * len(queued)
-        and len(np.unique(inside)) >= MIN_REGULAR * len(start)
+        and len(distinct(inside)) >= MIN_REGULAR * len(start)
     )
 
 

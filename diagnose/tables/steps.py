@@ -17,7 +17,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
-from diagnose.model.intervals import covered, distinct, union
+from diagnose.model.intervals import among, covered, distinct, grouped, union
 from diagnose.tables.names import KERNEL_LAUNCH, LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
 from diagnose.tables.step_marks import repeated_marks
 
@@ -190,8 +190,8 @@ def _after_earlier_work(trace: Trace, tasks: Rows, mine: Rows, start: int, drain
     events = trace.events
     linked = events.cause[tasks] >= 0
     launched = np.where(linked, events.start[events.cause[tasks]], 0)
-    streams, stream = np.unique(events.stream[tasks], return_inverse=True)
-    own = np.isin(tasks, mine) & linked
+    streams, _, stream = grouped(events.stream[tasks])
+    own = among(tasks, mine) & linked
     first = np.full(len(streams), -1, np.int64)  # of each stream: when the first task of the steps began
     first[stream[own][::-1]] = events.start[tasks[own]][::-1]
     earlier = np.where(linked, launched < start, events.start[tasks] < first[stream])
@@ -211,7 +211,7 @@ def _after_cropped_work(trace: Trace, tasks: Rows, window: tuple[int, int]) -> i
     """
     events = trace.events
     start, end, launch = events.start[tasks], events.end[tasks], events.cause[tasks]
-    firsts = np.sort(np.unique(events.stream[tasks], return_index=True)[1])
+    firsts = np.sort(grouped(events.stream[tasks]).first)
     work = np.cumsum(end - start)
     begin = None
     for i in firsts.tolist():

@@ -7,7 +7,6 @@ becomes visible.
 
 from __future__ import annotations
 
-import shutil
 import unicodedata
 
 __all__ = ["MAX_LINE", "MAX_WIDTH", "MIN_WIDTH", "clean", "columns", "in_encoding", "middle", "one_line"]
@@ -42,6 +41,8 @@ def one_line(text: str) -> str:
 
 def columns() -> int:
     """Return how wide text for standard output is: as COLUMNS or the terminal has it, from 60 to 100 columns."""
+    import shutil  # and with it every library that compresses
+
     return min(max(shutil.get_terminal_size((MAX_WIDTH, 0)).columns, MIN_WIDTH), MAX_WIDTH)
 
 

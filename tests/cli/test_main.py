@@ -193,6 +193,21 @@ def test_help_imports_nothing_heavy():
     assert "analyze" in done.stdout
 
 
+def test_one_rank_is_answered_without_what_several_ranks_need(tmp_path):
+    trace = tmp_path / "trace.json"
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 10, "dur": 5}
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 20, "dur": 50}
+    kernel["args"] = {"device": 0, "stream": 7, "correlation": 1}
+    trace.write_text(json.dumps({"traceEvents": [launch | {"args": {"correlation": 1}}, kernel]}))
+    code = (
+        "import sys; from diagnose.cli import main; main.run(['analyze', sys.argv[1], '--json', '--no-cache']);"
+        "heavy = {'torch', 'rich', 'webbrowser', 'secrets', 'diagnose.ranks.comparison', 'diagnose.model.job'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(trace)], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_module_is_the_command():
     shown = subprocess.run([sys.executable, "-m", "diagnose", "--version"], check=True, capture_output=True, text=True)
     assert shown.stdout.startswith("diagnose ")

@@ -7,6 +7,7 @@ from diagnose.model.intervals import (
     EMPTY,
     Intervals,
     covered,
+    grouped,
     intersect,
     longer_than,
     span,
@@ -60,6 +61,12 @@ def test_touching_intervals_merge() -> None:
     assert (merged.start.tolist(), merged.end.tolist()) == ([0], [20])
 
 
+def test_what_touches_in_an_intersection_is_one() -> None:
+    halves = Intervals(np.array([0, 5]), np.array([5, 9]))
+    both = intersect(Intervals(np.array([2]), np.array([8])), halves)
+    assert (both.start.tolist(), both.end.tolist()) == ([2], [8])
+
+
 def test_empty_sets() -> None:
     assert union() == EMPTY
     assert total(span(5, 5)) == 0
@@ -79,3 +86,9 @@ def test_a_union_leaves_what_it_is_given_as_it_was():
     assert (start.tolist(), end.tolist()) == ([5, 0, 3, 9], [7, 3, 3, 9])
     again = union(whole)
     assert not np.shares_memory(again.start, whole.start)
+
+
+def test_equal_values_are_put_together():
+    found = grouped(np.array([7, 3, 7, 5, 3]))
+    assert [part.tolist() for part in found] == [[3, 5, 7], [1, 3, 0], [2, 0, 2, 1, 0]]
+    assert [part.tolist() for part in grouped(np.empty(0, np.int64))] == [[], [], []]

@@ -25,6 +25,7 @@ def products_in(t: Tables, finding: Finding, precision: Literal["tf32", "f16"]) 
     """Return the effect of the next precision on the products: by their shapes, or by the peaks' ratio without them."""
     import numpy as np
 
+    from diagnose.model.intervals import among, distinct
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.roofline import MIN_NS, gpu_spec, groups
 
@@ -36,7 +37,8 @@ def products_in(t: Tables, finding: Finding, precision: Literal["tf32", "f16"]) 
     smaller = 0.5 if precision == "f16" else 1.0  # of the bytes
     length = (t.tasks.end - t.tasks.start).astype(np.float64)
     known = np.concatenate([group.tasks for group in full]) if full else np.empty(0, np.intp)
-    others = np.setdiff1d(finding.tasks, known)
+    others = distinct(finding.tasks)
+    others = others[~among(others, known)]
     others = others[length[others] >= MIN_NS]  # the fixed cost of a kernel sets the time of shorter ones
     tasks = np.concatenate([known, others]).astype(np.intp)
     if not len(tasks):
