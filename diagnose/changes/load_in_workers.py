@@ -50,8 +50,8 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     load_ns, handed_ns = number(facts, "batch_ns") * batches, handover_ns(facts) * batches
     rest_ns = max(step_ns - finding.lost_ns, 1.0)
     pin = {"pin_memory": True} if facts.get("has_device") else {}
-    cores, waits = recorded_cores(facts), bool(facts.get("waits"))
-    cpus = cores or MAX_WORKERS + 1  # not recorded: enough for what is advised
+    known, waits = recorded_cores(facts), bool(facts.get("waits"))
+    cpus = known or MAX_WORKERS + 1  # not recorded: enough for what is advised
     if not waits and (cpus < 2 or load_ns * (1 - MIN_GAIN) < handed_ns):
         return None  # no core to load on, or taking batches from workers costs about what loading them does
     limit = MAX_WORKERS if waits else cpus - 1  # one stays with the training

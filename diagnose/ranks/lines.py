@@ -36,12 +36,12 @@ def lines_of(t: Tables, parts: Mapping[str, Intervals]) -> tuple[LineTime, ...]:
         if num.sum() < MIN_SAMPLES:
             continue
         begin, end = np.clip(part.start, *t.steps.window), np.clip(part.end, *t.steps.window)
-        each_ns = float((end - begin).sum()) / num.sum() / max(t.steps.num, 1)
+        each_ns = float((end - begin).sum() / num.sum() / max(t.steps.num, 1))
         for row in np.argsort(-num, kind="stable")[:MAX_LINES].tolist():
             if num[row]:
                 file, line, function = samples.places[row]
                 code = t.capture.lines.get((file, line), "")
-                found.append(LineTime(cause, file, line, function, code, float(num[row]) * each_ns))
+                found.append(LineTime(cause, file, line, function, code, int(num[row]) * each_ns))
     return tuple(found)
 
 

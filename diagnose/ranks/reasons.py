@@ -41,8 +41,8 @@ class Reason:
     share: float = 0.0  # of the lateness
     ratio: float = 1.0  # by which everything is slower
     clock_mhz: tuple[float, float] = (0.0, 0.0)  # of the late rank and the others, where both were recorded
-    ready_shares: tuple[float, float] = (0.0, 0.0)  # of the late rank and the others: runnable without a core
     differences: dict[str, float] = field(default_factory=dict)  # cause: ns a step more than the others, largest first
+    ready_shares: tuple[float, float] = (0.0, 0.0)  # of the late rank and the others: runnable without a core
     where: tuple[Where, ...] = ()  # the lines on which the late rank spends more of it, the largest difference first
 
 
@@ -123,7 +123,7 @@ def _named(
         share = min(computing / late_ns, 1.0)
         if ratio >= MIN_SLOWER:
             cause = "slower-device" if has_device else "slower-host"
-            return Reason(cause, computing, share, ratio, both, differences)
+            return Reason(cause, computing, share, ratio, both, differences=differences)
         if more_work:
             return Reason("more-work", computing, share, differences=differences)
         phase = max(PHASES, key=lambda p: differences.get(p, 0.0))

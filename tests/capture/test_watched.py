@@ -11,7 +11,7 @@ def watched_s(lengths_ms, state="plain", broken_ms=0):
     """Return how many seconds of steps are watched that recur in this order."""
     watched, took_ms = WatchedSteps(), 0
     if broken_ms:
-        watched.broken_off(broken_ms * MS)
+        watched.add(broken_ms * MS, "edge", broken_off=True)
     while not watched.enough:
         for ms in lengths_ms:
             watched.add(ms * MS, state)

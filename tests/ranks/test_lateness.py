@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from diagnose.analyzers import TRAITS
-from diagnose.ranks.comparison import job_of
+from diagnose.ranks.comparison import compare_ranks, job_of
+from diagnose.ranks.profile import JobProfile, Speeds
 from diagnose.ranks.waits import median_of_others
 
 NOISE = (0.02, -0.01, 0.0, 0.03, -0.02, 0.01)
@@ -83,3 +84,16 @@ def test_the_median_of_the_others_leaves_each_one_out(num):
     values = np.arange(num, dtype=float) ** 2
     others = [np.median(np.delete(values, i)) for i in range(num)]
     assert median_of_others(values).tolist() == others
+
+
+def test_a_slower_device_is_named_with_what_takes_longer(make_profile):
+    ends = np.cumsum([30.5] * 6).tolist()
+    names = np.array([1, 2, 3])
+
+    def rank(number, factor):
+        speeds = Speeds(names, np.array([60, 60, 60]), np.array([40, 40, 40]) * int(factor * 1e6))
+        return make_profile(number, steps(20 * factor, shift=number), ends, kernels=speeds)
+
+    c = compare_ranks(JobProfile.of([rank(n, 1.5 if n == 2 else 1.0) for n in range(4)]), TRAITS)
+    assert (c.reason.cause, c.reason.ratio) == ("slower-device", pytest.approx(1.5))
+    assert c.reason.differences == {"compute-forward": pytest.approx(10e6, rel=0.01)}

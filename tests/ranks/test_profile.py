@@ -57,6 +57,15 @@ def test_it_survives_being_sent(profile):
     assert same(RankProfile.from_bytes(profile.to_bytes()), profile)
 
 
+def test_the_lines_that_were_sampled_survive_too(recording):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 1000)
+    r.samples_every(100, 0, 1000, ("train.py", 7, "main"), 1)
+    sent = RankProfile.from_bytes(profile_rank(r.capture()).to_bytes())
+    assert sent.lines == (LineTime("compute-forward", "train.py", 7, "main", "", 1_000_000.0),)
+
+
 @pytest.mark.parametrize("data", [b"", b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01"])
 def test_other_bytes_are_refused_in_a_sentence(data):
     with pytest.raises(InputError, match="summary of a rank is damaged"):

@@ -23,7 +23,7 @@ from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.trace_size import HEAP_POLL_S, StepSize
 from diagnose.capture.record.watched import WatchedSteps
 from diagnose.capture.record.window import WindowKind
-from diagnose.capture.record.window_steps import MIN_STEPS, Economy, economy, fitting_steps, steady_steps
+from diagnose.capture.record.window_steps import MIN_STEPS, attribution_steps, economy, fitting_steps, steady_steps
 from diagnose.capture.steps.converged import converged_since
 
 __all__ = ["Plan"]
@@ -32,10 +32,6 @@ DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
 QUICK_SKIP = 3  # the same with --quick
 MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
-# Of JSON text, or MIN_ATTRIBUTION_STEPS where these take more: 21 MB name the same lines as 87 MB, and the command took
-# 12.5 s of CPU time instead of 23.4 (a loader that indexes 1,024 rows in each step).
-ATTRIBUTION_MB = 30.0
-MIN_ATTRIBUTION_STEPS = 3
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
 WAIT_SHARE = 0.4  # of max_seconds for waiting,
 PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
@@ -60,7 +56,7 @@ class Plan:
         self.failed = False
         self.num_steps = 0
         self._num_steps = MIN_STEPS
-        self._economy = Economy(rests=False, attribution=False, first=False)
+        self._economy = economy(())
         self._options = options
         self._hooks = hooks
         self._measured = measured
@@ -89,7 +85,8 @@ class Plan:
         self._measured.clock.mark(self.num_steps)
         was = self._recorder.state
         state: StepState = self._state if was == self._state else "edge"
-        self._watch(duration, state)
+        if not self._unprofiled:  # warming up is over
+            self._watched.add(duration, state, broken_off=self._recorder.broken_off)
         self._hooks.stepped(duration, state)
         try:
             if self._over or self._left_s() <= 0:
@@ -107,13 +104,6 @@ class Plan:
         self._state = "edge" if now == "plain" != was else now
         self._recorder.begin_step(self.num_steps)
         self._step_began = time.perf_counter_ns()
-
-    def _watch(self, duration: int, state: StepState) -> None:
-        """Take a step for what decides how long steps are watched; warming up is over once windows begin."""
-        if not self._unprofiled:
-            self._watched.add(duration, state)
-            if self._recorder.broken_off:
-                self._watched.broken_off(duration)
 
     def close(self) -> None:
         """End the plan wherever it is; a window that holds a whole step is kept."""
@@ -311,8 +301,7 @@ class Plan:
         if self._together or not light.light:
             return wanted
         per_step = self._attribution_mb()
-        most_mb = min(self._options.max_mb - light.mb["light"], max(ATTRIBUTION_MB, MIN_ATTRIBUTION_STEPS * per_step))
-        fitting = int(most_mb / per_step) if per_step else wanted
+        fitting = attribution_steps(per_step, self._options.max_mb - light.mb["light"]) if per_step else wanted
         if self._functions and self._recorder.stacks:
             fitting = min(fitting, MAX_FUNCTIONS // self._functions - 1)
         return max(1, min(wanted, fitting))

@@ -27,16 +27,14 @@ class WatchedSteps:
         self._look_at_ns = 0
         self._was_enough = False
 
-    def add(self, took_ns: int, state: StepState) -> None:
-        """Take a step that is over."""
+    def add(self, took_ns: int, state: StepState, *, broken_off: bool = False) -> None:
+        """Take a step that is over; a window broken off inside it was too small for what may come again."""
         self._all_ns += took_ns
+        if broken_off:
+            self._broken_ns = max(self._broken_ns, took_ns)
         if state == "plain":
             self._plain.append(took_ns)
             self._plain_ns += took_ns
-
-    def broken_off(self, took_ns: int) -> None:
-        """Take notice that a window was broken off inside a step: what was too much for it may come again."""
-        self._broken_ns = max(self._broken_ns, took_ns)
 
     @property
     def enough(self) -> bool:
