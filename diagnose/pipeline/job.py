@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from diagnose.errors import InputError, UsageError
-from diagnose.model.diagnosis import Diagnosis, Source
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
 from diagnose.pipeline.cache import Cache
 from diagnose.pipeline.exchange import Received, inflate_examination, read_received
@@ -308,30 +308,8 @@ def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> Diagnosis
         examined[rank], found = unpack_examination(outcome.data)
         program = found if rank == shown else program
     if shown not in examined:
-        examined[shown] = _from_summary(by_rank[shown], failures.get(shown, ""))
+        examined[shown] = across.from_summary(by_rank[shown], failures.get(shown, ""))
     return across.answer_of(comparison, examined, program)
-
-
-def _from_summary(p: RankProfile, failure: str) -> Diagnosis:
-    """Return what a summary alone shows of a rank whose trace is not at hand."""
-    why = failure or (
-        f"The trace of rank {p.rank} ({p.path}) is not at hand: its own findings are missing, and the answer rests on "
-        "its summary. Run diagnose analyze where the trace is."
-    )
-    return Diagnosis(
-        verdict=p.verdict,
-        headline="",
-        dominant=None,
-        step_ns=p.step_ns,
-        step_times_ns=tuple((p.step_end - p.step_begin).tolist()),
-        queue=None,
-        partition=p.partition,
-        idle_by_cause=p.idle_by_cause,
-        findings=(),
-        prescriptions=(),
-        trust=tuple(map(Note, (*p.notes, why))),
-        source=Source(path=p.path, world_size=p.world_size),
-    )
 
 
 def _with_notes(diagnosis: Diagnosis, faults: Sequence[str]) -> Diagnosis:
