@@ -11,9 +11,10 @@ Why it costs
     A collective ends for all when the last rank has come. The step of every rank is as long as that of the slowest.
 
 What to do
-    The cause is what the late rank spends more time on than its equals do, and not its own largest cost. Where
-    everything is slower there, look at its clocks, its temperature and what else runs on it. Where ranks take turns,
-    let logging, checkpoints and the garbage collector run at the same step on all ranks.
+    The cause is what the late rank spends more time on than its equals do, and not its own largest cost; the line is
+    where that difference is largest. Where everything is slower there, look at its clocks, its temperature and what
+    else runs on it. Where ranks take turns, let logging, checkpoints and the garbage collector run at the same step on
+    all ranks.
 
 How sure
     High for the waiting, which needs no common clock; medium with fewer than five steps, low with one. Nothing is
@@ -23,14 +24,17 @@ How sure
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.rules import RuleMeta
-from diagnose.ranks.comparison import Comparison
-from diagnose.ranks.profile import COMMUNICATION
-from diagnose.ranks.reasons import Reason
 from diagnose.ranks.usable import listed
 from diagnose.tables import Tables
+from diagnose.text.numbers import duration, plural
+
+if TYPE_CHECKING:
+    from diagnose.ranks.comparison import Comparison
+    from diagnose.ranks.reasons import Reason
 
 META = RuleMeta(
     id="straggler",
@@ -73,7 +77,7 @@ def _late(c: Comparison) -> Finding | None:
     who = listed(numbers).capitalize()
     come, there = ("comes", "there") if len(numbers) == 1 else ("come", "on them")
     once = " in the one recorded step" if c.num_steps == 1 else ""
-    waits = f"the others wait {c.saved_ns / 1e6:.2f} ms a step"
+    waits = f"the others wait {duration(c.saved_ns)} a step"
     return Finding(
         rule=META.id,
         title=f"{who} {come} late{once}: {waits}; {_because(c.reason, there)}",
@@ -81,6 +85,7 @@ def _late(c: Comparison) -> Finding | None:
         count=_num_collectives(c),
         total_ns=int(c.saved_ns * c.num_steps),
         median_ns=int(c.saved_ns),
+        where=c.reason.where,
         evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), _waited(c)),
         confidence=_confidence(c),
         facts=_facts(c, "late", numbers[0]),
@@ -102,7 +107,7 @@ def _slow_links(c: Comparison) -> Finding | None:
         total_ns=int(slow.more_ns * c.num_steps),
         median_ns=int(slow.more_ns),
         evidence=(
-            f"Collectives{of} among {listed(slow.members)} transfer {slow.more_ns / 1e6:.2f} ms a step longer than the "
+            f"Collectives{of} among {listed(slow.members)} transfer {duration(slow.more_ns)} a step longer than the "
             f"same in {others}{rates}.",
             _waited(c),
         ),
@@ -123,12 +128,12 @@ def _bubbles(c: Comparison) -> Finding | None:
         return None
     return Finding(
         rule=META.id,
-        title=f"Stages of the pipeline wait for each other: bubbles of {waited / 1e6:.2f} ms a step",
+        title=f"Stages of the pipeline wait for each other: bubbles of {duration(waited)} a step",
         lost_ns=waited,
         count=_num_collectives(c),
         total_ns=int(waited * c.num_steps),
         median_ns=int(waited),
-        evidence=(f"Sends and receives wait {waited / 1e6:.2f} ms a step, mean of the ranks.", _waited(c)),
+        evidence=(f"Sends and receives wait {duration(waited)} a step, mean of the ranks.", _waited(c)),
         confidence=_confidence(c),
         facts=_facts(c, "bubbles", None),
     )
@@ -150,7 +155,7 @@ def _uneven_exchange(c: Comparison) -> Finding | None:
         median_ns=int(waited),
         evidence=(
             f"Rank {rank} exchanges {ratio:.1f} times the bytes of the mean rank; all-to-alls wait "
-            f"{waited / 1e6:.2f} ms a step, mean of the ranks.",
+            f"{duration(waited)} a step, mean of the ranks.",
             _waited(c),
         ),
         confidence="medium",  # who computes more before it comes late as well
@@ -167,14 +172,14 @@ def _late_begin(c: Comparison) -> Finding | None:
     share = f"{c.waits.first_share:.0%} of the waiting is in the first collective"
     return Finding(
         rule=META.id,
-        title=f"{share}: rank {number} begins its step {c.lateness.begins_late_ns / 1e6:.2f} ms late",
+        title=f"{share}: rank {number} begins its step {duration(c.lateness.begins_late_ns)} late",
         lost_ns=float(waited),
         count=1,
         total_ns=int(waited * c.num_steps),
         median_ns=int(waited),
         evidence=(
             f"{share} ({_of_communication(c):.0%} of the time in communication that nothing hides), for rank {number}: "
-            f"its first step begins {c.lateness.begins_late_ns / 1e6:.2f} ms after the "
+            f"its first step begins {duration(c.lateness.begins_late_ns)} after the "
             "median of the others. Why lies before the recorded window.",
             _waited(c),
         ),
@@ -184,6 +189,8 @@ def _late_begin(c: Comparison) -> Finding | None:
 
 
 def _of_communication(c: Comparison) -> float:
+    from diagnose.ranks.profile import COMMUNICATION
+
     spent = sum(int(p.spent[p.causes.index(COMMUNICATION)].sum()) for p in c.ranks if COMMUNICATION in p.causes)
     return float(c.waits.first.sum()) / max(spent, 1)
 
@@ -218,7 +225,7 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
 
 def _because(reason: Reason, there: str) -> str:
     """Return the cause as a clause."""
-    more = f"{reason.more_ns / 1e6:.2f} ms"
+    more = duration(reason.more_ns)
     if reason.cause == "slower-device":
         return f"every kernel takes {reason.ratio:.2f} × as long {there}"
     if reason.cause == "slower-host":
@@ -251,8 +258,8 @@ def _shares(c: Comparison, numbers: list[int]) -> str:
     share = float(blame[list(c.lateness.late)].sum()) / max(float(blame.sum()), 1.0)
     steps = "the one step" if c.num_steps == 1 else f"{c.num_steps} steps"
     return (
-        f"Of the waiting in {_num_collectives(c)} collectives of {steps}, {share:.0%} is for {listed(numbers)}, late "
-        f"by {c.lateness.late_ns / 1e6:.2f} ms."
+        f"Of the waiting in {plural(_num_collectives(c), 'collective')} of {steps}, {share:.0%} is for "
+        f"{listed(numbers)}, late by {duration(c.lateness.late_ns)}."
     )
 
 

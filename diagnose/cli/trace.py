@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from diagnose.cli.ranks import chosen_ranks, named_after, wait_for_others
 from diagnose.errors import CaptureError, InputError, OutputError, UsageError
 from diagnose.model.events import Note
 from diagnose.model.files import cannot_write, printable
+from diagnose.model.frozen import dataclass
 from diagnose.model.launched import Launched, launched
 from diagnose.text.progress import Progress
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from diagnose.errors import InputError, UsageError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
+from diagnose.model.frozen import dataclass
 from diagnose.pipeline.cache import Cache
 from diagnose.pipeline.exchange import Received, inflate_examination, read_received
 from diagnose.pipeline.rank_results import (

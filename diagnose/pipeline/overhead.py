@@ -19,6 +19,7 @@ from diagnose.replay.base import replay_base
 from diagnose.replay.unrecorded import unrecorded
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import LIGHT, variation
+from diagnose.text.numbers import duration
 
 __all__ = [
     "as_unrecorded",
@@ -151,5 +152,5 @@ def _deducted(finding: Finding, added_ns: float) -> Finding:
     taken = min(added_ns, finding.lost_ns)
     if taken < MIN_SHARE_OF_LOSS * finding.lost_ns:
         return finding
-    note = f"Recording adds about {taken / 1e6:.2f} ms of it to each step, which is not counted in the loss."
+    note = f"Recording adds about {duration(taken)} of it to each step, which is not counted in the loss."
     return replace(finding, lost_ns=finding.lost_ns - taken, evidence=(*finding.evidence, note))

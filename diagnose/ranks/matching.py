@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Ints, Mask
+from diagnose.model.frozen import dataclass
 from diagnose.ranks.profile import CollectiveKind, Group, RankProfile
 
 __all__ = ["Matches", "match_collectives"]

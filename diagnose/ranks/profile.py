@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Partition, Verdict
+from diagnose.model.frozen import dataclass
 from diagnose.model.packing import inflate
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Collectives",
     "Group",
     "JobProfile",
+    "LineTime",
     "RankProfile",
     "Speeds",
 ]
@@ -96,6 +98,18 @@ class Speeds:
     total_ns: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class LineTime:
+    """What of a rank's step goes into one line of the script, by one cause."""
+
+    cause: str
+    file: str
+    line: int
+    function: str
+    code: str = ""  # the text of the line, where the capture holds it
+    spent_ns: float = 0.0  # a step: the sampler's share of the time of this cause
+
+
 def _no_ints() -> Ints:
     return np.zeros(0, np.int64)
 
@@ -138,6 +152,7 @@ class RankProfile:
     collectives: Collectives = NO_COLLECTIVES
     kernels: Speeds = field(default_factory=lambda: Speeds(_no_ints(), _no_ints(), _no_ints()))
     operators: Speeds = field(default_factory=lambda: Speeds(_no_ints(), _no_ints(), _no_ints()))  # on the host
+    lines: tuple[LineTime, ...] = ()  # of the host's time, where the capture has samples
     clock_mhz: float = 0.0  # mean of the SM clock while it worked; 0: not recorded
     is_cut: bool = False  # the file ends before its end
     num_events: int = 0
@@ -237,6 +252,7 @@ def _unpacked(packed: _Packed) -> RankProfile:
     built["partition"] = Partition(**packed["partition"]) if packed["partition"] else None
     built["groups"] = tuple(Group(**{**g, "members": tuple(g["members"])}) for g in packed["groups"])
     built["kinds"] = tuple(CollectiveKind(**k) for k in packed["kinds"])
+    built["lines"] = tuple(LineTime(**line) for line in packed.get("lines", ()))
     built["collectives"] = Collectives(
         *(_array(c[k], np.int32) for k in ("kind", "step")),
         *(_array(c[k]) for k in ("sequence", "start", "length", "covered", "alone")),

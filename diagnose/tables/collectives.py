@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, among, covered, distinct, intersect, subtract, union
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_COLLECTIVE, matching
 
@@ -96,6 +96,7 @@ def exposed_broadcasts(t: Tables) -> Intervals:
     return intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
 
 
+@shared_table
 def small_collectives(t: Tables) -> Rows:
     """Return the rows of Tasks that are collectives of under ``SMALL_NS``, none where they are few.
 
@@ -103,7 +104,7 @@ def small_collectives(t: Tables) -> Rows:
     """
     tasks = t.tasks
     mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < SMALL_NS))
-    mine = mine[~t.tasks_matching(EXPERT_EXCHANGE)[mine]]
+    mine = mine[~t.tasks_matching(EXPERT_EXCHANGE, mine)]
     found: Rows = mine[~among(mine, buffer_broadcasts(t))]
     return found if len(found) > MIN_COLLECTIVES_PER_STEP * t.steps.num else np.empty(0, np.intp)
 
