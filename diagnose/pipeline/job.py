@@ -52,6 +52,7 @@ Results: TypeAlias = Iterator[tuple[int, Outcome]]
 Run: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
 
 MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
+MAX_PROCESSES_OF_ONE_FILE = 4  # beyond, joining the columns and analysing them takes longer than reading
 MIN_PROCESS_BYTES = 256 << 20  # that a process has to be allowed: it holds the program, and a trace of usual size
 
 
@@ -113,7 +114,7 @@ def analyze_inputs(
     with _phase(progress, "reading", paths), list_inputs(paths) as inputs:
         received = read_received(paths)
         if len(inputs.ranks) == 1 and not workers.cluster and keep is None and not received.ranks:
-            diagnosis = diagnosis_of(inputs.ranks[0], workers.cache, draw=draw)
+            diagnosis = diagnosis_of(inputs.ranks[0], workers.cache, draw=draw, processes=_of_one_file(workers))
             return _with_notes(diagnosis, (*inputs.faults, *received.profile.missing))
         with _workers(workers, inputs, progress) as run:
             job = _with_received(_profiled(inputs, run, workers.cache), received)
@@ -198,6 +199,13 @@ def _processes(workers: Workers, ranks: Sequence[RankFiles]) -> tuple[int, int |
         return num, None
     num = max(1, min(num, workers.max_bytes // MIN_PROCESS_BYTES))
     return num, workers.max_bytes // num
+
+
+def _of_one_file(workers: Workers) -> int:
+    """Return how many processes read one file, if it is large."""
+    if workers.max_bytes is not None:
+        return 1  # of which all columns have to fit into one
+    return workers.num or min(len(os.sched_getaffinity(0)), MAX_PROCESSES_OF_ONE_FILE)
 
 
 def _is_much(ranks: Sequence[RankFiles]) -> bool:
