@@ -123,7 +123,7 @@ def _named(
         share = min(computing / late_ns, 1.0)
         if ratio >= MIN_SLOWER:
             cause = "slower-device" if has_device else "slower-host"
-            return Reason(cause, computing, share, ratio, both, differences)
+            return Reason(cause, computing, share, ratio, both, differences=differences)
         if more_work:
             return Reason("more-work", computing, share, differences=differences)
         phase = max(PHASES, key=lambda p: differences.get(p, 0.0))
