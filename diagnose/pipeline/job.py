@@ -19,7 +19,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
 from diagnose.model.frozen import dataclass
 from diagnose.pipeline.cache import Cache
-from diagnose.pipeline.exchange import Received, inflate_examination, read_received
+from diagnose.pipeline.exchange import Received, examination_of, read_received
 from diagnose.pipeline.rank_results import (
     PROFILE,
     Outcome,
@@ -305,7 +305,7 @@ def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> Diagnosis
         packed = job.examined.get((profile.rank, profile.path)) if job.files_of(profile) is None else None
         with suppress(ValueError):
             if packed is not None:
-                examined[profile.rank], found = unpack_examination(inflate_examination(packed))
+                examined[profile.rank], found = examination_of(packed)
                 program = found if profile.rank == shown else program
     failures: dict[int, str] = {}
     work = partial(packed_examination, cache=cache, draw=draw)
