@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diagnose.capture.process.store_link import StoreGone, StoreLink
-from diagnose.errors import DiagnoseError
+from diagnose.errors import DiagnoseError, is_debugging
 from diagnose.model.files import printable, reason
 from diagnose.text.progress import Progress
 
@@ -27,6 +27,14 @@ class Exchange:
 
     def run(self, store: StoreLink) -> None:
         """Send this rank's summary, or collect those of all ranks. What fails here costs the exchange alone."""
+        try:
+            self._exchange(store)
+        except Exception as error:
+            if is_debugging():
+                raise
+            self._progress.say(f"The summaries of the ranks could not be exchanged ({type(error).__name__}: {error}).")
+
+    def _exchange(self, store: StoreLink) -> None:
         from diagnose.pipeline.exchange import gather, own_files, take_part, write_received
 
         messages = _Messages(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ from diagnose.text.plain_text import middle
 __all__ = ["decode"]
 
 _T = TypeVar("_T")
+_ONE_AT_A_TIME = threading.Lock()  # msgspec crashes where two threads meet a type for the first time at once
 _WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<field>.*)`$", re.DOTALL)
 _FORM = re.compile(r"str matching regex .*", re.DOTALL)
 _SURROGATE = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"  # the first of a pair, as JSON writes it
@@ -29,7 +31,8 @@ def decode(text: bytes | str, kind: type[_T], *, source: str, remedy: str) -> _T
         InputError: it is no JSON, or a value has another type or lies outside its range.
     """
     try:
-        return _decoded(text.encode("utf-8", "replace") if isinstance(text, str) else text, kind)
+        with _ONE_AT_A_TIME:
+            return _decoded(text.encode("utf-8", "replace") if isinstance(text, str) else text, kind)
     except msgspec.ValidationError as error:
         raise InputError(f"{source} cannot be used: {_fault(error)}. {remedy}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):

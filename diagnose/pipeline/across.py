@@ -11,7 +11,7 @@ import numpy as np
 from diagnose.analyzers import META, RANK_RULES
 from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import further, prescribe
-from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary
+from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary, Source
 from diagnose.model.events import Note
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.noting import noting
@@ -20,7 +20,7 @@ from diagnose.ranks.profile import RankProfile
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["answer_of", "ranks_to_examine", "shown"]
+__all__ = ["answer_of", "from_summary", "ranks_to_examine", "shown"]
 
 MIN_CAUSE_SHARE = (
     0.5  # of the waiting for a late rank; what costs that rank less leaves most of its lateness unexplained
@@ -64,6 +64,28 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
         job=job,
         checked=(*answer.checked, *(rule.META.id for rule in RANK_RULES)),
         trust=(*answer.trust, *(note for note in notes if note not in answer.trust)),
+    )
+
+
+def from_summary(p: RankProfile, failure: str) -> Diagnosis:
+    """Return what a summary alone shows of a rank whose trace is not at hand."""
+    why = failure or (
+        f"The trace of rank {p.rank} ({p.path}) is not at hand: its own findings are missing, and the answer rests on "
+        "its summary. Run diagnose analyze where the trace is."
+    )
+    return Diagnosis(
+        verdict=p.verdict,
+        headline="",
+        dominant=None,
+        step_ns=p.step_ns,
+        step_times_ns=tuple((p.step_end - p.step_begin).tolist()),
+        queue=None,
+        partition=p.partition,
+        idle_by_cause=p.idle_by_cause,
+        findings=(),
+        prescriptions=(),
+        trust=tuple(map(Note, (*p.notes, why))),
+        source=Source(path=p.path, world_size=p.world_size),
     )
 
 

@@ -18,23 +18,25 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from diagnose.errors import InputError
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import replace_private
 from diagnose.model.launched import RECEIVED_FILE
 from diagnose.model.packing import inflate
-from diagnose.pipeline.rank_results import Work, attempt, packed_examination, packed_profile
-from diagnose.pipeline.summaries import FORMAT
+from diagnose.pipeline.rank_results import Work, attempt, packed_examination, packed_profile, unpack_examination
+from diagnose.pipeline.summaries import FORMAT, MAX_FILE_BYTES
 from diagnose.trace_reader.documents import read_info
 from diagnose.trace_reader.inputs import RankFiles, list_inputs
 from diagnose.trace_reader.stored import Stored
 
 if TYPE_CHECKING:
     from diagnose.ranks.profile import JobProfile, RankProfile
+    from diagnose.tables.program import Program
 
 __all__ = [
     "Messages",
     "Received",
+    "examination_of",
     "gather",
-    "inflate_examination",
     "own_files",
     "read_received",
     "take_part",
@@ -176,6 +178,8 @@ def read_received(paths: Sequence[str | os.PathLike[str]]) -> Received:
         if not os.path.isfile(file):  # noqa: PTH113
             continue
         try:
+            if os.path.getsize(file) > MAX_FILE_BYTES:  # noqa: PTH202
+                raise ValueError("it is larger than any job makes it")
             kept = msgspec.msgpack.decode(Path(file).read_bytes(), type=_Kept)
         except (OSError, ValueError, msgspec.DecodeError):
             raise InputError(f"{file} is damaged. Remove it, or trace the script again.") from None
@@ -196,13 +200,18 @@ def _ranks_in(folder: Path, run_ids: Collection[str]) -> set[int]:
     return found
 
 
-def inflate_examination(data: bytes) -> bytes:
-    """Return an examination as it was packed where it was made.
+def examination_of(data: bytes) -> tuple[Diagnosis, Program]:
+    """Return what a rank has sent as its examination.
 
     Raises:
         ValueError: these are other bytes.
     """
-    return inflate(data, MAX_EXAMINATION_BYTES)
+    from diagnose.tables.program import Program
+
+    diagnosis, program = unpack_examination(inflate(data, MAX_EXAMINATION_BYTES))
+    if not isinstance(diagnosis, Diagnosis) or not isinstance(program, Program):
+        raise ValueError("this is no examination")
+    return diagnosis, program
 
 
 def _all(

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from diagnose.errors import InputError, UsageError
-from diagnose.model.diagnosis import Diagnosis, Source
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
 from diagnose.model.frozen import dataclass
 from diagnose.pipeline.cache import Cache
-from diagnose.pipeline.exchange import Received, inflate_examination, read_received
+from diagnose.pipeline.exchange import Received, examination_of, read_received
 from diagnose.pipeline.rank_results import (
     PROFILE,
     Outcome,
@@ -52,6 +52,7 @@ Results: TypeAlias = Iterator[tuple[int, Outcome]]
 Run: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
 
 MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
+MAX_PROCESSES_OF_ONE_FILE = 4  # beyond, joining the columns and analysing them takes longer than reading
 MIN_PROCESS_BYTES = 256 << 20  # that a process has to be allowed: it holds the program, and a trace of usual size
 
 
@@ -113,7 +114,7 @@ def analyze_inputs(
     with _phase(progress, "reading", paths), list_inputs(paths) as inputs:
         received = read_received(paths)
         if len(inputs.ranks) == 1 and not workers.cluster and keep is None and not received.ranks:
-            diagnosis = diagnosis_of(inputs.ranks[0], workers.cache, draw=draw)
+            diagnosis = diagnosis_of(inputs.ranks[0], workers.cache, draw=draw, processes=_of_one_file(workers))
             return _with_notes(diagnosis, (*inputs.faults, *received.profile.missing))
         with _workers(workers, inputs, progress) as run:
             job = _with_received(_profiled(inputs, run, workers.cache), received)
@@ -198,6 +199,13 @@ def _processes(workers: Workers, ranks: Sequence[RankFiles]) -> tuple[int, int |
         return num, None
     num = max(1, min(num, workers.max_bytes // MIN_PROCESS_BYTES))
     return num, workers.max_bytes // num
+
+
+def _of_one_file(workers: Workers) -> int:
+    """Return how many processes read one file, if it is large."""
+    if workers.max_bytes is not None:
+        return 1  # of which all columns have to fit into one
+    return workers.num or min(len(os.sched_getaffinity(0)), MAX_PROCESSES_OF_ONE_FILE)
 
 
 def _is_much(ranks: Sequence[RankFiles]) -> bool:
@@ -297,7 +305,7 @@ def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> Diagnosis
         packed = job.examined.get((profile.rank, profile.path)) if job.files_of(profile) is None else None
         with suppress(ValueError):
             if packed is not None:
-                examined[profile.rank], found = unpack_examination(inflate_examination(packed))
+                examined[profile.rank], found = examination_of(packed)
                 program = found if profile.rank == shown else program
     failures: dict[int, str] = {}
     work = partial(packed_examination, cache=cache, draw=draw)
@@ -309,30 +317,8 @@ def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> Diagnosis
         examined[rank], found = unpack_examination(outcome.data)
         program = found if rank == shown else program
     if shown not in examined:
-        examined[shown] = _from_summary(by_rank[shown], failures.get(shown, ""))
+        examined[shown] = across.from_summary(by_rank[shown], failures.get(shown, ""))
     return across.answer_of(comparison, examined, program)
-
-
-def _from_summary(p: RankProfile, failure: str) -> Diagnosis:
-    """Return what a summary alone shows of a rank whose trace is not at hand."""
-    why = failure or (
-        f"The trace of rank {p.rank} ({p.path}) is not at hand: its own findings are missing, and the answer rests on "
-        "its summary. Run diagnose analyze where the trace is."
-    )
-    return Diagnosis(
-        verdict=p.verdict,
-        headline="",
-        dominant=None,
-        step_ns=p.step_ns,
-        step_times_ns=tuple((p.step_end - p.step_begin).tolist()),
-        queue=None,
-        partition=p.partition,
-        idle_by_cause=p.idle_by_cause,
-        findings=(),
-        prescriptions=(),
-        trust=tuple(map(Note, (*p.notes, why))),
-        source=Source(path=p.path, world_size=p.world_size),
-    )
 
 
 def _with_notes(diagnosis: Diagnosis, faults: Sequence[str]) -> Diagnosis:

@@ -108,8 +108,8 @@ def unpack_examination(packed: bytes) -> tuple[Diagnosis, Program]:
     return cast("tuple[Diagnosis, Program]", unpack(packed, Program))
 
 
-def diagnosis_of(files: RankFiles, cache: Cache | None = None, *, draw: bool) -> Diagnosis:
-    """Return the diagnosis of a rank that is alone.
+def diagnosis_of(files: RankFiles, cache: Cache | None = None, *, draw: bool, processes: int = 1) -> Diagnosis:
+    """Return the diagnosis of a rank that is alone; a large trace is read by several ``processes``.
 
     Raises:
         InputError: its files cannot be read.
@@ -122,7 +122,7 @@ def diagnosis_of(files: RankFiles, cache: Cache | None = None, *, draw: bool) ->
     from diagnose.pipeline.rank import analyze_rank
     from diagnose.trace_reader.folders import read_rank
 
-    made = analyze_rank(read_rank(files), draw=draw)
+    made = analyze_rank(read_rank(files, processes), draw=draw)
     if cache and key:
         with suppress(TypeError, OverflowError):  # it is only not kept
             cache.put(key, pack(made))

@@ -226,7 +226,7 @@ def _packed(value: Any) -> Any:
         return [_packed(each) for each in value]
     if hasattr(value, "__dataclass_fields__"):
         return {f.name: _packed(getattr(value, f.name)) for f in fields(value)}
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _packed_array(values: npt.NDArray[Any]) -> _Packed:

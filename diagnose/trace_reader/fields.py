@@ -206,6 +206,16 @@ class Threads(dict[tuple[int | str, int | str], int]):
         """Remember a thread's name; it counts only where the thread recorded events."""
         self._names[str(pid), str(tid)] = name.strip()
 
+    @property
+    def ids(self) -> tuple[tuple[str, str], ...]:
+        """Return pid and tid of each row."""
+        return tuple(self._rows)
+
+    @property
+    def given_names(self) -> dict[tuple[str, str], str]:
+        """Return the names that were remembered."""
+        return dict(self._names)
+
     def of_unknown(self) -> int:
         """Return the row of the thread that stands for all events without one."""
         return self._rows.setdefault(("", ""), len(self._rows))

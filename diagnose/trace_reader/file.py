@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.events import Note, Trace
@@ -22,6 +23,7 @@ from diagnose.trace_reader.envelope import (
 )
 from diagnose.trace_reader.events import Ending, Window, read_events
 from diagnose.trace_reader.fields import num_events, shortened
+from diagnose.trace_reader.parts import read_parts
 from diagnose.trace_reader.rows import EventRows
 from diagnose.trace_reader.schema import LEFT_OUT
 from diagnose.trace_reader.source import STANDARD_INPUT, open_source
@@ -34,10 +36,11 @@ _KINETO_KEYS = frozenset({"schemaVersion", "deviceProperties", "computePropertie
 _MAX_LISTED = 5  # categories that are named
 
 
-def read_trace(path: str | os.PathLike[str] | Stored | Piped) -> Trace:
+def read_trace(path: str | os.PathLike[str] | Stored | Piped, processes: int = 1) -> Trace:
     """Read a trace of torch.profiler, JSON, gzip or zstd, of any release; a truncated one up to its cut.
 
-    ``-`` is standard input. Memory is bounded by the columns (at most 85 bytes an event), not by the size of the file.
+    ``-`` is standard input. Several ``processes`` read a large file that is not compressed, which gives the same.
+    Memory is bounded by the columns (at most 85 bytes an event), not by the size of the file.
     What holds for every trace is described in ``diagnose.trace_reader.plausibility``.
 
     Raises:
@@ -46,7 +49,7 @@ def read_trace(path: str | os.PathLike[str] | Stored | Piped) -> Trace:
     """
     name = _name(path)
     try:
-        return _read(path, name)
+        return _read(path, name, processes)
     except MemoryError:
         raise InputError(
             f"{name} needs more memory than there is. Record fewer steps, or read it on a machine with more."
@@ -59,16 +62,12 @@ def _name(path: str | os.PathLike[str] | Stored | Piped) -> str:
     return "standard input" if os.fspath(path) == STANDARD_INPUT else os.fspath(path)
 
 
-def _read(path: str | os.PathLike[str] | Stored | Piped, name: str) -> Trace:
-    with open_source(path) as source, _without_collector():
-        window = Window(source)
-        head = read_head(window, source, name)
-        rows = EventRows()
-        ending = read_events(window, rows)
-        around = _read_keys(head, ending, window)
+def _read(path: str | os.PathLike[str] | Stored | Piped, name: str, processes: int) -> Trace:
+    with _without_collector():
+        read = _by_processes(path, name, processes) or _alone(path, name)
+    rows, ending, around, fault = read.rows, read.ending, read.around, read.fault
     if not rows.count:
         raise _error_without_events(name, rows, ending, around)
-    fault = ending.fault or source.fault
     trust = _notes(rows, ending, fault, around)
     table = finish(rows)
     if table is None:
@@ -84,17 +83,46 @@ def _read(path: str | os.PathLike[str] | Stored | Piped, name: str) -> Trace:
         world_size=world_size_of(keys),
         epoch_ns=epoch_ns(keys, table.first_ns),
         path=name,
-        raw_bytes=source.raw_bytes,
+        raw_bytes=read.raw_bytes,
         cut=around.is_cut,
         metadata=small_values(keys),
         trust=trust,
     )
 
 
-def _read_keys(head: bytes, ending: Ending, window: Window) -> Envelope:
+class _ReadFile(NamedTuple):
+    """A file, read to its end or to its cut."""
+
+    rows: EventRows
+    ending: Ending
+    around: Envelope
+    fault: str  # why reading ended before the end of the file
+    raw_bytes: int
+
+
+def _alone(path: str | os.PathLike[str] | Stored | Piped, name: str) -> _ReadFile:
+    with open_source(path) as source:
+        window = Window(source)
+        head = read_head(window, source, name)
+        rows = EventRows()
+        ending = read_events(window, rows)
+        rest = window.read_rest(MAX_TAIL_BYTES) if ending.complete else b""
+    return _ReadFile(rows, ending, _read_keys(head, ending, rest), ending.fault or source.fault, source.raw_bytes)
+
+
+def _by_processes(path: str | os.PathLike[str] | Stored | Piped, name: str, processes: int) -> _ReadFile | None:
+    if processes < 2 or not isinstance(path, Stored):
+        return None
+    read = read_parts(path, name, processes)
+    if read is None:
+        return None
+    return _ReadFile(read.rows, read.ending, _read_keys(read.head, read.ending, read.rest), "", read.raw_bytes)
+
+
+def _read_keys(head: bytes, ending: Ending, rest: bytes) -> Envelope:
     if not ending.complete:
         return Envelope(read_keys(head, b"}").keys, is_cut=True, is_unread=False)
-    return read_keys(head, ending.text + window.read_rest(MAX_TAIL_BYTES))
+    return read_keys(head, ending.text + rest)
 
 
 @contextmanager

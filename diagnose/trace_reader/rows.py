@@ -168,6 +168,11 @@ class Column:
         self._data[at:end] = values
         self._filled = max(self._filled, end)
 
+    @property
+    def is_recorded(self) -> bool:
+        """Return whether any row was written."""
+        return self._filled > 0
+
     def finish(self, length: int) -> _Array:
         """Return the column with ``length`` rows; the object is empty afterwards."""
         data, self._data = self._data, np.empty(0, self._data.dtype)

@@ -117,7 +117,10 @@ def _sizes(columns: _Columns) -> Ints:
 
 
 def _chronological(start: Ints, end: Ints, kind: _Kinds, thread: npt.NDArray[np.int16]) -> Rows:
-    """Return the rows sorted by start, ties by the later end, then outer kinds first, then by nesting."""
+    """Return the rows sorted by start, ties by the later end, then outer kinds first, then by nesting.
+
+    Rows of one kind stand in the file's order; how those of several are mixed depends on the blocks they were read in.
+    """
     order = np.argsort(start, kind="stable")
     sorted_start = start[order]
     same = sorted_start[1:] == sorted_start[:-1]
@@ -126,7 +129,7 @@ def _chronological(start: Ints, end: Ints, kind: _Kinds, thread: npt.NDArray[np.
     ties = np.flatnonzero(np.r_[False, same] | np.r_[same, False])
     tied = order[ties]
     place = -tied if _children_first(start, end, kind, thread) else tied
-    order[ties] = tied[np.lexsort((place, _DEPTH[kind[tied]], -end[tied], start[tied]))]
+    order[ties] = tied[np.lexsort((place, kind[tied], _DEPTH[kind[tied]], -end[tied], start[tied]))]
     return order
 
 

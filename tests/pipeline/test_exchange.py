@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import threading
+import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.launched import RECEIVED_FILE
+from diagnose.model.packing import pack
 from diagnose.pipeline import exchange
 from diagnose.pipeline.exchange import gather, own_files, read_received, take_part, write_received
 from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_received
@@ -104,6 +107,16 @@ def test_a_rank_that_cannot_read_its_capture_sends_why(apart):
     received = exchanged(apart)
     assert list(received.absent) == [1]
     assert "rank 1" in received.absent[1]
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", zlib.compress(pack((1, 2))), zlib.compress(bytes(2 << 20))])
+def test_a_damaged_examination_leaves_the_answer_to_the_summary(apart, monkeypatch, data):
+    monkeypatch.setattr(exchange, "MAX_EXAMINATION_BYTES", 1 << 20)
+    received = exchanged(apart)
+    damaged = replace(received, examined=dict.fromkeys(received.examined, data))
+    answer = to_dict(answer_from_received(damaged, progress=QUIET))
+    assert [rank["rank"] for rank in answer["ranks"]] == [0, 1]
+    assert any("its own findings are missing" in note["text"] for note in answer["trust"])
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x84"])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from diagnose.analyzers import TRAITS
+from diagnose.analyzers.straggler import find_in_all
 from diagnose.ranks.comparison import compare_ranks, job_of
 from diagnose.ranks.profile import JobProfile, Speeds
 from diagnose.ranks.waits import median_of_others
@@ -54,6 +55,20 @@ def test_pauses_that_wander_are_turns_with_their_cause(compared):
     assert (found.cause, found.cause_ns) == ("gc-pause", pytest.approx(12e6))
 
 
+def test_a_slower_device_is_named_with_its_factor_and_the_differences(make_profile):
+    names, count = np.arange(4), np.full(4, 60)
+    ranks = []
+    for n in range(4):
+        factor = 1.2 if n == 2 else 1.0
+        kernels = Speeds(names, count, (np.array([4, 3, 2, 1]) * 12e6 * factor).astype(np.int64))
+        ends = np.cumsum([24.5] * 6).tolist()
+        ranks.append(make_profile(n, steps(20 * factor, shift=n), ends, kernels=kernels))
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert (found.reason.cause, found.reason.ratio) == ("slower-device", pytest.approx(1.2))
+    assert found.reason.differences == {"compute-forward": pytest.approx(4e6, rel=0.01)}
+    assert "compute-forward +4.0" in find_in_all(found)[0].evidence[1]
+
+
 def test_what_no_cause_explains_is_left_open(compared):
     ranks = [steps(20, shift=n) for n in range(4)]
     ranks[3] = [{**step, "unexplained-device": 3.0} for step in ranks[3]]
@@ -67,9 +82,6 @@ def test_more_than_a_third_of_the_ranks_are_not_late_but_different(compared):
 
 
 def test_a_rank_that_begins_the_window_late_is_named_and_not_called_late(make_profile):
-    from diagnose.ranks.comparison import compare_ranks
-    from diagnose.ranks.profile import JobProfile
-
     ends = [40.0 + 20 * n for n in range(6)]
     own = [{"compute-forward": 19.5 + NOISE[n]} for n in range(6)]
     ranks = [make_profile(n, own, ends, begins=15.0 if n == 2 else 0.0) for n in range(4)]

@@ -66,6 +66,12 @@ def test_the_lines_that_were_sampled_survive_too(recording):
     assert sent.lines == (LineTime("compute-forward", "train.py", 7, "main", "", 1_000_000.0),)
 
 
+def test_numbers_of_numpy_are_sent_as_numbers(profile):
+    sent = replace(profile, step_ns=np.float64(2.5), ready_share=np.float64(0.25), rank=np.int64(3))
+    read = RankProfile.from_bytes(sent.to_bytes())
+    assert (read.step_ns, read.ready_share, read.rank) == (2.5, 0.25, 3)
+
+
 @pytest.mark.parametrize("data", [b"", b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01"])
 def test_other_bytes_are_refused_in_a_sentence(data):
     with pytest.raises(InputError, match="summary of a rank is damaged"):
