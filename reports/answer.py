@@ -171,11 +171,17 @@ def _range(least: float, most: float) -> str:
     return f"up to {high}" if least <= 0 else high if low == high else f"{low} to {high}"
 
 
-def behind(p: Prediction) -> str:
-    """Return after which changes a prediction counts, in words that follow the saving."""
+def behind(p: Prediction, actions: Sequence[Action] = ()) -> str:
+    """Return after which changes a prediction counts, in words that follow the saving.
+
+    Changes that are all among the ``actions`` are named by their numbers.
+    """
     if not p.behind:
         return ""
-    return f", {'only ' if p.is_enabled else ''}after {' and '.join(p.behind)}"
+    numbers = {action.prescription.id: str(i) for i, action in enumerate(actions, 1)}
+    names = [numbers.get(name, "") for name in p.behind]
+    after = f"change{'s' * (len(names) > 1)} {' and '.join(names)}" if all(names) else " and ".join(p.behind)
+    return f", {'only ' if p.is_enabled else ''}after {after}"
 
 
 def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]:

@@ -81,7 +81,7 @@ def _action(number: int, action: Action, a: Answer) -> RenderableType:
     if found is not None and a.now_ns > 0:
         saves.append(f"{saving(found)} ", "green")
         saves.append(bar(found.saves_ns / a.now_ns, _SAVING_CELLS), "green")
-        saves.append(behind(found).replace(", ", "  ", 1), "dim")
+        saves.append(behind(found, a.actions).replace(", ", "  ", 1), "dim")
     else:
         words = "saving not predicted: no replay of these steps shows it"
         if p.mean_step_ns is not None and p.saves_ns[1] > 0:

@@ -97,6 +97,11 @@ window.drawFlames = async (data, { time }) => {
     const own = one.ms - one.used, code = document.createElement("code");
     code.textContent = one.full;
     const kinds = { own: "your code", library: "library", module: "module", cause: "cause" };
+    if (one.kind === "cause") {
+      const rest = own > 0.005 * one.ms ? `, ${time(own)} of it in no recorded frame or operator` : "";
+      detail.replaceChildren(`${one.text}: ${time(one.ms)} a step${rest}. ${graph.cause.label}`);
+      return;
+    }
     detail.replaceChildren(`${kinds[one.kind] || one.kind}, ${time(one.ms)} a step (${percent(one.ms / graph.cause.time)})${own > 0.005 * one.ms && one.children.length ? `, ${time(own)} in itself` : ""}`, code);
   }
   function go(one) {

@@ -11,7 +11,12 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from diagnose.compare.compare import compare
+from diagnose.compare.gate import evaluate_gate
+from diagnose.compare.html import as_html
+from diagnose.compare.sides import side_of
 from diagnose.model.charts import SpanTable
+from diagnose.reports import forecast_page, monitor_page
 from diagnose.reports.html import render
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="the browser is driven with the package selenium")
@@ -50,16 +55,18 @@ def browser(tmp_path_factory) -> Iterator["webdriver.Chrome"]:
 
 @pytest.fixture
 def show(browser, tmp_path):
-    """Return a function that opens a diagnosis' page and waits until its timeline is drawn."""
+    """Return a function that opens a page, or that of a diagnosis, and waits until its charts are drawn."""
 
-    def open_page(diagnosis):
+    def open_page(shown):
         page = tmp_path / "report.html"
-        page.write_text(render(diagnosis), encoding="utf-8")
+        page.write_text(shown if isinstance(shown, str) else render(shown), encoding="utf-8")
         browser.get_log("browser")
         browser.get_log("performance")
         browser.get(page.as_uri())
         if count(browser, "#timeline"):
             WebDriverWait(browser, 20, 0.02).until(lambda b: count(b, "#timeline[data-spans][data-took]"))
+        if count(browser, "#flame-boxes"):
+            WebDriverWait(browser, 20, 0.02).until(lambda b: count(b, "#flame-boxes[data-boxes]"))
         return browser
 
     return open_page
@@ -77,11 +84,46 @@ def count(browser, selector: str) -> int:
 
 
 EVERYDAY = ("gaps", "hostile", "trials")
-FORMS = ("gaps", "healthy", "cpu_bound", "no_gpu", "ranks", "trials", "device", "hostile", "bare", "low_trust")
+FORMS = ("gaps", "healthy", "cpu_bound", "no_gpu", "ranks", "trials", "device", "hostile", "bare", "low_trust",
+         "inference", "compiled", "ranks_8", "ranks_256")  # fmt: skip
+PAGES = (*FORMS, "large", "compared", "gate", "what_if", "monitored")  # every kind of page
 
 
 def test_every_form_is_opened(forms):
     assert tuple(forms) == FORMS
+
+
+@pytest.fixture
+def page_of(forms):
+    """Return a function that makes each of PAGES."""
+
+    def make(kind):
+        d = forms["gaps"]
+        if kind == "large":
+            return render(replace(d, picture=large_picture(d.picture, 200_000)))
+        if kind in {"compared", "gate"}:
+            slow = replace(d, step_ns=1.5 * d.step_ns, idle_by_cause={**d.idle_by_cause, "data-stall": 0.6})
+            slow = replace(slow, partition=replace(d.partition, compute=0.08, idle=0.84))
+            compared = compare(side_of("before.json", d, []), side_of("after.json", slow, []))
+            return as_html(compared, evaluate_gate(compared) if kind == "gate" else None)
+        if kind == "what_if":
+            return forecast_page.render("run-7", d.waterfall.forecasts, 0.02, (("compute", 0.9),), is_doubtful=False)
+        if kind == "monitored":
+            series = {"power_w": (310.0, None, 295.0), "sm_mhz": (1980.0, 1410.0, 1980.0)}
+            return monitor_page.render(
+                [
+                    monitor_page.Board(
+                        "GPU 0",
+                        (0, 1, 2),
+                        series,
+                        {"power_w": dict.fromkeys(("min", "p5", "p50", "p95", "max"), 302.5)},
+                    )
+                ],
+                1.0,
+            )
+        return render(forms[kind])
+
+    return make
 
 
 def appear(browser, scheme: str, width: int) -> None:
@@ -115,9 +157,9 @@ def test_a_page_opens_without_an_error_a_request_or_a_barrier(show, forms, form)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_sound_in_both_themes_and_widths(show, forms, form):
-    browser = show(forms[form])
+@pytest.mark.parametrize("kind", PAGES)
+def test_every_page_is_sound_in_both_themes_and_widths(show, page_of, kind):
+    browser = show(page_of(kind))
     try:
         for scheme in ("light", "dark"):
             for width in WIDTHS:
@@ -128,10 +170,32 @@ def test_every_form_is_sound_in_both_themes_and_widths(show, forms, form):
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+CONTROLS = "button:not([disabled]), summary, select, input, a[href], [tabindex='0']"
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_prints_on_a_few_pages(show, forms, form):
-    printed = show(forms[form]).execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
+@pytest.mark.parametrize("kind", PAGES)
+def test_every_control_of_every_page_is_reached_and_pressed_by_keyboard(show, page_of, kind):
+    browser = show(page_of(kind))
+    unreached = (
+        "document.querySelectorAll('details').forEach(d => { d.open = true; });"
+        "const shown = (e) => e.getClientRects().length && getComputedStyle(e).visibility !== 'hidden';"
+        "return [...document.querySelectorAll(arguments[0])].filter(shown)"
+        ".filter((e) => { e.focus(); return document.activeElement !== e || e.tabIndex < 0; }).map((e) => e.outerHTML)"
+    )
+    assert [html[:200] for html in browser.execute_script(unreached, CONTROLS)] == []
+    pressed = "button:not([disabled]):not(.copy):not(.tools button), details.finding > summary"
+    for control in browser.find_elements("css selector", pressed)[:80]:
+        browser.execute_script("arguments[0].focus()", control)
+        browser.switch_to.active_element.send_keys("\n")
+    settle(browser)
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", PAGES)
+def test_every_page_prints_on_a_few_pages(show, page_of, kind):
+    printed = show(page_of(kind)).execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(printed))) <= 5
 
 

@@ -83,7 +83,7 @@ def test_the_first_screen_is_headline_bars_and_actions(forms):
     assert "Step now" in first
     assert "Step possible 12.0 ms 1.7 × 12.0 ms to 13.0 ms, 1.5 to 1.7 ×" in first
     assert "saves 5.00 ms a step" in first
-    assert "saves 3.00 ms a step , after data-stall-fix" in first
+    assert "saves 3.00 ms a step , after change 1" in first
     assert "train. py: 31 in main" in first
 
 

@@ -177,7 +177,7 @@ def test_the_first_screen_has_headline_bars_and_actions(forms):
     actions = [line for line in lines if re.match(r"  [123]  \S", line)]
     assert len(actions) == 2
     assert "     train.py:31  saves 5.00 ms a step █████" in lines
-    assert "     train.py:42  saves 3.00 ms a step ███  after data-stall-fix" in lines
+    assert "     train.py:42  saves 3.00 ms a step ███  after change 1" in lines
 
 
 def test_verbose_lists_every_finding_with_its_evidence(forms):
