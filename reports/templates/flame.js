@@ -39,9 +39,12 @@ window.drawFlames = async (data, { time }) => {
     return found;
   }
   function inner(one) {
-    let found = one;
-    while (found.children.length === 1 && found.children[0].ms >= TRUNK * found.ms) found = found.children[0];
-    return found.depth < MIN_TRUNK ? one : found;
+    let found = one, own = null;
+    while (found.children.length === 1 && found.children[0].ms >= TRUNK * found.ms) {
+      found = found.children[0];
+      if (found.kind === "own") own = found;
+    }
+    return found.depth < MIN_TRUNK ? one : own || found;
   }
   const matches = (one) => wanted && one.kind !== "cause" && one.full.toLowerCase().includes(wanted);
 
