@@ -54,8 +54,10 @@ VOLTA, AMPERE = 7, 8
 def _rows(t: Tables) -> npt.NDArray[np.intp]:
     full = np.zeros(len(t.trace.events.kind), bool)
     full[matching(t.trace, (Kind.KERNEL,), _FULL)] = True
-    full[matching(t.trace, (Kind.KERNEL,), _NOT)] = False
-    return np.sort(t.tasks.row[full[t.tasks.row]])
+    rows = t.tasks.row[full[t.tasks.row]]
+    names = t.trace.events.name[rows]
+    others = [name for name in distinct(names).tolist() if _NOT.search(t.trace.names[name])]
+    return np.sort(rows[~among(names, np.array(others, names.dtype))])
 
 
 def _generation(t: Tables) -> int:

@@ -11,9 +11,10 @@ Why it costs
     A collective ends for all when the last rank has come. The step of every rank is as long as that of the slowest.
 
 What to do
-    The cause is what the late rank spends more time on than its equals do, and not its own largest cost. Where
-    everything is slower there, look at its clocks, its temperature and what else runs on it. Where ranks take turns,
-    let logging, checkpoints and the garbage collector run at the same step on all ranks.
+    The cause is what the late rank spends more time on than its equals do, and not its own largest cost; the line is
+    where that difference is largest. Where everything is slower there, look at its clocks, its temperature and what
+    else runs on it. Where ranks take turns, let logging, checkpoints and the garbage collector run at the same step on
+    all ranks.
 
 How sure
     High for the waiting, which needs no common clock; medium with fewer than five steps, low with one. Nothing is
@@ -22,20 +23,24 @@ How sure
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.rules import RuleMeta
-from diagnose.ranks.comparison import Comparison
-from diagnose.ranks.profile import COMMUNICATION
-from diagnose.ranks.reasons import Reason
 from diagnose.ranks.usable import listed
 from diagnose.tables import Tables
 from diagnose.text.numbers import duration, plural
+
+if TYPE_CHECKING:
+    from diagnose.ranks.comparison import Comparison
+    from diagnose.ranks.reasons import Reason
 
 META = RuleMeta(
     id="straggler",
     kind="rank",
     order=10,
-    changes=("even-out-ranks",),
+    changes=("even-out-ranks", "check-links", "align-pauses", "begin-together"),
     also=("balance-ranks", "local-sgd"),
 )
 MIN_SHARE = 0.01  # of the step
@@ -44,6 +49,7 @@ MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
 MIN_STEPS_HIGH = 5  # compared, for high confidence
 SURE_SIGMAS = 10.0
 MAX_NAMED_RANKS = 8
+_FROM_BEGIN = frozenset({"late-begin", "turns"})  # findings that name a late begin, where there is one
 MAX_DIFFERENCES = 3
 MIN_DIFFERENCE = 0.1  # of the lateness; smaller ones are not worth a word
 
@@ -79,6 +85,7 @@ def _late(c: Comparison) -> Finding | None:
         count=_num_collectives(c),
         total_ns=int(c.saved_ns * c.num_steps),
         median_ns=int(c.saved_ns),
+        where=c.reason.where,
         evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), _waited(c)),
         confidence=_confidence(c),
         facts=_facts(c, "late", numbers[0]),
@@ -105,8 +112,13 @@ def _slow_links(c: Comparison) -> Finding | None:
             _waited(c),
         ),
         confidence=_confidence(c),
-        facts={**_facts(c, "slow-group", None), "members": list(slow.members)},
+        facts={**_facts(c, "slow-group", None), "members": list(slow.members), "hosts": _hosts(c, slow.members)},
     )
+
+
+def _hosts(c: Comparison, members: Sequence[int]) -> list[str]:
+    """Return the machines that these ranks ran on, as far as they were recorded."""
+    return sorted({p.host for p in c.ranks if p.rank in members and p.host})
 
 
 def _bubbles(c: Comparison) -> Finding | None:
@@ -177,6 +189,8 @@ def _late_begin(c: Comparison) -> Finding | None:
 
 
 def _of_communication(c: Comparison) -> float:
+    from diagnose.ranks.profile import COMMUNICATION
+
     spent = sum(int(p.spent[p.causes.index(COMMUNICATION)].sum()) for p in c.ranks if COMMUNICATION in p.causes)
     return float(c.waits.first.sum()) / max(spent, 1)
 
@@ -189,11 +203,12 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
     names = _in_order(numbers)
     cause = f"; {_because(c.reason, 'on whichever is late')}" if c.reason.cause else ""
     title = f"Ranks {names} take turns in coming late{cause}"
+    lost_ns = lateness.saved_ns + (begin.lost_ns if begin else 0.0)
     first = f"{begin.title}; otherwise ranks {names} take turns" if begin else title
     return Finding(
         rule=META.id,
         title=first,
-        lost_ns=lateness.saved_ns + (begin.lost_ns if begin else 0.0),
+        lost_ns=lost_ns,
         count=_num_collectives(c),
         total_ns=int(lateness.saved_ns * c.num_steps),
         median_ns=int(lateness.saved_ns),
@@ -204,7 +219,7 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
             _waited(c),
         ),
         confidence=_confidence(c) if not begin else "medium",
-        facts=_facts(c, "turns", None),
+        facts={**_facts(c, "turns", None), "begin_share": begin.lost_ns / lost_ns if begin and lost_ns else 0.0},
     )
 
 
@@ -281,10 +296,12 @@ def _confidence(c: Comparison) -> Confidence:
 
 
 def _facts(c: Comparison, kind: str, late: int | None) -> Facts:
+    late_begin = c.lateness.begins_late
     return {
         "kind": kind,
         "late_rank": late,
         "is_exchange": False,
+        "begins_late_rank": c.ranks[late_begin].rank if kind in _FROM_BEGIN and late_begin is not None else None,
         "cause": c.reason.cause,
         "cause_ms": c.reason.more_ns / 1e6,
         "slower_by": c.reason.ratio,

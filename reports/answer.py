@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from diagnose.model.diagnosis import Diagnosis, Prescription, Trial, Where
+from diagnose.model.frozen import dataclass
 from diagnose.reports import headline as words
 from diagnose.reports.format import duration
 

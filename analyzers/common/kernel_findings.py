@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import distinct, intersect, total, union
 from diagnose.tables import Tables
 from diagnose.text.numbers import duration, plural

@@ -46,7 +46,7 @@ def loading_facts(t: Tables) -> Facts:
         "batches_per_step": len(rows) / max(1, t.steps.num),
         "has_device": t.device_id >= 0,
         "num_threads": t.capture.info.flags.num_threads if t.capture.info else None,
-        "recorded_here": t.capture.info is not None,  # more or less: captures are seldom analysed elsewhere
+        "cores": t.capture.info.flags.cores if t.capture.info else None,
         "waits": enough and share is not None and share >= MIN_WAITING_SHARE,
         "waiting_share": share,
         "ready_share": ready_share(t),

@@ -115,7 +115,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         assumption,
         host=host,
         host_left=(stays[0], stays[1]),
-        frees_host=not len(t.in_window(allocations(t))),  # which wait for the device; a replay does not show for what
+        frees_host=True,
     )
 
 

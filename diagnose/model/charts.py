@@ -6,7 +6,7 @@ Times are nanoseconds, sizes bytes, shares fractions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple, overload
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
+from diagnose.model.frozen import dataclass
 
 __all__ = [
     "DeviceShare",

@@ -22,6 +22,7 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
 from diagnose.model.forecast import middle_ns
 from diagnose.model.intervals import EMPTY, Intervals, intersect
+from diagnose.model.rules import TAKES_LEAD
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
@@ -38,8 +39,6 @@ from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfa
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
 from diagnose.pipeline.verdict import dominant, verdict
-from diagnose.ranks.measure import profile_of
-from diagnose.ranks.profile import RankProfile
 from diagnose.tables import Claim, Tables
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.lost import graphs_left_no_task
@@ -50,6 +49,7 @@ from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Picture
+    from diagnose.ranks.profile import RankProfile
 
 __all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "profile_rank"]
 
@@ -88,11 +88,11 @@ def _is_state(finding: Finding) -> bool:
 def _costs_more(finding: Finding) -> bool:
     """Return whether its cause may cost more than the time it takes, so that only a replay shows whether it is small.
 
-    A wait for the device takes the host's lead, and later idle time is its echo; superfluous kernels take the host's
-    time as well, which issues them.
+    A wait for the device takes the host's lead, and later idle time is its echo; so does Python or a collection while
+    the device is still busy. Superfluous kernels take the host's time as well, which issues them.
     """
     rule = analyzers.META[finding.rule]
-    return rule.cause == "device-wait" or (rule.kind == "kernel" and len(finding.tasks) > 0)
+    return rule.cause in TAKES_LEAD or (rule.kind == "kernel" and len(finding.tasks) > 0)
 
 
 class RankFindings(NamedTuple):
@@ -234,7 +234,8 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
     """Return what the step saves without a finding's cause, None where that was not replayed.
 
     A change may take more away than the cause itself, as the launches of superfluous kernels or the wait for a hidden
-    copy: the middle of its range counts. Where workers pace the step, their wait takes what another cause leaves.
+    copy: the middle of its range counts. A copy is not left out, but hidden: what that saves counts for it. Where
+    workers pace the step, their wait takes what another cause leaves.
     """
     relief = replayed.relief_ns.get(finding.rule)
     if relief is None or (alone and analyzers.META[finding.rule].cause == "collective"):
@@ -242,12 +243,16 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
     if is_paced_by_workers(t, finding.rule):
         return 0.0
     mine = [p for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
+    if mine and analyzers.META[finding.rule].cause == "copy":
+        return max(p.saves_ns[1] for p in mine)
     most = finding.lost_ns if analyzers.META[finding.rule].inflated else t.steps.step_ns
     return max([relief, *(min(middle_ns(*p.saves_ns), most) for p in mine)])
 
 
 def profile_rank(capture: Capture) -> RankProfile:
     """Return what the comparison of ranks needs of this one; times are those recorded, which all ranks share."""
+    from diagnose.ranks.measure import profile_of  # only where there are several ranks
+
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
     queue = t.queue if t.device_id >= 0 and not graphs_left_no_task(t) else None

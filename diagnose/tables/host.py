@@ -61,19 +61,18 @@ def layers(trace: Trace, rows: Rows, most: int = MAX_DEPTH) -> Layers:
     out_rows: list[Rows] = []
     out_start: list[Ints] = []
     out_end: list[Ints] = []
-    rest = rows
+    rest, start, end = rows, events.start[rows], events.end[rows]
     while len(rest) and len(out_rows) < most:
-        start, end = events.start[rest], events.end[rest]
         reach = np.maximum.accumulate(end)
-        outer = np.empty(len(rest), bool)
-        outer[0] = True
+        outer = np.ones(len(rest), bool)
         np.greater_equal(start[1:], reach[:-1], out=outer[1:])
         if (~outer[1:] & (end[1:] > reach[:-1])).any():  # one ends inside another that began later
             outer = _one_after_the_other(start, end)
         out_rows.append(rest[outer])
         out_start.append(start[outer])
         out_end.append(end[outer])
-        rest = rest[~outer]
+        inner = ~outer
+        rest, start, end = rest[inner], start[inner], end[inner]
     return Layers(tuple(out_rows), tuple(out_start), tuple(out_end))
 
 

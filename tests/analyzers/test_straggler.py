@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.model.capture import Capture
+from diagnose.model.places import Where
 from diagnose.pipeline.run import analyze_captures
 from diagnose.reports.json import schema, to_dict
 
@@ -108,6 +109,27 @@ def test_what_the_late_rank_does_is_the_cause_where_it_explains_half_of_the_wait
     found = analyze_captures(captures)
     assert found.dominant == found.findings[0].rule == dominant
     assert "rank 1 comes late" in found.headline
+
+
+def two_phases(recording, number, mm_us, back_us):
+    """Return a rank whose step of 2000 µs has a forward and a backward, each sampled at its line every 20 µs."""
+    r = recording(devices=())
+    r.step(1, 0, 2000)
+    r.op("aten::mm", 0, mm_us)
+    r.op("autograd::engine::evaluate_function: MmBackward0", mm_us, mm_us + back_us)
+    r.samples_every(20, 0, mm_us, ("train.py", 7, "main"), 1)
+    r.samples_every(20, mm_us, mm_us + back_us, ("train.py", 9, "main"), 1)
+    r.annotation("gloo:all_reduce", mm_us + back_us, 2000, thread="gloo")
+    capture = r.capture()
+    trace = replace(capture.trace, rank=number, world_size=3)
+    return replace(capture, trace=trace, lines={("train.py", 9): "loss.backward()"})
+
+
+def test_the_line_is_where_the_late_rank_spends_more_than_the_others(recording):
+    # the forward takes 1000 µs everywhere; the backward 900 on rank 1 and 200 on the others
+    found = straggler(analyze_captures([two_phases(recording, n, 1000, b) for n, b in enumerate((200, 900, 200))]))
+    assert found.facts["cause"] == "compute-backward"
+    assert found.where == (Where("train.py", 9, "main", code="loss.backward()"),)
 
 
 def host_bound(recording, number, behind, *, full=False):
