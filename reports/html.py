@@ -130,11 +130,8 @@ def _phases(d: Diagnosis) -> list[tuple[str, str, str, float]]:
 
 def _of_busy(d: Diagnosis) -> tuple[str, str, float] | None:
     """Return what the finding that answers takes of the device's own work, as (rule, colour, share of the step)."""
-    found = next((f for f in d.findings if f.rule == d.dominant), None)
-    if found is None or d.partition is None or not len(found.tasks) or found.rule in d.idle_by_cause:
-        return None
-    share = found.share_of(d.step_ns) if d.step_ns > 0 else 0.0
-    return (found.rule, legible(OF_BUSY), share) if 0 < share <= d.partition.compute else None
+    found = answers.of_busy(d)
+    return (found[0], legible(OF_BUSY), found[1]) if found is not None else None
 
 
 def _run_parts(d: Diagnosis, share: float | None) -> list[tuple[str, str, str, float]]:

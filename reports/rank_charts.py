@@ -125,7 +125,9 @@ def arrival_chart(j: Job) -> Markup | None:
     shades: dict[int, list[str]] = {}
     for i, row in enumerate(rows):
         top = 20 + i * cell
-        if i % max(1, round(14 / cell)) == 0 or row.rank in j.late_ranks:
+        jump = max(1, round(14 / cell))
+        beside = any(r.rank in j.late_ranks for r in rows[max(i - jump + 1, 0) : i + jump] if r is not row)
+        if row.rank in j.late_ranks or (i % jump == 0 and not (beside and jump > 1)):
             svg.text(left - 8, top + cell - 3, f"rank {row.rank}", "end", "strong" if row.rank in j.late_ranks else "")
         for k, ns in enumerate(row.arrivals_ns[: len(j.arrivals)]):
             if ns is None:
