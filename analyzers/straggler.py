@@ -17,8 +17,9 @@ What to do
     all ranks.
 
 How sure
-    High for the waiting, which needs no common clock; medium with fewer than five steps, low with one. Nothing is
-    found where ranks share no collectives, or less than half of a job's ranks is given.
+    High for the waiting, which needs no common clock; medium with fewer than five steps, low with one, and where the
+    late rank had no core for half of that time more than the others. Nothing is found where ranks share no
+    collectives, or less than half of a job's ranks is given.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
 MIN_STEPS_HIGH = 5  # compared, for high confidence
 SURE_SIGMAS = 10.0
 MAX_NAMED_RANKS = 8
+MIN_CORE_SHARE = 0.5  # of the lateness, that the rank lacked a core for longer than the others
 _FROM_BEGIN = frozenset({"late-begin", "turns"})  # findings that name a late begin, where there is one
 MAX_DIFFERENCES = 3
 MIN_DIFFERENCE = 0.1  # of the lateness; smaller ones are not worth a word
@@ -86,8 +88,8 @@ def _late(c: Comparison) -> Finding | None:
         total_ns=int(c.saved_ns * c.num_steps),
         median_ns=int(c.saved_ns),
         where=c.reason.where,
-        evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), _waited(c)),
-        confidence=_confidence(c),
+        evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), *_cores(c), _waited(c)),
+        confidence="low" if _cores(c) else _confidence(c),
         facts=_facts(c, "late", numbers[0]),
     )
 
@@ -251,6 +253,17 @@ def _compared(reason: Reason, who: str) -> str:
 def _clocks(reason: Reason) -> tuple[str, ...]:
     own, others = reason.clock_mhz
     return (f"Its SM clock is {own:,.0f} MHz, the others' {others:,.0f} MHz.",) if own else ()
+
+
+def _cores(c: Comparison) -> tuple[str, ...]:
+    """State that the late rank had no core where that explains most of its lateness: any of its lines may wait then."""
+    own, others = c.reason.ready_shares
+    if (own - others) * c.step_ns < MIN_CORE_SHARE * c.lateness.late_ns or own <= others:
+        return ()
+    return (
+        f"It was runnable but not scheduled for {own:.0%} of the time, the others for {others:.0%}: other programs or "
+        "too many threads on its cores may be all that makes it late.",
+    )
 
 
 def _shares(c: Comparison, numbers: list[int]) -> str:

@@ -18,6 +18,7 @@ from diagnose.ranks.profile import COMMUNICATION, PHASES, Collectives, RankProfi
 from diagnose.ranks.traits import CauseTraits
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
+from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP
 from diagnose.tables.nvml_readings import clocks_of, gpu_rows
 from diagnose.tables.roofline import gpu_spec
@@ -68,6 +69,7 @@ def profile_of(
         lines=lines_of(
             t, {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in _DEVICE_WORK}
         ),
+        ready_share=ready_share(t),
         clock_mhz=float(np.mean([c.mhz.mean() for c in clocks])) if clocks else 0.0,
         is_cut=t.trace.cut,
         num_events=len(t.trace.events),

@@ -153,6 +153,7 @@ class RankProfile:
     kernels: Speeds = field(default_factory=lambda: Speeds(_no_ints(), _no_ints(), _no_ints()))
     operators: Speeds = field(default_factory=lambda: Speeds(_no_ints(), _no_ints(), _no_ints()))  # on the host
     lines: tuple[LineTime, ...] = ()  # of the host's time, where the capture has samples
+    ready_share: float = 0.0  # of the time, in which the training thread was runnable but had no core; 0: not recorded
     clock_mhz: float = 0.0  # mean of the SM clock while it worked; 0: not recorded
     is_cut: bool = False  # the file ends before its end
     num_events: int = 0

@@ -41,6 +41,7 @@ class Reason:
     share: float = 0.0  # of the lateness
     ratio: float = 1.0  # by which everything is slower
     clock_mhz: tuple[float, float] = (0.0, 0.0)  # of the late rank and the others, where both were recorded
+    ready_shares: tuple[float, float] = (0.0, 0.0)  # of the late rank and the others: runnable without a core
     differences: dict[str, float] = field(default_factory=dict)  # cause: ns a step more than the others, largest first
     where: tuple[Where, ...] = ()  # the lines on which the late rank spends more of it, the largest difference first
 
@@ -56,7 +57,8 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
     more = (times.spent[late][:, known] - others).mean(axis=1)
     differences = _sorted(times.causes, more)
     reason = _named(ranks, (late, equals), differences, max(float(more.sum()), 1.0), traits)
-    return replace(reason, where=lines_with_more(ranks, late, equals, _parts_of(reason)))
+    ready = (ranks[late].ready_share, float(np.median([ranks[i].ready_share for i in equals])))
+    return replace(reason, where=lines_with_more(ranks, late, equals, _parts_of(reason)), ready_shares=ready)
 
 
 def _parts_of(reason: Reason) -> Collection[str]:

@@ -132,6 +132,25 @@ def test_the_line_is_where_the_late_rank_spends_more_than_the_others(recording):
     assert found.where == (Where("train.py", 9, "main", code="loss.backward()"),)
 
 
+@pytest.mark.parametrize(("ready", "confidence"), [((0.1, 0.6, 0.1), "low"), ((0.6, 0.7, 0.6), "high")])
+def test_a_rank_without_a_core_may_be_late_for_that_alone(recording, ready, confidence):
+    captures = []
+    for number, (comes, share) in enumerate(zip((300, 800, 300), ready, strict=True)):
+        r = recording(devices=())
+        r.told(sampler={"ready_share": share})
+        for step in range(6):
+            begin = 1000 * step
+            r.step(step + 1, begin, begin + 1000)
+            r.op("aten::mm", begin, begin + comes)
+            r.annotation("gloo:all_reduce", begin + comes, begin + 1000, thread="gloo")
+        captures.append(replace(r.capture(), trace=replace(r.trace, rank=number, world_size=3)))
+    finding = straggler(analyze_captures(captures))
+    assert finding.confidence == confidence
+    assert any("not scheduled for 60% of the time, the others for 10%" in e for e in finding.evidence) is (
+        confidence == "low"
+    )
+
+
 def host_bound(recording, number, behind, *, full=False):
     """Return a rank whose host takes all of each step of 1000 µs; its part of each collective begins at 300."""
     r = recording()

@@ -32,8 +32,8 @@ DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
 QUICK_SKIP = 3  # the same with --quick
 MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
-# Of JSON text, or MIN_ATTRIBUTION_STEPS where these take more: the same lines are named by 21 MB as by 87 MB, and the whole
-# command took 12.5 s of CPU time instead of 23.4 (a loader that indexes 1,024 rows in each step).
+# Of JSON text, or MIN_ATTRIBUTION_STEPS where these take more: 21 MB name the same lines as 87 MB, and the command took
+# 12.5 s of CPU time instead of 23.4 (a loader that indexes 1,024 rows in each step).
 ATTRIBUTION_MB = 30.0
 MIN_ATTRIBUTION_STEPS = 3
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue

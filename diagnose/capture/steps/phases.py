@@ -162,5 +162,5 @@ class Phases:
 
 
 def _loads_first(step: _Step) -> bool:
-    """Return whether a batch was asked for before the first backward pass, so that what came before is the last one's."""
+    """Return whether a batch was asked for before the first backward pass: what came before followed the update."""
     return bool(step.first_load) and not (step.first_backward and step.first_load > step.first_backward)
