@@ -12,10 +12,11 @@ from diagnose.model.frozen import dataclass
 from diagnose.reports import headline as words
 from diagnose.reports.format import duration
 
-__all__ = ["Action", "Answer", "Prediction", "Tone", "answer", "behind", "gain", "predictions", "saving"]
+__all__ = ["Action", "Answer", "Prediction", "Tone", "answer", "behind", "gain", "of_busy", "predictions", "saving"]
 
 MAX_ACTIONS = 3
 MIN_GAIN_SHARE = 0.01  # of the step: less is no action
+MIN_PART_SHARE = 0.02  # of the step: less has no name beside its bar
 MIN_COMMUNICATION = 0.25  # of the step, exposed, and more than is idle: the step is bound by communication
 
 Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
@@ -80,6 +81,8 @@ class Answer:
     checked: str  # what was looked for, where little or nothing was found
     cautions: tuple[str, ...]  # about the numbers above
     is_measured: bool = False  # ``after`` was proven by running the script, not predicted
+    parts: tuple[tuple[str, float], ...] = ()  # of the bar of the step now: names and shares of the step
+    run_steps: int = 0  # that the share of the run is of
     view: str = ""  # whose step and changes these are, where there are several ranks
     run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
 
@@ -114,6 +117,8 @@ def answer(d: Diagnosis) -> Answer:
         checked=words.checked(d) if d.dominant is None and not why else "",
         cautions=tuple(words.cautions(d, why)),
         is_measured=proven is not None,
+        parts=() if why else _parts(d),
+        run_steps=d.watched_steps,
         view="" if why else words.view(d),
         run_share=None if why else _run_share(d),
     )
@@ -171,11 +176,17 @@ def _range(least: float, most: float) -> str:
     return f"up to {high}" if least <= 0 else high if low == high else f"{low} to {high}"
 
 
-def behind(p: Prediction) -> str:
-    """Return after which changes a prediction counts, in words that follow the saving."""
+def behind(p: Prediction, actions: Sequence[Action] = ()) -> str:
+    """Return after which changes a prediction counts, in words that follow the saving.
+
+    Changes that are all among the ``actions`` are named by their numbers.
+    """
     if not p.behind:
         return ""
-    return f", {'only ' if p.is_enabled else ''}after {' and '.join(p.behind)}"
+    numbers = {action.prescription.id: str(i) for i, action in enumerate(actions, 1)}
+    names = [numbers.get(name, "") for name in p.behind]
+    after = f"change{'s' * (len(names) > 1)} {' and '.join(names)}" if all(names) else " and ".join(p.behind)
+    return f", {'only ' if p.is_enabled else ''}after {after}"
 
 
 def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]:
@@ -255,6 +266,26 @@ def _pill(d: Diagnosis, why: str) -> tuple[str, str, Tone]:
     if d.dominant is None:
         return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
     return pill, meaning, tone
+
+
+def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
+    """Return what the step consists of, as far as it has a name: the device's work, then the causes of idle time."""
+    p, busy = d.partition, of_busy(d)
+    work = {} if p is None else {"compute": p.compute, "communication alone": p.exposed_communication}
+    work |= {} if p is None else {"copies alone": p.exposed_copy}
+    causes = d.idle_by_cause if p is not None else d.host_by_cause
+    found = [] if busy is None else [busy]
+    found += [*work.items(), *sorted(causes.items(), key=lambda item: -item[1])]
+    return tuple((name, share) for name, share in found if share >= MIN_PART_SHARE)
+
+
+def of_busy(d: Diagnosis) -> tuple[str, float] | None:
+    """Return what the finding that answers takes of the device's own work: its rule and its share of the step."""
+    found = next((f for f in d.findings if f.rule == d.dominant), None)
+    if found is None or d.partition is None or not len(found.tasks) or found.rule in d.idle_by_cause:
+        return None
+    share = found.share_of(d.step_ns) if d.step_ns > 0 else 0.0
+    return (found.rule, share) if 0 < share <= d.partition.compute else None
 
 
 def _run_share(d: Diagnosis) -> float | None:

@@ -20,6 +20,7 @@ __all__ = ["achieved", "colour_of", "in_order", "memory_chart", "roofline_chart"
 
 LEFT, RIGHT = 64.0, 1046.0
 MAX_STEPS = 240  # bars or points of one chart: more would be thinner than two pixels
+MAX_BAR = 64  # width of a step
 TRACK = 62  # height of one series of NVML
 LINE, GOOD, WARN = "#5b7fa6", "#2f8f5f", "#b9770e"
 SHAPES = ("circle", "square", "diamond", "triangle")
@@ -93,18 +94,19 @@ def _stack(svg: Svg, d: Diagnosis, steps: Sequence[StepParts], y: Axis, border: 
     order = in_order([s.parts for s in steps])
     labelled = max(1, len(steps) // 12)
     for i, step in enumerate(steps):
-        left, total = LEFT + i * each + each * 0.12, 0.0
+        width = min(each * 0.76, MAX_BAR)
+        left, total = LEFT + (i + 0.5) * each - width / 2, 0.0
         for name in order:
             if part := step.parts.get(name, 0):
                 top = y((total + part) / 1e6)
                 title = f"step {step.number}: {name} {duration(part)} of {duration(step.length_ns)}"
-                svg.rect((left, top, each * 0.76, y(total / 1e6) - top), colour_of(name, d.legends), title)
+                svg.rect((left, top, width, y(total / 1e6) - top), colour_of(name, d.legends), title)
                 total += part
         is_drawn = d.picture is not None and step.number == d.picture.step
         if is_drawn:
-            svg.text(left + each * 0.38, y(total / 1e6) - 6, "drawn", "middle", "strong")
+            svg.text(left + width / 2, y(total / 1e6) - 6, "drawn", "middle", "strong")
         if i % labelled == 0 or is_drawn:
-            svg.text(left + each * 0.38, 224, str(step.number), "middle")
+            svg.text(left + width / 2, 224, str(step.number), "middle")
     svg.text((LEFT + border) / 2, 244, "recorded step", "middle")
 
 

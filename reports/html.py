@@ -31,6 +31,7 @@ __all__ = ["render"]
 
 MAX_GAP_WORK = 40  # rows of what filled the gaps
 MAX_RANKS = 32  # rows of the table; the heat map shows every rank
+OF_BUSY = "#c2477f"  # of the bar: what the finding that answers takes of the device's own work
 TABULAR = {"exposed_communication": "communication alone", "exposed_copy": "copies alone"}
 
 
@@ -56,7 +57,9 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         flame_causes={flame.cause for flame in d.picture.flames} if flames and d.picture is not None else set(),
         part_styles={name: Legend(style.label, legible(style.colour)) for name, style in PARTS.items()},
         parts=_parts(d),
+        of_busy=_of_busy(d),
         phases=_phases(d),
+        run_parts=_run_parts(d, first.run_share),
         causes=_causes(d),
         fixes=_by_rule(d.prescriptions),
         also=_by_rule(d.also_possible),
@@ -123,6 +126,24 @@ def _phases(d: Diagnosis) -> list[tuple[str, str, str, float]]:
     """Return the phases of the run as (name, colour, label, share), where there is more than one worth showing."""
     styles = {name: PHASES.get(name, Legend()) for name in shown_phases(d.phases)}
     return [(name, legible(style.colour), style.label, d.phases[name]) for name, style in styles.items()]
+
+
+def _of_busy(d: Diagnosis) -> tuple[str, str, float] | None:
+    """Return what the finding that answers takes of the device's own work, as (rule, colour, share of the step)."""
+    found = answers.of_busy(d)
+    return (found[0], legible(OF_BUSY), found[1]) if found is not None else None
+
+
+def _run_parts(d: Diagnosis, share: float | None) -> list[tuple[str, str, str, float]]:
+    """Return what the finding that answers takes of the run, and the rest, as (name, colour, label, share)."""
+    if share is None or d.dominant is None or not d.watched_steps:
+        return []
+    legend = d.legends.get(d.dominant, Legend())
+    usual = "the usual steps"
+    return [
+        (d.dominant, legible(legend.colour), legend.label, min(share, 1.0)),
+        (usual, legible(PHASES["training"].colour), usual, max(1 - share, 0.0)),
+    ]
 
 
 def _causes(d: Diagnosis) -> list[tuple[str, float]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.reports.answer import Action, Answer, behind, gain, saving
 from diagnose.reports.format import duration, place
@@ -19,7 +21,7 @@ def as_markdown(d: Diagnosis, a: Answer) -> str:
         lines += [f"Record again first. {one_line(a.record_again)}", "", f"    {a.command}", ""]
     lines += [a.view, ""] if a.view else []
     for number, action in enumerate(a.actions, 1):
-        lines += [f"{number}. {_line(action)}"]
+        lines += [f"{number}. {_line(action, a.actions)}"]
         code = action.prescription.diff or action.prescription.after
         if code:
             fence = "```"
@@ -47,11 +49,11 @@ def outcome(a: Answer) -> str:
     return f"{times}, {middle:.1f} ×{span}"
 
 
-def _line(action: Action) -> str:
+def _line(action: Action, actions: Sequence[Action]) -> str:
     p, found = action.prescription, action.prediction
     at = f" on rank {action.rank}" if action.rank is not None else ""
     at += f" at `{place(action.where, 60)}`" if action.where is not None else ""
-    saves = f": {saving(found)}{behind(found)}" if found is not None else ""
+    saves = f": {saving(found)}{behind(found, actions)}" if found is not None else ""
     if found is None and gain(p, {}):
         saves = f": {gain(p, {})}"
     measured = f"; {measured_words(action.trial)}" if action.trial is not None else ""

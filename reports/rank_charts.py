@@ -20,14 +20,15 @@ __all__ = ["arrival_chart", "job_sentences", "rank_chart"]
 LINE, LATE = "#5b7fa6", "#d0454c"
 RIGHT = 1046.0
 MAX_NAMED_RANKS = 64  # beyond it a rank's column is too narrow for a title of its own
+MIN_ROW_SHARE = 0.01  # of the step, on one rank at least: less is no row of the heat map
 LEVELS = 5  # of the heat map's shades
 
 
 def rank_chart(ranks: Sequence[RankSummary], legends: Mapping[str, Legend]) -> Markup:
     """Return one column a rank: its step, and below how much of it each cause takes."""
     shares = [_rank_shares(r) for r in ranks]
-    rows = in_order(shares)[:9]
-    bars, cell, left = 70.0, 20.0, 190.0
+    rows = [name for name in in_order(shares) if max(s.get(name, 0.0) for s in shares) >= MIN_ROW_SHARE][:9]
+    bars, cell, left = 70.0, 20.0, 214.0
     height = 24 + bars + 16 + cell * len(rows) + 26
     slowest = max(ranks, key=lambda r: r.step_ns)
     svg = Svg(
@@ -43,7 +44,8 @@ def rank_chart(ranks: Sequence[RankSummary], legends: Mapping[str, Legend]) -> M
     svg.parts.append(f'<path d="{path}" fill="{LINE}"/>')
     for row, name in enumerate(rows):
         top = 24 + bars + 16 + row * cell
-        svg.text(left - 8, top + 14, middle(name, 26), "end")
+        most = percent(max(s.get(name, 0.0) for s in shares))
+        svg.text(left - 8, top + 14, f"{middle(name, 24)} {most}", "end")
         _heat(svg, [s.get(name, 0.0) for s in shares], (left, top), (each, cell), colour_of(name, legends))
     if len(ranks) <= MAX_NAMED_RANKS:
         for i, rank in enumerate(ranks):
@@ -123,7 +125,9 @@ def arrival_chart(j: Job) -> Markup | None:
     shades: dict[int, list[str]] = {}
     for i, row in enumerate(rows):
         top = 20 + i * cell
-        if i % max(1, round(14 / cell)) == 0 or row.rank in j.late_ranks:
+        jump = max(1, round(14 / cell))
+        beside = any(r.rank in j.late_ranks for r in rows[max(i - jump + 1, 0) : i + jump] if r is not row)
+        if row.rank in j.late_ranks or (i % jump == 0 and not (beside and jump > 1)):
             svg.text(left - 8, top + cell - 3, f"rank {row.rank}", "end", "strong" if row.rank in j.late_ranks else "")
         for k, ns in enumerate(row.arrivals_ns[: len(j.arrivals)]):
             if ns is None:
@@ -135,5 +139,5 @@ def arrival_chart(j: Job) -> Markup | None:
                 shades.setdefault(min(int(ns / highest * LEVELS) + 1, LEVELS), []).append(box)
     for level, boxes in shades.items():
         svg.parts.append(f'<path d="{"".join(boxes)}" fill="{LINE}" fill-opacity="{level / LEVELS:.1f}"/>')
-    svg.text(left, height - 8, f"red: came last; the darker the blue the longer it waited, up to {duration(highest)}")
+    svg.text(left, height - 8, f"red: came last; the stronger the blue the longer it waited, up to {duration(highest)}")
     return svg.render()

@@ -48,25 +48,47 @@ def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
 
 
 def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
-    """Yield the step now and the step possible, in proportion."""
-    if a.after is None or a.now_ns <= 0:
+    """Yield what the run loses, the step now with what it consists of, and the step possible, in proportion."""
+    if a.now_ns <= 0:
         return
     room = max(width - _NUMBERS_WIDTH - _NOTE_WIDTH, 10)
+    yield Text("")
+    if a.run_share is not None and a.run_steps:
+        note = f"  {percent(a.run_share)} lost"
+        yield _bar("run", f"{a.run_steps:,} steps", (bar(a.run_share, room), "red"), note)
+    if a.after is None:
+        yield _bar("usual step" if a.run_share is not None else "step now", duration(a.now_ns), (bar(1.0, room), "red"))
+        yield from _consists(a, width)
+        return
     factor = a.factor
     span = duration(a.after.low_ns), duration(a.after.high_ns)
-    yield Text("")
-    yield Text.assemble("  step now       ", (f"{duration(a.now_ns):>8}  ", "bold"), (bar(1.0, room), "red"))
+    yield _bar("step now", duration(a.now_ns), (bar(1.0, room), "red"))
+    yield from _consists(a, width)
     low, middle, high = factor or (1.0, 1.0, 1.0)
     note = f"  {middle:.1f} ×" + (f" ({low:.1f} to {high:.1f} ×)" if f"{low:.1f}" != f"{high:.1f}" else "")
-    yield Text.assemble(
-        "  step proven    " if a.is_measured else "  step possible  ",
-        (f"{duration(a.after.after_ns):>8}  ", "bold"),
-        (bar(a.after.after_ns / a.now_ns, room), "green"),
-        (note if factor else "", "bold green"),
-    )
+    name = "step proven" if a.is_measured else "step possible"
+    picture = bar(a.after.after_ns / a.now_ns, room), "green"
+    yield _bar(name, duration(a.after.after_ns), picture, note if factor else "")
     if span[0] != span[1]:
         how = "measured by running the script" if a.is_measured else "as a replay of the recorded steps predicts"
         yield Text(f"                 {span[0]} to {span[1]}, {how}", "dim")
+
+
+def _bar(name: str, number: str, picture: tuple[str, str], note: str = "") -> Text:
+    return Text.assemble(f"  {name:<13}  ", (f"{number:>8}  ", "bold"), picture, (note, "bold green"))
+
+
+def _consists(a: Answer, width: int) -> Iterator[RenderableType]:
+    """Yield the largest parts of the step on one line, as many as fit."""
+    indent, line = " " * 17, ""
+    for name, share in a.parts:
+        whole = " in all" if name == "compute" and line else ""
+        longer = f"{line}{', ' if line else ''}{one_line(name)} {percent(share)}{whole}"
+        if len(indent) + len(longer) > width:
+            break
+        line = longer
+    if line:
+        yield Text(indent + line, "dim")
 
 
 def _action(number: int, action: Action, a: Answer) -> RenderableType:
@@ -81,7 +103,7 @@ def _action(number: int, action: Action, a: Answer) -> RenderableType:
     if found is not None and a.now_ns > 0:
         saves.append(f"{saving(found)} ", "green")
         saves.append(bar(found.saves_ns / a.now_ns, _SAVING_CELLS), "green")
-        saves.append(behind(found).replace(", ", "  ", 1), "dim")
+        saves.append(behind(found, a.actions).replace(", ", "  ", 1), "dim")
     else:
         words = "saving not predicted: no replay of these steps shows it"
         if p.mean_step_ns is not None and p.saves_ns[1] > 0:

@@ -6,6 +6,7 @@ recorded. The capture also times steps that are not recorded; the difference is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -27,10 +28,13 @@ __all__ = [
     "overhead_share",
     "recording_ns",
     "removed_share",
+    "shares_without_recording",
     "variation_note",
+    "with_recording",
     "without_recording",
 ]
 
+PROFILER = "profiler-overhead"  # the rule whose idle time is the profiler's own work
 MIN_RATIO_TO_CORRECT = 1.1  # of recorded and unrecorded steps; below it findings are reduced by what recording costs
 MIN_REMOVED = 0.75  # of what recorded steps are longer; below it the rest is pointed out
 UNDISTURBED = 10  # percentile of step times: what other processes add only makes steps longer
@@ -134,15 +138,33 @@ def recording_ns(t: Tables) -> float:
     return each_ns * _num_recorded(t) if each_ns > 0 else 0.0  # large traces without a capture need not be counted
 
 
-def without_recording(t: Tables, found: list[Finding]) -> list[Finding]:
-    """Deduct from each idle finding what recording the events in its stretches cost."""
+def without_recording(t: Tables, found: list[Finding]) -> tuple[list[Finding], dict[str, float]]:
+    """Deduct from each idle finding what recording the events in its stretches cost; return that by rule too, ns."""
     each_ns = cost_per_event_ns(t)
     if each_ns <= 0:
-        return found
+        return found, {}
     began = t.trace.events.start[_recorded(t)]
-    return [
+    left = [
         _deducted(f, each_ns * _num_inside(t, f.rule, began) / t.steps.num) if f.share is None else f for f in found
     ]
+    return left, {a.rule: a.lost_ns - b.lost_ns for a, b in zip(found, left, strict=True) if a.lost_ns > b.lost_ns}
+
+
+def shares_without_recording(
+    shares: Mapping[str, float], recording: Mapping[str, float], step_ns: float
+) -> Mapping[str, float]:
+    """Return the shares of the causes as findings count them: what recording added is the profiler's own."""
+    moved = {rule: min(ns / step_ns, shares[rule]) for rule, ns in recording.items() if rule in shares}
+    found = {rule: share - moved.get(rule, 0.0) for rule, share in shares.items()}
+    if moved:
+        found[PROFILER] = found.get(PROFILER, 0.0) + sum(moved.values())
+    return found
+
+
+def with_recording(finding: Finding, recording: Mapping[str, float]) -> Finding:
+    """Return the profiler's finding with what recording added to other causes, any other as it is."""
+    added_ns = sum(recording.values())
+    return replace(finding, lost_ns=finding.lost_ns + added_ns) if finding.rule == PROFILER and added_ns else finding
 
 
 def _recorded(t: Tables) -> npt.NDArray[np.intp]:

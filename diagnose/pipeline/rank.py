@@ -11,11 +11,7 @@ import numpy as np
 
 from diagnose import analyzers
 from diagnose.analyzers.common.memory import memory_of
-from diagnose.changes.common.prescribe import (
-    further,
-    recording_first,
-    without_savings,
-)
+from diagnose.changes.common.prescribe import further, recording_first, without_savings
 from diagnose.changes.common.separate_diffs import separated
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Where
@@ -32,6 +28,8 @@ from diagnose.pipeline.overhead import (
     overhead_share,
     recording_ns,
     removed_share,
+    shares_without_recording,
+    with_recording,
     without_recording,
 )
 from diagnose.pipeline.prescriptions import prescriptions_of, worth_showing
@@ -54,8 +52,6 @@ if TYPE_CHECKING:
 __all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "profile_rank"]
 
 _Part = TypeVar("_Part")
-
-PROFILER = "profiler-overhead"  # the rule whose idle time is the profiler's own work
 
 
 def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
@@ -125,10 +121,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
             found = _with_places(found, named, notes)
     recording: dict[str, float] = {}
     with noting("profiler-overhead", notes):
-        recorded, found = found, without_recording(t, found)
-        recording = {
-            a.rule: a.lost_ns - b.lost_ns for a, b in zip(recorded, found, strict=True) if a.lost_ns > b.lost_ns
-        }
+        found, recording = without_recording(t, found)
     found = [
         f
         for f in found
@@ -151,7 +144,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     """
     t, found, prescribed, notes, attribution, recording = find_in_rank(capture)
     step_ns = t.steps.step_ns
-    shares = _without_recording(_shares(t), recording, step_ns)
+    shares = shares_without_recording(_shares(t), recording, step_ns)
     idle = shares if t.device_id >= 0 else {}
     withheld = t.device_id >= 0 and graphs_left_no_task(t)
     queue = t.queue if t.device_id >= 0 and not withheld else None
@@ -202,7 +195,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         queue=queue,
         partition=partition,
         idle_by_cause=idle,
-        findings=tuple(_with_recording(f, recording) for f in found),
+        findings=tuple(with_recording(f, recording) for f in found),
         prescriptions=separated(prescriptions),
         also_possible=part(
             "prescriptions", lambda t: () if again else further(found, prescriptions, step_ns, program_of(t))
@@ -319,23 +312,6 @@ def _shares(t: Tables) -> Mapping[str, float]:
     """Return the share of the window that each cause takes: of idle, or without a device of the host's time."""
     start, end = t.steps.window
     return {rule: ns / (end - start) for rule, ns in t.causes.totals().items()}
-
-
-def _without_recording(
-    shares: Mapping[str, float], recording: Mapping[str, float], step_ns: float
-) -> Mapping[str, float]:
-    """Return the shares of the causes as findings count them: what recording added is the profiler's own."""
-    moved = {rule: min(ns / step_ns, shares[rule]) for rule, ns in recording.items() if rule in shares}
-    found = {rule: share - moved.get(rule, 0.0) for rule, share in shares.items()}
-    if moved:
-        found[PROFILER] = found.get(PROFILER, 0.0) + sum(moved.values())
-    return found
-
-
-def _with_recording(finding: Finding, recording: Mapping[str, float]) -> Finding:
-    """Return the profiler's finding with what recording added to other causes, any other as it is."""
-    added_ns = sum(recording.values())
-    return replace(finding, lost_ns=finding.lost_ns + added_ns) if finding.rule == PROFILER and added_ns else finding
 
 
 def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list[Finding]:

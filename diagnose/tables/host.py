@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Rows
+from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables.names import rows_of
@@ -63,13 +63,30 @@ def layers(trace: Trace, rows: Rows, most: int = MAX_DEPTH) -> Layers:
     out_start: list[Ints] = []
     rest, start, end = rows, events.start[rows], events.end[rows]
     while len(rest) and len(out_rows) < most:
+        reach = np.maximum.accumulate(end)
         outer = np.ones(len(rest), bool)
-        np.greater_equal(start[1:], np.maximum.accumulate(end)[:-1], out=outer[1:])
+        np.greater_equal(start[1:], reach[:-1], out=outer[1:])
+        if (~outer[1:] & (end[1:] > reach[:-1])).any():  # one ends inside another that began later
+            outer = _one_after_the_other(start, end)
         out_rows.append(rest[outer])
         out_start.append(start[outer])
         inner = ~outer
         rest, start, end = rest[inner], start[inner], end[inner]
     return Layers(tuple(out_rows), tuple(out_start), events.end)
+
+
+def _one_after_the_other(start: Ints, end: Ints) -> Mask:
+    """Return which events are outermost where some overlap without one being inside the other.
+
+    An optimizer's mark that ends a moment after its step would otherwise put the next step below this one, and each
+    further step deeper.
+    """
+    following = np.searchsorted(start, end, side="left").tolist()
+    outer, i = np.zeros(len(start), bool), 0
+    while i < len(start):
+        outer[i] = True
+        i = max(following[i], i + 1)
+    return outer
 
 
 def launch_threads(trace: Trace, launch: npt.NDArray[np.int32]) -> tuple[int, ...]:

@@ -39,9 +39,12 @@ window.drawFlames = async (data, { time }) => {
     return found;
   }
   function inner(one) {
-    let found = one;
-    while (found.children.length === 1 && found.children[0].ms >= TRUNK * found.ms) found = found.children[0];
-    return found.depth < MIN_TRUNK ? one : found;
+    let found = one, own = null;
+    while (found.children.length === 1 && found.children[0].ms >= TRUNK * found.ms) {
+      found = found.children[0];
+      if (found.kind === "own") own = found;
+    }
+    return found.depth < MIN_TRUNK ? one : own || found;
   }
   const matches = (one) => wanted && one.kind !== "cause" && one.full.toLowerCase().includes(wanted);
 
@@ -97,6 +100,11 @@ window.drawFlames = async (data, { time }) => {
     const own = one.ms - one.used, code = document.createElement("code");
     code.textContent = one.full;
     const kinds = { own: "your code", library: "library", module: "module", cause: "cause" };
+    if (one.kind === "cause") {
+      const rest = own > 0.005 * one.ms ? `, ${time(own)} of it in no recorded frame or operator` : "";
+      detail.replaceChildren(`${one.text}: ${time(one.ms)} a step${rest}. ${graph.cause.label}`);
+      return;
+    }
     detail.replaceChildren(`${kinds[one.kind] || one.kind}, ${time(one.ms)} a step (${percent(one.ms / graph.cause.time)})${own > 0.005 * one.ms && one.children.length ? `, ${time(own)} in itself` : ""}`, code);
   }
   function go(one) {

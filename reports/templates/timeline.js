@@ -245,7 +245,7 @@ window.drawTimeline = async (t, { time, save }) => {
         if (seen.length > MAX_ARROWS) break;
       }
     }
-    if (seen.length <= MAX_ARROWS) seen.forEach((i) => arrow(i, c, false));
+    if (seen.length <= Math.min(MAX_ARROWS, (wide - gutter()) / 10)) seen.forEach((i) => arrow(i, c, false));
     if (!chosen || chosen.kind !== "span") return;
     if (launch[chosen.at] >= 0) arrow(chosen.at, c, true);
     (tasksOf.get(chosen.at) || []).slice(0, 200).forEach((i) => arrow(i, c, true));

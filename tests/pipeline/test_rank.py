@@ -208,7 +208,7 @@ def test_the_profilers_own_time_is_not_counted_in_the_loss(late):
     (finding,) = answer.findings
     # 15 events in the step cost 1 µs each; eleven operators and the launch of them fall into the idle region
     assert finding.lost_ns == pytest.approx(400_000 - 12_000)
-    said = "Recording adds about 0.01 ms of it to each step, which is not counted in the loss."
+    said = "Recording adds about 12.0 µs of it to each step, which is not counted in the loss."
     assert finding.evidence[-1] == said
     assert answer.profiler_overhead == pytest.approx(0.015)
     assert answer.recording_ns == pytest.approx(15_000)

@@ -1,138 +1,12 @@
-"""The page in a real browser: nothing fails, nothing is fetched, nobody is shut out, and every control works."""
+"""The page in a real browser: its charts and controls do what they are for."""
 
-import base64
-import json
-import re
-import shutil
-from collections.abc import Iterator
-from dataclasses import replace
-from importlib import resources
-
-import numpy as np
 import pytest
 
-from diagnose.model.charts import SpanTable
-from diagnose.reports.html import render
+from tests.reports.browsing import MARKS, WebDriverWait, count, settle, webdriver
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="the browser is driven with the package selenium")
-
-pytest.importorskip("axe_core_python", reason="pages are checked with the package axe-core-python")
-WebDriverWait = pytest.importorskip("selenium.webdriver.support.wait").WebDriverWait
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--window-size=1180,900",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 VIEW = "const d = document.getElementById('timeline').dataset; return [Number(d.from), Number(d.to)]"
-WIDTHS = {1440: {"width": 1440, "height": 900, "deviceScaleFactor": 1, "mobile": False},
-          390: {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}}  # fmt: skip
 
-AXE = resources.files("axe_core_python") / "axe.min.js"
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="needs chromium and chromedriver"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory) -> Iterator["webdriver.Chrome"]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture
-def show(browser, tmp_path):
-    """Return a function that opens a diagnosis' page and waits until its timeline is drawn."""
-
-    def open_page(diagnosis):
-        page = tmp_path / "report.html"
-        page.write_text(render(diagnosis), encoding="utf-8")
-        browser.get_log("browser")
-        browser.get_log("performance")
-        browser.get(page.as_uri())
-        if count(browser, "#timeline"):
-            WebDriverWait(browser, 20, 0.02).until(lambda b: count(b, "#timeline[data-spans][data-took]"))
-        return browser
-
-    return open_page
-
-
-def requests(browser) -> set[str]:
-    """Return the schemes of what the page asked for; Chromium's own pages are not counted."""
-    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
-    sent = (m["params"] for m in messages if m["method"] == "Network.requestWillBeSent")
-    return {p["request"]["url"].partition(":")[0] for p in sent if p["documentURL"].startswith("file:")}
-
-
-def count(browser, selector: str) -> int:
-    return browser.execute_script("return document.querySelectorAll(arguments[0]).length", selector)
-
-
-EVERYDAY = ("gaps", "hostile", "trials")
-FORMS = ("gaps", "healthy", "cpu_bound", "no_gpu", "ranks", "trials", "device", "hostile", "bare", "low_trust")
-
-
-def test_every_form_is_opened(forms):
-    assert tuple(forms) == FORMS
-
-
-def appear(browser, scheme: str, width: int) -> None:
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", WIDTHS[width])
-
-
-def violations(browser) -> list[str]:
-    """Return what axe-core finds on the page, each with the first element that it found it on."""
-    # The page's own policy keeps scripts out that are not its own, so it is put in from outside.
-    browser.execute_script(AXE.read_text(encoding="utf-8"))
-    found = browser.execute_async_script("axe.run(document, { resultTypes: ['violations'] }).then(arguments[0])")
-    return [f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found["violations"]]
-
-
-def assert_sound(browser, width: int, *, barriers: bool = True) -> None:
-    assert browser.get_log("browser") == []
-    assert "file" in (schemes := requests(browser))
-    assert schemes <= {"file", "data", "blob"}
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-    assert count(browser, "img[src=x]") == 0
-    assert not barriers or violations(browser) == []
-
-
-@pytest.mark.parametrize("form", EVERYDAY)
-def test_a_page_opens_without_an_error_a_request_or_a_barrier(show, forms, form):
-    browser = show(forms[form])
-    browser.execute_script("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    assert_sound(browser, 1180, barriers=form == "trials")  # it holds nearly every part; checking it takes seconds
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_sound_in_both_themes_and_widths(show, forms, form):
-    browser = show(forms[form])
-    try:
-        for scheme in ("light", "dark"):
-            for width in WIDTHS:
-                appear(browser, scheme, width)
-                browser.refresh()
-                assert_sound(browser, width)
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_prints_on_a_few_pages(show, forms, form):
-    printed = show(forms[form]).execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
-    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(printed))) <= 5
+pytestmark = MARKS
 
 
 def test_the_timeline_is_drawn_and_names_its_bars(show, forms):
@@ -165,11 +39,6 @@ def test_a_cause_zooms_to_its_largest_gap_and_keys_lead_back(show, forms):
         settle(browser)
         if key != "s":
             assert browser.execute_script(VIEW) == pytest.approx(expected, abs=0.01), key
-
-
-def settle(browser) -> None:
-    """Wait until what was asked for is drawn: two frames later."""
-    browser.execute_async_script("const d = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(d))")
 
 
 def test_dragging_moves_and_a_part_is_zoomed_into_with_shift(show, forms):
@@ -320,25 +189,6 @@ def test_copying_works_or_selects_the_code(show, forms):
     assert browser.execute_async_script(first) in {"Copied", "Selected"}
 
 
-@pytest.mark.parametrize(
-    "form", ["hostile", *(pytest.param(form, marks=pytest.mark.full) for form in ("ranks", "trials", "gaps"))]
-)
-def test_a_phone_needs_no_sideways_scrolling_and_shows_the_bars(show, forms, form):
-    browser = show(forms[form])
-    try:
-        appear(browser, "light", 390)
-        browser.refresh()
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
-        bar, number = browser.execute_script(
-            "const wide = (s) => document.querySelector(s).getBoundingClientRect().width;"
-            "return [wide('.bar .partition'), wide('.bar-number')]"
-        )
-        assert bar > 300
-        assert number > 50
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
 def test_dark_and_light_follow_the_system(show, forms):
     browser = show(forms["gaps"])
     found = {}
@@ -353,35 +203,3 @@ def test_dark_and_light_follow_the_system(show, forms):
         )
     assert found["light"] == ["rgb(250, 250, 249)", [255, 255, 255, 255]]
     assert found["dark"] == ["rgb(19, 22, 26)", [27, 31, 37, 255]]
-
-
-def large_picture(picture, num):
-    """Return the picture with ``num`` spans, a quarter of them on the device."""
-    i = np.arange(num)
-    lane = i * 4 // num
-    at = (i % (num // 4)) * 80
-    table = SpanTable(
-        ("GPU 0 stream 7", "host 1", "host 1 +1", "host 1 +2"),
-        tuple(f"kernel_{k}" for k in range(500)),
-        ("compute", "operator"),
-        lane=lane, start=at, end=at + 20 + i * 7919 % 60, name=i * 7 % 500, category=(lane > 0).astype(np.int64),
-        launch=np.where(lane == 0, i + num // 4, -1),
-    )  # fmt: skip
-    return replace(picture, spans=table, step_ns=20 * num, gaps=(), depth=((0, 1), (5 * num, 300)))
-
-
-def test_two_hundred_thousand_spans_are_a_small_page(forms):
-    d = forms["gaps"]
-    assert len(render(replace(d, picture=large_picture(d.picture, 200_000)))) < 2_500_000
-
-
-@pytest.mark.timing
-def test_the_largest_picture_is_there_within_a_second_and_moves_smoothly(show, forms):
-    d = forms["gaps"]
-    browser = show(replace(d, picture=large_picture(d.picture, 200_000)))
-    paint = "return performance.getEntriesByName('first-contentful-paint')[0].startTime"
-    assert browser.execute_script(paint) < 1000
-    browser.find_element("id", "timeline").send_keys("w")
-    settle(browser)
-    assert float(browser.execute_script("return document.getElementById('timeline').dataset.took")) < 50
-    assert browser.get_log("browser") == []

@@ -21,7 +21,7 @@ ONE_OF_SEVERAL = re.compile(
 
 def words(diagnosis) -> str:
     """Return what a reader sees of the page, folded parts included."""
-    shown = re.sub(r"<(script|style)\b.*?</\1>", "", page(diagnosis), flags=re.DOTALL)
+    shown = re.sub(r"<(script|style|nav)\b.*?</\1>", "", page(diagnosis), flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", shown.replace("<wbr>", ""))).split())
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 
+import numpy as np
+
 from diagnose.model.diagnosis import Partition, Prescription, RankSummary
 from diagnose.reports.html import render
 
@@ -83,7 +85,7 @@ def test_the_first_screen_is_headline_bars_and_actions(forms):
     assert "Step now" in first
     assert "Step possible 12.0 ms 1.7 × 12.0 ms to 13.0 ms, 1.5 to 1.7 ×" in first
     assert "saves 5.00 ms a step" in first
-    assert "saves 3.00 ms a step , after data-stall-fix" in first
+    assert "saves 3.00 ms a step , after change 1" in first
     assert "train. py: 31 in main" in first
 
 
@@ -249,9 +251,17 @@ def test_what_happens_outside_the_usual_step_is_shown_of_the_run(forms):
     )  # fmt: skip
     page = Page(render(shown))
     assert "Run stalls" in page.text
-    assert "Run 155 steps training 6.0 % checkpoint 94.0 % Usual step 20.0 ms" in page.text
+    assert "Run 155 steps periodic-stall 94.0 % the usual steps 6.0 % Usual step 20.0 ms" in page.text
     assert "up to 94.0 % of the run : outside the recorded steps, so not predicted" in page.text
     assert "1 step in 3 saves a checkpoint (94.0 % of the run)" in page.text
     known = replace(fix, saves_ns=(300 * MS, 600 * MS), mean_step_ns=640 * MS)
     page = Page(render(replace(shown, prescriptions=(known,))))
     assert "saves 300 ms to 600 ms of the run's mean step of 640 ms" in page.text
+
+
+def test_the_bar_shows_what_a_finding_takes_of_the_devices_own_work(forms):
+    d = forms["gaps"]
+    slow = replace(d.findings[0], rule="full-precision-matmul", lost_ns=5 * MS, tasks=np.arange(3))
+    page = Page(render(replace(d, dominant="full-precision-matmul", findings=(slow, *d.findings))))
+    assert "Step now 20.0 ms full-precision-matmul 25.0 % compute 38.0 % in all" in page.text
+    assert "full-precision-matmul" not in Page(render(d)).text.partition("Step possible")[0].partition("Step now")[2]

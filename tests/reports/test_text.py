@@ -1,5 +1,6 @@
 """The terminal report: what it says, how wide it is, and that nothing in it steers a terminal."""
 
+import html
 import re
 from dataclasses import replace
 
@@ -9,7 +10,8 @@ from rich.cells import cell_len
 from diagnose.model.charts import KernelTime
 from diagnose.model.diagnosis import Prescription, Where
 from diagnose.reports.answer import answer
-from diagnose.reports.format import place
+from diagnose.reports.format import duration, place
+from diagnose.reports.html import render as page
 from diagnose.reports.text import render
 from diagnose.text.plain_text import one_line
 
@@ -177,7 +179,7 @@ def test_the_first_screen_has_headline_bars_and_actions(forms):
     actions = [line for line in lines if re.match(r"  [123]  \S", line)]
     assert len(actions) == 2
     assert "     train.py:31  saves 5.00 ms a step █████" in lines
-    assert "     train.py:42  saves 3.00 ms a step ███  after data-stall-fix" in lines
+    assert "     train.py:42  saves 3.00 ms a step ███  after change 1" in lines
 
 
 def test_verbose_lists_every_finding_with_its_evidence(forms):
@@ -238,3 +240,28 @@ def test_a_change_that_pays_only_after_another_is_marked(forms):
 def test_what_a_library_ran_stands_beside_the_line():
     where = Where("src/serve.py", 3, "main", "aten::mm", library="transformers/x.py:9 in forward")
     assert place(where) == "src/serve.py:3 in main · inside it transformers/x.py:9 in forward · aten::mm"
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_first_screen_has_what_the_page_has_in_the_same_order(any_form, width):
+    a = answer(any_form)
+    wanted = [a.pill, one_line(a.headline)]
+    if a.record_again:
+        wanted += ["No change is named: what it shows may not be what holds the step back.", a.command]
+    elif a.now_ns > 0:
+        wanted += [
+            duration(a.now_ns),
+            *([duration(a.after.after_ns)] if a.after else []),
+            *([a.view] if a.view else []),
+        ]
+    for action in a.actions:
+        wanted += [one_line(action.prescription.title), one_line(action.prescription.safety)]
+    wanted += [one_line(caution) for caution in a.cautions]
+    shown = page(any_form)
+    start = shown.index('<section id="answer"')
+    first = shown[start : shown.index("</section>", start)].replace("<wbr>", "")
+    html_words = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", first)).split())
+    for words in (" ".join(render(any_form, width=width).split()), html_words):
+        at = 0
+        for part in wanted:
+            at = words.index(" ".join(part.split()), at) + 1

@@ -23,6 +23,14 @@ def test_children_lie_a_layer_deeper(recording):
     assert nesting(r)[0] == [["outer", "next"], ["child", "second child"], ["grandchild"]]
 
 
+def test_steps_that_overlap_a_moment_lie_side_by_side(recording):
+    r = recording()
+    for i in range(40):
+        r.op(f"step {i}", 100 * i, 100 * i + 100)
+        r.op(f"update {i}", 100 * i + 50, 100 * i + 101)  # ends in the next step
+    assert [len(names) for names in nesting(r)[0]] == [40, 40]
+
+
 def test_of_two_with_one_start_the_longer_is_the_parent(recording):
     r = recording()
     r.op("short", 0, 10)
