@@ -116,10 +116,11 @@ class Operator:
 
     def _run_directly(self, arguments: tuple[Any, ...]) -> Any:
         """Run without torch's dispatcher, on whose way an operator in Python takes longer than a GPU needs for it."""
-        differentiable = self._function is not None and torch.is_grad_enabled()
-        if differentiable and any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
-            return self._function.apply(*arguments)  # type: ignore[union-attr]
-        return self._run(*arguments)
+        if not (torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)):
+            return self._run(*arguments)
+        if self._function is None:
+            return self.definition(*arguments)  # whose backward pass raises that there is none
+        return self._function.apply(*arguments)
 
     def _needs_formula(self, arguments: tuple[Any, ...]) -> bool:
         functorch = torch._C._functorch
