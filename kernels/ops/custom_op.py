@@ -120,7 +120,7 @@ class Operator:
             return self._run(*arguments)
         if self._function is None:
             return self.definition(*arguments)  # whose backward pass raises that there is none
-        return self._function.apply(*arguments)
+        return self._function.apply(*arguments)  # type: ignore[no-untyped-call]  # torch's
 
     def _needs_formula(self, arguments: tuple[Any, ...]) -> bool:
         functorch = torch._C._functorch
