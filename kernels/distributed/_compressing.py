@@ -66,4 +66,4 @@ class Compressing(CommHook):
                 f"The hook {self.name!r} was handed a state with {sorted(state_dict)}, which is another hook's."
             )
         self.residuals.load_state_dict(state_dict["residuals"], self.parameters)
-        self.step = state_dict["step"]
+        self.step = state_dict.get("step", 0)  # a hook without warm-up may leave it out
