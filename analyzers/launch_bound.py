@@ -35,7 +35,7 @@ from diagnose.tables.issuers import MIN_IN_MODEL, issued, issuer_of
 from diagnose.tables.lost import launches_without_task
 from diagnose.tables.sync_free import MIN_GRAPH_LAUNCHES, in_sync_free
 from diagnose.tables.syncs import blocking_calls
-from diagnose.text.numbers import percent
+from diagnose.text.numbers import percent, plural
 
 META = RuleMeta(
     id="launch-bound",
@@ -143,6 +143,6 @@ def _with_issuer(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
 def _launching(t: Tables, _o: Occurrences) -> list[str]:
     q = t.queue
     return [
-        f"{q.launches_per_step:.0f} launches a step; {q.late_share:.0%} of the device tasks were launched onto an "
+        f"{plural(q.launches_per_step, 'launch')} a step; {q.late_share:.0%} of the device tasks were launched onto an "
         f"empty device."
     ]

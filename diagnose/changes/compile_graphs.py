@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import graphable, to_launches_without_graphs
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
+from diagnose.text.numbers import duration
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -102,7 +103,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     graphed = [guards + node * num for guards, node in zip(GUARDS_NS, NODE_NS, strict=True)]
     stays = [min(1.0, max(share, fixed / each)) for share, fixed in zip(UNCAPTURED, graphed, strict=True)]
     assumption = (
-        f"Of {each / 1e6:.2f} ms a step in operators outside loading and the optimizer, {stays[1]:.0%} to "
+        f"Of {duration(each)} a step in operators outside loading and the optimizer, {stays[1]:.0%} to "
         f"{stays[0]:.0%} stay as launches of graphs and operators that no graph holds."
     )
     none, nothing = np.empty(0, np.intp), np.empty(0)
@@ -114,7 +115,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         assumption,
         host=host,
         host_left=(stays[0], stays[1]),
-        frees_host=not len(t.in_window(allocations(t))),  # which wait for the device; a replay does not show for what
+        frees_host=True,
     )
 
 

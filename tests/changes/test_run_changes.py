@@ -74,6 +74,15 @@ def test_a_rollout_in_one_call(recording, run_steps):
     assert (p.id, "make_vec" in p.after) == ("batch-rollouts", True)
 
 
+def test_one_call_of_a_teacher_may_save_nothing(recording, run_steps):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.op("aten::mm", 0, 10_000)
+    r.run = run_steps([10.0] * 20, backwards=[1] * 20, inference=[5.0] * 20)
+    (p,) = r.prescribe("rollout-bound")
+    assert p.saves_ns == (0, pytest.approx(0.9 * 5e6))
+
+
 def test_python_that_saves_goes_to_a_thread_and_no_other(late):
     late.samples_every(10, 310, 690, ("train.py", 12, "main"), 1)
     late.lines["train.py", 12] = "torch.save(model.state_dict(), 'last.pt')"
