@@ -5,13 +5,15 @@ What it cures
     as the gradients are read.
 
 When it does not help
-    Without clipping, ``torch.optim.AdamW(fused=True)`` is one launch as well; on a CPU it is the faster one, and here
-    plain batched operators run. With one or two large parameters, where memory traffic limits every implementation.
+    Without clipping, ``torch.optim.AdamW(fused=True)`` is one launch as well (on an H100 the step took 0.85 of its
+    time, and 0.82 with clipping); on a CPU it is the faster one, and here plain batched operators run.
 
 Cost
-    Reads and writes each parameter and its two states once, and reads its gradient. A table of addresses goes to the
-    GPU whenever gradients have moved. The step's number and the learning rate are read on the host, so a step cannot be
-    captured in a CUDA graph; take torch's with ``capturable=True`` for that.
+    Reads and writes each parameter and its two states once, and reads its gradient. Where its tensors are is written
+    down at the first step, and checked at each; a table of addresses goes to the GPU whenever gradients have moved.
+    ``step(max_norm=...)`` takes the norm itself, by the same table; not yet measured on a GPU. The step's number and
+    the learning rate are read on the host, so a step cannot be captured in a CUDA graph; take torch's with
+    ``capturable=True`` for that.
 
 Numerics
     AdamW's formula in float32, each result rounded once, also for 16-bit parameters; float64 parameters run in
@@ -19,13 +21,13 @@ Numerics
 
 Example::
 
-    from diagnose.kernels.ops.adamw import FusedAdamW
+    from diagnose.kernels.ops.adamw import FusedAdamW, clip_factor
 
     model = nn.Linear(8, 8)
     # before: torch.optim.AdamW(model.parameters(), lr=3e-4), clip_grad_norm_(model.parameters(), 1.0) in every step
     optimizer = FusedAdamW(model.parameters(), lr=3e-4)
     model(torch.randn(4, 8)).square().sum().backward()
-    optimizer.step(max_norm=1.0)
+    optimizer.step(grad_scale=clip_factor(model.parameters(), 1.0))
 """
 
 from __future__ import annotations
@@ -59,8 +61,10 @@ def clip_factor(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
         raise ValueError(f"clip_factor needs max_norm > 0, not {max_norm}.")
     if not grads:
         raise ValueError("clip_factor found no gradient; call it after backward.")
-    norms = torch.stack([norm.to(grads[0].device) for norm in torch._foreach_norm(grads)])
-    total = torch.linalg.vector_norm(norms.float())
+    norms = list(torch._foreach_norm(grads))
+    if len({grad.device for grad in grads}) > 1:
+        norms = [norm.to(grads[0].device) for norm in norms]
+    total = torch.linalg.vector_norm(torch.stack(norms).float())
     return (max_norm / (total + MIN_NORM)).clamp(max=1.0)  # type: ignore[no-any-return]  # a tensor
 
 
