@@ -39,6 +39,7 @@ META = RuleMeta(
 )
 MIN_SHARE = 0.01  # of the run's time, as findings need of the step
 MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted
+LOADER_FACTS = ("num_workers", "persistent_workers", "batch_size", "num_batches", "made")
 EVALUATION = ("evaluation", "inference")
 WHAT = {
     "evaluation": "it evaluates the model",
@@ -94,7 +95,7 @@ def _finding(t: Tables, stall: Stall) -> Finding:
 def _loader(t: Tables) -> Facts:
     """Return what is known of the workers that an epoch starts."""
     known = as_facts(t.capture.info.loader) if t.capture.info else {}
-    return {name: known[name] for name in ("num_workers", "persistent_workers", "batch_size", "made") if name in known}
+    return {name: known[name] for name in LOADER_FACTS if name in known}
 
 
 def _evidence(t: Tables, stall: Stall) -> list[str]:

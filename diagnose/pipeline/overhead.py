@@ -82,8 +82,8 @@ def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
 
 def _added_ns(info: CaptureInfo) -> float:
     """Return how much longer a step takes while it is recorded, by the steps that other things disturbed least."""
-    recorded, unrecorded_ms = (float(np.percentile(times, UNDISTURBED)) for times in (info.light_ms, info.unprofiled_ms))
-    return 1e6 * (recorded - unrecorded_ms)
+    recorded, plain = (float(np.percentile(times, UNDISTURBED)) for times in (info.light_ms, info.unprofiled_ms))
+    return 1e6 * (recorded - plain)
 
 
 def variation_note(t: Tables) -> str:

@@ -2,8 +2,8 @@
 
 Recording an event costs the thread that it happens on one to three microseconds. A step of nine thousand events on a
 slow host takes twice as long while it is recorded, and then most of its gaps are the profiler's. Steps are timed
-without it as well, so the cost of an event is what makes the replayed step as much shorter as unrecorded steps are; every
-event is then moved to where the replay without that cost has it.
+without it as well, so the cost of an event is what makes the replayed step as much shorter as unrecorded steps are;
+every event is then moved to where the replay without that cost has it.
 """
 
 from __future__ import annotations

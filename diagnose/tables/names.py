@@ -17,6 +17,7 @@ __all__ = [
     "CAPTURE_BEGIN",
     "CAPTURE_END",
     "COLLECTIVE",
+    "DATA_SIZES",
     "EXPERT_EXCHANGE",
     "FREEING",
     "GRAPH_CAPTURE",
@@ -66,6 +67,7 @@ LOADER_NEXT = re.compile(
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
 REDUCTION = re.compile(r"all_?reduce", re.IGNORECASE)
+DATA_SIZES = re.compile(r"^aten::(nonzero|masked_select|_?unique\w*)$")  # whose results are as large as data asks for
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function: ")
 
 # Calls that put work on a stream. Graph launches count once however many kernels they carry.

@@ -60,6 +60,16 @@ def test_epochs_that_start_workers(recording, run_steps, loader, ids):
     assert [p.id for p in r.prescribe("periodic-stall")] == ids
 
 
+@pytest.mark.parametrize(("num_batches", "ids"), [(25, ["keep-workers"]), (30, [])])
+def test_epochs_are_known_by_their_length_where_no_phase_is(recording, run_steps, num_batches, ids):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.op("aten::mm", 0, 10_000)
+    r.run = run_steps([100.0 if i % 25 == 24 else 10.0 for i in range(200)], backwards=[1] * 200)
+    r.told(loader={"num_workers": 4, "persistent_workers": False, "num_batches": num_batches})
+    assert [p.id for p in r.prescribe("periodic-stall")] == ids
+
+
 def test_an_evaluation_half_as_often(ran):
     (p,) = ran(evaluation=True).prescribe("periodic-stall")
     assert "if step % 32 == 0:" in p.after
