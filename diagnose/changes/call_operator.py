@@ -1,12 +1,13 @@
 """Call one operator where a chain of pointwise operators is written out.
 
 What it does
-    Names the bundled operator for the chain that takes most of the time: SwiGLU, rotary embedding, softmax, GELU or a
-    norm written out. Each makes one pass over memory, forward and backward.
+    Names the bundled operator for the chain that takes most of the time: SwiGLU, rotary embedding, softmax, GELU, a
+    bias before GELU, or a norm written out. Each makes one pass over memory, forward and backward.
 
 What to watch
-    Chains of functions in a forward; for modules of their own `patch-operators` does it. On an H100 this was 1.2
-    (SwiGLU) to 7.5 times (GELU) as fast as the chain, and as `F.gelu` and `F.softmax`, which need no triton.
+    Chains of functions in a forward; for modules of their own `patch-operators` does it. On an H100, of 2^26 elements,
+    forward and backward took 1/1.4 (bias and GELU, float32) to 1/13.6 (rotary embedding, bfloat16) of the chain's time.
+    Written out GELU has an equal in `F.gelu`, which needs no triton.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ _CHAINS: tuple[tuple[frozenset[str], str, str, str], ...] = (
         "softmax",
         "from diagnose.kernels.ops.softmax import softmax\n\nshares = softmax(scores)",
         "e = torch.exp(scores - scores.amax(-1, keepdim=True))\nshares = e / e.sum(-1, keepdim=True)",
+    ),
+    (
+        frozenset({"add", "gelu"}),
+        "bias and GELU",
+        "from diagnose.kernels.ops.bias_gelu import bias_gelu\n\nhidden = bias_gelu(x @ weight.t(), bias)",
+        "hidden = F.gelu(x @ weight.t() + bias)",
     ),
     (
         frozenset({"rsqrt", "mul"}),
@@ -103,6 +110,7 @@ CHANGE = Change(
     applies=_applies,
     remedy="diagnose.kernels.ops.gelu",
     modules=(
+        "diagnose.kernels.ops.bias_gelu",
         "diagnose.kernels.ops.norms",
         "diagnose.kernels.ops.rotary",
         "diagnose.kernels.ops.softmax",

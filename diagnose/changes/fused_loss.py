@@ -5,8 +5,8 @@ What it does
     chunk, without all of the logits.
 
 What to watch
-    It saves memory, not time: on an H100 forward and backward took 1.25 ms where `F.cross_entropy` took 0.67. A
-    compiled model fuses the loss itself.
+    On an H100, of 2^26 logits, forward and backward took 0.29 ms where `F.cross_entropy` took 0.65 (8192 classes) or
+    0.85 (131,072). Together with the last layer it saves memory rather than time.
 """
 
 from __future__ import annotations

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from diagnose.kernels.distributed._hook import Bucket, CommHook, Rounds, all_gather, run_rounds
-from diagnose.kernels.distributed._residuals import Residuals
+from diagnose.kernels.distributed._compressing import Compressing
+from diagnose.kernels.distributed._hook import Bucket, Rounds, all_gather
 
 __all__ = ["Gathered"]
 
 
-class Gathered(CommHook):
+class Gathered(Compressing):
     """Gathers packed gradients; with ``error_feedback`` what packing drops is added to the next step's.
 
     The first ``warm_up`` steps reduce gradients as DDP does.
@@ -28,13 +25,9 @@ class Gathered(CommHook):
     """From here on gathering receives more than an all-reduce of float32 would."""
 
     def __init__(self, *, error_feedback: bool, warm_up: int = 0) -> None:
-        super().__init__()
+        super().__init__(error_feedback=error_feedback, warm_up=warm_up)
         if warm_up < 0:
             raise ValueError(f"The hook {self.name!r} needs warm_up >= 0, not {warm_up}.")
-        self.error_feedback, self.warm_up = error_feedback, warm_up
-        self.step = 0
-        self.residuals = Residuals()
-        self._parameters: dict[str, Tensor] = {}
 
     @abstractmethod
     def packed(self, values: Tensor) -> Tensor:
@@ -51,23 +44,10 @@ class Gathered(CommHook):
                 f"The hook {self.name!r} gathers from each rank, and with {ddp.process_group.size()} of them receives "
                 f"no less than an all-reduce; use it for up to {self.max_ranks}, else 'bf16' or 'power_sgd'."
             )
-        self._parameters = dict(ddp.module.named_parameters())
+        super().check(ddp)
 
-    def __call__(self, bucket: Bucket) -> Future[Tensor]:
-        """Reduce one bucket; the last one of a backward pass counts the step."""
-        compresses = self.step >= self.warm_up
-        self.step += bucket.is_last()
-        rounds = self._rounds(bucket) if compresses else self._plain(bucket)
-        return run_rounds(rounds, self.group, bucket.buffer().device)
-
-    def _plain(self, bucket: Bucket) -> Rounds:
-        buffer = bucket.buffer()
-        buffer.div_(self.group.size())
-        self.count(bucket, buffer)
-        yield lambda: dist.all_reduce(buffer, group=self.group, async_op=True), (buffer,)
-        return buffer
-
-    def _rounds(self, bucket: Bucket) -> Rounds:
+    def rounds(self, bucket: Bucket) -> Rounds:
+        """Gather what every rank packed, and sum it."""
         buffer, num_ranks = bucket.buffer(), self.group.size()
         names = self.names_of(bucket)
         if self.error_feedback:
@@ -89,16 +69,3 @@ class Gathered(CommHook):
         for packed in parts:
             self.add_unpacked(packed, total, like.dtype)
         return total
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the step, and what packing has dropped so far, in this rank."""
-        return {"step": self.step, "residuals": self.residuals.state_dict()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the state back; load each rank's own."""
-        if set(state_dict) != set(self.state_dict()):
-            raise ValueError(
-                f"The hook {self.name!r} was handed a state with {sorted(state_dict)}, which is another hook's."
-            )
-        self.residuals.load_state_dict(state_dict["residuals"], self._parameters)
-        self.step = state_dict.get("step", 0)

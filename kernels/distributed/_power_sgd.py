@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.futures import Future
-from torch.nn.parallel import DistributedDataParallel
 
-from diagnose.kernels.distributed._hook import Bucket, CommHook, Rounds, num_bytes, run_rounds
-from diagnose.kernels.distributed._residuals import Residuals
+from diagnose.kernels.distributed._compressing import Compressing
+from diagnose.kernels.distributed._hook import Bucket, Rounds, num_bytes
 
 __all__ = ["PowerSGD"]
 
@@ -45,7 +43,7 @@ class _Product(NamedTuple):
     mean: Tensor  # [right, rank], of all
 
 
-class PowerSGD(CommHook):
+class PowerSGD(Compressing):
     """Sends gradients of two or more dimensions as a product of rank ``rank``, from step ``warm_up`` on.
 
     ``min_saving`` is how many times smaller a matrix must get; others are sent as they are. ``dtype`` sends the factors
@@ -66,38 +64,17 @@ class PowerSGD(CommHook):
         error_feedback: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(error_feedback=error_feedback, warm_up=warm_up)
         if rank < 1 or warm_up < 0 or min_saving < 0:
             raise ValueError(
                 "The hook 'power_sgd' needs rank >= 1, warm_up >= 0 and min_saving >= 0, not "
                 f"rank={rank}, warm_up={warm_up}, min_saving={min_saving}."
             )
-        self.rank, self.warm_up, self.min_saving = rank, warm_up, min_saving
-        self.error_feedback, self.dtype = error_feedback, dtype
-        self.step = 0
-        self.residuals = Residuals()
+        self.rank, self.min_saving, self.dtype = rank, min_saving, dtype
         self.factors: dict[str, Tensor] = {}  # the second ones, [right, rank], where the next step begins
-        self._parameters: dict[str, Tensor] = {}
 
-    def check(self, ddp: DistributedDataParallel) -> None:
-        """Learn the parameters."""
-        self._parameters = dict(ddp.module.named_parameters())
-
-    def __call__(self, bucket: Bucket) -> Future[Tensor]:
-        """Reduce one bucket; the last one of a backward pass counts the step."""
-        compresses = self.step >= self.warm_up
-        self.step += bucket.is_last()
-        rounds = self._compressed(bucket) if compresses else self._plain(bucket)
-        return run_rounds(rounds, self.group, bucket.buffer().device)
-
-    def _plain(self, bucket: Bucket) -> Rounds:
-        buffer = bucket.buffer()
-        buffer.div_(self.group.size())
-        self.count(bucket, buffer)
-        yield lambda: dist.all_reduce(buffer, group=self.group, async_op=True), (buffer,)
-        return buffer
-
-    def _compressed(self, bucket: Bucket) -> Rounds:
+    def rounds(self, bucket: Bucket) -> Rounds:
+        """Reduce both factors of each matrix, and what is sent as it is with the first ones."""
         names = self.names_of(bucket)
         if self.error_feedback:
             self.residuals.add_to(bucket, names)
@@ -152,19 +129,13 @@ class PowerSGD(CommHook):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the step, the factors (alike on all ranks) and what this rank has not sent yet (its own)."""
-        factors = {name: q.clone() for name, q in self.factors.items()}
-        return {"step": self.step, "factors": factors, "residuals": self.residuals.state_dict()}
+        return {**super().state_dict(), "factors": {name: q.clone() for name, q in self.factors.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the state back; load each rank's own."""
-        if set(state_dict) != {"step", "factors", "residuals"}:
-            raise ValueError(
-                f"The hook 'power_sgd' was handed a state with {sorted(state_dict)}, which is another hook's."
-            )
-        self.residuals.load_state_dict(state_dict["residuals"], self._parameters)
-        self.step = state_dict["step"]
+        super().load_state_dict(state_dict)
         self.factors = {
-            name: q.to(self._parameters[name].device, copy=True) for name, q in state_dict["factors"].items()
+            name: q.to(self.parameters[name].device, copy=True) for name, q in state_dict["factors"].items()
         }
 
 

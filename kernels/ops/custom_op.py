@@ -8,7 +8,8 @@ When it does not help
     Where `torch.compile` already fuses the expression: it needs no operator. On a CPU, where the plain formula runs.
 
 Cost
-    About 20 µs a call on the host outside of `torch.compile`, which is why an operator should replace several others.
+    Tens of µs a call on the host outside of `torch.compile`, several times what one of torch's own takes, which is why
+    an operator should replace several others. A call that nothing has to see skips torch's dispatcher.
 
 Numerics
     The plain formula and the program agree to rounding; ``using("eager")`` compares them at any time.
@@ -50,6 +51,7 @@ from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 
 from diagnose.kernels.ops import native
+from diagnose.kernels.ops._batching import batching
 from diagnose.kernels.ops._choice import Implementation, chosen, using
 
 __all__ = ["FLOATING", "Implementation", "Operator", "checked", "operator", "same_shape", "transforming", "using"]
@@ -67,32 +69,43 @@ class Operator:
     Arguments are positional, and none may be left out.
     """
 
-    def __init__(self, definition: CustomOpDef, run: Function, eager: Function, check: Function, rows: frozenset[int]):
+    def __init__(
+        self,
+        definition: CustomOpDef,
+        run: Function,
+        eager: Function,
+        check: Function,
+        rows: frozenset[int],
+        *,
+        casts: bool,
+    ) -> None:
         self.definition, self._run, self._eager, self._check, self._rows = definition, run, eager, check, rows
         schema = definition._opoverload._schema
         self._places = [place for place, argument in enumerate(schema.arguments) if str(argument.type) == "Tensor"]
         self._function: type[torch.autograd.Function] | None = None
         self._may_skip = not schema.is_mutable
-        self._casts = False
+        self._is_checked = False  # by torch, at the first call: that no result is an argument
+        self._casts = casts  # under autocast
 
     def __call__(self, *arguments: Any) -> Any:  # as the schema has it
         """Run the operator; or its formula, under transforms of `torch.func` that torch has not opened to operators."""
         if torch.compiler.is_compiling():
             return self.definition(*arguments)
-        if self._is_plain(arguments):
+        if self._is_checked and self._is_plain(arguments):
             return self._run_directly(arguments)
         if not all(isinstance(arguments[place], Tensor) for place in self._places):
             self._check(*arguments)  # names the argument; torch's error is about casts
         if self._needs_formula(arguments):
             self._check(*arguments)
             return self._eager(*arguments)
-        return self.definition(*arguments)
+        result = self.definition(*arguments)
+        self._is_checked = self._may_skip
+        return result
 
     def _is_plain(self, arguments: tuple[Any, ...]) -> bool:
-        """Return whether nothing has to see the operator: no transform, no mode, no profiler, no class or device of tensors that only pretends."""
+        """Return whether nothing has to see the operator: no transform, mode or profiler, no tensor without data."""
         return (
-            self._may_skip
-            and not torch._C._functorch.peek_interpreter_stack()
+            not torch._C._functorch.peek_interpreter_stack()
             and torch._C._len_torch_dispatch_stack() == 0
             and torch._C._len_torch_function_stack() == 0
             and not torch._C._autograd._profiler_enabled()
@@ -102,11 +115,12 @@ class Operator:
         )
 
     def _run_directly(self, arguments: tuple[Any, ...]) -> Any:
-        """Run without torch's dispatcher, through which an operator in Python takes longer than most GPUs need for it."""
-        if self._function is not None and torch.is_grad_enabled():
-            if any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
-                return self._function.apply(*arguments)
-        return self._run(*arguments)
+        """Run without torch's dispatcher, on whose way an operator in Python takes longer than a GPU needs for it."""
+        if not (torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)):
+            return self._run(*arguments)
+        if self._function is None:
+            return self.definition(*arguments)  # whose backward pass raises that there is none
+        return self._function.apply(*arguments)  # type: ignore[no-untyped-call]  # torch's
 
     def _needs_formula(self, arguments: tuple[Any, ...]) -> bool:
         functorch = torch._C._functorch
@@ -173,11 +187,10 @@ def operator(  # what an operator consists of
 
     defined = torch.library.custom_op(name, run, mutates_args=mutates, schema=schema)
     defined.register_fake(checked_fake)
-    made = Operator(defined, run, eager, check, frozenset(rows))
+    made = Operator(defined, run, eager, check, frozenset(rows), casts=autocast is not None)
     if not mutates:
-        defined.register_vmap(_batching(defined, frozenset(rows)))
+        defined.register_vmap(batching(defined, frozenset(rows)))
     if autocast is not None:
-        made._casts = True
         for device in AUTOCAST_DEVICES:
             _register_autocast(defined, device, autocast)
     if twice:
@@ -260,42 +273,6 @@ def _tensors(arguments: Sequence[Any]) -> list[Tensor]:
         if isinstance(argument, list | tuple):
             found += [entry for entry in argument if isinstance(entry, Tensor)]
     return found
-
-
-def _batching(defined: CustomOpDef, rows: frozenset[int]) -> Function:
-    """Return the rule by which `vmap` runs the operator on a whole batch at once, or sample by sample."""
-
-    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:  # torch's
-        # Arguments that were left at their defaults are handed over without a dimension of their own.
-        dims = [*in_dims, *[None] * (len(arguments) - len(in_dims))]
-        batched = {position for position, dim in enumerate(dims) if dim is not None}
-        if batched <= rows:
-            at_front = [
-                _with_batch_first(argument, dim, info.batch_size) if position in rows else argument
-                for position, (argument, dim) in enumerate(zip(arguments, dims, strict=True))
-            ]
-            result = defined(*at_front)
-        else:
-            result = _sample_by_sample(defined, arguments, dims, info.batch_size)
-        return result, tuple(0 for _ in result) if isinstance(result, tuple) else 0
-
-    return rule
-
-
-def _sample_by_sample(defined: CustomOpDef, arguments: Sequence[Any], dims: Sequence[int | None], size: int) -> Any:
-    results = [
-        defined(*[a if dim is None else a.select(dim, sample) for a, dim in zip(arguments, dims, strict=True)])
-        for sample in range(size)
-    ]
-    if isinstance(results[0], tuple):
-        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-    return torch.stack(results)
-
-
-def _with_batch_first(argument: Any, dim: int | None, size: int) -> Any:  # a tensor or None
-    if not isinstance(argument, Tensor):
-        return argument
-    return argument.unsqueeze(0).expand(size, *argument.shape) if dim is None else argument.movedim(dim, 0)
 
 
 def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # torch's names

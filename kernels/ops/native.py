@@ -6,7 +6,8 @@ What it cures
 
 When it does not help
     On a CPU: torch's own operators use vector instructions for exp and erf, which plain C++ does not (GELU takes 4.5
-    times as long). Nothing uses the library unless ``using("native")`` asks for it.
+    times as long). On an H100 GELU took 1.1 times as long as by Triton, 1.2 in 16 bits. Nothing uses the library unless
+    ``using("native")`` asks for it.
 
 Cost
     Half a minute of compiling when it is first asked for, a few seconds without CUDA; the result is kept in the user's

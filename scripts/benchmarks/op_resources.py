@@ -83,7 +83,7 @@ def programs() -> Iterator[Program]:
         form = "tanh" if tanh else "erf"
         yield Program(gelu.forward_kernel, {"TANH": tanh, **flat}, form, FLAT_WARPS)
         yield Program(gelu.backward_kernel, {"TANH": tanh, **flat}, form, FLAT_WARPS)
-        tile = {"TANH": tanh, **_tile(pairs.TILE, pairs.TILE)}
+        tile = {"TANH": tanh, **_tile(pairs.BIAS_BYTES // 2, pairs.BIAS_BYTES // 2)}
         yield Program(pairs.bias_gelu_kernel, tile, form, FLAT_WARPS)
         tile = {"TANH": tanh, "BIAS": True, **_tile(pairs.BIAS_TILE, pairs.BIAS_COLUMNS)}
         yield Program(pairs.bias_gelu_backward_kernel, tile, form, FLAT_WARPS)
@@ -95,17 +95,22 @@ def programs() -> Iterator[Program]:
     for block in (1024, layout.MAX_BLOCK):
         for one_block in (True, False):
             yield from _rows(block, one_block)
-        row = {"BLOCK": block, "IGNORED": -100, "SMOOTHING": 0.1}
-        form = f"block {block}"
-        yield Program(cross_entropy.forward_kernel, row, form, layout.warps(block))
-        yield Program(cross_entropy.backward_kernel, row, form, layout.warps(block))
+        row = {"IGNORED": -100, "SMOOTHING": 0.1}
+        held = min(block, cross_entropy.MAX_HELD)
+        warps = layout.warps(held, cross_entropy.FORWARD_ELEMENTS)
+        yield Program(cross_entropy.forward_kernel, {"BLOCK": held, **row}, f"block {held}", warps)
+        held = min(block, cross_entropy.BACKWARD_HELD)
+        yield Program(cross_entropy.backward_kernel, {"BLOCK": held, **row}, f"block {held}", layout.warps(held))
     yield Program(cross_entropy.sum_kernel, {"IGNORED": -100, "MEAN": True, "BLOCK": cross_entropy.SUMMED}, "", 8)
     tile = {"BIAS": True, "CENTER": True, "ROWS": norms.TILE_ROWS, "COLUMNS": norms.TILE_COLUMNS}
     yield Program(norms.columns_kernel, tile, "", FLAT_WARPS)
     for aligned in (True, False):
         forms = {"SCALE": aligned, "MAXIMIZE": aligned, "ALIGNED": aligned, "CHUNK": adamw.CHUNK}
         constants = {**forms, "PARAM": tl.bfloat16, "STATE": tl.float32, **flat}
-        yield Program(adamw.adamw_kernel, constants, "aligned" if aligned else "unaligned", FLAT_WARPS)
+        form = "aligned" if aligned else "unaligned"
+        yield Program(adamw.adamw_kernel, constants, form, FLAT_WARPS)
+        chunk = {"PARAM": tl.bfloat16, "ALIGNED": aligned, "CHUNK": adamw.CHUNK, **flat}
+        yield Program(adamw.squares_kernel, chunk, form, FLAT_WARPS)
 
 
 def _tile(elements: int, columns: int) -> dict[str, int]:
@@ -136,8 +141,12 @@ def kind_of(name: str, kernel: Any) -> str:
     """Return the type of a program's argument, by its name."""
     if name in INTEGERS:
         return "*i64"
-    loss = {cross_entropy.backward_kernel: "grad_ptr", cross_entropy.sum_kernel: "out_ptr"}
-    if name in STATISTICS or name == loss.get(kernel):
+    wide = {
+        cross_entropy.backward_kernel: "grad_ptr",
+        cross_entropy.sum_kernel: "out_ptr",
+        adamw.squares_kernel: "out_ptr",
+    }
+    if name in STATISTICS or name == wide.get(kernel):
         return "*fp32"
     if name.endswith("_ptr"):
         return "*bf16"

@@ -109,8 +109,8 @@ def test_a_chain_is_an_operator_by_its_parts(recording):
         "patch-operators",
         "call-operator",
     ]
-    for ops in (("aten::sub", "aten::relu"), ("aten::add", "aten::gelu")):  # of these bias_gelu is no faster
-        assert named(chain(recording, *ops), "unfused-elementwise") == ["patch-operators"]
+    assert "call-operator" in named(chain(recording, "aten::add", "aten::gelu"), "unfused-elementwise")
+    assert named(chain(recording, "aten::sub", "aten::relu"), "unfused-elementwise") == ["patch-operators"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ __all__ = ["BUILDING_BLOCKS", "PublicModule", "provable", "public_modules"]
 BUILDING_BLOCKS = {
     "distributed.hook_timing": "times an exchange without a profiler; a trace has those times",
     "distributed.single_process_parity": "checks the numbers of any way of sharding against one process",
-    "ops.bias_gelu": "slower on an H100 than F.gelu of the sum: it saves one tensor, not time",
     "ops.custom_op": "what the bundled operators are built with, and one of your own can be",
     "ops.native": "builds the operators' C++ and CUDA sources, where Triton is not to be had",
     "ops.scale": "an example: the smallest operator, in all four languages",

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diagnose.kernels.ops.adamw import step_by_formula
+from diagnose.kernels.ops._adamw_step import squares_by_formula, step_by_formula
 from diagnose.kernels.ops.triton_kernels.layout import ELEMENTS
 
 __all__ = ["Prepared", "step"]
@@ -33,7 +33,7 @@ def _pointer(table_ptr, place, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
 @triton.jit
 def _loaded(pointer, at, size, MASKED: tl.constexpr):
     if MASKED:
-        return tl.load(pointer + at, mask=at < size).to(tl.float32)
+        return tl.load(pointer + at, mask=at < size, other=0.0).to(tl.float32)
     return tl.load(pointer + at).to(tl.float32)  # without a mask, neighbours are read 128 bits at once
 
 
@@ -95,6 +95,27 @@ def adamw_kernel(
             )  # fmt: skip
 
 
+@triton.jit
+def squares_kernel(
+    table_ptr, size_ptr, owner_ptr, start_ptr, out_ptr, count,
+    PARAM: tl.constexpr, ALIGNED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    # The sum of a chunk's squared gradients, of which the norm is made that clips them.
+    owner = tl.load(owner_ptr + tl.program_id(0))
+    first = tl.multiple_of(tl.load(start_ptr + tl.program_id(0)), CHUNK)
+    size = tl.load(size_ptr + owner)
+    grad_ptr = _pointer(table_ptr, owner + count, PARAM, ALIGNED)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, tl.minimum(CHUNK, size - first).to(tl.int32), BLOCK):
+        at = first + start + tl.arange(0, BLOCK)
+        if first + start + BLOCK <= size:
+            grad = _loaded(grad_ptr, at, size, False)
+        else:
+            grad = _loaded(grad_ptr, at, size, True)
+        total += grad * grad
+    tl.store(out_ptr + tl.program_id(0), tl.sum(total, 0))
+
+
 def step(
     params: Sequence[Tensor], grads: Sequence[Tensor], firsts: Sequence[Tensor], seconds: Sequence[Tensor],
     grad_scale: Tensor | None, number: int, lr: float, beta1: float, beta2: float, weight_decay: float, eps: float,
@@ -127,6 +148,10 @@ class Prepared:
         for kind in self._kinds:
             kind.run(grads, grad_scale, *numbers)
 
+    def squares(self, grads: Sequence[Tensor]) -> list[Tensor]:
+        """Return tensors whose elements add up to the sum of all squared gradients."""
+        return [kind.squares(grads) for kind in self._kinds]
+
 
 class _ByFormula:
     """Parameters that no program is for, such as those in float64."""
@@ -137,6 +162,9 @@ class _ByFormula:
     def run(self, grads: Sequence[Tensor], grad_scale: Tensor | None, *numbers: Any) -> None:
         params, firsts, seconds = self._columns
         step_by_formula(params, [grads[place] for place in self._places], firsts, seconds, grad_scale, *numbers)
+
+    def squares(self, grads: Sequence[Tensor]) -> Tensor:
+        return squares_by_formula([grads[place] for place in self._places])
 
 
 class _Launch:
@@ -153,12 +181,7 @@ class _Launch:
         self, grads: Sequence[Tensor], grad_scale: Tensor | None, number: int, lr: float, beta1: float, beta2: float,
         weight_decay: float, eps: float, maximize: bool,
     ) -> None:  # fmt: skip
-        mine = [grads[place] for place in self._places]
-        if list(map(Tensor.stride, mine)) != self._strides:
-            mine = [
-                grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
-                for param, grad in zip(self._params, mine, strict=True)
-            ]
+        mine = self._laid_out(grads)
         table, aligned = self._table(tuple(map(Tensor.data_ptr, mine)))
         sizes, owners, starts = self._chunks
         scale = table if grad_scale is None else grad_scale.to(self._device)
@@ -168,6 +191,27 @@ class _Launch:
                 1 - beta1**number, (1 - beta2**number) ** 0.5, grad_scale is not None, maximize, *self._dtypes, aligned,
                 CHUNK, ELEMENTS,
             )  # fmt: skip
+
+    def squares(self, grads: Sequence[Tensor]) -> Tensor:
+        mine = self._laid_out(grads)
+        table, aligned = self._table(tuple(map(Tensor.data_ptr, mine)))
+        sizes, owners, starts = self._chunks
+        found = torch.empty(len(owners), dtype=torch.float32, device=self._device)
+        with torch.cuda.device_of(self._params[0]):
+            squares_kernel[(len(owners),)](
+                table, sizes, owners, starts, found, len(mine), self._dtypes[0], aligned, CHUNK, ELEMENTS
+            )
+        return found
+
+    def _laid_out(self, grads: Sequence[Tensor]) -> list[Tensor]:
+        """Return the gradients with the strides of their parameters."""
+        mine = [grads[place] for place in self._places]
+        if list(map(Tensor.stride, mine)) == self._strides:
+            return mine
+        return [
+            grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
+            for param, grad in zip(self._params, mine, strict=True)
+        ]
 
     def _table(self, addresses: tuple[int, ...]) -> tuple[Tensor, bool]:
         """Return the table of addresses on the device, and whether all allow reads of 128 bits.

@@ -64,8 +64,7 @@ def bias_gelu_kernel(
     inside = (row < num_rows) & (column < width)
     bias = tl.load(bias_ptr + column, mask=column < width).to(COMPUTE)
     x = tl.load(x_ptr + row * x_stride + column, mask=inside).to(COMPUTE) + bias
-    y = gelu_of(x, TANH, out_ptr.dtype.element_ty.primitive_bitwidth == 16)
-    tl.store(out_ptr + row * width + column, y.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + row * width + column, gelu_of(x, TANH).to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -83,7 +82,7 @@ def bias_gelu_backward_kernel(
         inside = (row < num_rows) & (column < width)
         x = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0).to(COMPUTE) + bias
         grad = tl.load(grad_ptr + row * grad_stride + column, mask=inside, other=0.0).to(COMPUTE)
-        dx = grad * slope_of(x, TANH, dx_ptr.dtype.element_ty.primitive_bitwidth == 16)
+        dx = grad * slope_of(x, TANH)
         tl.store(dx_ptr + row * width + column, dx.to(dx_ptr.dtype.element_ty), mask=inside)
         if BIAS:
             dbias += dx

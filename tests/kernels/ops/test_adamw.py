@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from diagnose.kernels import ops
-from diagnose.kernels.ops.adamw import _adamw
+from diagnose.kernels.ops._adamw_step import _adamw
 
 SHAPES = ((3, 5), (1,), (4, 4), (0, 2), (2, 3, 3), (50,))
 
@@ -112,6 +112,60 @@ def test_the_clip_factor_is_clipping(implementation, device):
         torch.nn.utils.clip_grad_norm_(theirs, max_norm)
         other.step()
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=3e-6)  # norms are summed in another order
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_max_norm_is_clipping_of_all_groups_together(implementation, device, dtype):
+    mine, theirs = parameters(device, dtype), parameters(device, dtype)
+    groups = [[{"params": one[:2]}, {"params": one[2:], "lr": 0.05}] for one in (mine, theirs)]
+    one, other = ops.FusedAdamW(groups[0], lr=0.1), torch.optim.AdamW(groups[1], lr=0.1)
+    for step, max_norm in enumerate((0.5, 1e6, 3.0)):
+        set_gradients(mine, step)
+        set_gradients(theirs, step)
+        kept = [parameter.grad.clone() for parameter in mine]
+        one.step(max_norm=max_norm)
+        assert all(torch.equal(parameter.grad, grad) for parameter, grad in zip(mine, kept, strict=True))
+        torch.nn.utils.clip_grad_norm_(theirs, max_norm)
+        other.step()
+    loose = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-5}[dtype]
+    torch.testing.assert_close(mine, theirs, rtol=loose, atol=loose)
+
+
+def test_a_scale_goes_before_the_clipping(implementation, device):
+    mine = [torch.zeros(2, device=device, requires_grad=True)]
+    mine[0].grad = torch.tensor([300.0, 400.0], device=device)
+    optimizer = ops.FusedAdamW(mine, lr=0.1)
+    optimizer.step(max_norm=1.0, grad_scale=torch.tensor(0.01, device=device))  # (3, 4), of norm 5
+    torch.testing.assert_close(optimizer.state[mine[0]]["exp_avg"].cpu(), torch.tensor([0.06, 0.08]))
+    with pytest.raises(ValueError, match="max_norm > 0, not 0"):
+        optimizer.step(max_norm=0.0)
+
+
+def test_what_is_replaced_between_steps_is_used(implementation, device):
+    """States, steps and memory that are others than at the last step: what was written down of them is not used."""
+    mine, theirs = parameters(device, of=((3,), (2, 2))), parameters(device, of=((3,), (2, 2)))
+    pairs = ((ops.FusedAdamW(mine, lr=0.1), mine), (torch.optim.AdamW(theirs, lr=0.1), theirs))
+    for step in range(5):
+        for optimizer, tensors in pairs:
+            set_gradients(tensors, step)
+            optimizer.step()
+            state = optimizer.state[tensors[0]]
+            if step == 1:
+                tensors[1].data = tensors[1].data.clone()
+            if step == 2:
+                state["exp_avg"] = torch.ones_like(tensors[0])
+            if step == 3:
+                state["step"] = torch.tensor(1.0)
+    torch.testing.assert_close(mine, theirs, rtol=2e-6, atol=2e-6)
+
+
+def test_a_step_is_seen_by_the_graph(implementation, device):
+    (parameter,) = parameters(device, of=((3,),))
+    squared = parameter.square().sum()
+    set_gradients([parameter], 0)
+    ops.FusedAdamW([parameter], lr=0.1).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squared.backward()
 
 
 def test_state_dicts_go_both_ways(device):

@@ -1,14 +1,19 @@
 """Autocast's rules, the choice of an implementation, and what is said where one is missing."""
 
+import itertools
 import warnings
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
+from torch.profiler import profile
 
 from diagnose.kernels import ops
 from diagnose.kernels.ops import _choice
 from diagnose.kernels.ops.custom_op import checked, operator, using
+
+NUMBERS = itertools.count()  # a name of an operator is used once
 
 
 def test_autocast_gives_the_dtypes_of_torch_on_gpus(device):
@@ -94,3 +99,42 @@ def test_checks_name_the_argument_and_what_it_got():
         checked("scale", x=torch.ones(2, dtype=torch.int64))
     with pytest.raises(ValueError, match="x is on cpu, y on meta"):
         checked("scale", x=torch.ones(2), y=torch.ones(2, device="meta"))
+
+
+@pytest.fixture
+def double():
+    made = operator(
+        f"test_diagnose::double_{next(NUMBERS)}",
+        "(Tensor x) -> Tensor",
+        check=lambda x: None,
+        eager=lambda x: 2 * x,
+        fake=torch.empty_like,
+        autocast=torch.float32,
+    )
+    made(torch.ones(1))  # which torch checks
+    return made
+
+
+def test_what_torch_has_checked_skips_its_dispatcher_where_nothing_has_to_see_it(double, monkeypatch):
+    through = []
+    definition = double.definition
+    monkeypatch.setattr(double, "definition", lambda *a: through.append(a) or definition(*a))
+    x = torch.ones(2)
+    assert double(x).tolist() == [2, 2]
+    assert not through
+    with torch.autocast("cpu"):
+        assert double(x.bfloat16()).dtype == torch.float32
+    with FakeTensorMode() as mode:
+        assert double(mode.from_tensor(x)).shape == (2,)
+    with profile() as recorded:
+        double(x)
+    assert double(x.to("meta")).is_meta
+    assert torch.vmap(double)(x).tolist() == [2, 2]
+    assert len(through) == 4, "vmap runs the formula where no rows are named"
+    assert any("double" in event.key for event in recorded.key_averages())
+
+
+def test_an_operator_without_a_backward_pass_has_none(double):
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+        double(x).sum().backward()

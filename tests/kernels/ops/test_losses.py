@@ -145,3 +145,14 @@ def test_rotated_products_depend_on_the_distance_alone(implementation, device):
 def test_rotary_names_what_does_not_fit(call, message):
     with pytest.raises(ValueError, match=message):
         call(torch.randn(3, 4), *ops.angles(3, 4))
+
+
+def test_gradients_that_were_calculated_beside_the_loss_serve_twice(device):
+    hidden, weight = (torch.randn(shape, device=device, requires_grad=True) for shape in ((6, 4), (5, 4)))
+    target = torch.tensor([0, 4, 2, -100, 1, 3], device=device)
+    loss = ops.linear_cross_entropy(hidden, weight, target, chunk=2)
+    mine = [torch.autograd.grad(loss * factor, (hidden, weight), retain_graph=True) for factor in (1.0, 3.0)]
+    plain = F.cross_entropy(hidden @ weight.t(), target)
+    for factor, got in zip((1.0, 3.0), mine, strict=True):
+        want = torch.autograd.grad(plain * factor, (hidden, weight), retain_graph=True)
+        torch.testing.assert_close(got, want)

@@ -107,6 +107,18 @@ def test_halves_of_one_tensor_go_into_swiglu_without_a_copy(implementation, devi
     torch.testing.assert_close(grad, torch.autograd.grad(want.sum(), other)[0])
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary_follows_the_strides_of_heads_and_batches(implementation, device, interleaved):
+    cos, sin = ops.angles(5, 6, device=device)  # of 8 features the last 2 stay
+    whole = torch.randn(2, 3, 5, 4, 8, device=device)  # positions third
+    for x in (whole[0].transpose(1, 2), whole.transpose(0, 1).transpose(2, 3), whole[..., 1, :], whole.flip(0)[:, 1:]):
+        seq_dim = -2 if x.shape[-2] == 5 else -3
+        got = ops.rotary(x, cos, sin, seq_dim=seq_dim, interleaved=interleaved)
+        with using("eager"):
+            want = ops.rotary(x.contiguous(), cos, sin, seq_dim=seq_dim, interleaved=interleaved)
+        torch.testing.assert_close(got, want)
+
+
 def test_dense_strides_survive_gelu(implementation, device):
     x = torch.randn(2, 3, 4, 5, device=device).to(memory_format=torch.channels_last).requires_grad_()
     y = ops.gelu(x)
