@@ -4,6 +4,7 @@
     with diagnose.trace() as t: ... t.step()            # a loop of one's own
     diagnosis = diagnose.analyze_trace("trace.json.gz") # what torch.profiler recorded
     diagnosis = diagnose.prove(make_train_step)         # applies what it prescribes, and measures
+    with diagnose.watch("name") as w: ... w.step()      # a long run: what becomes slower, and why
     diagnose.step()                                     # marks a step for the command `diagnose trace`
 
 Names are imported when first used: importing ``diagnose`` imports neither numpy nor torch.
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
         RankSummary,
         Tracing,
         Trial,
+        Watch,
         Where,
         analyze,
         analyze_trace,
         prove,
         trace,
+        watch,
     )
     from diagnose.capture.step_marker import step
     from diagnose.errors import (
@@ -61,6 +64,7 @@ __all__ = [
     "Tracing",
     "Trial",
     "UsageError",
+    "Watch",
     "Where",
     "__version__",
     "analyze",
@@ -68,6 +72,7 @@ __all__ = [
     "prove",
     "step",
     "trace",
+    "watch",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ from diagnose.model.diagnosis import (
     bind_renderers,
 )
 from diagnose.model.events import Note
+from diagnose.monitor.long_run import EVERY, SLOW, Watch, WatchOptions
+from diagnose.monitor.run_folder import RUNS
+from diagnose.monitor.windows import WindowLimits
 from diagnose.text.progress import Progress
 from diagnose.trials.step_function import prove
 
@@ -38,11 +42,13 @@ __all__ = [
     "RankSummary",
     "Tracing",
     "Trial",
+    "Watch",
     "Where",
     "analyze",
     "analyze_trace",
     "prove",
     "trace",
+    "watch",
 ]
 
 AnyPath: TypeAlias = "str | PathLike[str]"
@@ -217,6 +223,52 @@ def trace(
 
     options(Path())  # refuses at the call what makes no sense
     return Tracing(options, capture, quiet=quiet)
+
+
+def watch(
+    name: str = "run",
+    *,
+    every: int = EVERY,
+    slow: float = SLOW,
+    folder: AnyPath = RUNS,
+    windows: int = 5,
+    max_mb: float = 500.0,
+    signal: str = "SIGUSR2",
+    quiet: bool = False,
+) -> Watch:
+    """Watch a long run: a row of times and memory per ``every`` steps, a diagnosed window where it becomes slower.
+
+    Example::
+
+        with diagnose.watch("resnet") as w:
+            for batch in loader:
+                train_step(batch)
+                w.step()
+
+    Args:
+        name: Of the run: what ``diagnose history`` compares.
+        every: Steps of a row.
+        slow: Share by which steps become slower than the run's own first ones before a window is recorded.
+        folder: Where runs are kept.
+        windows: Most windows to record.
+        max_mb: Bound of what the windows take on disk, MB.
+        signal: Signal that asks for a window, unless the program handles it; "" for none.
+        quiet: Show no progress on standard error.
+
+    Raises:
+        UsageError: a bound makes no sense.
+        OutputError: the folder of the run cannot be made.
+    """
+    options = WatchOptions(
+        name=name,
+        every=every,
+        slow=slow,
+        folder=Path(folder),
+        step_on="marker",
+        signal=signal,
+        limits=WindowLimits(count=windows, total_mb=max_mb),
+    )
+    return Watch(options, command=tuple(sys.argv), say=Progress(quiet=quiet).say)
 
 
 @contextmanager

@@ -24,9 +24,9 @@ ALLOWED: dict[str, set[str]] = {
     "changes": {*GROUND, "tables", "analyzers", "replay", "kernels"},
     "pipeline": {*GROUND, "trace_reader", "tables", "ranks", "analyzers", "replay", "changes"},
     "compare": {*GROUND, "trace_reader", "pipeline", "reports"},
-    "monitor": {*GROUND, "tables", "reports"},
+    "monitor": {*GROUND, "capture", "tables", "reports"},
     "trials": {*GROUND, "capture", "changes", "pipeline", "reports"},
-    "api": {*GROUND, "capture", "pipeline", "reports", "trials"},
+    "api": {*GROUND, "capture", "monitor", "pipeline", "reports", "trials"},
     "cli": {
         *GROUND,
         "ranks",
