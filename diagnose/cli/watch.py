@@ -64,11 +64,9 @@ def watch_and_answer(request: WatchRequest) -> int:
         limits=WindowLimits(count=request.windows, total_mb=request.max_mb),
     )
     progress = Progress(quiet=request.quiet)
-    code, watch, found = watch_script([request.script, *request.args], options, module=request.module, say=progress.say)
+    code, watch = watch_script([request.script, *request.args], options, module=request.module, say=progress.say)
     if watch.folder is not None:
         progress.say(f"watched {watch.num_steps:,} steps: {printable(watch.folder.path)}")
-    for each in found:
-        progress.say(each.text)
     if not watch.num_steps:
         progress.say("no step was found; set what ends a step with --step-on")
     sys.stdout.flush()

@@ -158,6 +158,8 @@ class Watch:
             folder = self.folder
             self._guarded(lambda: folder.update(steps=self.num_steps, ended=ended))
             folder.close()
+        for each in found:
+            self._say(each.text)
         return found
 
     def _finish(self) -> None:

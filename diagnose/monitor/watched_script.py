@@ -8,15 +8,14 @@ from diagnose.capture.process.run import silence_kineto
 from diagnose.capture.process.script import check_script, run_script
 from diagnose.capture.steps.import_hooks import when_imported
 from diagnose.monitor.long_run import Watch, WatchOptions
-from diagnose.monitor.trends import Observation
 
 __all__ = ["watch_script"]
 
 
 def watch_script(
     argv: Sequence[str], options: WatchOptions, *, module: bool, say: Callable[[str], None]
-) -> tuple[int, Watch, list[Observation]]:
-    """Run ``argv`` as the main program; return its exit code, the watch, and what the run shows.
+) -> tuple[int, Watch]:
+    """Run ``argv`` as the main program; return its exit code and the watch, which is over.
 
     Raises:
         UsageError: there is no such script.
@@ -30,5 +29,5 @@ def watch_script(
     forget()
     error = outcome.error
     failed = outcome.ended != "finished"
-    found = watch.close(outcome.ended if error is None or not failed else type(error).__name__)
-    return outcome.exit_code, watch, found
+    watch.close(outcome.ended if error is None or not failed else type(error).__name__)
+    return outcome.exit_code, watch
