@@ -8,6 +8,7 @@ import numpy as np
 
 from diagnose.analyzers.common.locate import enclosing_operators, locate_one
 from diagnose.model.arrays import Rows
+from diagnose.model.capture import Capture
 from diagnose.model.charts import Gap, Picture, SpanTable
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
@@ -17,7 +18,7 @@ from diagnose.pipeline.step_parts import step_parts
 from diagnose.tables import Tables
 from diagnose.tables.queue import depth_over_time
 
-__all__ = ["picture"]
+__all__ = ["picture", "whole_window"]
 
 MIN_ROLE_SHARE = 0.5  # of a stream's time: from here on it is called by what it does
 MAX_SPANS = 300_000  # of the page: it grows by about six bytes for each; the longest are kept and the rest counted
@@ -32,6 +33,19 @@ def picture(t: Tables) -> Picture:
     i = t.steps.median_step
     start = int(t.steps.start[i])
     end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
+    return _between(t, start, end)
+
+
+def whole_window(capture: Capture) -> Picture:
+    """Draw all steady steps of a rank, as the one step of ``picture``."""
+    from diagnose.pipeline.rank import build_tables  # which draws pictures itself
+
+    t = build_tables(capture, capture.trace)
+    return _between(t, int(t.steps.start[0]), t.steps.window_end)
+
+
+def _between(t: Tables, start: int, end: int) -> Picture:
+    i = t.steps.median_step
     bars = [*_device_bars(t, start, end), *_host_bars(t, start, end)]
     spans = _table(t, bars, start, end)
     return Picture(
