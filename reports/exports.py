@@ -69,9 +69,10 @@ def perfetto(d: Diagnosis, picture: Picture) -> str:
     for time, depth in picture.depth:
         events.append({"ph": "C", "name": "queue depth", "pid": CAUSES, "ts": time / 1e3, "args": {"launches": depth}})
     for number, finding in enumerate(d.findings):
-        about = {"rule": finding.rule, "lost_ms": round(finding.lost_ns / 1e6, 4), "evidence": list(finding.evidence)}
+        cost = round(finding.lost_ns / 1e6, 4)
+        shown: dict[str, object] = {"rule": finding.rule, "lost_ms": cost, "evidence": list(finding.evidence)}
         mark = {"ph": "i", "s": "t", "pid": CAUSES, "tid": 2, "ts": number}
-        events.append({**mark, "name": finding.title, "cat": "finding", "args": about})
+        events.append({**mark, "name": finding.title, "cat": "finding", "args": shown})
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"headline": d.headline}})
 
 

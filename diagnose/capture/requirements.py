@@ -61,7 +61,7 @@ def check_torch() -> Check:
     version = str(torch.__version__)
     if tuple(int(part) for part in version.split(".")[:2]) < MIN_TORCH:
         return Check("torch", "missing", version, "Its profiler lacks what diagnose uses.", "Install 2.6 or newer.")
-    if not torch.autograd.kineto_available():
+    if not torch.profiler.kineto_available():
         return Check(
             "torch", "missing", f"{version} without Kineto", "There are no traces.", "Use an official build of PyTorch."
         )
@@ -106,7 +106,7 @@ def check_device_events() -> Check:
     with silent_stderr(), profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
         ones @ ones
         torch.cuda.synchronize()
-    events = [event for event in recorded.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    events = [event for event in recorded.events() if str(event.device_type) == "DeviceType.CUDA"]
     if events:
         return Check("device events", "ok", f"a trace of one matrix product has {len(events)}")
     return Check(
@@ -122,7 +122,9 @@ def check_device_events() -> Check:
 def check_nvml(nvml: Any = None) -> Check:
     """Check that the NVIDIA driver answers."""
     if nvml is None:
-        import pynvml as nvml
+        import pynvml
+
+        nvml = pynvml
     try:
         nvml.nvmlInit()
     except Exception as error:  # NVML errors derive from Exception

@@ -11,6 +11,7 @@ import numpy as np
 
 from diagnose import analyzers
 from diagnose.analyzers.common.memory import memory_of
+from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import (
     further,
     recording_first,
@@ -113,6 +114,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
             notes += said
     with noting("trust", notes):
         notes += trust_notes(t)
+        notes += [Note(fault) for fault in (*analyzers.PLUGINS.faults, *CHANGES.plugins.faults)]
     found = list(_findings(t, notes))
     if capture.attribution is not None:
         with noting("places", notes):
