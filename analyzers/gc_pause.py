@@ -53,4 +53,4 @@ def _noted(t: Tables) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of garbage collections."""
-    return idle_finding(t, IdleRule(META.id, "Python's garbage collector stops the training thread"))
+    return idle_finding(t, IdleRule(META.id, "Python's garbage collector stops the training thread", cause=META.cause))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +12,13 @@ import numpy.typing as npt
 from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
-from diagnose.model.intervals import Intervals, union
+from diagnose.model.frozen import dataclass
+from diagnose.model.intervals import EMPTY, Intervals, intersect, span, total, union
+from diagnose.model.rules import Cause
 from diagnose.tables import Tables
+from diagnose.tables.host_work import host_work
 from diagnose.tables.syncs import RETURN_NS
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, percent, plural
 
 __all__ = ["Occurrences", "idle_finding", "occurrences"]
 
@@ -23,6 +26,7 @@ __all__ = ["Occurrences", "idle_finding", "occurrences"]
 MAX_LOOKED_UP = 200
 MAX_PLACES = 5
 NUM_EXAMPLES = 3
+MIN_HIDDEN_SHARE = 0.01  # of the step: what a finding must cost to be listed
 _STRETCHES = "stretch of the training thread", "stretches of the training thread"
 
 
@@ -97,17 +101,18 @@ class IdleRule:
     confidence: Confidence = "high"
     evidence: Callable[[Tables, Occurrences], Sequence[str]] | None = None
     facts: Facts = field(default_factory=dict)
+    cause: Cause | None = None  # of host work that is looked for under a busy device too, where no idle time shows it
 
 
 def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
-    """Return the finding of an idle rule, or nothing where the rule claimed no time."""
+    """Return the finding of an idle rule, or nothing where the rule claimed no time and no work under the device."""
     o = occurrences(t, idle.rule)
     if not len(o.gap):
-        return []
+        return _hidden_finding(t, idle)
     probe = PROBES[idle.probe](t, o)
     step_ns = t.steps.step_ns
-    total = int(o.lost.sum())
-    lost = total / t.steps.num
+    total_ns = int(o.lost.sum())
+    lost = total_ns / t.steps.num
     one, several = ("idle gap", "idle gaps") if t.device_id >= 0 else _STRETCHES
     evidence = [
         f"{len(o.gap)} {one if len(o.gap) == 1 else several} in {t.steps.num} step{'s' * (t.steps.num != 1)}: "
@@ -120,23 +125,52 @@ def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
             title=idle.title,
             lost_ns=lost,
             count=len(o.gap),
-            total_ns=total,
+            total_ns=total_ns,
             median_ns=int(np.median(o.lost)),
             evidence=tuple(evidence),
             examples=tuple(_examples(t, o, probe)),
-            where=_places(t, o, probe),
+            where=_places(t, o.lost, probe),
             confidence=idle.confidence,
             facts=idle.facts,
         )
     ]
 
 
-def _places(t: Tables, o: Occurrences, probe: Probe) -> tuple[Where, ...]:
+def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
+    """Return the finding of host work that the device's own work covers: only a replay shows whether it costs."""
+    if idle.cause is None or t.device_id < 0:
+        return []
+    work = intersect(host_work(t, idle.cause, EMPTY), span(*t.steps.window))
+    took = total(work) / t.steps.num
+    if took < MIN_HIDDEN_SHARE * t.steps.step_ns:
+        return []
+    during = Probe(np.full(len(work.start), t.main, np.int16), (work.start + work.end) // 2, work)
+    length = work.end - work.start
+    several = "stretch" if len(length) == 1 else "stretches"
+    return [
+        Finding(
+            rule=idle.rule,
+            title=idle.title,
+            lost_ns=0.0,
+            count=len(length),
+            median_ns=int(np.median(length)),
+            evidence=(
+                f"{len(length)} {several} in {t.steps.num} step{'s' * (t.steps.num != 1)}, {duration(took)} of each "
+                f"step ({percent(took / t.steps.step_ns)}), while the device was still busy.",
+            ),
+            where=_places(t, length, during),
+            confidence=idle.confidence,
+            facts=idle.facts,
+        )
+    ]
+
+
+def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
     """Return the places of the occurrences, the most expensive first; lines of the sampler stand before all others."""
     cost: dict[Where, int] = {}
-    largest = np.argsort(-o.lost, kind="stable")[:MAX_LOOKED_UP]
+    largest = np.argsort(-cost_ns, kind="stable")[:MAX_LOOKED_UP]
     found = locate(t, probe.thread[largest], probe.time[largest])
-    for where, lost in zip(found, o.lost[largest].tolist(), strict=True):
+    for where, lost in zip(found, cost_ns[largest].tolist(), strict=True):
         bare = replace(where, stack=())
         cost[bare] = cost.get(bare, 0) + lost
     ranked = sorted(cost, key=lambda where: -cost[where])
@@ -185,5 +219,6 @@ def calls_inside(t: Tables, o: Occurrences) -> list[str]:
     counts = np.bincount(inverse, minlength=len(names))
     top = np.argsort(-sums)[:3]
     return [
-        f"{t.trace.names[int(names[i])]}: {int(counts[i])} calls, {sums[i] / 1e6:.2f} ms of the idle time." for i in top
+        f"{t.trace.names[int(names[i])]}: {plural(counts[i], 'call')}, {duration(sums[i])} of the idle time."
+        for i in top
     ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["FREES_HOST", "HOST_WORK", "Cause", "Legend", "Records", "RuleKind", "RuleMeta"]
+from diagnose.model.frozen import dataclass
+
+__all__ = ["FREES_HOST", "HOST_WORK", "TAKES_LEAD", "Cause", "Legend", "Records", "RuleKind", "RuleMeta"]
 
 Records: TypeAlias = Literal[
     "",
@@ -45,6 +46,8 @@ HOST_WORK: frozenset[Cause] = frozenset(
 )
 FREES_HOST: frozenset[Cause] = HOST_WORK | {"device-wait"}
 """Causes without which the host launches earlier."""
+TAKES_LEAD: frozenset[Cause] = frozenset({"device-wait", "between-operators", "collection"})
+"""Causes that cost later idle time, without a name of theirs, where they come while the device is busy."""
 
 
 @dataclass(frozen=True, slots=True)

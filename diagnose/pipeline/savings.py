@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
@@ -11,6 +11,8 @@ from diagnose.changes.common.change import Patch
 from diagnose.changes.common.prescribe import effect_of
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
+from diagnose.model.frozen import dataclass
+from diagnose.model.rules import TAKES_LEAD
 from diagnose.replay.effects import Effect
 from diagnose.replay.path import critical_path, on_path, path_report, shares
 from diagnose.replay.predict import (
@@ -33,7 +35,7 @@ __all__ = ["Replayed", "after_prescription", "effect_in", "path_of", "replay_sav
 MIN_GAIN_SHARE = 0.01  # of the step: less is no step of the waterfall
 MAX_UNKNOWN_SHARE = 0.1  # of the step, of idle time without a known cause: beyond it a replay shows too little
 MAX_COMBINED = 5  # changes of the waterfall whose 32 combinations a page offers; each costs a replay
-MAX_RELIEVED = 8  # findings, the largest; each costs a replay
+MAX_RELIEVED = 10  # findings, the largest; each costs a replay
 PACED = "The step waits for its batch as long as the workers load as they do, so nothing else makes it shorter."
 _BOUND_BY = {
     "host": "the host: Python and operators between launches",
@@ -113,7 +115,9 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     unknown_ns = sum(f.lost_ns for f in found if not META[f.rule].explains)
     if launches_unlinked(t.tasks) or unknown_ns >= MAX_UNKNOWN_SHARE * t.steps.step_ns:
         return {}
-    for finding in [f for f in found if META[f.rule].kind not in ("state", "run") and f.lost_ns > 0][:MAX_RELIEVED]:
+    replayed = [f for f in found if META[f.rule].kind not in ("state", "run")]
+    replayed = [f for f in replayed if f.lost_ns > 0 or META[f.rule].cause in TAKES_LEAD]
+    for finding in replayed[:MAX_RELIEVED]:
         transform = remove_cause(t, finding, META[finding.rule].cause, 1.0)
         if transform is not None:
             share = 1 - replay(t, transform(base.graph), (transform,)).period_ns / base.period_ns

@@ -88,18 +88,18 @@ def _of_step(
         answers = [f for f in answers if f in costly]
     elif not any(f in costly for f in answers):
         waits = [f for f in costly if _is_waste(f) or (_is_waiting(f) and f.lost_ns >= at.known_share * step_ns)]
-        # Calls that free memory wait for kernels, and a replay does not show for which: kernels may save more then.
-        clear = [f for f in waits if _is_waste(f) and META[f.rule].cause != "allocation"]
+        clear = [f for f in waits if _is_waste(f)]
         answers = [f for f in clear if _cost_ns(f) >= at.known_share * step_ns] or answers or waits
     known = [f for f in answers if META[f.rule].explains]
     if any(_size_ns(f) >= at.known_share * step_ns for f in known):
         answers = known
-    answer = next(iter(answers), None) if found == "kernel-bound" else _costliest(answers, at)
+    wastes = [f for f in costly if _is_waste(f) and f not in answers] if found == "kernel-bound" else []
+    answer = _costliest(answers, at, wastes)
     if answer is None or not META[answer.rule].inflated or len(answer.tasks):
         return answer
     near = [
         f
-        for f in answers
+        for f in [*answers, *(f for f in costly if len(f.tasks) and META[f.rule].computes and f not in answers)]
         if not (META[f.rule].inflated or META[f.rule].kind == "trust")
         and _cost_ns(f) >= at.near_share * _cost_ns(answer)
         and f.count >= at.recurs_in * num_steps
@@ -114,11 +114,14 @@ def _in_scope(found: Verdict, finding: Finding) -> bool:
     return matches_verdict(found, META[finding.rule]) or (found == "kernel-bound" and len(finding.tasks) > 0)
 
 
-def _costliest(findings: Sequence[Finding], at: Thresholds) -> Finding | None:
-    """Return the first finding, or one that costs more by a replay of all: much more, where recording inflates it."""
+def _costliest(findings: Sequence[Finding], at: Thresholds, others: Sequence[Finding] = ()) -> Finding | None:
+    """Return the first finding, or one that costs more by a replay of all: much more, where recording inflates it.
+
+    Only for that ``others`` answer.
+    """
     if not findings or any(f.relief_ns is None for f in findings):
         return next(iter(findings), None)
-    most = max(findings, key=_cost_ns)
+    most = max([*findings, *others], key=_cost_ns)
     factor = at.clear_factor if META[most.rule].inflated else at.distinct_factor
     return most if _cost_ns(most) >= factor * _cost_ns(findings[0]) else findings[0]
 

@@ -24,6 +24,7 @@ from diagnose.replay.waits import (
 from diagnose.tables import Tables
 from diagnose.tables.device import Tasks
 from diagnose.tables.launch_latency import MIN_LATENCY_NS
+from diagnose.tables.syncs import freeing_calls
 
 __all__ = ["build", "graph_of"]
 
@@ -54,7 +55,7 @@ def build(t: Tables) -> Graph:
     points = find_points(t)
     src, dst, kind = _edges(t, points)
     nodes = _nodes(t, points)
-    nodes = nodes._replace(start=_segment_starts(nodes, src, dst, kind, points))
+    nodes = nodes._replace(start=_segment_starts(t, nodes, (src, dst, kind), points))
     rank = np.empty(len(nodes.row), np.intp)
     order = np.lexsort((nodes.is_task, nodes.key))
     order = np.concatenate([[0], order[order != 0]])
@@ -102,14 +103,22 @@ def _nodes(t: Tables, points: Points) -> _Nodes:
     )
 
 
-def _segment_starts(nodes: _Nodes, src: Rows, dst: Rows, kind: npt.NDArray[np.int8], points: Points) -> Ints:
-    """Return the starts with those of host segments at the latest point that they follow; a wait has no length."""
+def _segment_starts(t: Tables, nodes: _Nodes, edges: Columns, points: Points) -> Ints:
+    """Return the starts with those of host segments at the latest point that they follow; a wait has no length.
+
+    A call that frees memory works when its wait is over: as long as that takes.
+    """
+    src, dst, kind = edges
     latest = np.full(len(nodes.row), nodes.start[0])
     host = (kind == Edge.THREAD) | (kind == Edge.HANDOFF)
     np.maximum.at(latest, dst[host], nodes.end[src[host]])
     segment = np.zeros(len(nodes.row), bool)
     segment[1 : len(points.sort) + 1] = points.sort != AWAITED
     starts: Ints = np.where(segment, latest, nodes.start)
+    frees = freeing_calls(t)
+    ends = np.flatnonzero(points.sort == AWAITED) + 1
+    ends = ends[np.isin(nodes.row[ends], frees.calls)]
+    starts[ends] = frees.done[np.searchsorted(frees.calls, nodes.row[ends])]
     return starts
 
 

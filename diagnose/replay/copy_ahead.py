@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Mask, Rows
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import Intervals
 from diagnose.replay.graph import Edge, Graph
 from diagnose.replay.transforms import scale_host
 from diagnose.tables import Tables
+from diagnose.tables.syncs import whole_device_calls
 
 __all__ = ["CopiesAhead"]
 
@@ -47,7 +49,8 @@ class CopiesAhead:
         graph = _without_copies(self._unblocked(graph), is_copy)
         duration, lane = graph.duration.copy(), graph.lane.copy()
         duration[copies], lane[copies] = took, COPY_LANE
-        return _served(replace(graph, duration=duration, lane=lane), copies, is_copy, self._steps(graph, copies))
+        served = _served(replace(graph, duration=duration, lane=lane), copies, is_copy, self._steps(graph, copies))
+        return self._awaited(served, copies)
 
     def _nodes(self, graph: Graph) -> tuple[Rows, npt.NDArray[np.float64]]:
         """Return the copies' nodes in their order, and what each takes."""
@@ -71,6 +74,19 @@ class CopiesAhead:
         start, end = start[order], np.maximum.accumulate(end[order]) if len(order) else end
         apart = np.maximum(start[1:], end[:-1]) if len(order) else start
         return scale_host(graph, Intervals(np.concatenate([start[:1], apart]), end), 0.0)
+
+    def _awaited(self, graph: Graph, copies: Rows) -> Graph:
+        """Return the graph in which calls that wait for the whole device wait for the copies queued before them too."""
+        events = self.t.trace.events
+        calls = whole_device_calls(self.t)
+        waits = np.flatnonzero((graph.kind == Edge.CALL) & np.isin(graph.row[graph.dst], calls))
+        nodes = graph.dst[waits]
+        launch = events.cause[graph.row[copies]]
+        queued = np.where(launch >= 0, events.start[np.maximum(launch, 0)], graph.start[copies])
+        before = np.searchsorted(np.maximum.accumulate(queued), events.start[graph.row[nodes]]) - 1
+        mine = before >= 0
+        mine[mine] = copies[before[mine]] < nodes[mine]
+        return _adding_edges(graph, copies[before[mine]], nodes[mine], Edge.WAIT, graph.delay[waits[mine]])
 
     def _steps(self, graph: Graph, copies: Rows) -> Rows:
         """Return the step in which each copy was queued."""
@@ -98,15 +114,7 @@ def _without_copies(graph: Graph, is_copy: Mask) -> Graph:
 
     A copy keeps its launch alone. What followed it on its stream follows what ran there before, as late as both were.
     """
-    tasks = np.flatnonzero(graph.is_task)
-    order = tasks[np.argsort(graph.lane[tasks], kind="stable")]
-    last = np.full(len(graph), -1, np.intp)  # the task before on the stream that is no copy
-    before, lane = -1, None
-    for node in order.tolist():
-        if graph.lane[node] != lane:
-            before, lane = -1, graph.lane[node]
-        last[node] = before
-        before = before if is_copy[node] else node
+    last = _last_before(graph, is_copy)
     kept = ~is_copy[graph.dst] | (graph.kind == Edge.LAUNCH)
     behind = is_copy[graph.src] & ~is_copy[graph.dst]
     bypass = np.flatnonzero(behind & (graph.kind == Edge.STREAM) & (last[graph.dst] >= 0))
@@ -123,6 +131,18 @@ def _without_copies(graph: Graph, is_copy: Mask) -> Graph:
         late[copy] = graph.delay[edge] + (late[source] if is_copy[source] else 0.0)
     delay = np.concatenate([graph.delay[bypass] + late[graph.src[bypass]], np.zeros(len(awaited))])
     return _adding_edges(graph.with_edges(kept), src, dst, Edge.STREAM, delay)
+
+
+def _last_before(graph: Graph, is_copy: Mask) -> Rows:
+    """Return, for each task, the one before it on its stream that is no copy; -1 for none, and for other nodes."""
+    tasks = np.flatnonzero(graph.is_task)
+    order = tasks[np.argsort(graph.lane[tasks], kind="stable")]
+    lane, place = graph.lane[order], np.arange(len(order))
+    last = np.full(len(graph), -1, np.intp)
+    other = np.append(-1, np.maximum.accumulate(np.where(is_copy[order], -1, place))[:-1])
+    own = other >= np.searchsorted(lane, lane)
+    last[order[own]] = order[other[own]]
+    return last
 
 
 def _served(graph: Graph, copies: Rows, is_copy: Mask, step: Rows) -> Graph:

@@ -13,7 +13,7 @@ from diagnose.model.intervals import distinct
 from diagnose.replay.full_queue import full_queue
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
-from diagnose.tables.syncs import blocking_calls
+from diagnose.tables.syncs import blocking_calls, freeing_calls
 
 __all__ = ["AWAITED", "CALLED", "MARK", "Points", "find_points", "handoffs"]
 
@@ -35,7 +35,7 @@ def find_points(t: Tables) -> Points:
     events = t.trace.events
     begin, finish = t.steps.window
     launches = t.in_window(distinct(t.tasks.launch[t.tasks.launch >= 0]).astype(np.intp))
-    waits = t.in_window(distinct(blocking_calls(t), full_queue(t).calls).astype(np.intp))
+    waits = t.in_window(distinct(blocking_calls(t), freeing_calls(t).calls, full_queue(t).calls).astype(np.intp))
     waits = waits[events.end[waits] <= finish]
     calls = distinct(launches, waits).astype(np.intp)
     marks = np.append(t.steps.start[1:], t.steps.end[-1:]) if t.steps.marked else np.empty(0, np.int64)
@@ -44,7 +44,8 @@ def find_points(t: Tables) -> Points:
     thread = np.concatenate([events.thread[calls], events.thread[waits], np.full(len(marks), t.steps.thread)])
     row = np.concatenate([calls, waits, np.full(len(marks), -1)]).astype(np.intp)
     sort = np.repeat(np.array([CALLED, AWAITED, MARK], np.int8), [len(calls), len(waits), len(marks)])
-    order = np.lexsort((sort, time))
+    # Of points at one time an earlier call's end comes before a later call's begin, and what a step's end ends before it.
+    order = np.lexsort((sort, np.where(row < 0, len(events.start), row), time))
     return Points(time[order], thread[order].astype(np.int64), row[order], sort[order])
 
 

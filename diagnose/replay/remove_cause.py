@@ -16,7 +16,7 @@ from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.transforms import drop_waits, scale_host, shorten_calls, shorten_pauses, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.host_work import host_work
-from diagnose.tables.syncs import RETURN_NS, blocking_calls, waits_for_host_copies
+from diagnose.tables.syncs import RETURN_NS, blocking_calls, freeing_calls, waits_for_host_copies
 
 __all__ = ["remove_cause", "syncs_before"]
 
@@ -39,7 +39,11 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
         return partial(drop_waits, calls=syncs_before(t, pieces)) if fraction > 0 else None
     if cause in HOST_WORK:
         stretches = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
-        return partial(scale_host, stretches=stretches, factor=1 - fraction)
+        shrunk: Transform = partial(scale_host, stretches=stretches, factor=1 - fraction)
+        if cause != "allocation" or fraction <= 0:
+            return shrunk
+        frees = freeing_calls(t).calls  # which wait for nothing then; a wait cannot be halved
+        return lambda graph: drop_waits(shrunk(graph), frees)
     if t.device_id < 0:
         return partial(scale_host, stretches=pieces, factor=1 - fraction) if len(rows) else None
     if cause == "pause" and len(rows):

@@ -40,7 +40,7 @@ LATE_NS = 10_000  # a task that starts so long after all that is known to hold i
 # for 0.3 ms and more in four traces 271 started in this last part of a kernel, most in its last hundredth.
 LAST_WAVE = 0.5
 QUEUED_BEFORE = np.iinfo(np.int64).min
-_WHOLE_DEVICE = re.compile(r"(Device|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*Async)")
+_WHOLE_DEVICE = re.compile(r"(Device|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*Async)|Free")
 
 
 class _Lanes:

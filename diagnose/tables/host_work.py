@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, covered, distinct, union
+from diagnose.model.intervals import EMPTY, Intervals, covered, distinct, subtract, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames
-from diagnose.tables.host_gaps import host_gaps
+from diagnose.tables.host_gaps import host_gaps, python_gaps
 from diagnose.tables.launch_latency import MIN_LATENCY_NS
 from diagnose.tables.names import LOADER_NEXT
 
@@ -28,8 +28,6 @@ MIN_WAITING = 0.1  # of the window: less is what it takes to fetch a batch that 
 
 def host_work(t: Tables, cause: Cause, pieces: Intervals) -> Intervals:
     """Return the host's work behind the idle pieces of a cause; nothing where only the pieces are known."""
-    if not len(pieces.start):
-        return EMPTY
     found = _WORK.get(cause)
     work = found(t, pieces) if found is not None else EMPTY
     latency = t.launch_latency or 0
@@ -86,10 +84,14 @@ def _loading(t: Tables, _pieces: Intervals) -> Intervals:
 
 
 def _between_operators(t: Tables, pieces: Intervals) -> Intervals:
-    """Return the stretches without an operator that a piece touches: others may be anything."""
+    """Return the Python between operators: the stretches that a piece touches, and those that show to be Python.
+
+    What other causes take of them is not Python's: collections, and calls of the driver.
+    """
     gaps = host_gaps(t)
     touched = covered(pieces, gaps.start, gaps.end) > 0
-    return Intervals(gaps.start[touched], gaps.end[touched])
+    python = union(Intervals(gaps.start[touched], gaps.end[touched]), python_gaps(t))
+    return subtract(python, union(_collecting(t, pieces), _allocating(t, pieces), _compiling(t, pieces)))
 
 
 _WORK: Mapping[Cause, Callable[[Tables, Intervals], Intervals]] = {

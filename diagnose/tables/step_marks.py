@@ -22,9 +22,11 @@ __all__ = ["RepeatedMarks", "repeated_marks"]
 MIN_STEPS = 3
 MIN_REGULAR = 0.7  # of the intervals between annotations are within a factor of two of the median one
 MIN_APART = 0.7  # of the intervals between other marks last a tenth of the mean: updates layer by layer do not
-MIN_COVERED = 0.6  # of the recorded activity, and of the launches, lies within the steps
+MIN_COVERED = 0.6  # of the recorded activity of the host, and of the launches, lies within the steps
 COLD_RATIO = 3.0  # an early repetition that is so many times longer than the median of the later ones is cold
-MAX_COLD = 0.5  # of the repetitions and of the recorded time: with more, the recording is of a cold start
+MAX_COLD = 0.5  # of the repetitions: with more, the recording is of a cold start; so it is beyond the next share
+MAX_COLD_TIME = 2 / 3  # of the recorded time
+MIN_WORK = 0.5  # of the median repetition's launches: with fewer, the last one was cut off
 # Annotations that PyTorch itself makes: several belong to one step, how many depends on the model.
 _OF_LIBRARIES = re.compile(
     r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction|Optimizer\.|enumerate\(DataLoader\)|nccl:|gloo:"
@@ -79,14 +81,18 @@ def _steps_by(trace: Trace, marks: Rows, recorded: tuple[int, int, Ints], found_
     begin, finish, queued = recorded
     events = trace.events
     names = sorted({(int(events.name[row]), int(events.thread[row])) for row in marks.tolist()})
+    if len(queued):  # the device may work on long after the last launch
+        finish = min(finish, max(int(queued.max()), begin) + 1)
     found: list[tuple[float, RepeatedMarks]] = []
     for name, thread in names:
         rows = marks[(events.name[marks] == name) & (events.thread[marks] == thread)]
         start, end = (
-            _parted(events.end[rows], begin) if found_by == "optimizer" else _up_to_next(events.start[rows], finish)
+            _parted(events.end[rows], begin)
+            if found_by == "optimizer"
+            else _up_to_next(events.start[rows], finish, queued)
         )
         cold = _num_cold(end - start)
-        if start[cold] - start[0] > MAX_COLD * (finish - begin):
+        if start[cold] - start[0] > MAX_COLD_TIME * (finish - begin):
             continue
         start, end = start[cold:], end[cold:]
         if len(start) < MIN_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - start[0]):
@@ -97,7 +103,7 @@ def _steps_by(trace: Trace, marks: Rows, recorded: tuple[int, int, Ints], found_
         off = np.abs(np.log2(length / np.median(length)))
         apart = length > length.mean() / 10
         regular = (off <= 1).mean() >= MIN_REGULAR if found_by == "annotation" else apart.mean() >= MIN_APART
-        if regular:
+        if regular or (found_by != "annotation" and _launch_alike(start, end, queued)):
             found.append((float(off.mean()), RepeatedMarks(start, end, thread, found_by, trace.names[name], cold)))
     return min(found, key=lambda each: each[0])[1] if found else None
 
@@ -126,10 +132,25 @@ def _parted(ends: Ints, begin: int) -> tuple[Ints, Ints]:
     return np.append(min(begin, int(ends[0]) - 1), ends[:-1]), ends
 
 
-def _up_to_next(starts: Ints, finish: int) -> tuple[Ints, Ints]:
-    """Return the steps that begin at these marks; the last one ends with the activity, if it was not cut off."""
+def _launch_alike(start: Ints, end: Ints, queued: Ints) -> bool:
+    """Return whether most steps launch about as much as the median one, however far apart they lie."""
+    if not len(queued):
+        return False
+    launched = np.diff(np.searchsorted(np.sort(queued), np.append(start, end[-1])))
+    usual = float(np.median(launched))
+    return usual > 0 and bool((np.abs(np.log2(np.maximum(launched, 1) / usual)) <= 1).mean() >= MIN_REGULAR)
+
+
+def _up_to_next(starts: Ints, finish: int, queued: Ints) -> tuple[Ints, Ints]:
+    """Return the steps that begin at these marks; the last one ends with the activity, if it was not cut off.
+
+    It was where it holds far less work than the others, or where nothing was launched at all, if it is far shorter.
+    """
     ends = np.append(starts[1:], max(finish, int(starts[-1]) + 1))
-    is_cut = len(starts) > 1 and ends[-1] - starts[-1] < float(np.median(np.diff(starts))) / 2
+    if len(starts) < 2:
+        return starts, ends
+    measured = np.diff(np.searchsorted(np.sort(queued), np.append(starts, ends[-1]))) if len(queued) else ends - starts
+    is_cut = measured[-1] < MIN_WORK * float(np.median(measured[:-1]))
     return (starts[:-1], ends[:-1]) if is_cut else (starts, ends)
 
 

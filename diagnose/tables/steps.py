@@ -18,7 +18,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import covered, distinct, union
-from diagnose.tables.names import LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
+from diagnose.tables.names import KERNEL_LAUNCH, LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
 from diagnose.tables.step_marks import repeated_marks
 
 __all__ = ["Steps", "find_steps"]
@@ -33,6 +33,7 @@ CROPPED_SHARE = 0.01  # of the device's work: what ran before the recording's fi
 # share by as much as lies between two verdicts.
 MAX_LEAD_SHARE = 0.05
 COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a warm one takes 3 to 20 µs
+MIN_IN_CALLS = 0.5  # of what a first step takes longer: in its launches, as first uses of kernels are
 
 
 class Steps(NamedTuple):
@@ -116,6 +117,11 @@ def _last_run(start: Ints, end: Ints, number: Ints) -> tuple[Ints, Ints]:
 
 
 def _is_cold(trace: Trace, start: Ints, end: Ints) -> bool:
+    """Return whether the first step takes longer than the others because code is loaded in it.
+
+    A call that takes very long shows that, or that the calls of this step together take longer than those of the
+    others, by at least half of what the step does.
+    """
     if len(start) < 3:
         return False
     length = end - start
@@ -127,7 +133,13 @@ def _is_cold(trace: Trace, start: Ints, end: Ints) -> bool:
     )
     events = trace.events
     slow = calls[(events.end[calls] - events.start[calls]) > COLD_CALL_NS]
-    return bool(((events.start[slow] >= start[0]) & (events.start[slow] < end[0])).any())
+    if ((events.start[slow] >= start[0]) & (events.start[slow] < end[0])).any():
+        return True
+    calls = matching(trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
+    calls = calls[(events.start[calls] >= start[0]) & (events.start[calls] < end[-1])]
+    step = np.searchsorted(start, events.start[calls], side="right") - 1
+    in_calls = np.bincount(step, events.end[calls] - events.start[calls], minlength=len(start))
+    return bool(in_calls[0] - np.median(in_calls[1:]) >= MIN_IN_CALLS * (length[0] - np.median(length[1:])))
 
 
 def _leads_in(trace: Trace, start: Ints, end: Ints, window: tuple[int, int]) -> bool:
@@ -226,7 +238,9 @@ def _unmarked(trace: Trace) -> Steps:
     if found.num_cold:
         left = "first step was" if found.num_cold == 1 else f"first {found.num_cold} steps were"
         notes.append(Note(f"The {left} left out: many times longer than the later ones.", "warm-up"))
-    first = max(int(found.start[0]), min(start, int(found.end[0]) - 1))  # what comes before the first launch is no step
+    first = int(found.start[0])
+    if found.found_by != "dataloader":  # what comes before the first launch is no step, unless it is a fetch
+        first = max(first, min(start, int(found.end[0]) - 1))
     found.start[0] = first
     window = _window(trace, first, int(found.end[-1]))
     number = np.arange(found.num_cold, found.num_cold + len(found.start), dtype=np.int64)

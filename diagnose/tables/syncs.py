@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,15 +11,25 @@ from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, distinct, union
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.names import BLOCKING, rows_of
+from diagnose.tables.names import BLOCKING, FREEING, rows_of
 
-__all__ = ["RETURN_NS", "blocking_calls", "operators_around", "reads_nothing", "waits_for_host_copies"]
+__all__ = [
+    "RETURN_NS",
+    "Frees",
+    "blocking_calls",
+    "freeing_calls",
+    "operators_around",
+    "reads_nothing",
+    "waits_for_host_copies",
+    "whole_device_calls",
+]
 
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 
 # A copy call that is still running this long after its copy began waits for it: a call that queues one returns first.
 _MARGIN_NS = 2_000
 _FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
+_WHOLE_DEVICE = re.compile(r"(Device|Ctx)Synchronize")
 _TO_HOST = re.compile(r"DtoH|DeviceToHost", re.IGNORECASE)
 
 
@@ -32,6 +43,40 @@ def blocking_calls(t: Tables) -> Rows:
     waited = events.end[call] >= events.end[copies] - _MARGIN_NS
     waited &= np.isin(events.thread[call], t.threads)
     return distinct(t.calls(BLOCKING), call[waited]).astype(np.intp)
+
+
+class Frees(NamedTuple):
+    """Calls that gave memory back and returned only when the device had done all that was queued before."""
+
+    calls: Rows  # rows of the trace, in time order
+    done: Ints  # when the device had; what follows is the call's own work
+
+
+@shared_table
+def freeing_calls(t: Tables) -> Frees:
+    """Return the calls that free memory and wait for the device.
+
+    One that returned while a task queued before it still ran did not wait: some drivers defer it.
+    """
+    events, tasks = t.trace.events, t.tasks
+    calls = t.in_window(t.calls(FREEING))
+    if t.device_id < 0 or not len(calls) or not len(tasks.row):
+        return Frees(np.empty(0, np.intp), np.empty(0, np.int64))
+    queued = np.where(tasks.launch >= 0, events.start[tasks.launch], tasks.start)
+    order = np.argsort(queued, kind="stable")
+    ended = np.maximum.accumulate(tasks.end[order])
+    before = np.searchsorted(queued[order], events.start[calls]) - 1
+    done = np.where(before >= 0, ended[np.maximum(before, 0)], events.start[calls])
+    waited = done <= events.end[calls] + _MARGIN_NS
+    calls, done = calls[waited], done[waited]
+    return Frees(calls, np.clip(done, events.start[calls], events.end[calls]))
+
+
+def whole_device_calls(t: Tables) -> Rows:
+    """Return the calls that wait for all streams of the device."""
+    calls = t.in_window(blocking_calls(t))
+    whole = np.array([_WHOLE_DEVICE.search(t.name(call)) is not None for call in calls.tolist()], bool)
+    return distinct(calls[whole], freeing_calls(t).calls).astype(np.intp)
 
 
 def waits_for_host_copies(t: Tables, calls: Rows) -> Mask:

@@ -21,12 +21,13 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 STEP = re.compile(r"step_ms=([\d.]+)")
 STAGES = ("times", "traces", "proofs")
 LIMIT_S = {"times": 60.0, "traces": 120.0, "proofs": 150.0}
+IMPORT_S = 6.0  # after this torch is imported, or about to be
 ARCHIVE_BYTES = 14 << 20
 DONE = "capture.json"  # the last file of a capture
 
@@ -78,24 +79,74 @@ def time_script(script: Path, work: Path, device: str, steps: int, repeats: int)
     print(f"strangers: {script.stem} {kept}", file=sys.stderr, flush=True)
 
 
-def trace_script(script: Path, work: Path, device: str) -> subprocess.Popen[bytes] | None:
-    """Trace a script; return the process that analyses once the capture is complete, None where none came about."""
-    folder = work / "traces" / script.stem
-    folder.mkdir(parents=True, exist_ok=True)
-    capture = folder / "capture"
-    command = [sys.executable, "-m", "diagnose", "trace", "--quiet", "--force", "--capture", str(capture)]
-    command += ["-o", str(folder / "answer.json"), str(script), "--device", device, "--steps", "100000"]
-    began = time.monotonic()
-    with (folder / "log.txt").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    while process.poll() is None and not (capture / DONE).exists():
-        if time.monotonic() - began > LIMIT_S["traces"]:
-            process.kill()
-            process.wait()
-            return None
-        time.sleep(0.1)
-    (folder / "seconds.json").write_text(json.dumps({"recorded": time.monotonic() - began}), encoding="utf-8")
-    return process
+@dataclass
+class Tracing:
+    """A traced script that has been started; while another one records it stands still, its imports done."""
+
+    script: Path
+    folder: Path
+    process: subprocess.Popen[bytes]
+    began: float
+
+    @classmethod
+    def start(cls, script: Path, work: Path, device: str) -> Tracing:
+        """Start it; `record` lets it get to the device."""
+        folder = work / "traces" / script.stem
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [
+            sys.executable,
+            "-m",
+            "diagnose",
+            "trace",
+            "--quiet",
+            "--force",
+            "--capture",
+            str(folder / "capture"),
+        ]
+        command += ["-o", str(folder / "answer.json"), str(script), "--device", device, "--steps", "100000"]
+        with (folder / "log.txt").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        return cls(script, folder, process, time.monotonic())
+
+    def pause_once_imported(self) -> None:
+        """Stop it where its imports are about done."""
+        if time.monotonic() - self.began > IMPORT_S:
+            os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def record(self, following: Tracing | None) -> None:
+        """Let it run until its capture is complete, and the following one up to its imports."""
+        os.killpg(self.process.pid, signal.SIGCONT)
+        began = time.monotonic()
+        while self.process.poll() is None and not (self.folder / "capture" / DONE).exists():
+            if following is not None:
+                following.pause_once_imported()
+            if time.monotonic() - began > LIMIT_S["traces"]:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            time.sleep(0.1)
+        seconds = {"recorded": round(time.monotonic() - began, 1)}
+        (self.folder / "seconds.json").write_text(json.dumps(seconds), encoding="utf-8")
+        print(f"strangers: traced {self.script.stem} {seconds}", file=sys.stderr, flush=True)
+
+
+def trace_all(scripts: list[Path], work: Path, device: str, ends: float) -> None:
+    """Trace the scripts one after the other; analyses go on beside the next ones."""
+    left = [script for script in scripts if not (work / "traces" / script.stem / "seconds.json").exists()]
+    started: list[Tracing] = []
+    for index, script in enumerate(left):
+        if time.monotonic() + 20 > ends:
+            print(f"strangers: no time for {[s.stem for s in left[index:]]}", file=sys.stderr)
+            break
+        if len(started) == index:
+            started.append(Tracing.start(script, work, device))
+        if index + 1 < len(left):
+            started.append(Tracing.start(left[index + 1], work, device))
+        started[index].record(started[index + 1] if index + 1 < len(left) else None)
+    for tracing in started:
+        if (tracing.folder / "seconds.json").exists():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                tracing.process.wait(max(ends + 30 - time.monotonic(), 1))
+        if tracing.process.poll() is None:
+            os.killpg(tracing.process.pid, signal.SIGKILL)
 
 
 def prove_script(script: Path, work: Path, budget_s: int) -> None:
@@ -145,34 +196,21 @@ def main() -> int:
     options = parse()
     ends = time.monotonic() + 60 * options.minutes
     scripts = [p for p in sorted(options.folder.glob("*.py")) if not options.only or p.stem in options.only]
-    analysing: list[subprocess.Popen[bytes]] = []
-
-    def traced(script: Path) -> None:
-        if (process := trace_script(script, options.work, options.device)) is not None:
-            analysing.append(process)
-
-    does: dict[str, tuple[str, Callable[[Path], None]]] = {
-        "times": (
-            "times/{}.json",
-            lambda s: time_script(s, options.work, options.device, options.steps, options.repeats),
-        ),
-        "traces": ("traces/{}/seconds.json", traced),
-        "proofs": ("proofs/{}.json", lambda s: prove_script(s, options.work, options.budget)),
-    }
-    if "times" in options.stages:
-        import torch  # noqa: F401  # once for all forks
     for stage in options.stages:
-        done, act = does[stage]
+        if stage == "traces":
+            trace_all(scripts, options.work, options.device, ends)
+            continue
+        if stage == "times":
+            import torch  # noqa: F401  # once for all forks
         for script in scripts:
-            if (options.work / done.format(script.stem)).exists():
+            if (options.work / stage / f"{script.stem}.json").exists():
                 continue
             if time.monotonic() + 20 > ends:
                 print(f"strangers: no time for {stage} {script.stem}", file=sys.stderr)
-                continue
-            act(script)
-    for process in analysing:
-        with contextlib.suppress(subprocess.TimeoutExpiredError):
-            process.wait(max(ends + 30 - time.monotonic(), 1))
+            elif stage == "times":
+                time_script(script, options.work, options.device, options.steps, options.repeats)
+            else:
+                prove_script(script, options.work, options.budget)
     if options.pack:
         pack(options.work, options.pack)
     return 0

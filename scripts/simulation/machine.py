@@ -32,15 +32,16 @@ class Gpu:
     tf32_tflops: float  # 0: has none
     single_tflops: float
     memory_gbps: float
+    pcie_gbps: float  # to the host, one direction
 
 
 GPUS = (
-    Gpu("Tesla V100-SXM2-32GB", "nvidia", 34079899648, (7, 0), 80, 125.0, 0.0, 15.7, 900.0),
-    Gpu("NVIDIA A100-SXM4-40GB", "nvidia", 42505273344, (8, 0), 108, 312.0, 156.0, 19.5, 1555.0),
-    Gpu("NVIDIA GeForce RTX 3060", "nvidia", 12487294976, (8, 6), 28, 25.5, 12.7, 12.7, 360.0),
-    Gpu("NVIDIA H100 80GB HBM3", "nvidia", 85045477376, (9, 0), 132, 989.0, 494.0, 67.0, 3350.0),
-    Gpu("AMD Instinct MI300X", "amd", 206141652992, (9, 4), 304, 1307.0, 653.0, 163.0, 5300.0),
-    Gpu("AMD Instinct MI250X", "amd", 68702699520, (9, 0), 104, 191.0, 0.0, 24.0, 1638.0),
+    Gpu("Tesla V100-SXM2-32GB", "nvidia", 34079899648, (7, 0), 80, 125.0, 0.0, 15.7, 900.0, 16.0),
+    Gpu("NVIDIA A100-SXM4-40GB", "nvidia", 42505273344, (8, 0), 108, 312.0, 156.0, 19.5, 1555.0, 32.0),
+    Gpu("NVIDIA GeForce RTX 3060", "nvidia", 12487294976, (8, 6), 28, 25.5, 12.7, 12.7, 360.0, 32.0),
+    Gpu("NVIDIA H100 80GB HBM3", "nvidia", 85045477376, (9, 0), 132, 989.0, 494.0, 67.0, 3350.0, 64.0),
+    Gpu("AMD Instinct MI300X", "amd", 206141652992, (9, 4), 304, 1307.0, 653.0, 163.0, 5300.0, 64.0),
+    Gpu("AMD Instinct MI250X", "amd", 68702699520, (9, 0), 104, 191.0, 0.0, 24.0, 1638.0, 32.0),
 )
 
 
@@ -96,8 +97,8 @@ def draw_machine(rng: random.Random, *, vendor: str | None = None) -> Machine:
         malloc_ns=_between(rng, 60.0, 400.0) * US,
         free_ns=_between(rng, 20.0, 300.0) * US,
         switch_ns=_between(rng, 15.0, 60.0) * US,
-        pinned_gbps=_between(rng, 10.0, 50.0),
-        pageable_gbps=_between(rng, 2.0, 9.0),
+        pinned_gbps=gpu.pcie_gbps * _between(rng, 0.4, 0.9),
+        pageable_gbps=_between(rng, 2.0, min(9.0, 0.4 * gpu.pcie_gbps)),
         link_gbps=_between(rng, 8.0, 250.0),
         collective_ns=_between(rng, 10.0, 40.0) * US,
         first_use_ns=_between(rng, 200.0, 4000.0) * US,

@@ -172,7 +172,7 @@ def score(case: Case, *, all_dialects: bool = False) -> Score:
 def names_of(kind: str, dialect: Dialect) -> tuple[str, ...]:
     """Return the rules that name a kind of waste rightly in a dialect."""
     found = KINDS[kind]
-    return (*found.rules, *SILENT) if found.silent and dialect.stacks == "none" else found.rules
+    return (*found.rules, *SILENT) if found.silent and dialect.stacks != "frames" else found.rules
 
 
 def _diagnose(paths: list[Path], dialect: Dialect) -> tuple[Diagnosis | None, Answer]:

@@ -148,12 +148,12 @@ class _Step:
     def _block(self, block: Block, tag: str) -> None:
         emitter = self.emitter
         with emitter.section(f"block.{tag}"), emitter.frame(f"nn.Module: {block.name}"):
-            self._layers(block, tag)
+            self._layers(block.layers, tag)
             plant_at("block", emitter, self.wastes, self.plan.machine, share=1 / len(self.workload.blocks))
 
-    def _layers(self, block: Block, tag: str) -> None:
+    def _layers(self, layers: tuple[Layer, ...], tag: str) -> None:
         emitter = self.emitter
-        for layer in block.layers:
+        for layer in layers:
             with emitter.section(f"layer.{tag}.{layer.name}"), emitter.frame(f"nn.Module: {layer.name}"):
                 self._cast(layer)
                 for op in layer.forward:
@@ -199,18 +199,18 @@ class _Step:
             emitter.thread("autograd")
             sequence = self.sequence
             for block in reversed(self.workload.blocks):
-                again = block if planted(self.wastes, "checkpoint-all") and len(block.layers) > 1 else None
+                again = _up_to_saved(block) if planted(self.wastes, "checkpoint-all") and len(block.layers) > 1 else ()
                 for layer in reversed(block.layers):
                     with emitter.section(f"gradient.{round_}.{layer.name}"):
                         sequence -= len(layer.forward)
-                        self._gradient(layer, sequence + 1, last=last, again=again)
-                    again = None
+                        self._gradient(layer, sequence + 1, last=last, again=again if _saves(layer) else ())
+                    again = () if _saves(layer) else again
             if self.buckets and last:
                 self.buckets.finish(emitter)
             emitter.thread("main")
 
-    def _gradient(self, layer: Layer, sequence: int, *, last: bool, again: Block | None) -> None:
-        """Emit a layer's nodes; the first one runs the block ``again`` to have what it saved no more."""
+    def _gradient(self, layer: Layer, sequence: int, *, last: bool, again: tuple[Layer, ...]) -> None:
+        """Emit a layer's nodes; the first one runs layers ``again`` to have what it saved no more."""
         emitter = self.emitter
         for name, ops in layer.backward:
             args = {"sequence": sequence, "backward": True}
@@ -219,7 +219,7 @@ class _Step:
                 if again:
                     with emitter.beside("again"), emitter.frame("torch/utils/checkpoint.py(1111): unpack_hook"):
                         self._layers(again, "again")
-                    again = None
+                    again = ()
                 for op in ops:
                     self._op(op, glue=False)
         for elements in layer.parameters:
@@ -246,3 +246,14 @@ class _Step:
             emitter.copy("DtoD", num_bytes, pinned=True, stream=SIDE, blocking=False)
         if early:
             emitter.order(SIDE, 0)
+
+
+def _saves(layer: Layer) -> bool:
+    """Return whether autograd keeps something of a layer for its gradients: of a sum it keeps nothing."""
+    return any(ops for _, ops in layer.backward)
+
+
+def _up_to_saved(block: Block) -> tuple[Layer, ...]:
+    """Return what a checkpointed block runs again: torch stops behind the last operator that keeps something."""
+    num = max((number for number, layer in enumerate(block.layers, 1) if _saves(layer)), default=0)
+    return block.layers[:num]
