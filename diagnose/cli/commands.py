@@ -11,7 +11,7 @@ from diagnose.cli import options as shared
 from diagnose.cli.analyze_options import analyze, reduce, summarize
 from diagnose.cli.gate_options import compare, gate
 from diagnose.cli.help import Group, option
-from diagnose.cli.other_tools import doctor, export
+from diagnose.cli.other_tools import completion, doctor, export
 from diagnose.cli.script_arguments import ScriptCommand
 from diagnose.cli.watch_options import history, watch
 
@@ -314,6 +314,7 @@ cli.add_command(watch)
 cli.add_command(history)
 cli.add_command(export)
 cli.add_command(doctor)
+cli.add_command(completion)
 
 
 def _names(text: str) -> tuple[str, ...]:

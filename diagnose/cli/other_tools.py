@@ -9,7 +9,7 @@ import click
 from diagnose.cli.help import Command, Decorator, option
 from diagnose.cli.options import one_thread, result_options
 
-__all__ = ["doctor", "export"]
+__all__ = ["completion", "doctor", "export"]
 
 FORMS, OUTPUT = "Form", "Output"
 
@@ -63,3 +63,26 @@ def doctor(**asked: Any) -> int:  # what click read, typed by ResultRequest
     from diagnose.cli.output import ResultRequest
 
     return examine_and_answer(ResultRequest(**asked))
+
+
+@click.command(
+    cls=Command,
+    short_help="Print what a shell needs to complete diagnose.",
+    examples=[
+        "diagnose completion bash",
+        "diagnose completion zsh",
+    ],
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the completion script of a shell; have the shell source it.
+
+    In bash: eval "$(diagnose completion bash)" in ~/.bashrc; in zsh the same in ~/.zshrc; in fish: diagnose completion
+    fish > ~/.config/fish/completions/diagnose.fish.
+    """
+    from diagnose.cli.completion import print_completion
+
+    group = context.find_root().command
+    assert isinstance(group, click.Group)
+    print_completion(group, shell)

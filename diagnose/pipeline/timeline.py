@@ -32,30 +32,22 @@ MAX_LAYERS = 24  # of the host's nesting
 
 
 def picture(
-    t: Tables, shares: Mapping[str, float] | None = None, *, named: Tables | None = None, recorded: Trace | None = None
+    t: Tables,
+    shares: Mapping[str, float] | None = None,
+    *,
+    named: Tables | None = None,
+    recorded: Trace | None = None,
+    whole: bool = False,
 ) -> Picture:
-    """Draw the typical step, up to the begin of the next one or the end of the window.
+    """Draw the typical step, up to the begin of the next one or the end of the window; all steps with ``whole``.
 
     ``shares`` are those of the causes, where something was taken out of them. ``named`` are the tables of the
     attribution window, which has stacks. ``recorded`` is the trace with the clock's times, where the cost of recording
     was taken out of ``t``.
     """
     i = t.steps.median_step
-    start = int(t.steps.start[i])
-    end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
-    return _between(t, start, end)
-
-
-def whole_window(capture: Capture) -> Picture:
-    """Draw all steady steps of a rank, as the one step of ``picture``."""
-    from diagnose.pipeline.rank import build_tables  # which draws pictures itself
-
-    t = build_tables(capture, capture.trace)
-    return _between(t, int(t.steps.start[0]), t.steps.window_end)
-
-
-def _between(t: Tables, start: int, end: int) -> Picture:
-    i = t.steps.median_step
+    start = int(t.steps.start[0 if whole else i])
+    end = int(t.steps.end[i]) if i + 1 < t.steps.num and not whole else t.steps.window_end
     bars = [*_device_bars(t, start, end), *_host_bars(t, start, end)]
     spans = _table(t, bars, start, end)
     return Picture(
@@ -73,6 +65,13 @@ def _between(t: Tables, start: int, end: int) -> Picture:
         flames=flames(t, named, shares),
         readings=readings(t, recorded),
     )
+
+
+def whole_window(capture: Capture) -> Picture:
+    """Draw all steady steps of a rank."""
+    from diagnose.pipeline.rank import build_tables  # which draws pictures itself
+
+    return picture(build_tables(capture, capture.trace), whole=True)
 
 
 class _Bars(NamedTuple):

@@ -43,8 +43,8 @@ class Session:
     """One capture, from before the script's first line to its folder.
 
     ``stop`` unwinds the script by raising; None where there is none to unwind. ``spawned`` is the number of a process
-    among those that the script has started, and how many: which rank it is follows once there is a process group.
-    A ``listener`` of a caller's stays installed; ``mark`` is called at its boundaries, and this rank records alone.
+    among those that the script has started, and how many: which rank it is follows once there is a process group. With
+    a caller's ``listener``, which stays installed and at whose boundaries ``mark`` is called, a rank records alone.
     """
 
     def __init__(  # noqa: PLR0913  # whom it serves: a script, a rank that a script spawned, a loop, a watch
@@ -81,8 +81,7 @@ class Session:
         self._lines = SourceLines(Path(self.cwd))
         self._say, self._stop = say, stop
         self._said: tuple[str, float] = ("", 0.0)
-        self._stops = 0
-        self._cutting = self._at_once = False
+        self._stops, self._cutting, self._at_once = 0, False, False
         self._samplers = Samplers(options.sampler_ms, wanted=options.sampler)
         self._run_log = RunLog()
         self._monitor: GpuMonitor | None = None
