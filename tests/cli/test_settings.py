@@ -9,7 +9,7 @@ from diagnose.cli.commands import cli
 from diagnose.cli.main import run
 from diagnose.cli.settings import defaults_of
 
-pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="missing data: Python 3.10 has no parser of TOML")
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no parser of TOML")
 
 
 @pytest.fixture
