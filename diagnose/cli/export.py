@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.errors import UsageError, missing_extra
 from diagnose.model.charts import Picture
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import check_distinct, check_file, printable, write_bytes
+from diagnose.model.frozen import dataclass
 from diagnose.reports import exports
 from diagnose.text.progress import Progress
 

@@ -31,9 +31,14 @@ MAX_NAME = 200  # characters of a path in an error
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; no exception but SystemExit leaves this function."""
     try:
-        settings = {"default_map": defaults_of(cli, Path.cwd()), "auto_envvar_prefix": ENVIRONMENT_PREFIX}
-        args = None if argv is None else list(argv)
-        return int(cli.main(args=args, prog_name="diagnose", standalone_mode=False, **settings) or 0)
+        code = cli.main(
+            args=None if argv is None else list(argv),
+            prog_name="diagnose",
+            standalone_mode=False,
+            default_map=defaults_of(cli, Path.cwd()),
+            auto_envvar_prefix=ENVIRONMENT_PREFIX,
+        )
+        return int(code or 0)
     except click.exceptions.Abort:
         return INTERRUPTED
     except click.ClickException as error:
