@@ -260,7 +260,7 @@ class Recording:
 
 VERB = re.compile(
     "(Accumulate|Allow|Call|Capture|Co(mpile|mpute|py)|Cut|Do|Evaluate|Exchange|Freeze|Fuse|Give|Keep|Leave|Let|List|Lo(ad|ok)"
-    "|M(ark|easure|ove)|Pin|Re(ad|cord|duce|move)|Run|S(ave|end|hard|hare|plit)|St(art|ep|op)|Take|Use|Vectorise|Wait) "
+    "|M(ark|easure|ove)|Pin|Re(ad|cord|duce|move)|Run|S(ave|elect|end|hard|hare|plit)|St(art|ep|op)|Take|Use|Vectorise|Wait|Write) "
 )
 
 

@@ -32,6 +32,7 @@ __all__ = [
 MIN_SILENCE_NS = 1_000_000
 # Of the calls of an operator that launches: where fewer are silent, something else held the others' like up.
 MIN_SILENT_SHARE = 0.5
+MIN_STEPS_SHARE, MIN_STEPS = 0.8, 3  # in which the same call is silent: a plan made for each new shape, say
 MIN_FILLED_SHARE = 0.5  # of a stretch: where operators cover less, it is Python
 # Allocations and views: they touch no element, whatever their size.
 NEVER_COMPUTES = re.compile(
@@ -79,7 +80,7 @@ def _computes(t: Tables, operators: Rows) -> Mask:
     """Return which of the silent operators can have filled their silence themselves.
 
     Allocations and views cannot. What launches device work, or wraps other operators, prepares a launch, which takes
-    microseconds: it computes only where its like are silent in most of their calls.
+    microseconds: it computes only where its like are silent in most of their calls, or the same call of each step is.
     """
     names, all_names = t.trace.events.name[operators], t.trace.events.name
     prepares, silent = _launching(t, operators), np.concatenate([_silent(t, thread)[1] for thread in t.threads])
@@ -87,12 +88,23 @@ def _computes(t: Tables, operators: Rows) -> Mask:
     found = np.ones(len(operators), bool)
     for name in distinct(names).tolist() if len(names) else []:
         text, mine = t.trace.names[name], names == name
-        num_silent = len(distinct(silent[all_names[silent] == name]))
+        like, silent_like = ops[all_names[ops] == name], distinct(silent[all_names[silent] == name])
         if NEVER_COMPUTES.search(text):
             found[mine] = False
-        elif num_silent < MIN_SILENT_SHARE * (all_names[ops] == name).sum():
+        elif len(silent_like) < MIN_SILENT_SHARE * len(like) and not _one_of_each_step(t, like, silent_like):
             found[mine] = ~prepares[mine] & (_WRAPS.search(text) is None)
     return found
+
+
+def _one_of_each_step(t: Tables, like: Rows, silent: Rows) -> bool:
+    """Return whether the silent calls are the same ones of nearly each step, counted from its begin: not by chance."""
+    start = np.sort(t.trace.events.start[like])
+    first = np.searchsorted(start, t.steps.start)
+    began = t.trace.events.start[silent]
+    step = np.searchsorted(t.steps.start, began, side="right") - 1
+    place = np.searchsorted(start, began)[step >= 0] - first[step[step >= 0]]
+    steps_at = np.bincount(place) if len(place) else np.zeros(1, np.int64)
+    return bool(steps_at.max() >= max(MIN_STEPS_SHARE * t.steps.num, MIN_STEPS))
 
 
 def _launching(t: Tables, operators: Rows) -> Mask:

@@ -73,6 +73,21 @@ def test_an_operator_that_launches_is_not_silent_once_in_a_while(recording, sile
     assert {"unexplained-host", "host-compute"} & set(booked) == {rule}
 
 
+@pytest.mark.parametrize(("places", "rule"), [((1, 1, 1, 1), "host-compute"), ((0, 2, 1, 3), "unexplained-host")])
+def test_one_call_that_is_silent_in_every_step_computes(recording, places, rule):
+    """A plan for each new length, say: the first layer's call makes it, and the others find it."""
+    r, at = recording(), 0
+    for step, silent in enumerate(places):
+        began = at
+        for call in range(4):
+            us = 2000 if call == silent else 20
+            r.op("aten::attention", at, at + us + 20)
+            r.kernel("attention", at + us + 15, at + us + 40, launched=(at + us + 10, at + us + 12))
+            at += us + 60
+        r.step(step, began, at)
+    assert {"unexplained-host", "host-compute"} & set(r.booked()) == {rule}
+
+
 @pytest.mark.parametrize("name", ["autograd::engine::evaluate_function: AddmmBackward0", "aten::empty"])
 def test_what_prepares_no_kernel_is_no_first_use_of_one(recording, name):
     r = silent_for(recording, 4000, name="new")

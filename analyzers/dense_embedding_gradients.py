@@ -1,0 +1,55 @@
+"""Gradients of large embedding tables are dense.
+
+What it looks for
+    An embedding's backward pass that fills whole tables with zeros (at least 2 % of the busy time), and the optimizer's
+    kernels: together at least 20 % of the busy time.
+
+Why it costs
+    A step looks up some thousand rows of a table of millions. With dense gradients it writes zeros for all of them, and
+    the optimizer reads and writes every row of the table and of its state.
+
+What to do
+    `sparse=True` for the tables, with an optimizer that takes sparse gradients (SGD, Adagrad, SparseAdam), the other
+    parameters in one of their own.
+
+How sure
+    High that the gradients are dense and large. How many rows a step looks up is not in the trace.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
+from diagnose.model.arrays import Mask
+from diagnose.model.diagnosis import Finding
+from diagnose.model.rules import RuleMeta
+from diagnose.tables import Tables
+from diagnose.tables.dense_embeddings import in_embedding_backward
+from diagnose.tables.kernel_classes import kernel_classes
+
+META = RuleMeta(
+    id="dense-embedding-gradients",
+    kind="kernel",
+    order=52,
+    changes=("sparse-embeddings",),
+)
+MIN_SHARE = 0.2  # of the busy time, the optimizer's kernels included
+MIN_FILLED = 0.02  # of the busy time: the table of a language model's tokens takes 0.2 %
+_FILLS = re.compile(r"FillFunctor|Memset", re.IGNORECASE)
+
+
+def find(t: Tables, free: Mask) -> list[Finding]:
+    """Name the time of dense gradients and of their updates."""
+    fills = np.flatnonzero(free & t.tasks_matching(_FILLS))
+    fills = fills[in_embedding_backward(t, fills)]
+    length = t.tasks.end - t.tasks.start
+    if not len(fills) or length[fills].sum() < MIN_FILLED * max(float(length.sum()), 1.0):
+        return []
+    updates = np.flatnonzero(free & (kernel_classes(t.trace, t.tasks.row) == "optimizer"))
+    tasks = np.sort(np.concatenate([fills, updates]))
+    title = "Gradients of embedding tables are dense, and all rows are updated"
+    rule = KernelRule(META.id, title, MIN_SHARE, 0.0, top_kernels(t, tasks, most=3), confidence="medium")
+    return kernel_finding(t, rule, tasks)

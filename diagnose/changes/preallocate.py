@@ -1,0 +1,32 @@
+"""Write into slices of a tensor that is made once.
+
+What it does
+    Makes the whole tensor before the loop and copies each piece to its place, where `cat` copies all pieces each time.
+
+What to watch
+    The longest length has to be known, and what reads the tensor reads a slice of it.
+"""
+
+from __future__ import annotations
+
+from diagnose.changes.common.change import Advice, ByHand, Change, identical
+
+CHANGE = Change(
+    id="preallocate",
+    title="Write each piece into a tensor that is made once, instead of concatenating",
+    numerics=identical(),
+    advice=Advice(
+        before="keys = torch.cat([keys, new_keys], dim=2)",
+        after=(
+            "keys = torch.empty(batch, heads, max_length, width, device=device, dtype=dtype)   # once\n"
+            "keys[:, :, length : length + 1] = new_keys   # in each step\n"
+            'read = keys[:, :, : length + 1]   # transformers: cache_implementation="static"'
+        ),
+        least=0.5,
+        most=0.95,
+        needs="a known longest length, and memory for it",
+    ),
+    patch=ByHand("how long the tensor gets only the script's author knows"),
+    edit=ByHand("how long the tensor gets only the script's author knows"),
+    without_remedy="torch has the operators",
+)
