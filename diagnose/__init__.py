@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         RankSummary,
         Tracing,
         Trial,
-        Watch,
         Where,
         analyze,
         analyze_trace,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
         OutputError,
         UsageError,
     )
+    from diagnose.monitor.long_run import Watch
 
 __version__ = "0.1.0"
 
@@ -76,10 +76,13 @@ __all__ = [
 ]
 
 
+_ELSEWHERE = {"step": "diagnose.capture.step_marker", "Watch": "diagnose.monitor.long_run"}
+
+
 def _home(name: str) -> str:
     """Return the module that a public name is imported from."""
-    if name == "step":
-        return "diagnose.capture.step_marker"
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
     return "diagnose.errors" if name.endswith("Error") else "diagnose.api"
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from diagnose.capture.options import MAX_MB, CaptureOptions
 from diagnose.errors import DiagnoseError
@@ -26,9 +26,6 @@ from diagnose.model.diagnosis import (
     bind_renderers,
 )
 from diagnose.model.events import Note
-from diagnose.monitor.long_run import EVERY, SLOW, Watch, WatchOptions
-from diagnose.monitor.run_folder import RUNS
-from diagnose.monitor.windows import WindowLimits
 from diagnose.text.progress import Progress
 from diagnose.trials.step_function import prove
 
@@ -42,7 +39,6 @@ __all__ = [
     "RankSummary",
     "Tracing",
     "Trial",
-    "Watch",
     "Where",
     "analyze",
     "analyze_trace",
@@ -50,6 +46,9 @@ __all__ = [
     "trace",
     "watch",
 ]
+
+if TYPE_CHECKING:
+    from diagnose.monitor.long_run import Watch
 
 AnyPath: TypeAlias = "str | PathLike[str]"
 
@@ -228,9 +227,9 @@ def trace(
 def watch(
     name: str = "run",
     *,
-    every: int = EVERY,
-    slow: float = SLOW,
-    folder: AnyPath = RUNS,
+    every: int = 50,
+    slow: float = 0.2,
+    folder: AnyPath = "diagnose-runs",
     windows: int = 5,
     max_mb: float = 500.0,
     signal: str = "SIGUSR2",
@@ -259,6 +258,9 @@ def watch(
         UsageError: a bound makes no sense.
         OutputError: the folder of the run cannot be made.
     """
+    from diagnose.monitor.long_run import Watch, WatchOptions
+    from diagnose.monitor.windows import WindowLimits
+
     options = WatchOptions(
         name=name,
         every=every,

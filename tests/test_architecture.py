@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
         "api",
     },
     "__main__": {"cli"},
-    "__init__": {"api", "capture", "errors", "integrations", "model", "trials"},
+    "__init__": {"api", "capture", "errors", "integrations", "model", "monitor", "trials"},
 }
 WITHOUT_TORCH = (
     "model",

@@ -18,6 +18,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from diagnose import api
+from diagnose.monitor.long_run import Watch
 
 __all__ = ["AcceleratorWatch", "watch"]
 
@@ -25,7 +26,7 @@ __all__ = ["AcceleratorWatch", "watch"]
 class AcceleratorWatch:
     """Counts a batch as the end of a step only where its gradients were synchronised, hence the optimizer stepped."""
 
-    def __init__(self, accelerator: Accelerator, watched: api.Watch) -> None:
+    def __init__(self, accelerator: Accelerator, watched: Watch) -> None:
         self.watched = watched
         self._accelerator = accelerator
 
