@@ -6,7 +6,8 @@ prescribed. ``find(t)`` (of kernel rules ``find(t, free)``) returns findings. Ru
 first that claims a nanosecond keeps it. Where there is no device, rules with a ``host_order`` divide the training
 thread's time in the same way; a rule that sees something else there has ``claim_host`` as well.
 
-A file of this folder is a rule by having a META: nothing else has to be registered.
+A file of this folder is a rule by having a META: nothing else has to be registered. Other packages add rules by entry
+points of the group "diagnose.analyzers" (docs/plugins.md).
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from operator import attrgetter
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
+from diagnose.model.plugins import Plugins, load_plugins
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.ranks.traits import traits_of
 from diagnose.tables import Tables
@@ -35,6 +38,7 @@ __all__ = [
     "LEGENDS",
     "META",
     "OUTSIDE",
+    "PLUGINS",
     "RANK_RULES",
     "RULES",
     "RUN_RULES",
@@ -83,10 +87,27 @@ class RankAnalyzer(Rule, Protocol):
         """Return what holds all ranks back."""
 
 
+def _plugins() -> Plugins:
+    """Import the rules of other packages; none of them may take what no other rule explains."""
+    names = frozenset(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__) if not module.ispkg)
+    found = load_plugins("diagnose.analyzers", "META", RuleMeta, names)
+    fit = {name: module for name, module in found.modules.items() if _offers_what_its_kind_needs(module)}
+    lacking = "is left out: it lacks a function of its kind, or takes what no other rule explains."
+    unfit = [f"The plug-in {name} {lacking}" for name in found.modules if name not in fit]
+    return Plugins(fit, (*found.faults, *unfit))
+
+
+def _offers_what_its_kind_needs(rule: ModuleType) -> bool:
+    functions = {"trust": ("find", "claim"), "idle": ("find", "claim"), "rank": ("find_in_all",)}
+    wanted = functions.get(rule.META.kind, ("find",))
+    return not rule.META.fallback and all(callable(getattr(rule, name, None)) for name in wanted)
+
+
 def _rules() -> tuple[Rule, ...]:
     """Import the files of this folder that are rules, in the order in which they are applied."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
-    rules = (cast("Rule", import_module(f"{__name__}.{name}")) for name in names)
+    rules = [cast("Rule", import_module(f"{__name__}.{name}")) for name in names]
+    rules += [cast("Rule", module) for module in PLUGINS.modules.values()]
     return tuple(sorted(rules, key=attrgetter("META.order")))
 
 
@@ -100,6 +121,8 @@ WORK = "operators"
 OUTSIDE = "outside-operators"
 """What is left there beyond operators and calls of the runtime."""
 
+PLUGINS = _plugins()
+"""The rules of other packages, which are among the RULES, and why some are left out."""
 RULES: tuple[Rule, ...] = _rules()
 META: Mapping[str, RuleMeta] = {rule.META.id: rule.META for rule in RULES}
 TRAITS = traits_of(META.values())

@@ -4,6 +4,7 @@
     with diagnose.trace() as t: ... t.step()            # a loop of one's own
     diagnosis = diagnose.analyze_trace("trace.json.gz") # what torch.profiler recorded
     diagnosis = diagnose.prove(make_train_step)         # applies what it prescribes, and measures
+    with diagnose.watch("name") as w: ... w.step()      # a long run: what becomes slower, and why
     diagnose.step()                                     # marks a step for the command `diagnose trace`
 
 Names are imported when first used: importing ``diagnose`` imports neither numpy nor torch.
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         analyze_trace,
         prove,
         trace,
+        watch,
     )
     from diagnose.capture.step_marker import step
     from diagnose.errors import (
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         OutputError,
         UsageError,
     )
+    from diagnose.monitor.long_run import Watch
 
 __version__ = "0.1.0"
 
@@ -61,6 +64,7 @@ __all__ = [
     "Tracing",
     "Trial",
     "UsageError",
+    "Watch",
     "Where",
     "__version__",
     "analyze",
@@ -68,13 +72,17 @@ __all__ = [
     "prove",
     "step",
     "trace",
+    "watch",
 ]
+
+
+_ELSEWHERE = {"step": "diagnose.capture.step_marker", "Watch": "diagnose.monitor.long_run"}
 
 
 def _home(name: str) -> str:
     """Return the module that a public name is imported from."""
-    if name == "step":
-        return "diagnose.capture.step_marker"
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
     return "diagnose.errors" if name.endswith("Error") else "diagnose.api"
 
 
@@ -83,6 +91,13 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'diagnose' has no attribute {name!r}")
     return getattr(import_module(_home(name)), name)
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Give IPython the magic ``%%diagnose``: what ``%load_ext diagnose`` calls."""
+    from diagnose.integrations.notebook import register
+
+    register(shell)
 
 
 def __dir__() -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from diagnose.capture.options import MAX_MB, CaptureOptions
 from diagnose.errors import DiagnoseError
@@ -43,7 +44,11 @@ __all__ = [
     "analyze_trace",
     "prove",
     "trace",
+    "watch",
 ]
+
+if TYPE_CHECKING:
+    from diagnose.monitor.long_run import Watch
 
 AnyPath: TypeAlias = "str | PathLike[str]"
 
@@ -217,6 +222,55 @@ def trace(
 
     options(Path())  # refuses at the call what makes no sense
     return Tracing(options, capture, quiet=quiet)
+
+
+def watch(
+    name: str = "run",
+    *,
+    every: int = 50,
+    slow: float = 0.2,
+    folder: AnyPath = "diagnose-runs",
+    windows: int = 5,
+    max_mb: float = 500.0,
+    signal: str = "SIGUSR2",
+    quiet: bool = False,
+) -> Watch:
+    """Watch a long run: a row of times and memory per ``every`` steps, a diagnosed window where it becomes slower.
+
+    Example::
+
+        with diagnose.watch("resnet") as w:
+            for batch in loader:
+                train_step(batch)
+                w.step()
+
+    Args:
+        name: Of the run: what ``diagnose history`` compares.
+        every: Steps of a row.
+        slow: Share by which steps become slower than the run's own first ones before a window is recorded.
+        folder: Where runs are kept.
+        windows: Most windows to record.
+        max_mb: Bound of what the windows take on disk, MB.
+        signal: Signal that asks for a window, unless the program handles it; "" for none.
+        quiet: Show no progress on standard error.
+
+    Raises:
+        UsageError: a bound makes no sense.
+        OutputError: the folder of the run cannot be made.
+    """
+    from diagnose.monitor.long_run import Watch, WatchOptions
+    from diagnose.monitor.windows import WindowLimits
+
+    options = WatchOptions(
+        name=name,
+        every=every,
+        slow=slow,
+        folder=Path(folder),
+        step_on="marker",
+        signal=signal,
+        limits=WindowLimits(count=windows, total_mb=max_mb),
+    )
+    return Watch(options, command=tuple(sys.argv), say=Progress(quiet=quiet).say)
 
 
 @contextmanager

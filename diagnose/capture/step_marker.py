@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["set_listener", "step"]
+__all__ = ["is_listened_to", "set_listener", "step"]
 
 _listener: Callable[[], None] | None = None
 
@@ -16,6 +16,11 @@ def step() -> None:
     """Mark the end of a step; a no-op outside ``diagnose trace``."""
     if _listener is not None:
         _listener()
+
+
+def is_listened_to() -> bool:
+    """Return whether a capture or a watch counts the marks of this process."""
+    return _listener is not None
 
 
 def set_listener(listener: Callable[[], None] | None) -> None:

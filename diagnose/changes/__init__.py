@@ -2,7 +2,8 @@
 
 ``CHANGE`` is all that is known of a change: what a prescription shows, what a replay does with it, how a trial makes it
 in an unmodified script, and how it is written into one. A file of this folder is a change by having a CHANGE: nothing
-else has to be registered. Which rules prescribe it is a field of their META.
+else has to be registered. Which rules prescribe it is a field of their META. Other packages add changes by entry points
+of the group "diagnose.changes" (docs/plugins.md).
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Literal, TypeAlias
 
 from diagnose.changes.common.change import ByHand, Change, Patch
+from diagnose.model.plugins import load_plugins
 
 __all__ = ["CHANGES", "TrialMethod", "any_compiles", "by_hand", "edits_script", "patch_of", "trial_method"]
 
@@ -25,14 +28,21 @@ class _Changes(Mapping[str, Change]):
 
     def __init__(self) -> None:
         names = (module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
-        self._ids = tuple(sorted(name.replace("_", "-") for name in names))
+        own = frozenset(name.replace("_", "-") for name in names)
+        self.plugins = load_plugins("diagnose.changes", "CHANGE", Change, own)
+        self._ids = tuple(sorted((*own, *self.plugins.modules)))
 
     def __getitem__(self, name: str) -> Change:
         if name not in self._ids:
             raise KeyError(name)
-        found = import_module(f"{__name__}.{name.replace('-', '_')}").CHANGE
+        found = self.module(name).CHANGE
         assert isinstance(found, Change), "a file of this folder holds a change"
         return found
+
+    def module(self, name: str) -> ModuleType:
+        """Return the file of a change, whose docstring is its page."""
+        own = name not in self.plugins.modules
+        return import_module(f"{__name__}.{name.replace('-', '_')}") if own else self.plugins.modules[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._ids)
@@ -41,7 +51,7 @@ class _Changes(Mapping[str, Change]):
         return len(self._ids)
 
 
-CHANGES: Mapping[str, Change] = _Changes()
+CHANGES = _Changes()
 
 
 def patch_of(name: str) -> Patch | None:

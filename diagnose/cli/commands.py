@@ -11,7 +11,9 @@ from diagnose.cli import options as shared
 from diagnose.cli.analyze_options import analyze, reduce, summarize
 from diagnose.cli.gate_options import compare, gate
 from diagnose.cli.help import Group, option
+from diagnose.cli.other_tools import completion, doctor, export
 from diagnose.cli.script_arguments import ScriptCommand
+from diagnose.cli.watch_options import history, watch
 
 __all__ = ["cli"]
 
@@ -299,12 +301,20 @@ def monitor(gpus: str, **asked: Any) -> int:  # what click read, typed by Monito
     "kernel running" is the share of time in which any kernel ran, not the share of the GPU in use. At the end the 5th,
     50th and 95th percentile of each reading are printed; JSON holds all readings as well.
     """
-    from diagnose.monitor import MonitorRequest, watch
+    from diagnose.monitor import MonitorRequest
+    from diagnose.monitor import watch as watch_gpus
 
     indices = _names(gpus)
     if not all(name.isdecimal() for name in indices):
         raise click.BadParameter(f"{gpus!r} is not a list of GPU numbers such as 0,1.", param_hint="--gpus")
-    return watch(MonitorRequest(gpus=tuple(map(int, indices)), **asked))
+    return watch_gpus(MonitorRequest(gpus=tuple(map(int, indices)), **asked))
+
+
+cli.add_command(watch)
+cli.add_command(history)
+cli.add_command(export)
+cli.add_command(doctor)
+cli.add_command(completion)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -15,11 +15,13 @@ import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib.util import find_spec
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.errors import UsageError
 from diagnose.model.frozen import dataclass
+from diagnose.model.plugins import installed, load_plugins
 from diagnose.text.pages import Page, parse_page
 from diagnose.text.plain_text import one_line
 
@@ -135,6 +137,22 @@ def explain_and_answer(request: ExplainRequest) -> None:
 
 def rule_pages() -> Iterator[RulePage]:
     """Yield the rules in the order of their ids, read from the sources of ``diagnose.analyzers``."""
+    own = list(_own_rules())
+    yield from sorted((*own, *_rules_of_plugins(frozenset(rule.id for rule in own))), key=attrgetter("id"))
+
+
+def _rules_of_plugins(own: frozenset[str]) -> Iterator[RulePage]:
+    """Yield the rules of other packages, which are imported where there are any."""
+    if not installed("diagnose.analyzers"):
+        return
+    from diagnose.model.rules import RuleMeta
+
+    for module in load_plugins("diagnose.analyzers", "META", RuleMeta, own).modules.values():
+        meta, page = module.META, parse_page(module.__doc__ or "")
+        yield RulePage(meta.id, meta.kind, page, meta.changes)
+
+
+def _own_rules() -> Iterator[RulePage]:
     package = find_spec("diagnose.analyzers")
     for module in pkgutil.iter_modules(package.submodule_search_locations if package else None):
         spec = None if module.ispkg else module.module_finder.find_spec(module.name, None)
@@ -161,7 +179,7 @@ def change_page(name: str, rules: Iterable[RulePage]) -> ChangePage:
     return ChangePage(
         id=name,
         title=change.title,
-        page=parse_page(sys.modules[f"diagnose.changes.{name.replace('-', '_')}"].__doc__ or ""),
+        page=parse_page(CHANGES.module(name).__doc__ or ""),
         numbers=_sentence(change.numerics.safety),
         trial=_trial(change),
         patch=_patch(change),

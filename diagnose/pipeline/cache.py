@@ -21,6 +21,7 @@ from isal import isal_zlib
 from diagnose.errors import InputError, is_debugging
 from diagnose.model.files import replace_private
 from diagnose.model.frozen import dataclass
+from diagnose.model.plugins import installed
 from diagnose.trace_reader.inputs import RankFiles, files_of
 from diagnose.trace_reader.remote import is_url, version_of
 from diagnose.trace_reader.stored import Piped, Stored, open_bytes
@@ -155,6 +156,8 @@ def _program() -> str:
     digest = hashlib.blake2b(diagnose.__version__.encode(), digest_size=_SUM_BYTES)
     for name, size, changed in sorted(_sources(str(Path(diagnose.__file__).parent))):
         digest.update(f"{name} {size} {changed}\n".encode())
+    for plugin in installed("diagnose.analyzers", "diagnose.changes"):
+        digest.update(plugin.encode())
     return digest.hexdigest()
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import HostOperator
 from diagnose.model.events import Kind
-from diagnose.model.intervals import grouped
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, layers
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from diagnose import analyzers
 from diagnose.analyzers.common.memory import memory_of
+from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import further, recording_first, without_savings
 from diagnose.changes.common.separate_diffs import separated
 from diagnose.model.capture import Capture
@@ -113,6 +114,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
             notes += said
     with noting("trust", notes):
         notes += trust_notes(t)
+        notes += [Note(fault) for fault in (*analyzers.PLUGINS.faults, *CHANGES.plugins.faults)]
     found = list(_findings(t, notes))
     named: Tables | None = None
     if capture.attribution is not None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from diagnose.analyzers.common.locate import enclosing_operators, locate_one
 from diagnose.model.arrays import Rows
+from diagnose.model.capture import Capture
 from diagnose.model.charts import Gap, Picture, SpanTable
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind, Trace
@@ -20,7 +21,7 @@ from diagnose.pipeline.step_parts import step_parts
 from diagnose.tables import Tables
 from diagnose.tables.queue import depth_over_time
 
-__all__ = ["picture"]
+__all__ = ["picture", "whole_window"]
 
 MIN_ROLE_SHARE = 0.5  # of a stream's time: from here on it is called by what it does
 MAX_SPANS = 300_000  # of the page: it grows by about six bytes for each; the longest are kept and the rest counted
@@ -31,17 +32,22 @@ MAX_LAYERS = 24  # of the host's nesting
 
 
 def picture(
-    t: Tables, shares: Mapping[str, float] | None = None, *, named: Tables | None = None, recorded: Trace | None = None
+    t: Tables,
+    shares: Mapping[str, float] | None = None,
+    *,
+    named: Tables | None = None,
+    recorded: Trace | None = None,
+    whole: bool = False,
 ) -> Picture:
-    """Draw the typical step, up to the begin of the next one or the end of the window.
+    """Draw the typical step, up to the begin of the next one or the end of the window; all steps with ``whole``.
 
     ``shares`` are those of the causes, where something was taken out of them. ``named`` are the tables of the
     attribution window, which has stacks. ``recorded`` is the trace with the clock's times, where the cost of recording
     was taken out of ``t``.
     """
     i = t.steps.median_step
-    start = int(t.steps.start[i])
-    end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
+    start = int(t.steps.start[0 if whole else i])
+    end = int(t.steps.end[i]) if i + 1 < t.steps.num and not whole else t.steps.window_end
     bars = [*_device_bars(t, start, end), *_host_bars(t, start, end)]
     spans = _table(t, bars, start, end)
     return Picture(
@@ -59,6 +65,13 @@ def picture(
         flames=flames(t, named, shares),
         readings=readings(t, recorded),
     )
+
+
+def whole_window(capture: Capture) -> Picture:
+    """Draw all steady steps of a rank."""
+    from diagnose.pipeline.rank import build_tables  # which draws pictures itself
+
+    return picture(build_tables(capture, capture.trace), whole=True)
 
 
 class _Bars(NamedTuple):

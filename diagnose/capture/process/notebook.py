@@ -14,6 +14,7 @@ from diagnose.capture.options import MAX_MB, CaptureOptions
 from diagnose.capture.process.run import Progress, silence_kineto
 from diagnose.capture.record.renaming import name_cells
 from diagnose.capture.record.session import Session
+from diagnose.capture.steps.listener import Listener
 from diagnose.errors import CaptureError
 
 __all__ = ["Tracer", "capture_steps"]
@@ -23,19 +24,28 @@ class Tracer:
     """Captures the loop inside its ``with`` block; ``step()`` ends each step.
 
     ``done`` turns true once everything is captured: the loop may go on, or break. After the block ``folder`` is
-    the capture. If the block raises, what was captured is still written and the exception goes on.
+    the capture. If the block raises, what was captured is still written and the exception goes on. With a ``listener``
+    that hooks into torch already, that one is used, and left installed.
 
     Raises (at the end of the block):
         CaptureError: too few steps.
         OutputError: the folder cannot be written.
     """
 
-    def __init__(self, options: CaptureOptions | None = None, *, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        options: CaptureOptions | None = None,
+        *,
+        progress: Progress | None = None,
+        command: tuple[str, ...] = (),
+        listener: Listener | None = None,
+    ) -> None:
         self._temporary: Path | None = None
         if options is None:
             options = CaptureOptions(output=_temporary_folder())
             self._temporary = options.output.parent
         self.options = replace(options, step_on="marker")
+        self._command, self._listener = command, listener
         self.folder: Path | None = None
         self._say: Callable[[str], None] = progress.say if progress is not None else lambda _text: None
         self._session: Session | None = None
@@ -43,9 +53,10 @@ class Tracer:
     def __enter__(self) -> Tracer:
         silence_kineto()
         import_module("torch")  # the session hooks into it
-        self._session = Session(self.options, (), say=self._say, stop=None)
+        self._session = Session(self.options, self._command, say=self._say, stop=None, listener=self._listener)
         self._session.install()
-        self._session.listener.choice.chosen = "marker"
+        if self._listener is None:
+            self._session.listener.choice.chosen = "marker"
         self._session.mark()
         return self
 

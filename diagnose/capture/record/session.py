@@ -43,10 +43,11 @@ class Session:
     """One capture, from before the script's first line to its folder.
 
     ``stop`` unwinds the script by raising; None where there is none to unwind. ``spawned`` is the number of a process
-    among those that the script has started, and how many: which rank it is follows once there is a process group.
+    among those that the script has started, and how many: which rank it is follows once there is a process group. With
+    a caller's ``listener``, which stays installed and at whose boundaries ``mark`` is called, a rank records alone.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # whom it serves: a script, a rank that a script spawned, a loop, a watch
         self,
         options: CaptureOptions,
         command: tuple[str, ...],
@@ -54,13 +55,15 @@ class Session:
         say: Callable[[str], None],
         stop: Callable[[], None] | None,
         spawned: tuple[int, int] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self.options, self.command = options, command
-        self._spawned = spawned
-        self.rank, self.num_ranks = spawned or rank_and_size()
+        self._spawned, self._shared = spawned, listener is not None
+        self._rank_and_size = rank_and_size if listener is None else lambda: (0, 1)
+        self.rank, self.num_ranks = spawned or self._rank_and_size()
         self.folder = CaptureFolder(options.output, rank=self.rank, num_ranks=self.num_ranks, force=options.force)
-        self.script_config = ScriptConfig()
-        self.listener = Listener(options.step_on, self.script_config, self._boundary)
+        self.script_config = listener.script_config if listener is not None else ScriptConfig()
+        self.listener = listener or Listener(options.step_on, self.script_config, self._boundary)
         self.other_profilers = OtherProfilers(self._other_profiler_started)
         self.measured = Measurements()
         self.plan: Plan | None = None
@@ -78,8 +81,7 @@ class Session:
         self._lines = SourceLines(Path(self.cwd))
         self._say, self._stop = say, stop
         self._said: tuple[str, float] = ("", 0.0)
-        self._stops = 0
-        self._cutting = self._at_once = False
+        self._stops, self._cutting, self._at_once = 0, False, False
         self._samplers = Samplers(options.sampler_ms, wanted=options.sampler)
         self._run_log = RunLog()
         self._monitor: GpuMonitor | None = None
@@ -89,7 +91,8 @@ class Session:
         """Put hooks into torch once it is imported; a torch that takes none leaves the script alone."""
         try:
             self.other_profilers.watch()
-            self.listener.install()
+            if not self._shared:
+                self.listener.install()
             if self.options.quick:
                 self._interrupt.start()
         except (ImportError, AttributeError) as error:
@@ -127,7 +130,7 @@ class Session:
 
     def _begin(self, *, at_once: bool = False) -> None:
         """Start the plan at the first boundary of what is now taken for a step, or in the midst of a long one."""
-        self.rank, self.num_ranks = rank_and_size()
+        self.rank, self.num_ranks = self._rank_and_size()
         if self._spawned is not None:
             if self.num_ranks == 1:  # it works for itself, or for others: it is no rank
                 self._remove_hooks()
@@ -206,7 +209,8 @@ class Session:
 
     def _remove_hooks(self) -> None:
         self._interrupt.stop()
-        self.listener.remove()
+        if not self._shared:
+            self.listener.remove()
         self.other_profilers.forget()
 
     def _end_threads(self) -> None:

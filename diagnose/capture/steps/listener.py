@@ -37,10 +37,11 @@ class Listener:
         self.finder = StepFinder()
         self.phases = Phases()
         self.num_events = 0
+        self.num_epochs = 0  # DataLoaders that an iteration of was begun
         self.first_event_at: float | None = None  # of an event or a backward pass, time.monotonic()
         self.installed = False
         self._step_on = step_on
-        self._script_config = script_config
+        self.script_config = script_config
         self._on_boundary = on_boundary
         self._owner = os.getpid()
         self._enabled = True
@@ -65,8 +66,8 @@ class Listener:
         self._undo.append(phase_hooks.watch_gradients(self._gradients_off))
         self._undo.append(phase_hooks.watch_modes(self._switched))
         self._undo.append(phase_hooks.watch_saves(self._saves))
-        self._undo.append(hooks.watch_ddp(self._script_config.watch_ddp))
-        self._undo.append(hooks.watch_autocast(self._script_config.autocast_entered))
+        self._undo.append(hooks.watch_ddp(self.script_config.watch_ddp))
+        self._undo.append(hooks.watch_autocast(self.script_config.autocast_entered))
         if self._step_on in ("auto", "forward"):
             # The hook exists between outermost calls only, so what torch warns of cannot happen.
             warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
@@ -100,11 +101,11 @@ class Listener:
 
     def _constructed(self, name: str, made: object) -> None:
         if self.active:
-            self._script_config.constructed(name, made)
+            self.script_config.constructed(name, made)
 
     def _first_batch(self, dataset: object, batch: object) -> None:
         if self.active:
-            self._script_config.first_batch(dataset, batch)
+            self.script_config.first_batch(dataset, batch)
 
     def _optimizer_made(self) -> None:
         self.choice.optimizer_exists = True
@@ -112,12 +113,13 @@ class Listener:
 
     def _optimizer_stepped(self, optimizer: object) -> None:
         if self.active:
-            self._script_config.optimizer_stepped(optimizer)
+            self.script_config.optimizer_stepped(optimizer)
             self._on_event("optimizer", optimizer)
 
     def _loader_opened(self, loader: object, dataset: object) -> None:
         if self.active:
-            self._script_config.loader_opened(loader, dataset)
+            self.num_epochs += 1
+            self.script_config.loader_opened(loader, dataset)
 
     def _loads(self, begins: bool) -> None:
         """Take notice of a wait for a batch; what a dataset loads from another DataLoader is part of it."""
@@ -135,7 +137,7 @@ class Listener:
             return
         self._iterators.add(iterator)
         dataset = getattr(iterator, "_dataset", None)
-        self._script_config.batch_delivered(dataset, iterator)
+        self.script_config.batch_delivered(dataset, iterator)
         if self._loading_depth:
             return  # a batch of a dataset that has a DataLoader of its own
         on_main = threading.current_thread() is threading.main_thread()

@@ -1,0 +1,91 @@
+"""Defaults of options from ``[tool.diagnose]`` of the project's pyproject.toml.
+
+What is given on the command line comes first, then the environment (``DIAGNOSE_TRACE_STEPS=20``), then this table, then
+the option's own default:
+
+    [tool.diagnose.trace]
+    steps = 20
+    max-mb = 400
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from diagnose.errors import UsageError
+from diagnose.model.files import printable
+from diagnose.text.plain_text import one_line
+
+__all__ = ["ENVIRONMENT_PREFIX", "defaults_of"]
+
+ENVIRONMENT_PREFIX = "DIAGNOSE"
+PROJECT = "pyproject.toml"
+TABLE = "[tool.diagnose"  # a file without it is not parsed
+# Of one run, and not of a project: consent, what is started or connected to, and the files of an answer. A table may
+# come with somebody else's repository.
+PER_RUN = {
+    *("force", "help", "yes", "trust-command", "launcher", "cluster", "open"),
+    *("json", "output", "html", "csv", "keep", "write-patch", "capture"),
+}
+
+
+def defaults_of(cli: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the defaults of each command, by the names of click's parameters.
+
+    The nearest pyproject.toml counts, of ``folder`` and those above it, that has the table.
+
+    Raises:
+        UsageError: the file or a name in the table makes no sense.
+    """
+    for above in (folder, *folder.parents):
+        file = above / PROJECT
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue
+        if TABLE in text:
+            table = _parsed(text, file).get("tool", {}).get("diagnose")
+            if table is not None:
+                return {name: _of_command(cli, name, options, file) for name, options in table.items()}
+    return {}
+
+
+def _parsed(text: str, file: Path) -> dict[str, Any]:
+    try:
+        parser = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError:
+        raise UsageError(
+            f"{printable(file)} has settings of diagnose, which Python 3.10 reads with tomli only: pip install tomli."
+        ) from None
+    try:
+        found: dict[str, Any] = parser.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{printable(file)} cannot be read: {one_line(str(error))}. Mend the file.") from error
+    return found
+
+
+def _of_command(cli: click.Group, name: str, options: object, file: Path) -> dict[str, Any]:
+    command = cli.commands.get(name)
+    if command is None or not isinstance(options, Mapping):
+        known = ", ".join(cli.commands)
+        raise UsageError(f"{printable(file)}: [tool.diagnose] has no table '{one_line(name)}'; use one of {known}.")
+    names = {
+        opt.removeprefix("--"): str(parameter.name)
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for opt in parameter.opts
+        if opt.startswith("--")
+    }
+    unknown = [key for key in options if key not in names or key in PER_RUN]
+    if unknown:
+        raise UsageError(
+            f"{printable(file)}: [tool.diagnose.{name}] cannot set '{one_line(unknown[0])}'; "
+            f"use one of {', '.join(sorted(set(names) - PER_RUN))}."
+        )
+    return {names[key]: value for key, value in options.items()}

@@ -1,0 +1,317 @@
+"""A light monitor inside a long run: a row per so many steps, and a recorded window where steps become slower.
+
+Between windows nothing is profiled: a step costs the hooks that find its end, a row some reading of memory. A fault of
+the monitor ends the monitor, never the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from diagnose.capture.options import STEP_SOURCES, StepOn
+from diagnose.capture.record.script_config import ScriptConfig
+from diagnose.capture.step_marker import is_listened_to, step
+from diagnose.capture.steps.listener import Listener
+from diagnose.errors import UsageError, is_debugging
+from diagnose.monitor.process_readings import ProcessReadings
+from diagnose.monitor.run_folder import RUNS, Recorded, RunFolder, check_name
+from diagnose.monitor.step_rows import Block, Row
+from diagnose.monitor.trends import Observation, SlowdownDetector, observe
+from diagnose.monitor.windows import Analysis, Window, WindowLimits, folder_mb
+
+__all__ = ["EVERY", "REQUEST_FILE", "SLOW", "Watch", "WatchOptions"]
+
+EVERY = 50  # steps of a row: their median shrugs off an odd step, and a slowdown is seen after two rows
+SLOW = 0.2  # by which steps have to become slower
+REQUEST_FILE = "record"  # in the run's folder: a file of this name asks for a window
+LOOK_S = 2.0  # between two looks for it, as the folder may lie on a network
+REST_STEPS = 2  # left out after a window: the first absorbs the cost of writing, the second refills the queue
+MAX_ROWS = 10_000  # after which a row holds twice as many steps: 5 MB, and then as much again for each doubling
+ON_DEMAND = "asked for"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """How to watch.
+
+    Raises:
+        UsageError: a value that makes no sense.
+    """
+
+    name: str = "run"
+    every: int = EVERY  # steps of a row
+    slow: float = SLOW  # share by which steps become slower before a window is recorded
+    folder: Path = Path(RUNS)
+    step_on: StepOn = "auto"
+    signal: str = "SIGUSR2"  # that asks for a window, unless the program handles it; "" for none
+    limits: WindowLimits = field(default_factory=WindowLimits)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be honoured."""
+        check_name(self.name)
+        if self.every < 2:
+            raise UsageError(f"A row needs at least 2 steps, not every={self.every}.")
+        if not self.slow > 0:
+            raise UsageError(f"The share by which steps become slower must be above zero, not {self.slow}.")
+        if self.step_on not in STEP_SOURCES:
+            raise UsageError(f"Invalid step_on {self.step_on!r}: use one of {', '.join(STEP_SOURCES)}.")
+        if self.limits.count < 0 or not self.limits.total_mb > 0:
+            raise UsageError("The number of windows cannot be negative, and what they may take must be above 0 MB.")
+        if self.signal and self.signal not in signal.Signals.__members__:
+            raise UsageError(f"There is no signal {self.signal!r}; use a name such as SIGUSR2.")
+
+
+class Watch:
+    """Watches one run; ``install`` once torch is imported, ``close`` at the end.
+
+    As a ``with`` block it does both. Where steps are not found by themselves ``step`` marks them. Inside
+    `diagnose trace`, or another watch, nothing is watched, and ``step`` marks a step for that.
+    """
+
+    def __init__(
+        self,
+        options: WatchOptions,
+        *,
+        command: tuple[str, ...] = (),
+        say: Callable[[str], None] = lambda _text: None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.options = options
+        self.rows: list[Row] = []
+        self.num_steps = 0
+        self.passive = is_listened_to()
+        self._command, self._say, self._clock = command, say, clock
+        self._owner = os.getpid()
+        self._notes: list[str] = []
+        self._windows: list[Recorded] = []
+        self._analyses: list[Analysis] = []
+        self._window: Window | None = None
+        self._block = Block()
+        self._every = options.every
+        self._detector = SlowdownDetector(options.slow)
+        self._readings = ProcessReadings()
+        self._began = self._looked = self._rest = self._epochs = 0
+        self._asked = ""  # why a window is wanted
+        self._over = self._locked = False
+        self._handled: signal.Signals | None = None
+        self.folder: RunFolder | None = None
+        if not self.passive:
+            self.folder = RunFolder(
+                options.folder, options.name, every=options.every, slow=options.slow, command=command
+            )
+            self._listener = Listener(options.step_on, ScriptConfig(), self._boundary)
+
+    def __enter__(self) -> Watch:
+        import_module("torch")  # the hooks go into it
+        self.install()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close("finished" if kind is None else kind.__name__)
+
+    def install(self) -> None:
+        """Put hooks into torch, which has been imported; without hooks only marked steps count."""
+        if self.passive or self._over:
+            return
+        self._take_signal()
+        try:
+            self._listener.install()
+        except (ImportError, AttributeError) as error:
+            self._note(f"This torch could not be hooked into fully ({error}).")
+
+    def step(self) -> None:
+        """End a step of a loop that marks its steps."""
+        if self.passive:
+            step()
+        elif os.getpid() == self._owner:
+            self._boundary(fresh=False)
+
+    def record(self, why: str = ON_DEMAND) -> None:
+        """Record a window from the end of the present step on."""
+        self._asked = why
+
+    def close(self, ended: str = "finished") -> list[Observation]:
+        """End the watch; return what the whole run shows."""
+        if self.passive or self._over or os.getpid() != self._owner:
+            return []
+        self._over = True
+        self._listener.remove()
+        self._give_signal_back()
+        self._guarded(self._finish)
+        self._readings.stop()
+        for analysis in self._analyses:
+            analysis.wait(self._say)
+        self._announce_diagnoses()
+        found = observe(self.rows, self.options.slow)
+        if self.folder is not None:
+            folder = self.folder
+            self._guarded(lambda: folder.update(steps=self.num_steps, ended=ended))
+            folder.close()
+        for each in found:
+            self._say(each.text)
+        return found
+
+    def _finish(self) -> None:
+        if self._window is not None:
+            self._end_window()
+        if len(self._block) > 1:
+            self._end_row()
+
+    def _boundary(self, fresh: bool) -> None:  # a callback
+        if not self._over:
+            self._guarded(lambda: self._end_step(fresh))
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Run a part of the monitor; its failure ends the monitor and not the run."""
+        try:
+            act()
+        except Exception as error:  # whatever it is, the training must go on
+            if is_debugging():
+                raise
+            self._over = True
+            self._listener.remove()
+            self._note(f"The watch ended at step {self.num_steps}: {type(error).__name__}: {error}")
+
+    def _end_step(self, fresh: bool) -> None:
+        now = self._clock()
+        phases = self._listener.phases.take()
+        self.num_steps = 0 if fresh else self.num_steps + 1
+        if fresh or not self._began:  # when the first step began is not known
+            self._block = Block()
+        else:
+            begins_epoch = self._listener.num_epochs != self._epochs
+            if self._window is not None:
+                if self._window.step():
+                    self._end_window()
+            elif self._rest:
+                self._rest -= 1
+            else:
+                self._block.add(now - self._began, phases, begins_epoch=begins_epoch)
+                if len(self._block) >= self._every:
+                    self._end_row()
+        self._epochs = self._listener.num_epochs
+        if now - self._looked > LOOK_S * 1e9:
+            self._looked = now
+            self._look()
+        if self._asked and self._window is None and not fresh and self.num_steps:
+            self._begin_window()
+        if self._window is None:
+            self._listener.phases.begin()
+        self._began = self._clock()
+
+    def _end_row(self) -> None:
+        row = self._block.row(self.num_steps, time.time(), self._readings.read())
+        self._block = Block()
+        self.rows.append(row)
+        if not self._locked:
+            self._settle()
+        if self.folder is not None:
+            self.folder.add(row)
+        if len(self.rows) % MAX_ROWS == 0:
+            self._every *= 2
+        slower = self._detector.add(row)
+        if slower is not None:
+            self._say(str(slower))
+            self._asked = str(slower)
+        self._announce_diagnoses()
+
+    def _settle(self) -> None:
+        """Fix what a step is once that is beyond doubt, and begin to read the GPUs that are in use by now."""
+        if self._listener.finder.undecided:
+            return
+        self._locked = True
+        if self._listener.finder.anchor is not None:
+            self._listener.lock()
+        self._readings.start()
+        if self.folder is not None:
+            self.folder.describe_torch()
+            self.folder.update()
+
+    def _look(self) -> None:
+        """Look for the file that asks for a window."""
+        if self.folder is None:
+            return
+        request = self.folder.path / REQUEST_FILE
+        if request.exists():
+            request.unlink(missing_ok=True)
+            self.record()
+
+    def _begin_window(self) -> None:
+        why, self._asked = self._asked, ""
+        assert self.folder is not None
+        limits = self.options.limits
+        kept = [window for window in self._windows if window.folder]
+        left_mb = limits.total_mb - folder_mb(self.folder.path) if kept else limits.total_mb
+        if len(kept) >= limits.count or left_mb <= 0:
+            bound = f"{limits.count} windows" if len(kept) >= limits.count else f"{limits.total_mb:g} MB"
+            self._keep(Recorded(self.num_steps, why, "", f"Not recorded: the limit of {bound} is reached."))
+            return
+        self._block = Block()  # a row holds steps without a profiler only
+        self._say(f"recording a window at step {self.num_steps}: {why}")
+        target = self.folder.path / f"step-{self.num_steps}"
+        allowed = replace(limits, each_mb=min(limits.each_mb, left_mb))
+        self._window = Window(target, why, self._listener, self._command, allowed)
+        self._window.step_number = self.num_steps
+
+    def _end_window(self) -> None:
+        window, self._window, self._rest = self._window, None, REST_STEPS
+        assert window is not None
+        note = window.finish()
+        self._keep(Recorded(window.step_number, window.why, "" if note else window.folder.name, note))
+        if not note:
+            self._analyses.append(Analysis(window.folder))
+
+    def _keep(self, window: Recorded) -> None:
+        self._windows.append(window)
+        if window.note:
+            self._say(window.note)
+        if self.folder is not None:
+            self.folder.update(windows=tuple(self._windows), steps=self.num_steps)
+
+    def _announce_diagnoses(self) -> None:
+        for analysis in [each for each in self._analyses if each.over]:
+            self._analyses.remove(analysis)
+            try:
+                headline = json.loads(analysis.capture.with_name(f"{analysis.capture.name}.json").read_text())[
+                    "headline"
+                ]
+            except (OSError, ValueError, KeyError):
+                self._say(f"the window could not be diagnosed: {analysis.text}")
+            else:
+                self._say(f"{analysis.capture.name}: {headline} ({analysis.text.with_suffix('.html')})")
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self._say(text)
+        if self.folder is not None:
+            try:
+                self.folder.update(notes=tuple(self._notes))
+            except OSError:  # the disk is full, which may be why there is a note
+                return
+
+    def _take_signal(self) -> None:
+        """Take the signal that asks for a window, where this is the main thread and the program has no use for it."""
+        if not self.options.signal or threading.current_thread() is not threading.main_thread():
+            return
+        number = signal.Signals[self.options.signal]
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, self._arrived)
+            self._handled = number
+
+    def _give_signal_back(self) -> None:
+        if self._handled is not None and signal.getsignal(self._handled) == self._arrived:
+            signal.signal(self._handled, signal.SIG_DFL)
+
+    def _arrived(self, _number: int, _frame: FrameType | None) -> None:
+        self.record()

@@ -1,0 +1,101 @@
+"""Step times of a long run, summed up: a row for every so many steps, which is all that is kept of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+
+from diagnose.capture.steps.phases import PhaseTimes
+from diagnose.monitor.record import percentile
+
+__all__ = ["Block", "Readings", "Row", "read_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What is read once per row: memory of this process, and the latest of NVML. None where it is not known."""
+
+    rss_mb: float | None = None
+    allocated_mb: float | None = None  # by tensors on the current device
+    reserved_mb: float | None = None  # by torch's allocator
+    gpus: tuple[Mapping[str, object], ...] = ()  # of each GPU in use
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """So many steps in a row, none of which a profiler was running in."""
+
+    step: int  # number of the last one, from 1
+    time_s: float  # unix
+    steps: int
+    mean_ns: float
+    p50_ns: float
+    p90_ns: float
+    p99_ns: float
+    max_ns: float
+    phases: Mapping[str, int] = field(
+        default_factory=dict
+    )  # ns in all steps together; those that never came are missing
+    epochs: int = 0  # steps in which an iteration of a DataLoader was begun
+    epoch_ns: float = 0.0  # what these took beyond the median step, together
+    readings: Readings = field(default_factory=Readings)
+
+    def to_json(self) -> str:
+        """Return the row as one line."""
+        return json.dumps({**asdict(self), "readings": asdict(self.readings)}, allow_nan=False)
+
+
+class Block:
+    """Gathers the steps of one row."""
+
+    def __init__(self) -> None:
+        self._times: list[int] = []
+        self._phases: dict[str, int] = {}
+        self._epoch_steps: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def add(self, took_ns: int, phases: PhaseTimes, *, begins_epoch: bool) -> None:
+        """Take a step that is over."""
+        self._times.append(took_ns)
+        if begins_epoch:
+            self._epoch_steps.append(took_ns)
+        for name, value in zip(PhaseTimes._fields[:-2], phases, strict=False):
+            if value:
+                self._phases[name] = self._phases.get(name, 0) + value
+
+    def row(self, step: int, time_s: float, readings: Readings) -> Row:
+        """Return the row; there is at least one step in it."""
+        ordered = sorted(self._times)
+        p50 = percentile(ordered, 50)
+        return Row(
+            step=step,
+            time_s=round(time_s, 3),
+            steps=len(ordered),
+            mean_ns=sum(ordered) / len(ordered),
+            p50_ns=p50,
+            p90_ns=percentile(ordered, 90),
+            p99_ns=percentile(ordered, 99),
+            max_ns=float(ordered[-1]),
+            phases=dict(self._phases),
+            epochs=len(self._epoch_steps),
+            epoch_ns=sum(max(0.0, took - p50) for took in self._epoch_steps),
+            readings=readings,
+        )
+
+
+def read_rows(text: str) -> list[Row]:
+    """Read lines of ``Row.to_json``; one that a killed process has cut off, or that is no row, is left out."""
+    rows = []
+    known = {one.name for one in fields(Row)}
+    for line in text.splitlines():
+        try:
+            values = json.loads(line)
+            read = values.pop("readings")
+            readings = Readings(**{**read, "gpus": tuple(read.get("gpus", ()))})
+            rows.append(Row(**{name: value for name, value in values.items() if name in known}, readings=readings))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+    return rows

@@ -1,0 +1,205 @@
+"""A diagnosis in other tools' forms: Perfetto's and speedscope's JSON, collapsed stacks, tables.
+
+All are made of the picture of steps that the charts show, whose times count from its begin.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from diagnose.model.charts import Gap, Picture, Span
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.text.plain_text import one_line
+
+__all__ = [
+    "FINDING_COLUMNS",
+    "KERNEL_COLUMNS",
+    "collapsed",
+    "csv_table",
+    "finding_rows",
+    "kernel_rows",
+    "perfetto",
+    "speedscope",
+]
+
+DEVICE, HOST, CAUSES = 1, 2, 3  # processes of the trace, in this order on the screen
+DEVICE_LANE = "GPU "  # how the lanes of streams begin
+FINDING_COLUMNS = (
+    "rule",
+    "title",
+    "lost_ms",
+    "lost_share",
+    "confidence",
+    "count",
+    "file",
+    "line",
+    "function",
+    "evidence",
+)
+KERNEL_COLUMNS = ("name", "family", "calls_per_step", "ms_per_step", "share", "dtype", "peak_share", "file", "line")
+Value = str | float | int | None
+
+
+def perfetto(d: Diagnosis, picture: Picture) -> str:
+    """Return a trace in the JSON form that Perfetto and chrome://tracing open.
+
+    Beside streams and threads it has a track of idle time by cause, a counter of the queue's depth, and the findings.
+    """
+    events: list[dict[str, object]] = []
+    lanes = sorted({lane for span in picture.spans for lane in [_track(span.lane)]})
+    place = {lane: (DEVICE if lane.startswith(DEVICE_LANE) else HOST, number + 1) for number, lane in enumerate(lanes)}
+    for pid, name in ((DEVICE, "device"), (HOST, "host"), (CAUSES, "diagnose")):
+        events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
+        events.append({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}})
+    for lane, (pid, tid) in place.items():
+        title = picture.titles.get(lane, lane)
+        events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": title}})
+    events.append({"ph": "M", "name": "thread_name", "pid": CAUSES, "tid": 1, "args": {"name": "idle, by cause"}})
+    events.append({"ph": "M", "name": "thread_name", "pid": CAUSES, "tid": 2, "args": {"name": "findings"}})
+    for span in picture.spans:
+        pid, tid = place[_track(span.lane)]
+        events.append(_slice((pid, tid), span, span.name, span.category))
+    for gap in picture.gaps:
+        label = d.legends[gap.cause].label if gap.cause in d.legends else gap.cause
+        about = {"rule": gap.cause, "host": gap.detail, "place": gap.place}
+        events.append({**_slice((CAUSES, 1), gap, label, "idle"), "args": about})
+    for time, depth in picture.depth:
+        events.append({"ph": "C", "name": "queue depth", "pid": CAUSES, "ts": time / 1e3, "args": {"launches": depth}})
+    for number, finding in enumerate(d.findings):
+        cost = round(finding.lost_ns / 1e6, 4)
+        shown: dict[str, object] = {"rule": finding.rule, "lost_ms": cost, "evidence": list(finding.evidence)}
+        mark = {"ph": "i", "s": "t", "pid": CAUSES, "tid": 2, "ts": number}
+        events.append({**mark, "name": finding.title, "cat": "finding", "args": shown})
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"headline": d.headline}})
+
+
+def speedscope(d: Diagnosis, picture: Picture) -> str:
+    """Return the host's time as a file of speedscope: a profile for each thread, of operators and runtime calls."""
+    frames: dict[str, int] = {}
+    profiles = []
+    for lane, spans in _host_lanes(picture).items():
+        events = [
+            {"type": kind, "frame": frames.setdefault(name, len(frames)), "at": at / 1e3}
+            for kind, name, at in _openings(spans)
+        ]
+        end = max(span.end_ns for span in spans) / 1e3
+        title = picture.titles.get(lane, lane)
+        about = {"type": "evented", "name": title, "unit": "microseconds", "startValue": 0, "endValue": end}
+        profiles.append({**about, "events": events})
+    data = {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "name": one_line(d.source.path),
+        "exporter": "diagnose",
+        "activeProfileIndex": 0,
+        "shared": {"frames": [{"name": name} for name in frames]},
+        "profiles": profiles,
+    }
+    return json.dumps(data)
+
+
+def collapsed(picture: Picture) -> str:
+    """Return the host's self times as collapsed stacks, a line each: names joined by ";", and microseconds."""
+    totals: dict[str, int] = {}
+    for lane, spans in _host_lanes(picture).items():
+        stack = [picture.titles.get(lane, lane)]
+        latest = 0
+        for kind, name, at in _openings(spans):
+            if len(stack) > 1:
+                key = ";".join(part.replace(";", ",") for part in stack)
+                totals[key] = totals.get(key, 0) + at - latest
+            latest = at
+            if kind == "O":
+                stack.append(name)
+            else:
+                stack.pop()
+    return "".join(f"{key} {round(ns / 1e3)}\n" for key, ns in totals.items() if ns >= 500)
+
+
+def finding_rows(d: Diagnosis) -> list[dict[str, Value]]:
+    """Return a row for each finding."""
+    rows: list[dict[str, Value]] = []
+    for finding in d.findings:
+        where = finding.where[0] if finding.where else None
+        rows.append(
+            {
+                "rule": finding.rule,
+                "title": finding.title,
+                "lost_ms": finding.lost_ns / 1e6,
+                "lost_share": finding.share_of(d.step_ns),
+                "confidence": finding.confidence,
+                "count": finding.count,
+                "file": where.file if where else None,
+                "line": where.line if where else None,
+                "function": where.function if where else None,
+                "evidence": " ".join(finding.evidence),
+            }
+        )
+    return rows
+
+
+def kernel_rows(d: Diagnosis, picture: Picture) -> list[dict[str, Value]]:
+    """Return a row for each kernel; empty without a device."""
+    return [
+        {
+            "name": kernel.name,
+            "family": kernel.family,
+            "calls_per_step": kernel.calls_per_step,
+            "ms_per_step": kernel.time_ns / 1e6,
+            "share": kernel.share,
+            "dtype": kernel.dtype,
+            "peak_share": kernel.peak_share,
+            "file": kernel.where.file,
+            "line": kernel.where.line,
+        }
+        for kernel in picture.kernels or d.kernels
+    ]
+
+
+def csv_table(columns: Sequence[str], rows: Sequence[Mapping[str, Value]]) -> str:
+    """Return rows as CSV; a text that a spreadsheet would take for a formula begins with an apostrophe."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_cell(row[name]) for name in columns])
+    return text.getvalue()
+
+
+def _cell(value: Value) -> Value:
+    return f"'{value}" if isinstance(value, str) and value[:1] in {"=", "+", "-", "@"} else value
+
+
+def _track(lane: str) -> str:
+    """Return the thread or stream of a lane; in the charts each level of a thread's nesting is a lane."""
+    return lane.partition(" +")[0]
+
+
+def _slice(track: tuple[int, int], of: Span | Gap, name: str, category: str) -> dict[str, object]:
+    times = {"ts": of.start_ns / 1e3, "dur": (of.end_ns - of.start_ns) / 1e3}
+    return {"ph": "X", "name": name, "cat": category, "pid": track[0], "tid": track[1], **times}
+
+
+def _host_lanes(picture: Picture) -> dict[str, list[Span]]:
+    lanes: dict[str, list[Span]] = {}
+    for span in picture.spans:
+        if not span.lane.startswith(DEVICE_LANE):
+            lanes.setdefault(_track(span.lane), []).append(span)
+    return {lane: sorted(spans, key=lambda each: (each.start_ns, -each.end_ns)) for lane, spans in lanes.items()}
+
+
+def _openings(spans: Sequence[Span]) -> Iterator[tuple[str, str, int]]:
+    """Yield ("O" or "C", name, ns) in order: a span ends, at the latest, with the one that it lies in."""
+    open_spans: list[tuple[str, int]] = []
+    for span in spans:
+        while open_spans and open_spans[-1][1] <= span.start_ns:
+            name, end = open_spans.pop()
+            yield "C", name, end
+        end = min(span.end_ns, open_spans[-1][1]) if open_spans else span.end_ns
+        yield "O", span.name, span.start_ns
+        open_spans.append((span.name, end))
+    while open_spans:
+        name, end = open_spans.pop()
+        yield "C", name, end

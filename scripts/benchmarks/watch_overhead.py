@@ -1,0 +1,122 @@
+"""What `diagnose watch` adds to a step between windows: stretches with it and without it, in turns; JSON on stdout.
+
+    scripts/python scripts/benchmarks/watch_overhead.py [--device cuda] [--stretches 40]
+
+The step loads a batch from a DataLoader, runs a model forward and backward and updates it, so that every hook is
+reached. `tiny` computes next to nothing: its difference is the watch's own time. `real` is a small transformer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from diagnose.monitor.long_run import Watch, WatchOptions
+
+Step = Callable[[], None]
+EVERY = 10  # steps of a row, five times as many rows as by default: an upper bound
+SETTLE = 12  # steps that are not timed: until it is decided what a step is
+WIDTH, LENGTH, BATCH, LAYERS = 256, 64, 8, 4
+
+
+def tiny(device: str) -> Step:
+    """Return a step of a layer of 8 by 8."""
+    return training(torch.nn.Linear(8, 8), torch.ones(4096, 8), 16, device)
+
+
+def real(device: str) -> Step:
+    """Return a step of a transformer of four layers."""
+    layer = torch.nn.TransformerEncoderLayer(WIDTH, 8, 4 * WIDTH, batch_first=True, dropout=0.0)
+    model = torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+    return training(model, torch.randn(64, LENGTH, WIDTH), BATCH, device)
+
+
+def training(model: torch.nn.Module, samples: torch.Tensor, batch_size: int, device: str) -> Step:
+    """Return one step of training a model: batch, forward, backward, update, and the loss now and then."""
+    model.to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    loader = DataLoader(TensorDataset(samples), batch_size=batch_size)
+    batches = iter(loader)
+
+    def step() -> None:
+        nonlocal batches
+        try:
+            (batch,) = next(batches)
+        except StopIteration:
+            batches = iter(loader)
+            (batch,) = next(batches)
+        optimizer.zero_grad()
+        model(batch.to(device)).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def seconds(step: Step, steps: int, device: str) -> float:
+    """Return the mean time of a step over so many of them; on a CPU the thread's own, which no neighbour adds to."""
+    clock = time.perf_counter if device == "cuda" else time.thread_time
+    began = clock()
+    for _ in range(steps):
+        step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return (clock() - began) / steps
+
+
+def compare(make: Callable[[str], Step], steps: int, stretches: int, device: str) -> dict[str, float]:
+    """Return the step without and with the watch, and the median difference of neighbouring stretches, µs."""
+    step = make(device)
+    seconds(step, steps, device)
+    plain, watched = [], []
+    for number in range(stretches):
+        for with_watch in (number % 2 == 0, number % 2 == 1):
+            if with_watch:
+                with tempfile.TemporaryDirectory() as folder:
+                    options = WatchOptions(folder=Path(folder), every=EVERY, slow=100.0)
+                    with Watch(options):
+                        seconds(step, SETTLE, device)
+                        watched.append(seconds(step, steps, device))
+            else:
+                seconds(step, SETTLE, device)
+                plain.append(seconds(step, steps, device))
+    added = statistics.median(w - p for w, p in zip(watched, plain, strict=True))
+    base = statistics.median(plain)
+    return {
+        "plain_us": base * 1e6,
+        "watched_us": statistics.median(watched) * 1e6,
+        "added_us": added * 1e6,
+        "share": added / base,
+    }
+
+
+def main() -> int:
+    """Measure both steps; state the share that the watch's own time has of the real one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--stretches", type=int, default=20)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    if asked.device == "cuda":
+        torch.set_float32_matmul_precision("high")
+    found = {
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if asked.device == "cuda" else "cpu",
+        "tiny": compare(tiny, 400, asked.stretches, asked.device),
+        "real": compare(real, 100 if asked.device == "cuda" else 4, asked.stretches, asked.device),
+    }
+    found["own_time_share_of_real"] = found["tiny"]["added_us"] / found["real"]["plain_us"]
+    print(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

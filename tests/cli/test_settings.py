@@ -1,0 +1,67 @@
+"""Where an option's value comes from: the command line, the environment, the project, its own default."""
+
+import sys
+
+import click
+import pytest
+
+from diagnose.cli.commands import cli
+from diagnose.cli.main import run
+from diagnose.cli.settings import defaults_of
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no parser of TOML")
+
+
+@pytest.fixture
+def every(monkeypatch, tmp_path):
+    """Return the function that runs ``diagnose watch`` and returns the value that --every had."""
+    seen = []
+    monkeypatch.setattr(cli.commands["watch"], "callback", lambda **asked: seen.append(asked["every"]))
+    monkeypatch.chdir(tmp_path)
+
+    def value(*args):
+        assert run(["watch", *args, "train.py"]) == 0
+        return seen.pop()
+
+    return value
+
+
+def test_the_command_line_beats_the_environment_and_that_the_project(every, tmp_path, monkeypatch):
+    assert every() == 50
+    (tmp_path / "pyproject.toml").write_text("[tool.diagnose.watch]\nevery = 20\n")
+    assert every() == 20
+    monkeypatch.setenv("DIAGNOSE_WATCH_EVERY", "30")
+    assert every() == 30
+    assert every("--every", "40") == 40
+
+
+def test_the_nearest_project_with_the_table_counts(tmp_path):
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text("[tool.diagnose.trace]\nmax-mb = 7\n")
+    (tmp_path / "a" / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert defaults_of(cli, below) == {"trace": {"max_mb": 7}}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tool.diagnose.trase]\nsteps = 1\n", "has no table 'trase'"),
+        ("[tool.diagnose]\nsteps = 1\n", "has no table 'steps'"),
+        ("[tool.diagnose.trace]\nstep = 1\n", "cannot set 'step'"),
+        ("[tool.diagnose.prove]\nyes = true\n", "cannot set 'yes'"),
+        ("[tool.diagnose.trace\n", "cannot be read"),
+        ("[tool.diagnose.watch]\nevery = 'often'\n", "Invalid value for '--every'"),
+    ],
+)
+def test_what_makes_no_sense_is_one_sentence_and_exit_code_2(every, tmp_path, capsys, text, said):
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert run(["watch", "train.py"]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_completion(shell, capsys):
+    assert run(["completion", shell]) == 0
+    assert "_DIAGNOSE_COMPLETE" in capsys.readouterr().out
+    assert isinstance(cli, click.Group)

@@ -1,0 +1,149 @@
+"""The watch in a real training loop; the clock that steps are timed by is the test's."""
+
+import json
+import subprocess
+import sys
+from itertools import count
+
+import pytest
+
+import diagnose
+from diagnose.capture import step_marker
+from diagnose.errors import UsageError
+from diagnose.monitor.long_run import REQUEST_FILE, Watch, WatchOptions
+from diagnose.monitor.run_folder import load_runs
+from diagnose.monitor.windows import WindowLimits
+
+torch = pytest.importorskip("torch")
+MS = 1_000_000
+
+
+class Clock:
+    """Advances by what a step takes whenever one begins or ends."""
+
+    def __init__(self):
+        self.now, self.step_ms = 10_000 * MS, 10
+
+    def __call__(self):
+        self.now += self.step_ms * MS // 2
+        return self.now
+
+
+@pytest.fixture
+def train_step():
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def watching(tmp_path, **more):
+    said = []
+    options = WatchOptions(folder=tmp_path, step_on="marker", every=2, **more)
+    return Watch(options, say=said.append, clock=Clock()), said
+
+
+def test_a_run_that_becomes_slower_records_a_window_and_diagnoses_it(tmp_path, train_step):
+    watch, said = watching(tmp_path)
+    with watch:
+        for i in range(60):
+            watch._clock.step_ms = 20 if i < 17 else 40
+            train_step()
+            watch.step()
+    (run,) = load_runs(tmp_path, "run")
+    assert [(row.step, row.p50_ns) for row in run.rows[:9]] == [
+        *((2 * i + 1, 10 * MS) for i in range(1, 9)), (19, 20 * MS),
+    ]  # fmt: skip
+    (window,) = run.info.windows
+    assert (window.step, window.folder) == (21, "step-21")
+    assert window.why == "steps take 100.0 % more than before: 10.0 ms until step 17, then 20.0 ms"
+    assert json.loads((run.folder / "step-21.json").read_text())["verdict"] == "no-gpu"
+    assert (run.folder / "step-21.html").exists()
+    assert (run.info.ended, run.info.steps, run.info.torch) == ("finished", 60, torch.__version__)
+    assert not step_marker.is_listened_to()
+    assert any(text.startswith("step-21: CPU-only recording") for text in said)
+
+
+def test_a_file_asks_for_a_window_and_the_limit_refuses_it(tmp_path, train_step):
+    watch, said = watching(tmp_path, limits=WindowLimits(count=0))
+    with watch:
+        (watch.folder.path / REQUEST_FILE).touch()
+        for _ in range(5):
+            train_step()
+            watch.step()
+        assert not (watch.folder.path / REQUEST_FILE).exists()
+    (run,) = load_runs(tmp_path, "run")
+    assert [(w.why, w.note) for w in run.info.windows] == [
+        ("asked for", "Not recorded: the limit of 0 windows is reached.")
+    ]
+    assert said[-1] == "Not recorded: the limit of 0 windows is reached."
+
+
+def test_a_fault_of_the_watch_ends_the_watch_and_not_the_run(tmp_path, train_step, monkeypatch):
+    monkeypatch.delenv("DIAGNOSE_DEBUG", raising=False)
+    watch, said = watching(tmp_path)
+    monkeypatch.setattr(watch._readings, "read", lambda: 1 / 0)
+    with watch:
+        for _ in range(6):
+            train_step()
+            watch.step()
+    assert said == ["The watch ended at step 3: ZeroDivisionError: division by zero"]
+
+
+def test_inside_a_trace_a_watch_marks_its_steps_and_writes_nothing(tmp_path):
+    marks = count()
+    step_marker.set_listener(lambda: next(marks))
+    try:
+        with diagnose.watch(folder=tmp_path) as watch:
+            watch.step()
+            watch.step()
+    finally:
+        step_marker.set_listener(None)
+    assert next(marks) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"name": "../x"}, {"every": 1}, {"slow": 0}, {"signal": "SIGNOTHING"}, {"max_mb": 0}, {"windows": -1}]
+)
+def test_what_makes_no_sense_is_refused(tmp_path, wrong):
+    with pytest.raises(UsageError):
+        diagnose.watch(folder=tmp_path, **wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+SCRIPT = """
+import os, signal, sys, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(80):
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    if i == 40:
+        os.kill(os.getpid(), signal.SIGUSR2)
+print("watched", sys.argv)
+sys.exit(3)
+"""
+
+
+@pytest.mark.slow
+def test_the_command_runs_a_script_to_its_end_and_records_upon_the_signal(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+
+    def run(*args):
+        command = [sys.executable, "-m", "diagnose", *args]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+
+    done = run("watch", "--every", "10", "train.py", "--epochs", "2")
+    assert (done.returncode, done.stdout) == (3, "watched ['train.py', '--epochs', '2']\n")
+    history = run("history", "train", "--json")
+    (found,) = json.loads(history.stdout)["runs"]
+    assert (found["steps"], found["ended"]) == (78, "finished")
+    (window,) = found["windows"]
+    assert (window["step"], window["why"], window["note"]) == (40, "asked for", "")
+    assert run("history").stdout == "train\n"
+    assert run("history", "other").returncode == 2

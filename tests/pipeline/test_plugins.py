@@ -1,0 +1,61 @@
+"""The example package, installed and run; one that cannot be used becomes a sentence of the diagnosis."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnose.model.plugins import load_plugins
+from diagnose.model.rules import RuleMeta
+
+ROOT = Path(__file__).parents[2]
+TRACE = ROOT / "fixtures" / "traces" / "emptied_cache-planted"
+BROKEN = "[diagnose.analyzers]\nbroken = no_such_module\nthrottled = slow_steps.rule\nodd = slow_steps.rule\n"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Return a folder with the example package and, beside it, one with entry points that are wrong."""
+    source, target = (tmp_path_factory.mktemp(name) for name in ("source", "site"))
+    for file in (ROOT / "fixtures" / "plugin_example").rglob("*.[pt]*"):
+        if file.is_file():
+            copy = source / file.relative_to(ROOT / "fixtures" / "plugin_example")
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", str(target), str(source)], check=True, timeout=300)
+    broken = target / "broken-1.0.dist-info"
+    broken.mkdir()
+    (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (broken / "entry_points.txt").write_text(BROKEN)
+    return target
+
+
+def run(folder, *args, **environment):
+    command = [sys.executable, "-m", "diagnose", *args]
+    known = {**os.environ, "PYTHONPATH": str(folder), **environment}
+    done = subprocess.run(command, capture_output=True, text=True, env=known, check=True, timeout=300)
+    return json.loads(done.stdout)
+
+
+def test_a_rule_and_a_change_of_another_package_are_applied_and_broken_ones_named(installed):
+    answer = run(installed, "analyze", "-q", "--json", str(TRACE))
+    assert [f["title"] for f in answer["findings"] if f["rule"] == "slow-steps"] == ["Steps are above their budget"]
+    notes = [note["text"] if isinstance(note, dict) else note for note in answer["trust"]]
+    left_out = sorted(note for note in notes if note.startswith("The plug-in"))
+    assert [note.split(":")[0] for note in left_out] == [
+        "The plug-in broken (no_such_module) is left out",
+        "The plug-in odd (slow_steps.rule) is left out",
+        "The plug-in throttled (slow_steps.rule) is left out",
+    ]
+    page = run(installed, "explain", "slow-steps", "--json")
+    assert (page["summary"], page["changes"]) == ("Steps are above the budget of this project.", ["shorten-steps"])
+    assert run(installed, "explain", "shorten-steps", "--json")["rules"] == ["slow-steps"]
+
+
+def test_plug_ins_can_be_left_out(monkeypatch):
+    monkeypatch.setenv("DIAGNOSE_NO_PLUGINS", "1")
+    assert load_plugins("diagnose.analyzers", "META", RuleMeta, frozenset()).modules == {}
