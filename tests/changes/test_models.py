@@ -288,7 +288,7 @@ def test_products_of_fused_attention_move_no_scores(recording):
 
 
 def test_a_pageable_copy_is_at_least_pinned_and_stays_in_its_place(recording):
-    # 3 MB in 500 us hold the host and the kernel behind them; pinned they take 0.16 ms at 60 % of 31.5 GB/s.
+    # 3 MB in 500 us hold the host and the kernel behind them; pinned they take 0.24 ms at 40 % of 31.5 GB/s.
     r = recording(devices=[A100])
     for at in (0, 1000, 2000):
         r.step(at // 1000 + 1, at, at + 1000)
@@ -299,7 +299,8 @@ def test_a_pageable_copy_is_at_least_pinned_and_stays_in_its_place(recording):
         t, Finding("exposed-copy", "", 500_000, facts={"num": 3, "to_host": 0}), "prefetch-to-device", (0, 1)
     )
     pinned = 3_000_000 / (0.4 * 31.5)
-    assert length(t) - length(t, effect.least) == pytest.approx(3 * (500_000 - pinned), rel=0.1)
+    # The kernels' launches go on beside the copies: 32 µs each.
+    assert length(t) - length(t, effect.least) == pytest.approx(3 * (532_000 - pinned), rel=0.01)
     assert length(t, effect.most) < length(t, effect.least) - 2 * 100_000
 
 
