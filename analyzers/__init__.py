@@ -15,15 +15,17 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from operator import attrgetter
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.ranks.comparison import Comparison
 from diagnose.ranks.traits import traits_of
 from diagnose.tables import Tables
+
+if TYPE_CHECKING:
+    from diagnose.ranks.comparison import Comparison
 
 __all__ = [
     "FALLBACK_RULE",

@@ -33,7 +33,7 @@ META = RuleMeta(
     kind="idle",
     order=60,
     legend=Legend("the allocator asked the driver for memory", "#a5673f"),
-    changes=("cache-device-memory", "expandable-segments", "round-allocations"),
+    changes=("cache-device-memory", "keep-cached-memory", "expandable-segments", "round-allocations"),
     one_off=True,
     cause="allocation",
 )

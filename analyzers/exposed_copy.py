@@ -27,6 +27,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.text.numbers import duration
 
 META = RuleMeta(
     id="exposed-copy",
@@ -69,7 +70,7 @@ def find(t: Tables) -> list[Finding]:
     to_host = sum(1 for name in names if _TO_HOST.search(name))
     evidence = [
         f"{len(rows) / t.steps.num:.1f} copies a step, {pageable} of {len(rows)} pageable, {to_host} to the host; "
-        f"{total(t.occupancy.exposed_copy) / t.steps.num / 1e6:.2f} ms of each step only copies.",
+        f"{duration(total(t.occupancy.exposed_copy) / t.steps.num)} of each step only copies.",
         *_rate(t, rows),
     ]
     return [

@@ -29,6 +29,7 @@ from diagnose.model.intervals import among, distinct, intersect, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import matching
+from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="full-precision-matmul",
@@ -53,8 +54,10 @@ VOLTA, AMPERE = 7, 8
 def _rows(t: Tables) -> npt.NDArray[np.intp]:
     full = np.zeros(len(t.trace.events.kind), bool)
     full[matching(t.trace, (Kind.KERNEL,), _FULL)] = True
-    full[matching(t.trace, (Kind.KERNEL,), _NOT)] = False
-    return np.sort(t.tasks.row[full[t.tasks.row]])
+    rows = t.tasks.row[full[t.tasks.row]]
+    names = t.trace.events.name[rows]
+    others = [name for name in distinct(names).tolist() if _NOT.search(t.trace.names[name])]
+    return np.sort(rows[~among(names, np.array(others, names.dtype))])
 
 
 def _generation(t: Tables) -> int:
@@ -93,7 +96,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             median_ns=int(np.median((events.end - events.start)[rows])),
             tasks=np.flatnonzero(among(t.tasks.row, rows)),
             evidence=(
-                f"{len(rows) / t.steps.num:.0f} float32 products a step take {time / t.steps.num / 1e6:.2f} ms, "
+                f"{plural(len(rows) / t.steps.num, 'float32 product')} a step: {duration(time / t.steps.num)}, "
                 f"{time / max(total(t.occupancy.busy), 1):.0%} of the busy time.",
                 *(f"Kernel: {name}" for name in top),
             ),

@@ -36,6 +36,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, layers
 from diagnose.tables.host_compute import NEVER_COMPUTES, filled_by_operators, host_compute, silent_operators
+from diagnose.text.numbers import duration
 
 META = RuleMeta(
     id="host-compute",
@@ -87,7 +88,7 @@ def _operators(t: Tables, o: Occurrences) -> list[str]:
     cost = Counter[str]()
     for row, ns in _claimed(t, o):
         cost[t.name(row)] += ns
-    listed = ", ".join(f"{name} ({ns / t.steps.num / 1e6:.2f} ms a step)" for name, ns in cost.most_common(MAX_NAMED))
+    listed = ", ".join(f"{name} ({duration(ns / t.steps.num)} a step)" for name, ns in cost.most_common(MAX_NAMED))
     return [f"Inside {listed}."]
 
 

@@ -25,17 +25,19 @@ import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
 from diagnose.model.diagnosis import Finding, Where
+from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import TINY_NS, overhead, tiny_share
 from diagnose.tables.host_compute import interruptions
 from diagnose.tables.host_gaps import host_gaps
-from diagnose.tables.issuers import MIN_IN_MODEL, issued, issuer_of
+from diagnose.tables.issuers import MIN_IN_MODEL, Issuer, issued, issuer_of
 from diagnose.tables.lost import launches_without_task
+from diagnose.tables.names import DATA_SIZES
 from diagnose.tables.sync_free import MIN_GRAPH_LAUNCHES, in_sync_free
 from diagnose.tables.syncs import blocking_calls
-from diagnose.text.numbers import percent
+from diagnose.text.numbers import percent, plural
 
 META = RuleMeta(
     id="launch-bound",
@@ -86,10 +88,15 @@ def find(t: Tables) -> list[Finding]:
     rule = IdleRule(
         META.id,
         title,
-        evidence=lambda t, o: [*_launching(t, o), *_waiting(t, graphable)],
-        facts={"has_device": True, "graphable": graphable},
+        evidence=lambda t, o: [*_launching(t, o), *_waiting(t, graphable), *_by_one_function(t)],
+        facts={
+            "has_device": True,
+            "graphable": graphable,
+            "data_sizes": len(t.in_window(t.calls(DATA_SIZES, Kind.OP))) / t.steps.num,
+            **_issuer(t),
+        },
     )
-    return idle_finding(t, rule)
+    return [replace(found, where=_with_issuer(t, found.where)) for found in idle_finding(t, rule)]
 
 
 def _graphable(t: Tables) -> float:
@@ -114,25 +121,35 @@ def _waiting(t: Tables, graphable: float) -> list[str]:
 def _calling(t: Tables, _o: Occurrences) -> list[str]:
     num, share = tiny_share(t)
     lines = [f"{num:.0f} operators a step; {share:.0%} of them are over in less than {TINY_NS / 1000:.0f} µs."]
-    issuer = issuer_of(t)
+    return [*lines, *_by_one_function(t)]
+
+
+def _by_one_function(t: Tables) -> list[str]:
+    issuer = _looping(t)
     if issuer is None:
-        return lines
+        return []
     reads = f"; {issuer.reads:.0f} of them read one number each" if issuer.reads >= 1 else ""
     return [
-        *lines,
         f"{issuer.function} ({issuer.file}:{issuer.line}) calls {issuer.num:.0f} of the operators of a step itself "
-        f"({issuer.share:.0%}), most of them {', '.join(issuer.names)}{reads}.",
+        f"({issuer.share:.0%}), most of them {', '.join(issuer.names)}{reads}."
     ]
 
 
-def _issuer(t: Tables) -> dict[str, object]:
+def _looping(t: Tables) -> Issuer | None:
+    """Return the function that issues most; beside a device only one whose operators are more than a model's layers."""
     issuer = issuer_of(t)
+    few = issuer is not None and issuer.num < (MIN_IN_MODEL if issuer.in_model else MIN_IN_LOOP)
+    return None if few and t.device_id >= 0 else issuer
+
+
+def _issuer(t: Tables) -> dict[str, object]:
+    issuer = _looping(t)
     return {"issuer": asdict(issuer)} if issuer is not None else {}
 
 
 def _with_issuer(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
     """Put the lines of the function that issues most before all others; its first line where none was sampled."""
-    issuer = issuer_of(t)
+    issuer = _looping(t)
     if issuer is None:
         return where
     mine = tuple(w for w in where if w.function == issuer.function and w.file == issuer.file)
@@ -143,6 +160,6 @@ def _with_issuer(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
 def _launching(t: Tables, _o: Occurrences) -> list[str]:
     q = t.queue
     return [
-        f"{q.launches_per_step:.0f} launches a step; {q.late_share:.0%} of the device tasks were launched onto an "
+        f"{plural(q.launches_per_step, 'launch')} a step; {q.late_share:.0%} of the device tasks were launched onto an "
         f"empty device."
     ]

@@ -61,8 +61,9 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of kernels that only reorder."""
     free = free & (t.trace.events.kind[t.tasks.row] == Kind.KERNEL)
     converts = free & t.tasks_matching(_CONVERTS)
-    reorders = free & ~converts & t.tasks_matching(_COPIES) & ~t.tasks_matching(_CASTS)
-    reorders[np.flatnonzero(reorders)] = _same_type(t, np.flatnonzero(reorders))
+    reorders = free & ~converts & t.tasks_matching(_COPIES)
+    copies = np.flatnonzero(reorders)
+    reorders[copies] = ~t.tasks_matching(_CASTS, copies) & _same_type(t, copies)
     tasks, casts = np.flatnonzero(converts | reorders), conversions(t, free & ~converts & ~reorders)
     length = t.tasks.end - t.tasks.start
     if length[casts].sum() > length[tasks].sum():

@@ -23,6 +23,7 @@ from diagnose.analyzers.common.memory import driver_evidence, memory_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
+from diagnose.text.numbers import plural
 
 META = RuleMeta(
     id="memory-pressure",
@@ -61,7 +62,7 @@ def find(t: Tables) -> list[Finding]:
     return [
         Finding(
             rule=META.id,
-            title=f"Memory is full: {retries} allocations had to empty the cache first"
+            title=f"Memory is full: {plural(retries, 'allocation')} had to empty the cache first"
             if retries
             else "Memory is full but for a few per cent",
             lost_ns=0.0,

@@ -25,6 +25,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import gpu_spec
+from diagnose.text.numbers import duration
 
 META = RuleMeta(
     id="pcie-bound",
@@ -61,7 +62,7 @@ def find(t: Tables) -> list[Finding]:
             median_ns=int(np.median((t.tasks.end - t.tasks.start)[tasks])),
             evidence=(
                 f"{moved / t.steps.num / 1e6:.1f} MB a step at {rate:.1f} GB/s of {peak.pcie:.1f} GB/s "
-                f"({peak.source}): {took / t.steps.num / 1e6:.2f} ms of copies, {rest / t.steps.num / 1e6:.2f} ms of "
+                f"({peak.source}): {duration(took / t.steps.num)} of copies, {duration(rest / t.steps.num)} of "
                 "kernels.",
             ),
         )

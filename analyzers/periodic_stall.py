@@ -27,6 +27,7 @@ from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import LIGHT, Stall, stalls
+from diagnose.text.numbers import duration
 
 META = RuleMeta(
     id="periodic-stall",
@@ -38,6 +39,7 @@ META = RuleMeta(
 )
 MIN_SHARE = 0.01  # of the run's time, as findings need of the step
 MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted
+LOADER_FACTS = ("num_workers", "persistent_workers", "batch_size", "num_batches", "made")
 EVALUATION = ("evaluation", "inference")
 WHAT = {
     "evaluation": "it evaluates the model",
@@ -93,14 +95,14 @@ def _finding(t: Tables, stall: Stall) -> Finding:
 def _loader(t: Tables) -> Facts:
     """Return what is known of the workers that an epoch starts."""
     known = as_facts(t.capture.info.loader) if t.capture.info else {}
-    return {name: known[name] for name in ("num_workers", "persistent_workers", "batch_size", "made") if name in known}
+    return {name: known[name] for name in LOADER_FACTS if name in known}
 
 
 def _evidence(t: Tables, stall: Stall) -> list[str]:
     num = len(stall.rows)
     evidence = [
         f"{num} of {stall.num_steps} watched steps took {stall.each_ns / 1e6:,.1f} ms each, the others "
-        f"{stall.base_ns / 1e6:,.1f} ms: {stall.lost_ns / 1e6:,.2f} ms a step, {stall.share:.0%} of the run's time.",
+        f"{stall.base_ns / 1e6:,.1f} ms: {duration(stall.lost_ns)} a step, {stall.share:.0%} of the run's time.",
     ]
     if stall.phase:
         evidence.append(f"{stall.phase_share:.0%} of what they take longer is {stall.phase}.")
@@ -110,7 +112,7 @@ def _evidence(t: Tables, stall: Stall) -> list[str]:
         evidence.append("It came once, so how often it recurs is not known: --keep-going watches the whole run.")
     else:
         saved = stall.lost_ns / 2e6
-        evidence.append(f"Half as often, it costs {saved:,.2f} ms a step less.")
+        evidence.append(f"Half as often, it costs {duration(saved * 1e6)} a step less.")
     run = t.capture.run
     if run is not None and not (run.state[stall.rows] == LIGHT).any():
         evidence.append("None of the steps in the timing window is one of them: the other findings do not hold it.")

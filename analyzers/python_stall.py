@@ -23,10 +23,11 @@ from collections import Counter
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, total, union
+from diagnose.model.intervals import Intervals, covered, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import (
+    gaps_of_every_step,
     host_gaps,
     min_host_gap_ns,
     python_gaps,
@@ -34,7 +35,7 @@ from diagnose.tables.host_gaps import (
     recurring_gaps,
     waiting_share,
 )
-from diagnose.text.numbers import percent
+from diagnose.text.numbers import duration, percent, plural
 
 META = RuleMeta(
     id="python-stall",
@@ -55,19 +56,21 @@ MAX_NAMED = 3
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle in long stretches between operators, where something shows that the thread was in the loop.
 
-    Where the thread was runnable but not scheduled for as long as that, they may be nothing but that, and none is
-    claimed.
+    Where the thread was runnable but not scheduled for as long as that, they may be nothing but that, and those alone
+    are claimed that come at the same place of most steps.
     """
     found = intersect(intersect(left, t.gaps.unlaunched()), python_gaps(t))
-    return EMPTY if total(found) <= ready_share(t) * (t.steps.window[1] - t.steps.window[0]) else found
+    if total(found) > ready_share(t) * (t.steps.window[1] - t.steps.window[0]):
+        return found
+    return intersect(found, gaps_of_every_step(t))
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of Python between operators."""
     stretches = host_gaps(t)
     text = (
-        f"{len(stretches.start)} stretches of over {min_host_gap_ns(t) / 1e6:.1f} ms without an operator, "
-        f"{total(stretches) / t.steps.num / 1e6:.2f} ms a step."
+        f"{plural(len(stretches.start), 'stretch')} of over {min_host_gap_ns(t) / 1e6:.1f} ms without an "
+        f"operator, {duration(total(stretches) / t.steps.num)} a step."
     )
     title = "Python between operators holds the step up"
     rule = IdleRule(

@@ -54,7 +54,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     if not slow:
         return []
     tasks = np.concatenate([g.tasks for g in slow])
-    tasks = tasks[(free & t.tasks_matching(_KERNELS))[tasks]]
+    tasks = tasks[free[tasks] & t.tasks_matching(_KERNELS, tasks)]
     kept = sum(g.bound_ns for g in slow) / REACHED_SHARE
     lines = [f"{g.op} {g.shapes}: {g.achieved()}." for g in slow[:2]]
     rule = KernelRule(

@@ -37,6 +37,7 @@ from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, gpu_spec, groups
+from diagnose.text.numbers import duration
 
 META = RuleMeta(
     id="slow-kernel",
@@ -78,10 +79,10 @@ def find(t: Tables, free: Mask) -> list[Finding]:
             median_ns=int(np.median(length)),
             tasks=tasks,
             evidence=(
-                f"They take {time / t.steps.num / 1e6:.2f} ms of each step, {time / total(t.occupancy.busy):.0%} of "
+                f"They take {duration(time / t.steps.num)} of each step, {time / total(t.occupancy.busy):.0%} of "
                 f"the busy time; rates are held against the {peak.source} ({peak.name}).",
                 *(
-                    f"{g.op} {g.shapes}: {g.achieved()} of {g.peak(peak)}, {g.time_ns / t.steps.num / 1e6:.2f} ms a "
+                    f"{g.op} {g.shapes}: {g.achieved()} of {g.peak(peak)}, {duration(g.time_ns / t.steps.num)} a "
                     f"step in {g.kernel[:80]}."
                     for g in slow[:MAX_SHOWN]
                 ),

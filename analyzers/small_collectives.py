@@ -27,6 +27,7 @@ from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_small, small_collectives
+from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="small-collectives",
@@ -56,8 +57,8 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             median_ns=int(np.median(length)),
             tasks=tasks,
             evidence=(
-                f"{len(tasks) / t.steps.num:.0f} collectives of {np.median(length) / 1e3:.0f} µs at the median a step; "
-                f"nothing hides {alone / t.steps.num / 1e6:.2f} ms of them.",
+                f"{plural(len(tasks) / t.steps.num, 'collective')} of {np.median(length) / 1e3:.0f} µs at the median a "
+                f"step; nothing hides {duration(alone / t.steps.num)} of them.",
                 *top_kernels(t, tasks),
             ),
             facts={"one_by_one": True, "has_device": True},

@@ -11,30 +11,37 @@ Why it costs
     A collective ends for all when the last rank has come. The step of every rank is as long as that of the slowest.
 
 What to do
-    The cause is what the late rank spends more time on than its equals do, and not its own largest cost. Where
-    everything is slower there, look at its clocks, its temperature and what else runs on it. Where ranks take turns,
-    let logging, checkpoints and the garbage collector run at the same step on all ranks.
+    The cause is what the late rank spends more time on than its equals do, and not its own largest cost; the line is
+    where that difference is largest. Where everything is slower there, look at its clocks, its temperature and what
+    else runs on it. Where ranks take turns, let logging, checkpoints and the garbage collector run at the same step on
+    all ranks.
 
 How sure
-    High for the waiting, which needs no common clock; medium with fewer than five steps, low with one. Nothing is
-    found where ranks share no collectives, or less than half of a job's ranks is given.
+    High for the waiting, which needs no common clock; medium with fewer than five steps, low with one, and where the
+    late rank had no core for half of that time more than the others. Nothing is found where ranks share no
+    collectives, or less than half of a job's ranks is given.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.rules import RuleMeta
-from diagnose.ranks.comparison import Comparison
-from diagnose.ranks.profile import COMMUNICATION
-from diagnose.ranks.reasons import Reason
 from diagnose.ranks.usable import listed
 from diagnose.tables import Tables
+from diagnose.text.numbers import duration, plural
+
+if TYPE_CHECKING:
+    from diagnose.ranks.comparison import Comparison
+    from diagnose.ranks.reasons import Reason
 
 META = RuleMeta(
     id="straggler",
     kind="rank",
     order=10,
-    changes=("even-out-ranks",),
+    changes=("even-out-ranks", "check-links", "align-pauses", "begin-together"),
     also=("balance-ranks", "local-sgd"),
 )
 MIN_SHARE = 0.01  # of the step
@@ -43,6 +50,8 @@ MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
 MIN_STEPS_HIGH = 5  # compared, for high confidence
 SURE_SIGMAS = 10.0
 MAX_NAMED_RANKS = 8
+MIN_CORE_SHARE = 0.5  # of the lateness, that the rank lacked a core for longer than the others
+_FROM_BEGIN = frozenset({"late-begin", "turns"})  # findings that name a late begin, where there is one
 MAX_DIFFERENCES = 3
 MIN_DIFFERENCE = 0.1  # of the lateness; smaller ones are not worth a word
 
@@ -70,7 +79,7 @@ def _late(c: Comparison) -> Finding | None:
     who = listed(numbers).capitalize()
     come, there = ("comes", "there") if len(numbers) == 1 else ("come", "on them")
     once = " in the one recorded step" if c.num_steps == 1 else ""
-    waits = f"the others wait {c.saved_ns / 1e6:.2f} ms a step"
+    waits = f"the others wait {duration(c.saved_ns)} a step"
     return Finding(
         rule=META.id,
         title=f"{who} {come} late{once}: {waits}; {_because(c.reason, there)}",
@@ -78,8 +87,9 @@ def _late(c: Comparison) -> Finding | None:
         count=_num_collectives(c),
         total_ns=int(c.saved_ns * c.num_steps),
         median_ns=int(c.saved_ns),
-        evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), _waited(c)),
-        confidence=_confidence(c),
+        where=c.reason.where,
+        evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), *_cores(c), _waited(c)),
+        confidence="low" if _cores(c) else _confidence(c),
         facts=_facts(c, "late", numbers[0]),
     )
 
@@ -99,13 +109,18 @@ def _slow_links(c: Comparison) -> Finding | None:
         total_ns=int(slow.more_ns * c.num_steps),
         median_ns=int(slow.more_ns),
         evidence=(
-            f"Collectives{of} among {listed(slow.members)} transfer {slow.more_ns / 1e6:.2f} ms a step longer than the "
+            f"Collectives{of} among {listed(slow.members)} transfer {duration(slow.more_ns)} a step longer than the "
             f"same in {others}{rates}.",
             _waited(c),
         ),
         confidence=_confidence(c),
-        facts={**_facts(c, "slow-group", None), "members": list(slow.members)},
+        facts={**_facts(c, "slow-group", None), "members": list(slow.members), "hosts": _hosts(c, slow.members)},
     )
+
+
+def _hosts(c: Comparison, members: Sequence[int]) -> list[str]:
+    """Return the machines that these ranks ran on, as far as they were recorded."""
+    return sorted({p.host for p in c.ranks if p.rank in members and p.host})
 
 
 def _bubbles(c: Comparison) -> Finding | None:
@@ -115,12 +130,12 @@ def _bubbles(c: Comparison) -> Finding | None:
         return None
     return Finding(
         rule=META.id,
-        title=f"Stages of the pipeline wait for each other: bubbles of {waited / 1e6:.2f} ms a step",
+        title=f"Stages of the pipeline wait for each other: bubbles of {duration(waited)} a step",
         lost_ns=waited,
         count=_num_collectives(c),
         total_ns=int(waited * c.num_steps),
         median_ns=int(waited),
-        evidence=(f"Sends and receives wait {waited / 1e6:.2f} ms a step, mean of the ranks.", _waited(c)),
+        evidence=(f"Sends and receives wait {duration(waited)} a step, mean of the ranks.", _waited(c)),
         confidence=_confidence(c),
         facts=_facts(c, "bubbles", None),
     )
@@ -142,7 +157,7 @@ def _uneven_exchange(c: Comparison) -> Finding | None:
         median_ns=int(waited),
         evidence=(
             f"Rank {rank} exchanges {ratio:.1f} times the bytes of the mean rank; all-to-alls wait "
-            f"{waited / 1e6:.2f} ms a step, mean of the ranks.",
+            f"{duration(waited)} a step, mean of the ranks.",
             _waited(c),
         ),
         confidence="medium",  # who computes more before it comes late as well
@@ -159,14 +174,14 @@ def _late_begin(c: Comparison) -> Finding | None:
     share = f"{c.waits.first_share:.0%} of the waiting is in the first collective"
     return Finding(
         rule=META.id,
-        title=f"{share}: rank {number} begins its step {c.lateness.begins_late_ns / 1e6:.2f} ms late",
+        title=f"{share}: rank {number} begins its step {duration(c.lateness.begins_late_ns)} late",
         lost_ns=float(waited),
         count=1,
         total_ns=int(waited * c.num_steps),
         median_ns=int(waited),
         evidence=(
             f"{share} ({_of_communication(c):.0%} of the time in communication that nothing hides), for rank {number}: "
-            f"its first step begins {c.lateness.begins_late_ns / 1e6:.2f} ms after the "
+            f"its first step begins {duration(c.lateness.begins_late_ns)} after the "
             "median of the others. Why lies before the recorded window.",
             _waited(c),
         ),
@@ -176,6 +191,8 @@ def _late_begin(c: Comparison) -> Finding | None:
 
 
 def _of_communication(c: Comparison) -> float:
+    from diagnose.ranks.profile import COMMUNICATION
+
     spent = sum(int(p.spent[p.causes.index(COMMUNICATION)].sum()) for p in c.ranks if COMMUNICATION in p.causes)
     return float(c.waits.first.sum()) / max(spent, 1)
 
@@ -188,11 +205,12 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
     names = _in_order(numbers)
     cause = f"; {_because(c.reason, 'on whichever is late')}" if c.reason.cause else ""
     title = f"Ranks {names} take turns in coming late{cause}"
+    lost_ns = lateness.saved_ns + (begin.lost_ns if begin else 0.0)
     first = f"{begin.title}; otherwise ranks {names} take turns" if begin else title
     return Finding(
         rule=META.id,
         title=first,
-        lost_ns=lateness.saved_ns + (begin.lost_ns if begin else 0.0),
+        lost_ns=lost_ns,
         count=_num_collectives(c),
         total_ns=int(lateness.saved_ns * c.num_steps),
         median_ns=int(lateness.saved_ns),
@@ -203,13 +221,13 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
             _waited(c),
         ),
         confidence=_confidence(c) if not begin else "medium",
-        facts=_facts(c, "turns", None),
+        facts={**_facts(c, "turns", None), "begin_share": begin.lost_ns / lost_ns if begin and lost_ns else 0.0},
     )
 
 
 def _because(reason: Reason, there: str) -> str:
     """Return the cause as a clause."""
-    more = f"{reason.more_ns / 1e6:.2f} ms"
+    more = duration(reason.more_ns)
     if reason.cause == "slower-device":
         return f"every kernel takes {reason.ratio:.2f} × as long {there}"
     if reason.cause == "slower-host":
@@ -237,13 +255,24 @@ def _clocks(reason: Reason) -> tuple[str, ...]:
     return (f"Its SM clock is {own:,.0f} MHz, the others' {others:,.0f} MHz.",) if own else ()
 
 
+def _cores(c: Comparison) -> tuple[str, ...]:
+    """State that the late rank had no core where that explains most of its lateness: any of its lines may wait then."""
+    own, others = c.reason.ready_shares
+    if (own - others) * c.step_ns < MIN_CORE_SHARE * c.lateness.late_ns or own <= others:
+        return ()
+    return (
+        f"It was runnable but not scheduled for {own:.0%} of the time, the others for {others:.0%}: other programs or "
+        "too many threads on its cores may be all that makes it late.",
+    )
+
+
 def _shares(c: Comparison, numbers: list[int]) -> str:
     blame = c.waits.blame
     share = float(blame[list(c.lateness.late)].sum()) / max(float(blame.sum()), 1.0)
     steps = "the one step" if c.num_steps == 1 else f"{c.num_steps} steps"
     return (
-        f"Of the waiting in {_num_collectives(c)} collectives of {steps}, {share:.0%} is for {listed(numbers)}, late "
-        f"by {c.lateness.late_ns / 1e6:.2f} ms."
+        f"Of the waiting in {plural(_num_collectives(c), 'collective')} of {steps}, {share:.0%} is for "
+        f"{listed(numbers)}, late by {duration(c.lateness.late_ns)}."
     )
 
 
@@ -280,10 +309,12 @@ def _confidence(c: Comparison) -> Confidence:
 
 
 def _facts(c: Comparison, kind: str, late: int | None) -> Facts:
+    late_begin = c.lateness.begins_late
     return {
         "kind": kind,
         "late_rank": late,
         "is_exchange": False,
+        "begins_late_rank": c.ranks[late_begin].rank if kind in _FROM_BEGIN and late_begin is not None else None,
         "cause": c.reason.cause,
         "cause_ms": c.reason.more_ns / 1e6,
         "slower_by": c.reason.ratio,

@@ -30,6 +30,7 @@ from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
+from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="unfused-attention",
@@ -64,9 +65,9 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             median_ns=int(np.median((t.tasks.end - t.tasks.start)[between])),
             tasks=between,
             evidence=(
-                f"{len(found) / t.steps.num:.0f} times a step a softmax stands between two batched products; what "
-                f"runs between takes {time / t.steps.num / 1e6:.2f} ms, "
-                f"the products {products / t.steps.num / 1e6:.2f} ms.",
+                f"{plural(len(found) / t.steps.num, 'time')} a step a softmax stands between two batched products; "
+                f"what runs between takes {duration(time / t.steps.num)}, "
+                f"the products {duration(products / t.steps.num)}.",
                 *([f"Each keeps up to {scores / 1e6:.1f} million scores in memory."] if scores else []),
             ),
             where=tuple(dict.fromkeys(where))[:3],

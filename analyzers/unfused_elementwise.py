@@ -34,6 +34,7 @@ from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import operator_inputs
+from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="unfused-elementwise",
@@ -66,8 +67,8 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             median_ns=int(np.median((t.tasks.end - t.tasks.start)[tasks])),
             tasks=tasks,
             evidence=(
-                f"{len(tasks) / t.steps.num:.0f} pointwise kernels a step stand in {len(found) / t.steps.num:.0f} runs "
-                f"over tensors of one size and take {time / t.steps.num / 1e6:.2f} ms, "
+                f"{plural(len(tasks) / t.steps.num, 'pointwise kernel')} a step in "
+                f"{plural(len(found) / t.steps.num, 'run')} over tensors of one size: {duration(time / t.steps.num)}, "
                 f"{time / total(t.occupancy.busy):.0%} of the busy time.",
                 *_commonest(found, t.steps.num),
             ),
@@ -91,7 +92,7 @@ def _commonest(found: list[Chain], num_steps: int) -> list[str]:
     for chain in found:
         cost[chain.ops] += chain.time_ns
     return [
-        f"{' > '.join(op.removeprefix('aten::') for op in ops[:8])}: {time / num_steps / 1e6:.2f} ms a step."
+        f"{' > '.join(op.removeprefix('aten::') for op in ops[:8])}: {duration(time / num_steps)} a step."
         for ops, time in cost.most_common(3)
     ]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from diagnose.model.diagnosis import Diagnosis, Prescription, Trial, Where
+from diagnose.model.frozen import dataclass
 from diagnose.reports import headline as words
 from diagnose.reports.format import duration
 
-__all__ = ["Action", "Answer", "Prediction", "Tone", "answer", "behind", "gain", "predictions"]
+__all__ = ["Action", "Answer", "Prediction", "Tone", "answer", "behind", "gain", "predictions", "saving"]
 
 MAX_ACTIONS = 3
 MIN_GAIN_SHARE = 0.01  # of the step: less is no action
@@ -60,6 +60,7 @@ class Action:
     finding: int | None  # number of its finding in the report, from 1
     where: Where | None
     trial: Trial | None  # where it was measured alone
+    rank: int | None = None  # the one that it is for: the others wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Answer:
     checked: str  # what was looked for, where little or nothing was found
     cautions: tuple[str, ...]  # about the numbers above
     is_measured: bool = False  # ``after`` was proven by running the script, not predicted
+    view: str = ""  # whose step and changes these are, where there are several ranks
     run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
 
     @property
@@ -112,6 +114,7 @@ def answer(d: Diagnosis) -> Answer:
         checked=words.checked(d) if d.dominant is None and not why else "",
         cautions=tuple(words.cautions(d, why)),
         is_measured=proven is not None,
+        view="" if why else words.view(d),
         run_share=None if why else _run_share(d),
     )
 
@@ -149,13 +152,18 @@ def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
         is_hidden = p.basis == "replay" and p.predicted_step_ns is not None
         return "no gain on its own: other work is the bottleneck" if is_hidden else ""
     found = each[p.id]
-    low, high = found.range_ns
-    least, most, middle = duration(low), duration(high), duration(found.saves_ns)
-    if low <= 0:
-        words = f"saves up to {most} a step"
-    else:
-        words = f"saves {middle} a step" + (f" ({least} to {most})" if least != most else "")
+    least, most = map(duration, found.range_ns)
+    words = saving(found)
+    if found.is_replayed and least != most:
+        words += f" ({least} to {most})" if found.range_ns[0] > 0 else f" (up to {most})"
     return f"{words}{behind(found)}"
+
+
+def saving(p: Prediction) -> str:
+    """Return what a change saves, in words; without a replay of it what it saves at most."""
+    if not p.is_replayed and p.range_ns[0] <= 0:
+        return f"saves up to {duration(p.range_ns[1])} a step"
+    return f"saves {duration(p.saves_ns)} a step"
 
 
 def _range(least: float, most: float) -> str:
@@ -181,10 +189,18 @@ def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]
             of_rule.setdefault(known[name].rule, name)
         chain = list(of_rule.values())
     refuted = {t.id for t in d.trials if t.kind == "single" and not t.failure and t.interval[1] < 1}
-    worth = [name for name in chain if each[name].saves_ns >= least and name not in refuted]
-    first = _without_prediction(d, [known[name].rule for name in worth])
+    first = [name for name in _of_late_rank(d) if name not in refuted]
+    worth = [name for name in chain if each[name].saves_ns >= least and name not in (*refuted, *first)]
+    first += _without_prediction(d, [known[name].rule for name in (*first, *worth)])
     best = sorted(worth, key=lambda n: -each[n].saves_ns)[: MAX_ACTIONS - len(first)]
     return tuple(_action(d, known[name], each.get(name)) for name in [*first, *(n for n in worth if n in best)])
+
+
+def _of_late_rank(d: Diagnosis) -> list[str]:
+    """Return the change that lets the rank come in time which the others wait for, where that is the answer."""
+    if d.job is None or not (d.dominant == "straggler" or d.job.late_ranks):
+        return []
+    return [p.id for p in d.prescriptions if p.rule == d.dominant][:1]
 
 
 def _without_prediction(d: Diagnosis, rules: Sequence[str]) -> list[str]:
@@ -201,7 +217,8 @@ def _action(d: Diagnosis, p: Prescription, prediction: Prediction | None) -> Act
     places = [*p.edits, *(d.findings[at].where if at is not None else ())]
     where = next((w for w in places if w.file), places[0] if places else None)
     trial = next((t for t in d.trials if t.kind == "single" and t.id == p.id and not t.failure), None)
-    return Action(p, prediction, None if at is None else at + 1, where, trial)
+    is_late = p.id in _of_late_rank(d)
+    return Action(p, prediction, None if at is None else at + 1, where, trial, words.late_rank(d) if is_late else None)
 
 
 def _together(d: Diagnosis, actions: tuple[Action, ...]) -> tuple[Prediction | None, int]:

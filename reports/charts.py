@@ -7,7 +7,7 @@ from statistics import median
 
 from markupsafe import Markup
 
-from diagnose.model.charts import Memory, Roofline, StepParts
+from diagnose.model.charts import Memory, Readings, Roofline, StepParts
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.rules import Legend
 from diagnose.reports.colours import legible
@@ -16,10 +16,11 @@ from diagnose.reports.rule_labels import BUSY, CATEGORIES, PARTS
 from diagnose.reports.svg import Axis, Svg, log_ticks, ticks
 from diagnose.text.plain_text import middle
 
-__all__ = ["achieved", "colour_of", "in_order", "memory_chart", "roofline_chart", "steps_chart"]
+__all__ = ["achieved", "colour_of", "in_order", "memory_chart", "roofline_chart", "steps_chart", "track_words"]
 
 LEFT, RIGHT = 64.0, 1046.0
 MAX_STEPS = 240  # bars or points of one chart: more would be thinner than two pixels
+TRACK = 62  # height of one series of NVML
 LINE, GOOD, WARN = "#5b7fa6", "#2f8f5f", "#b9770e"
 SHAPES = ("circle", "square", "diamond", "triangle")
 MEMORY_COLOURS = ("#5b7fa6", "#b9770e", "#9b59d0", "#2f8f5f", "#c2477f", "#76879c", "#17a3a3", "#a5673f")
@@ -27,7 +28,10 @@ PRECISION_COLOURS = ("#5b7fa6", "#b9770e", "#9b59d0", "#2f8f5f")
 
 
 def steps_chart(d: Diagnosis) -> Markup | None:
-    """Return the recorded steps, each stacked by what it consists of, beside those that were not recorded."""
+    """Return the recorded steps, each stacked by what it consists of, beside those that were not recorded.
+
+    What NVML read meanwhile lies below, on the axis of the steps.
+    """
     recorded = d.picture.steps if d.picture is not None else ()
     if not recorded:
         recorded = tuple(StepParts(i + 1, ns, {BUSY: ns}) for i, ns in enumerate(d.step_times_ns))
@@ -35,11 +39,12 @@ def steps_chart(d: Diagnosis) -> Markup | None:
     if len(recorded) + len(others) < 2:
         return None
     highest = max([s.length_ns for s in recorded] + list(others)) or 1
-    svg = Svg(_steps_label(d, recorded), 250)
+    tracks = d.picture.readings if d.picture is not None else ()
+    svg = Svg(_steps_label(d, recorded, tracks), 250 + TRACK * len(tracks))
     y = Axis(0, highest / 1e6, 205, 24)
     svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / 1e6, 4)], "ms")
     share = len(recorded) / (len(recorded) + len(others)) if others else 1.0
-    border = LEFT + (RIGHT - LEFT) * min(max(share, 0.25), 0.85) if others else RIGHT
+    border = LEFT + (RIGHT - LEFT) * min(max(share, 0.5 if tracks else 0.25), 0.85) if others else RIGHT
     _stack(svg, d, recorded, y, border)
     if others:
         x = Axis(0, len(others), border + 16, RIGHT)
@@ -48,7 +53,39 @@ def steps_chart(d: Diagnosis) -> Markup | None:
         middle_ns = median(d.source.unprofiled_step_ns)
         svg.line([(border + 16, y(middle_ns / 1e6)), (RIGHT, y(middle_ns / 1e6))], GOOD, 1.2, ' stroke-dasharray="5 4"')
         svg.text((border + 16 + RIGHT) / 2, 224, f"not recorded, median {duration(middle_ns)}", "middle")
+    for i, track in enumerate(tracks):
+        _track(svg, track, Axis(0, len(recorded), LEFT, border), 250 + TRACK * i)
     return svg.render()
+
+
+def _track(svg: Svg, track: Readings, x: Axis, top: float) -> None:
+    """Add one series of NVML under the steps, from zero to what the board allows."""
+    values = [value for _, value in track.points]
+    y = Axis(0, max([track.limit or 0.0, *values]) or 1.0, top + TRACK - 12, top + 20)
+    svg.text(LEFT, top + 13, track_words(track))
+    at = [(x(position), y(value)) for position, value in track.points if position <= x.high]
+    svg.parts.append(
+        f'<path class="grid" d="M{x.first:.1f},{y.first:.1f}H{x.last:.1f}M{x.first:.1f},{y.last:.1f}H{x.last:.1f}"/>'
+    )
+    svg.area(at, y.first, LINE)
+    svg.line(at, LINE)
+    for (px, py), (_, value) in zip(at, track.points, strict=False):
+        svg.mark((px, py), "circle", 2.2, LINE, f"{track.name} {_short(value)} {track.unit}")
+    svg.text(LEFT - 7, y.last + 5, _short(y.high), "end")
+    svg.text(LEFT - 7, y.first + 4, "0", "end")
+
+
+def track_words(track: Readings) -> str:
+    """Return a series in words: its median, its range, and what the board allows."""
+    values = [value for _, value in track.points]
+    low, high = _short(min(values)), _short(max(values))
+    ends = f" ({low} to {high})" if low != high else ""
+    limit = f" of {_short(track.limit)}" if track.limit and track.unit != "%" else ""
+    return f"{track.name}: {_short(median(values))}{limit} {track.unit}{ends}"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _stack(svg: Svg, d: Diagnosis, steps: Sequence[StepParts], y: Axis, border: float) -> None:
@@ -80,12 +117,13 @@ def in_order(parts: Sequence[Mapping[str, float]]) -> list[str]:
     return sorted(total, key=lambda name: (name not in (BUSY, "operators"), -total[name]))
 
 
-def _steps_label(d: Diagnosis, steps: Sequence[StepParts]) -> str:
+def _steps_label(d: Diagnosis, steps: Sequence[StepParts], tracks: Sequence[Readings]) -> str:
     first, last = (f"{steps[0].number}", f"{steps[-1].number}") if steps else ("", "")
     lengths = [s.length_ns for s in steps] or [0]
     return (
         f"Times of the recorded steps {first} to {last}: {duration(min(lengths))} to {duration(max(lengths))}, "
         f"and of {plural(len(d.source.unprofiled_step_ns), 'step')} that were not recorded."
+        + (f" NVML read meanwhile: {'; '.join(map(track_words, tracks))}." if tracks else "")
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnose.model.diagnosis import Where
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, percent, plural
 from diagnose.text.plain_text import middle
 
 __all__ = [
@@ -64,11 +64,6 @@ def recording_cost(overhead: float | None, removed: float) -> str:
         left = f"all but {percent(overhead)} taken out" if overhead > 0 else "taken out"
         return f"{percent(removed + max(overhead, 0.0))} longer while recorded, {left}"
     return f"{percent(overhead)} longer while recorded" if overhead > 0 else "no longer while recorded"
-
-
-def plural(count: float, noun: str) -> str:
-    """Return "1 step", "12 steps"."""
-    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
 
 
 def ranks(world_size: int, given: int) -> str:

@@ -8,7 +8,7 @@ from diagnose.model.diagnosis import Diagnosis, Finding
 from diagnose.reports.format import duration, percent, plural
 from diagnose.text.plain_text import one_line
 
-__all__ = ["MAX_WORDS", "cautions", "checked", "command", "headline", "record_again"]
+__all__ = ["MAX_WORDS", "cautions", "checked", "command", "headline", "late_rank", "record_again", "shown_rank", "view"]
 
 MAX_WORDS = 16  # of the headline: what is read at a glance
 MIN_OVERHEAD = 0.2  # of the unrecorded step: recording that costs more is stated beside the answer
@@ -99,10 +99,42 @@ def cautions(d: Diagnosis, why: str) -> list[str]:
         )
     if d.source.world_size > 1 and len(d.ranks) < 2:
         found.append(f"One rank of {d.source.world_size}: what its collectives wait for is not in this recording.")
+    j = d.job
+    if j is not None and d.dominant == "straggler" and j.begins_late is not None and not j.late_ranks and not why:
+        steps = "recorded step" if len(j.steps) == 1 else f"{len(j.steps)} recorded steps"
+        found.append(
+            f"Why rank {j.begins_late} begins late lies before the {steps}: record more of every rank to see whether "
+            "it recurs."
+        )
     low = next((f for f in d.findings if f.rule == d.dominant and f.confidence == "low"), None)
     if low is not None and not why:
         found.append("Low confidence: the recording shows the cost, but hardly its cause.")
     return found
+
+
+def late_rank(d: Diagnosis) -> int | None:
+    """Return the rank that the others wait for, None where there is none or they take turns."""
+    if d.job is None:
+        return None
+    return d.job.late_ranks[0] if d.job.late_ranks else d.job.begins_late
+
+
+def shown_rank(d: Diagnosis) -> int | None:
+    """Return the rank that everything but the tables of ranks is about, None where it cannot be told."""
+    same = [r.rank for r in d.ranks if r.step_ns == d.step_ns and r.partition == d.partition]
+    return same[0] if same else None
+
+
+def view(d: Diagnosis) -> str:
+    """Return whose step and changes a report of several ranks shows, "" for one rank."""
+    if len(d.ranks) < 2:
+        return ""
+    shown, late = shown_rank(d), late_rank(d)
+    if shown is None:
+        return f"Step and changes are those of one of {len(d.ranks)} ranks, the one waited for or else the slowest."
+    if shown == late:
+        return f"Step and changes are those of rank {shown}, which the other {len(d.ranks) - 1} wait for."
+    return f"Step and changes are those of rank {shown}, the slowest of {len(d.ranks)}."
 
 
 def _sentence(text: str) -> str:

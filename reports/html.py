@@ -13,12 +13,14 @@ from diagnose.reports import answer as answers
 from diagnose.reports.answer import Answer, answer
 from diagnose.reports.charts import achieved, memory_chart, roofline_chart, steps_chart
 from diagnose.reports.colours import legible
+from diagnose.reports.flame_data import flame_data
 from diagnose.reports.format import line_of
 from diagnose.reports.glossary import glossary
+from diagnose.reports.headline import shown_rank
 from diagnose.reports.json import to_dict
 from diagnose.reports.markdown import as_markdown
 from diagnose.reports.pages import render_page
-from diagnose.reports.rank_charts import arrival_chart, job_sentences, rank_chart, shown_rank
+from diagnose.reports.rank_charts import arrival_chart, job_sentences, rank_chart
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, shown_phases
 from diagnose.reports.text_charts import cause_shares
 from diagnose.reports.text_kernels import calls
@@ -36,18 +38,22 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
     """Return the page; without its scripts it has no timeline, and tables cannot be sorted."""
     first, each = answer(d), answers.predictions(d)
     timeline = timeline_data(d.picture, d.legends, _places(d)) if charts and d.picture is not None else None
+    flames = flame_data(d.picture.flames, d.legends) if charts and d.picture is not None else None
     return render_page(
         "page.html",
-        scripts=["timeline.js", "report.js"] if charts else [],
-        data=_data(d, first, timeline) if charts else {},
+        scripts=["columns.js", "timeline.js", "flame.js", "report.js"] if charts else [],
+        data=_data(d, first, timeline, flames) if charts else {},
         legends=d.legends,
         d=d,
         a=first,
         each=each,
         gain=lambda fix: answers.gain(fix, each),
         behind=answers.behind,
+        saving=answers.saving,
         drawn=charts,
         timeline=timeline,
+        flames=flames,
+        flame_causes={flame.cause for flame in d.picture.flames} if flames and d.picture is not None else set(),
         part_styles={name: Legend(style.label, legible(style.colour)) for name, style in PARTS.items()},
         parts=_parts(d),
         phases=_phases(d),
@@ -79,10 +85,11 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
     )
 
 
-def _data(d: Diagnosis, first: Answer, timeline: Data | None) -> Data:
-    """Return what the scripts need: the timeline, the combinations of changes, and what the buttons copy and save."""
+def _data(d: Diagnosis, first: Answer, timeline: Data | None, flames: Data | None) -> Data:
+    """Return what the scripts need: what they draw, the combinations of changes, what the buttons copy and save."""
     return {
         "timeline": timeline,
+        "flames": flames,
         "combinations": _combinations(d),
         "markdown": as_markdown(d, first),
         "diagnosis": to_dict(d),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.reports.answer import Action, Answer, behind, gain
+from diagnose.reports.answer import Action, Answer, behind, gain, saving
 from diagnose.reports.format import duration, place
 from diagnose.reports.trial_charts import measured_words
 from diagnose.text.plain_text import one_line
@@ -17,6 +17,7 @@ def as_markdown(d: Diagnosis, a: Answer) -> str:
     lines += [outcome(a), ""] if outcome(a) else []
     if a.record_again:
         lines += [f"Record again first. {one_line(a.record_again)}", "", f"    {a.command}", ""]
+    lines += [a.view, ""] if a.view else []
     for number, action in enumerate(a.actions, 1):
         lines += [f"{number}. {_line(action)}"]
         code = action.prescription.diff or action.prescription.after
@@ -48,8 +49,9 @@ def outcome(a: Answer) -> str:
 
 def _line(action: Action) -> str:
     p, found = action.prescription, action.prediction
-    at = f" at `{place(action.where, 60)}`" if action.where is not None else ""
-    saves = f": saves {duration(found.saves_ns)} a step{behind(found)}" if found is not None else ""
+    at = f" on rank {action.rank}" if action.rank is not None else ""
+    at += f" at `{place(action.where, 60)}`" if action.where is not None else ""
+    saves = f": {saving(found)}{behind(found)}" if found is not None else ""
     if found is None and gain(p, {}):
         saves = f": {gain(p, {})}"
     measured = f"; {measured_words(action.trial)}" if action.trial is not None else ""

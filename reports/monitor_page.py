@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from diagnose.model.frozen import dataclass
 from diagnose.reports.format import plural
 from diagnose.reports.pages import render_page
 from diagnose.reports.svg import Axis, Svg, ticks

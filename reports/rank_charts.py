@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
-from diagnose.model.diagnosis import Diagnosis, RankSummary
+from diagnose.model.diagnosis import RankSummary
 from diagnose.model.job import Job
 from diagnose.model.rules import Legend
 from diagnose.reports.charts import colour_of, in_order
@@ -15,7 +15,7 @@ from diagnose.reports.format import duration, percent, plural
 from diagnose.reports.svg import Axis, Svg, ticks
 from diagnose.text.plain_text import middle
 
-__all__ = ["arrival_chart", "job_sentences", "rank_chart", "shown_rank"]
+__all__ = ["arrival_chart", "job_sentences", "rank_chart"]
 
 LINE, LATE = "#5b7fa6", "#d0454c"
 RIGHT = 1046.0
@@ -80,12 +80,6 @@ def _heat(
         )
         if path:
             svg.parts.append(f'<path d="{path}" fill="{colour}" fill-opacity="{level / LEVELS:.1f}"/>')
-
-
-def shown_rank(d: Diagnosis) -> int | None:
-    """Return the rank that everything but the tables of ranks is about, None where it cannot be told."""
-    same = [r.rank for r in d.ranks if r.step_ns == d.step_ns and r.partition == d.partition]
-    return same[0] if same else None
 
 
 def job_sentences(j: Job) -> Iterator[str]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.diagnosis import Where
-from diagnose.reports.answer import Action, Answer, behind, gain
+from diagnose.reports.answer import Action, Answer, behind, gain, saving
 from diagnose.reports.format import duration, line_of, percent
 from diagnose.reports.text_charts import bar
 from diagnose.reports.trial_charts import measured_words
@@ -36,6 +36,8 @@ def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
         yield Text.assemble("  ", ("$ ", "dim"), (one_line(a.command), "bold"))
     else:
         yield from _bars(a, width)
+        if a.view:
+            yield Text(f"  {a.view}", "dim")
         for number, action in enumerate(a.actions, 1):
             yield _action(number, action, a)
     if a.checked:
@@ -72,12 +74,12 @@ def _action(number: int, action: Action, a: Answer) -> RenderableType:
     head = Text(one_line(p.title), "bold")
     parts: list[RenderableType] = [head]
     at = line_of(action.where) if action.where is not None else ""
-    saves = Text()
+    saves = Text(f"rank {action.rank}  " if action.rank is not None else "")
     if at and action.where is not None:
         saves.append(one_line(at), Style.parse("cyan") + place_style(action.where))
         saves.append("  ")
     if found is not None and a.now_ns > 0:
-        saves.append(f"saves {duration(found.saves_ns)} a step ", "green")
+        saves.append(f"{saving(found)} ", "green")
         saves.append(bar(found.saves_ns / a.now_ns, _SAVING_CELLS), "green")
         saves.append(behind(found).replace(", ", "  ", 1), "dim")
     else:

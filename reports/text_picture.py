@@ -13,7 +13,7 @@ from rich.text import Text
 from diagnose.model.charts import Picture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.rules import Legend
-from diagnose.reports.format import duration, percent, summed
+from diagnose.reports.format import duration, percent, plural, summed
 from diagnose.reports.rule_labels import PHASES
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
 from diagnose.text.plain_text import middle, one_line
@@ -81,7 +81,7 @@ def _keys(idle_by_cause: Mapping[str, float]) -> dict[str, tuple[str, str]]:
 def _depth_text(queue: Queue) -> str:
     return (
         f"depth {queue.depth_p50:,.0f} at the median, {queue.depth_p90:,.0f} at the 90th percentile; "
-        f"empty {percent(queue.empty_share)}; {queue.launches_per_step:,.0f} launches a step, "
+        f"empty {percent(queue.empty_share)}; {plural(queue.launches_per_step, 'launch')} a step, "
         f"{percent(queue.late_share)} of tasks launched onto an empty device"
     )
 

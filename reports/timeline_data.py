@@ -23,7 +23,7 @@ from diagnose.reports.kernel_names import shorten
 from diagnose.reports.rule_labels import CATEGORIES
 from diagnose.text.plain_text import middle, one_line
 
-__all__ = ["Data", "levels", "timeline_data"]
+__all__ = ["LARGEST", "Data", "levels", "packed", "timeline_data"]
 
 Data: TypeAlias = dict[str, object]
 
@@ -90,7 +90,7 @@ def timeline_data(
             for c in causes
         ],
         "counts": [len(table), len(picture.gaps), len(depth)],
-        "packed": _packed(columns),
+        "packed": packed(columns),
     }
 
 
@@ -214,6 +214,7 @@ def _zigzag(values: Ints) -> Ints:
     return np.where(values < 0, -2 * values - 1, 2 * values)
 
 
-def _packed(columns: Sequence[npt.NDArray[np.int64]]) -> str:
+def packed(columns: Sequence[npt.NDArray[np.int64]]) -> str:
+    """Return columns of one page as text; ``columns.js`` unpacks them."""
     parts = [np.asarray(c, np.int64).astype("<u4").view(np.uint8).reshape(-1, 4).T.tobytes() for c in columns]
     return b64encode(zlib.compress(b"".join(parts), 9)).decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +12,13 @@ import numpy.typing as npt
 from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, intersect, span, total, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.host_work import host_work
 from diagnose.tables.syncs import RETURN_NS
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, percent, plural
 
 __all__ = ["Occurrences", "idle_finding", "occurrences"]
 
@@ -218,5 +219,6 @@ def calls_inside(t: Tables, o: Occurrences) -> list[str]:
     counts = np.bincount(inverse, minlength=len(names))
     top = np.argsort(-sums)[:3]
     return [
-        f"{t.trace.names[int(names[i])]}: {int(counts[i])} calls, {sums[i] / 1e6:.2f} ms of the idle time." for i in top
+        f"{t.trace.names[int(names[i])]}: {plural(counts[i], 'call')}, {duration(sums[i])} of the idle time."
+        for i in top
     ]

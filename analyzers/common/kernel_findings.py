@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import distinct, intersect, total, union
 from diagnose.tables import Tables
+from diagnose.text.numbers import duration, plural
 
 __all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels"]
 
@@ -70,7 +72,7 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
             median_ns=int(np.median(length)),
             tasks=tasks,
             evidence=(
-                f"{len(tasks) / t.steps.num:.0f} kernels a step take {time / t.steps.num / 1e6:.2f} ms of it, "
+                f"{plural(len(tasks) / t.steps.num, 'kernel')} a step: {duration(time / t.steps.num)} of it, "
                 f"{time / busy:.0%} of the busy time.",
                 *waste.evidence,
             ),
@@ -96,7 +98,6 @@ def top_kernels(t: Tables, tasks: Rows, *, most: int = 3) -> list[str]:
     cost = np.bincount(inverse, (t.tasks.end - t.tasks.start)[tasks].astype(np.float64))
     count = np.bincount(inverse)
     return [
-        f"{t.trace.names[int(names[i])][:80]}: {count[i] / t.steps.num:.0f} a step, "
-        f"{cost[i] / t.steps.num / 1e6:.2f} ms."
+        f"{t.trace.names[int(names[i])][:80]}: {count[i] / t.steps.num:.0f} a step, {duration(cost[i] / t.steps.num)}."
         for i in np.argsort(-cost)[:most].tolist()
     ]

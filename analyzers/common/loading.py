@@ -13,6 +13,7 @@ from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share, waiting_share
 from diagnose.tables.names import LOADER_NEXT
+from diagnose.text.numbers import duration
 
 __all__ = ["loading_evidence", "loading_facts"]
 
@@ -45,7 +46,7 @@ def loading_facts(t: Tables) -> Facts:
         "batches_per_step": len(rows) / max(1, t.steps.num),
         "has_device": t.device_id >= 0,
         "num_threads": t.capture.info.flags.num_threads if t.capture.info else None,
-        "recorded_here": t.capture.info is not None,  # more or less: captures are seldom analysed elsewhere
+        "cores": t.capture.info.flags.cores if t.capture.info else None,
         "waits": enough and share is not None and share >= MIN_WAITING_SHARE,
         "waiting_share": share,
         "ready_share": ready_share(t),
@@ -83,7 +84,7 @@ def loading_evidence(facts: Facts) -> list[str]:
     busy = facts.get("workers_busy")
     if isinstance(busy, float):
         spends = f" The workers compute {busy:.0%} of their time."
-    return [f"One batch is loaded {how}{count}; the median wait is {_ns(facts, 'batch_ns') / 1e6:.2f} ms.{spends}"]
+    return [f"One batch is loaded {how}{count}; the median wait is {duration(_ns(facts, 'batch_ns'))}.{spends}"]
 
 
 def _ns(facts: Facts, key: str) -> float:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import graphable, to_launches_without_graphs
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
+from diagnose.text.numbers import duration
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 GUARDS_NS = (200_000, 50_000)
 NODE_NS = (1_800, 300)
 UNCAPTURED = (0.5, 0.0)
+MIN_DATA_SIZES = 4.0  # operators a step; fewer may stand in a loss, outside of the model
 _SERVERS = {"vllm": "vLLM", "sglang": "SGLang"}
 _OPTIONS = {
     "vllm": (
@@ -40,6 +42,13 @@ _OPTIONS = {
         "python -m sglang.launch_server --model-path PATH --cuda-graph-max-bs 64   # not below the batches that come",
     ),
 }
+
+
+def _applies(program: Program, finding: Finding) -> str:
+    num = finding.facts.get("data_sizes", 0.0)
+    if isinstance(num, float) and num >= MIN_DATA_SIZES:
+        return f"{num:,.0f} operators of a step return as many rows as their data asks for, and a graph has fixed sizes"
+    return to_launches_without_graphs(program, finding)
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
@@ -102,7 +111,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     graphed = [guards + node * num for guards, node in zip(GUARDS_NS, NODE_NS, strict=True)]
     stays = [min(1.0, max(share, fixed / each)) for share, fixed in zip(UNCAPTURED, graphed, strict=True)]
     assumption = (
-        f"Of {each / 1e6:.2f} ms a step in operators outside loading and the optimizer, {stays[1]:.0%} to "
+        f"Of {duration(each)} a step in operators outside loading and the optimizer, {stays[1]:.0%} to "
         f"{stays[0]:.0%} stay as launches of graphs and operators that no graph holds."
     )
     none, nothing = np.empty(0, np.intp), np.empty(0)
@@ -125,7 +134,7 @@ CHANGE = Change(
     patch=Patch(compiling.compile_graphs, needs_gpu=True, compiles=True, group="compile"),
     edit=ByHand("where the model is made only the script's author knows"),
     advice=_advice,
-    applies=to_launches_without_graphs,
+    applies=_applies,
     effect=_effect,
     remedy="diagnose.kernels.compiling",
 )

@@ -25,7 +25,8 @@ with scheduled_gc() as collect:   # Python collects at another step on every ran
     collect.step()                # at the end of each step"""
 
 
-_NOT_OF_THE_WORK = frozenset({"slow-group", "late-begin"})  # links, and what lies before the recording
+# links, what lies before the recording, and pauses on another rank each step have changes of their own
+_NOT_OF_THE_WORK = frozenset({"slow-group", "late-begin", "turns"})
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:

@@ -33,7 +33,9 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
     )
 
 
-def _applies(program: Program, _finding: Finding) -> str:
+def _applies(program: Program, finding: Finding) -> str:
+    if any(place.code and "empty_cache(" in place.code for place in finding.where):
+        return "the loop gives the memory back itself, with empty_cache"
     if program.vendor == "AMD":
         return "the allocator has no expandable segments on AMD devices in most releases of torch"
     if program.allocator == "uncached":

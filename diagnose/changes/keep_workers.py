@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     facts = finding.facts
     workers = facts.get("num_workers")
-    if facts.get("phase") != "loading" or not workers or facts.get("persistent_workers"):
+    each_epoch = not facts.get("phase") and facts.get("period") == facts.get("num_batches")  # of unknown phase
+    if not (facts.get("phase") == "loading" or each_epoch) or not workers or facts.get("persistent_workers"):
         return None
     return Advice(
         before=loader_call(facts, num_workers=workers),

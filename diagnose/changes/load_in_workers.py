@@ -14,7 +14,6 @@ What to watch
 from __future__ import annotations
 
 import math
-import os
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
@@ -31,6 +30,7 @@ from diagnose.changes.common.loading import (
     left_of_stall,
     loader_call,
     number,
+    recorded_cores,
     with_batch_size,
 )
 from diagnose.changes.patches import loading
@@ -50,10 +50,9 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     load_ns, handed_ns = number(facts, "batch_ns") * batches, handover_ns(facts) * batches
     rest_ns = max(step_ns - finding.lost_ns, 1.0)
     pin = {"pin_memory": True} if facts.get("has_device") else {}
-    # A trace of another machine does not hold how many cores that has: enough for what is advised.
-    cpus = (os.cpu_count() or 1) if facts.get("recorded_here") else MAX_WORKERS + 1
-    waits = bool(facts.get("waits"))
-    if not waits and (cpus < 2 or load_ns * (1 - MIN_GAIN) < handed_ns) and facts.get("recorded_here"):
+    cores, waits = recorded_cores(facts), bool(facts.get("waits"))
+    cpus = cores or MAX_WORKERS + 1  # not recorded: enough for what is advised
+    if not waits and (cpus < 2 or load_ns * (1 - MIN_GAIN) < handed_ns):
         return None  # no core to load on, or taking batches from workers costs about what loading them does
     limit = MAX_WORKERS if waits else cpus - 1  # one stays with the training
     workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_WORKERS))

@@ -13,7 +13,6 @@ What to watch
 from __future__ import annotations
 
 import math
-import os
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
@@ -25,6 +24,7 @@ from diagnose.changes.common.loading import (
     SHARED_OUT,
     is_iterable,
     loader_call,
+    recorded_cores,
     with_batch_size,
 )
 from diagnose.changes.patches import loading
@@ -90,7 +90,7 @@ def _hidden(finding: Finding, num: int, more: int, step_ns: float) -> tuple[floa
     lost_ns = max(step_ns - rest_ns, 1.0)
     hidden = max(1 - max(step_ns * num / more - rest_ns, 0.0) / lost_ns, 0.0)
     busy = finding.facts.get("workers_busy")
-    if not isinstance(busy, float) or more * busy + 1 > (os.cpu_count() or 1):
+    if not isinstance(busy, float) or more * busy + 1 > recorded_cores(finding.facts):
         return 0.0, HIDDEN_WAITING * hidden
     return (HIDDEN_WAITING if finding.facts.get("waits") else HIDDEN) * hidden, hidden
 

@@ -9,9 +9,47 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
 from diagnose.changes.common.gradients import CONSTRUCTORS
 from diagnose.changes.patches import distributed
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
+
+GONE = (0.7, 1.0)  # of the broadcast and of what the host does for it, at least and at most
+
+
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    """Return the effect of a forward that sends no buffers: its calls go, with all that they launch."""
+    import numpy as np
+
+    from diagnose.model.intervals import covered
+    from diagnose.replay.effects import effect_of_tasks
+    from diagnose.tables.collectives import buffer_updates
+
+    updates = buffer_updates(t)
+    if not len(finding.tasks) or not len(updates.start):
+        return None
+    called = t.trace.events.start[t.tasks.launch]
+    launched = np.flatnonzero((t.tasks.launch >= 0) & (covered(updates, called, called + 1) > 0))
+    tasks = np.union1d(launched, finding.tasks)
+    length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
+    return effect_of_tasks(
+        t,
+        finding,
+        tasks,
+        (GONE[0] * length, GONE[1] * length),
+        f"{GONE[0]:.0%} to {GONE[1]:.0%} of what the forward does for the broadcast goes, on the host and the device.",
+        host=updates,
+        host_left=(1 - GONE[0], 1 - GONE[1]),
+        pauses_left=(1 - GONE[0], 1 - GONE[1]),
+        frees_host=True,
+    )
+
 
 CHANGE = Change(
     id="no-buffer-broadcast",
@@ -24,7 +62,9 @@ CHANGE = Change(
     advice=Advice(
         before="model = DistributedDataParallel(model, device_ids=[local_rank])",
         after="model = DistributedDataParallel(model, device_ids=[local_rank], broadcast_buffers=False)",
-        least=0.7,
+        least=GONE[0],
+        most=GONE[1],
     ),
+    effect=_effect,
     remedy="diagnose.kernels.distributed.ddp_arguments",
 )

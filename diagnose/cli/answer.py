@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.cli import output
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import printable
+from diagnose.model.frozen import dataclass
 from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
@@ -75,6 +74,8 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
     for file in files:
         request.progress.say(f"wrote {printable(file)}")
     if request.open_browser:
+        import webbrowser  # starts with the modules that start processes
+
         webbrowser.open(next(file for file in files if _is_page(file)).absolute().as_uri())
 
 

@@ -7,7 +7,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
@@ -19,6 +18,7 @@ from diagnose.compare.setup import differences
 from diagnose.compare.sides import Side, join_sides, open_side
 from diagnose.errors import InputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
+from diagnose.model.frozen import dataclass
 from diagnose.text.plain_text import columns
 from diagnose.text.progress import Progress
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.cli.answer import Request, answer, prepare
 from diagnose.errors import UsageError
 from diagnose.model.files import check_distinct, check_file, printable
+from diagnose.model.frozen import dataclass
 from diagnose.pipeline.cache import default_cache
 from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
 from diagnose.text.progress import Progress

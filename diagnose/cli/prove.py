@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,7 @@ from diagnose.cli.answer import Request, analyze_with_progress, answer, prepare
 from diagnose.errors import BudgetEndedError, CaptureError, OriginalsChangedError, UsageError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import cannot_write, check_distinct, check_file, printable
+from diagnose.model.frozen import dataclass
 from diagnose.model.reservation import Reservation
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress

@@ -8,24 +8,34 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
 from diagnose.capture.process.child import Order
 from diagnose.capture.record.folder import CapturePaths, unfinished
 from diagnose.cli.answer import Request, analyze_with_progress, answer, prepare
+from diagnose.cli.exchange import Exchange
 from diagnose.cli.ranks import chosen_ranks, named_after, wait_for_others
 from diagnose.errors import CaptureError, InputError, OutputError, UsageError
 from diagnose.model.events import Note
 from diagnose.model.files import cannot_write, printable
+from diagnose.model.frozen import dataclass
 from diagnose.model.launched import Launched, launched
+from diagnose.text.progress import Progress
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Diagnosis
 
 __all__ = ["TraceRequest", "trace_and_answer"]
 
+ANALYSIS = ("diagnose.trace_reader", "diagnose.pipeline.run", "diagnose.reports.text", "diagnose.reports.html")
 CLOCK_GRAIN_S = 2.0  # file systems that keep whole seconds, and clocks of file servers
 
 
@@ -65,16 +75,47 @@ def trace_and_answer(request: TraceRequest) -> int:
     folder = _capture_folder(request, ranks)
     request = _with_default_report(request, folder)
     files = prepare(request) if ranks.rank == min(chosen) else ()
-    code, folder = _run(request, _options(request, folder), ranks)
+    if ranks.rank == min(chosen):
+        threading.Thread(target=import_analysis, name="diagnose-imports").start()  # beside the script's own imports
+    exchange = Exchange(ranks.rank, chosen, request.progress)
+    code, folder = _run(request, _options(request, folder), ranks, exchange)
     if ranks.rank != min(chosen):
         return code
-    notes = wait_for_others(
-        folder, ranks, chosen=chosen, whole_world=request.folder is not None, progress=request.progress
-    )
-    request.progress.say(f"wrote the capture {folder}; diagnose analyze {folder} repeats the analysis")
-    diagnosis = analyze_with_progress([folder], request.progress)
-    answer(replace(diagnosis, trust=(*diagnosis.trust, *map(Note, notes))), request, files)
+    diagnosis = _diagnosed(request, folder, ranks, chosen, exchange)
+    answer(diagnosis, request, files)
     return code
+
+
+def import_analysis() -> None:
+    """Import what the diagnosis needs, which takes half a second, while the script runs in another process."""
+    for name in ANALYSIS:
+        import_module(name)
+
+
+def _diagnosed(
+    request: TraceRequest, folder: Path, ranks: Launched, chosen: frozenset[int], exchange: Exchange
+) -> Diagnosis:
+    """Diagnose the captures of all ranks: by what they have sent, else by what lies in the folder."""
+    received, progress = exchange.received, request.progress
+    there = received.ranks if received is not None else frozenset()
+    whole_world = request.folder is not None
+    left = chosen - there
+    notes: tuple[str, ...] = ()
+    if left and (received is None or exchange.is_cut):
+        notes = wait_for_others(folder, ranks, chosen=left, whole_world=whole_world, progress=progress)
+    progress.say(f"wrote the capture {folder}; diagnose analyze {folder} repeats the analysis")
+    if received is None:
+        found = analyze_with_progress([folder], progress)
+    else:
+        from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_received
+
+        with progress.phase("analysing"):
+            found = (
+                analyze_inputs([folder], workers=Workers(), progress=Progress(quiet=True), draw=True)
+                if left
+                else answer_from_received(received, progress=progress)
+            )
+    return replace(found, trust=(*found.trust, *map(Note, notes)))
 
 
 def _run_plainly(request: TraceRequest) -> int:
@@ -129,7 +170,7 @@ def _options(request: TraceRequest, folder: Path) -> CaptureOptions:
     return CaptureOptions(output=folder, **given)
 
 
-def _run(request: TraceRequest, options: CaptureOptions, ranks: Launched) -> tuple[int, Path]:
+def _run(request: TraceRequest, options: CaptureOptions, ranks: Launched, exchange: Exchange) -> tuple[int, Path]:
     """Run the script; return its exit code and the folder that holds what was captured.
 
     Raises:
@@ -138,7 +179,8 @@ def _run(request: TraceRequest, options: CaptureOptions, ranks: Launched) -> tup
     script = (["-m"] if request.module else []) + [request.script, *request.args]
     order = Order(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
     began, is_new = time.time(), not options.output.exists()
-    ended = launch.supervise(order, script, stdout_to_stderr=request.as_json)
+    with_store = exchange.run if ranks.world_size > 1 else None
+    ended = launch.supervise(order, script, stdout_to_stderr=request.as_json, with_store=with_store)
     paths = CapturePaths(options.output, rank=ranks.rank, num_ranks=ranks.world_size, pid=ended.pid)
     own = () if ended.failure else (options.output,)  # a child that failed has put nothing there; another run may have
     for folder in (paths.beside, paths.partial, *own):

@@ -14,6 +14,7 @@ from diagnose.compare.compare import Comparison
 from diagnose.compare.format import sentence, step_times, what_changed
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Where
+from diagnose.text.numbers import duration
 
 __all__ = ["EXIT_CODES", "GateResult", "GateVerdict", "evaluate_gate", "junit", "parse_tolerance", "sarif"]
 
@@ -128,7 +129,7 @@ def _of_findings(comparison: Comparison) -> list[dict[str, object]]:
         if finding is None or change.by_ns <= 0:
             continue
         where = next((w for w in finding.where if w.file), Where())
-        text = f"{finding.title}: {change.by_ns / 1e6:.2f} ms more per recorded step than in the baseline."
+        text = f"{finding.title}: {duration(change.by_ns)} more per recorded step than in the baseline."
         found.append(_result(change.name, "warning", text, where))
     return found
 

@@ -15,7 +15,7 @@ A folder is written by ``diagnose trace`` and looks like this (one set of files 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 import msgspec
@@ -27,6 +27,7 @@ from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
 from diagnose.model.decoding import decode
 from diagnose.model.events import Trace
+from diagnose.model.frozen import dataclass
 from diagnose.model.records import (
     MAX_INT,
     AllocatorRecord,

@@ -6,7 +6,7 @@ Times are nanoseconds, sizes bytes, shares fractions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple, overload
 
 import numpy as np
@@ -14,13 +14,17 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
+from diagnose.model.frozen import dataclass
 
 __all__ = [
     "DeviceShare",
+    "Flame",
+    "Frame",
     "Gap",
     "KernelTime",
     "Memory",
     "Picture",
+    "Readings",
     "Roofline",
     "RooflinePoint",
     "Span",
@@ -102,6 +106,35 @@ class Gap:
     place: str = ""  # "train.py:42", of the largest gaps where lines are known
 
 
+class Frame(NamedTuple):
+    """One box of a flame graph: a frame or an event with the same ones around it."""
+
+    name: str
+    kind: str  # own, library, module, operator, annotation, runtime
+    depth: int  # 0: nothing around it
+    time_ns: int  # per step, with what it called
+
+
+@dataclass(frozen=True, slots=True)
+class Flame:
+    """What the host's threads were in while the device was idle for one cause; without a device, while it held them."""
+
+    cause: str  # a rule's id
+    time_ns: int  # per step, in the timing window
+    frames: tuple[Frame, ...]  # each before what it called, siblings by time
+    is_scaled: bool = False  # the frames are of the attribution window, their times brought to ``time_ns``
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """One series that NVML read of the device while the recorded steps ran."""
+
+    name: str
+    unit: str
+    points: tuple[tuple[float, float], ...]  # (steps from the begin of the first one, value)
+    limit: float | None = None  # what the board allows; None where it does not matter or is not known
+
+
 class StepParts(NamedTuple):
     """One recorded step and what it consists of, ns; the parts sum to its length as the device had it."""
 
@@ -135,6 +168,8 @@ class Picture:
     kernels: tuple[KernelTime, ...] = ()  # every one, the most expensive first
     by_operator: tuple[DeviceShare, ...] = ()
     by_module: tuple[DeviceShare, ...] = ()  # empty where no module frames were recorded
+    flames: tuple[Flame, ...] = ()  # of each cause, the largest first
+    readings: tuple[Readings, ...] = ()  # empty without NVML, or where no reading falls into the recorded steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Times are nanoseconds (reports show milliseconds); shares are fractions of the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -17,6 +17,7 @@ from diagnose.errors import DiagnoseError
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
+from diagnose.model.frozen import dataclass
 from diagnose.model.places import Example, Where
 from diagnose.model.rules import Legend
 

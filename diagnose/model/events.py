@@ -7,13 +7,15 @@ In every column -1 means "does not apply or was not recorded".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints
+from diagnose.model.frozen import dataclass
 
 __all__ = ["Device", "Events", "Kind", "Note", "Thread", "Trace", "step_number"]
 
@@ -119,6 +121,7 @@ class Trace:
     cut: bool = False
     metadata: Mapping[str, object] = field(default_factory=dict)
     trust: tuple[Note, ...] = ()
+    cache: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # of diagnose.tables
 
 
 def step_number(name: str) -> int | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -64,7 +63,7 @@ class NewFile:
 
     def __init__(self, path: Path, *, private: bool = False) -> None:
         self._path = path
-        self._temporary: Path | None = path.with_name(f".{secrets.token_hex(8)}.part")
+        self._temporary: Path | None = path.with_name(f".{os.urandom(8).hex()}.part")
         descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE if private else PUBLIC)
         self.file: IO[bytes] = os.fdopen(descriptor, "wb")
         self._mode = stat.S_IMODE(os.fstat(descriptor).st_mode)  # as the umask and the folder's defaults have made it

@@ -49,39 +49,40 @@ def span(start: int, end: int) -> Intervals:
 
 def union(*parts: Intervals | tuple[Ints, Ints]) -> Intervals:
     """Return what at least one of the given intervals covers; the input may overlap and be unsorted."""
-    start = np.concatenate([np.asarray(p[0], np.int64) for p in parts]) if parts else EMPTY.start
-    end = np.concatenate([np.asarray(p[1], np.int64) for p in parts]) if parts else EMPTY.end
+    start, end = _edges([Intervals(*p) for p in parts if len(p[0])])
     real = end > start
-    start, end = start[real], end[real]
+    if not real.all():
+        start, end = start[real], end[real]
     if not len(start):
         return EMPTY
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
-    opens = np.empty(len(start), bool)
-    opens[0] = True
-    np.greater(start[1:], reach[:-1], out=opens[1:])
-    first = np.flatnonzero(opens)
-    last = np.append(first[1:], len(start)) - 1
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    opens = np.flatnonzero(start[1:] > reach[:-1])
+    first, last = np.append(0, opens + 1), np.append(opens, len(start) - 1)
     return Intervals(start[first], reach[last])
 
 
-def _combine(a: Intervals, b: Intervals, *, depth: int) -> Intervals:
-    """Return where at least ``depth`` of the two sets cover."""
-    time = np.concatenate([a.start, b.start, a.end, b.end])
-    num_opens = len(a.start) + len(b.start)
-    delta = np.ones(len(time), np.int8)
-    delta[num_opens:] = -1
-    order = np.argsort(time, kind="stable")
-    time, level = time[order], np.cumsum(delta[order], dtype=np.int32)
-    keep = (level[:-1] >= depth) & (time[1:] > time[:-1])
-    return union((time[:-1][keep], time[1:][keep]))
+def _edges(parts: list[Intervals]) -> tuple[Ints, Ints]:
+    """Return the starts and the ends of all parts; those of one part are not copied."""
+    if len(parts) == 1:
+        return np.asarray(parts[0].start, np.int64), np.asarray(parts[0].end, np.int64)
+    return np.concatenate([EMPTY.start, *(p.start for p in parts)]), np.concatenate(
+        [EMPTY.end, *(p.end for p in parts)]
+    )
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """Return what both cover."""
-    if not len(a.start) or not len(b.start):
-        return EMPTY
-    return _combine(a, b, depth=2)
+    few, many = (a, b) if len(a.start) <= len(b.start) else (b, a)
+    first = np.searchsorted(many.end, few.start, side="right")
+    num = np.maximum(np.searchsorted(many.start, few.end, side="left") - first, 0)
+    own = np.repeat(np.arange(len(num)), num)
+    other = np.arange(len(own)) + np.repeat(first - (np.cumsum(num) - num), num)
+    start, end = np.maximum(few.start[own], many.start[other]), np.minimum(few.end[own], many.end[other])
+    apart = np.append(True, start[1:] > end[:-1])[: len(start)]  # pieces that touch are one
+    return Intervals(start[apart], end[np.append(apart[1:], True)[: len(end)]])
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from diagnose.model.frozen import dataclass
 
 __all__ = ["CollectiveSummary", "Job", "RankRow", "SlowGroup"]
 

@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from diagnose.errors import UsageError
 
-__all__ = ["JOB_VARIABLES", "Launched", "launched"]
+__all__ = ["JOB_VARIABLES", "RECEIVED_FILE", "Launched", "launched"]
+
+RECEIVED_FILE = "received.ranks"  # in a capture folder: the summaries of ranks whose captures lie elsewhere
 
 # What the ranks of one run share, whoever launched them.
 JOB_VARIABLES = (

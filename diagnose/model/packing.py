@@ -5,6 +5,7 @@ Unlike a pickle, bytes from anywhere can at worst be refused: nothing in them is
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-__all__ = ["pack", "unpack"]
+__all__ = ["inflate", "pack", "unpack"]
 
 _Types: TypeAlias = Mapping[str, type]
 
@@ -30,6 +31,22 @@ def pack(value: object, *types: type) -> bytes:
         OverflowError: it holds an integer of more than 64 bits.
     """
     return msgspec.msgpack.encode(_packed(value, _known(types)))
+
+
+def inflate(data: bytes, max_bytes: int) -> bytes:
+    """Return what ``zlib.compress`` compressed, if it is no more than ``max_bytes``.
+
+    Raises:
+        ValueError: it is larger, cut off, or something else.
+    """
+    inflated = zlib.decompressobj()
+    try:
+        found = inflated.decompress(data, max_bytes)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not inflated.eof:
+        raise ValueError("it is cut off" if len(found) < max_bytes else f"it holds more than {max_bytes} bytes")
+    return found
 
 
 def unpack(data: bytes, *types: type) -> object:

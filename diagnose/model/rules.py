@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from diagnose.model.frozen import dataclass
 
 __all__ = ["FREES_HOST", "HOST_WORK", "TAKES_LEAD", "Cause", "Legend", "Records", "RuleKind", "RuleMeta"]
 

@@ -193,9 +193,15 @@ def _look_up(name: str, memory_bytes: int, num_sms: int) -> GpuSpec | None:
         return None
     spaced = " ".join(name.split())
     for words, least_gib, peak in _TABLE:
-        if memory_bytes >= least_gib << 30 and re.search(
-            rf"(?<![A-Za-z0-9])({words})(?![A-Za-z0-9])", spaced, re.IGNORECASE
-        ):
+        if memory_bytes >= least_gib << 30 and _has_words(spaced, words):
             # Fewer units than on the sheet are a slice of the device or another card of the same name.
             return peak if num_sms in (0, peak.num_sms) else None
     return None
+
+
+def _has_words(name: str, words: str) -> bool:
+    """Return whether a name contains whole words; compiling a pattern for each row takes far longer than reading."""
+    is_plain = words.replace(" ", "").replace("-", "").isalnum()
+    if is_plain and words.lower() not in name.lower():
+        return False
+    return re.search(rf"(?<![A-Za-z0-9])({words})(?![A-Za-z0-9])", name, re.IGNORECASE) is not None

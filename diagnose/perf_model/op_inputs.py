@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -81,6 +82,7 @@ class Inputs(NamedTuple):
         return {"True": True, "False": False}.get(text)
 
 
+@lru_cache(maxsize=4096)  # several rules ask for the same operators
 def inputs(shapes: str, types: str, values: str = "") -> Inputs | None:
     """Return the inputs in the texts, None where they are not what a profiler writes."""
     try:

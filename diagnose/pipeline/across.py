@@ -97,10 +97,12 @@ def _costly(found: Sequence[Finding], c: Comparison, examined: Mapping[int, Diag
 
 
 def _with_lines(finding: Finding, own: Diagnosis) -> Finding:
-    """Give a late rank's finding the lines of its cause, where that rank's own findings have them."""
-    cause = finding.facts.get("cause")
-    lines = next((f.where for f in own.findings if f.rule == cause), ())
-    return replace(finding, where=lines) if lines and finding.facts.get("kind") == "late" else finding
+    """Give a late rank's finding what that rank's own finding of the cause has of its lines, or else lines of that."""
+    if finding.facts.get("kind") != "late":
+        return finding
+    lines = next((f.where for f in own.findings if f.rule == finding.facts.get("cause")), ())
+    known = {(w.file, w.line): w for w in lines}
+    return replace(finding, where=tuple(known.get((w.file, w.line), w) for w in finding.where) or lines)
 
 
 def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], program: Program) -> Diagnosis:

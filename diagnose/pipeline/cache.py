@@ -13,7 +13,6 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache as once
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from isal import isal_zlib
 
 from diagnose.errors import InputError, is_debugging
 from diagnose.model.files import replace_private
+from diagnose.model.frozen import dataclass
 from diagnose.trace_reader.inputs import RankFiles, files_of
 from diagnose.trace_reader.remote import is_url, version_of
 from diagnose.trace_reader.stored import Piped, Stored, open_bytes

@@ -7,9 +7,9 @@ summaries come back. The ranks are compared by them, and only those that the ans
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from diagnose.errors import InputError, UsageError
 from diagnose.model.diagnosis import Diagnosis, Source
 from diagnose.model.events import Note
+from diagnose.model.frozen import dataclass
 from diagnose.pipeline.cache import Cache
+from diagnose.pipeline.exchange import Received, inflate_examination, read_received
 from diagnose.pipeline.rank_results import (
     PROFILE,
     Outcome,
@@ -37,7 +39,14 @@ from diagnose.trace_reader.stored import Stored
 if TYPE_CHECKING:
     from diagnose.ranks.profile import JobProfile, RankProfile
 
-__all__ = ["Job", "Workers", "analyze_inputs", "answer_from_summaries", "profile_inputs"]
+__all__ = [
+    "Job",
+    "Workers",
+    "analyze_inputs",
+    "answer_from_received",
+    "answer_from_summaries",
+    "profile_inputs",
+]
 
 Results: TypeAlias = Iterator[tuple[int, Outcome]]
 Run: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
@@ -80,6 +89,7 @@ class Job:
 
     profile: JobProfile
     files: dict[tuple[int, str], RankFiles]  # by rank and path
+    examined: Mapping[tuple[int, str], bytes] = field(default_factory=dict)  # of ranks whose files are elsewhere
 
     def files_of(self, profile: RankProfile) -> RankFiles | None:
         """Return the files that a summary was made from, None where they are not known."""
@@ -101,11 +111,12 @@ def analyze_inputs(
         UsageError: the workers cannot be had.
     """
     with _phase(progress, "reading", paths), list_inputs(paths) as inputs:
-        if len(inputs.ranks) == 1 and not workers.cluster and keep is None:
+        received = read_received(paths)
+        if len(inputs.ranks) == 1 and not workers.cluster and keep is None and not received.ranks:
             diagnosis = diagnosis_of(inputs.ranks[0], workers.cache, draw=draw)
-            return _with_notes(diagnosis, inputs.faults)
+            return _with_notes(diagnosis, (*inputs.faults, *received.profile.missing))
         with _workers(workers, inputs, progress) as run:
-            job = _profiled(inputs, run, workers.cache)
+            job = _with_received(_profiled(inputs, run, workers.cache), received)
             if keep is not None:
                 keep(job.profile)
             return _answer(job, run, workers.cache, draw=draw)
@@ -122,7 +133,21 @@ def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Prog
         list_inputs(paths) as inputs,
         _workers(workers, inputs, progress) as run,
     ):
-        return _profiled(inputs, run, workers.cache).profile
+        return _with_received(_profiled(inputs, run, workers.cache), read_received(paths)).profile
+
+
+def answer_from_received(received: Received, *, progress: Progress) -> Diagnosis:
+    """Diagnose a job by what its ranks have sent."""
+    with _workers(Workers(1), Inputs((), ()), progress) as run:
+        return _answer(Job(received.profile, {}, received.examined), run, None, draw=True)
+
+
+def _with_received(job: Job, received: Received) -> Job:
+    """Add the ranks whose captures lie elsewhere; a capture of their number that is here is of another run."""
+    from diagnose.ranks.profile import JobProfile
+
+    here = JobProfile.of((p for p in job.profile.ranks if p.rank not in received.ranks), job.profile.missing)
+    return replace(job, profile=here.merge(received.profile), examined=received.examined)
 
 
 def answer_from_summaries(profile: JobProfile, *, workers: Workers, progress: Progress, draw: bool) -> Diagnosis:
@@ -268,6 +293,12 @@ def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> Diagnosis
     known = [(profile.rank, files) for profile in wanted if (files := job.files_of(profile)) is not None]
     examined: dict[int, Diagnosis] = {}
     program, shown = UNKNOWN, across.shown(comparison)
+    for profile in wanted:
+        packed = job.examined.get((profile.rank, profile.path)) if job.files_of(profile) is None else None
+        with suppress(ValueError):
+            if packed is not None:
+                examined[profile.rank], found = unpack_examination(inflate_examination(packed))
+                program = found if profile.rank == shown else program
     failures: dict[int, str] = {}
     work = partial(packed_examination, cache=cache, draw=draw)
     for i, outcome in _each(examination(draw=draw), run, work, [files for _, files in known], cache):

@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints
-from diagnose.model.capture import Capture
+from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind, Note
 from diagnose.replay.base import replay_base
 from diagnose.replay.unrecorded import unrecorded
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import LIGHT, variation
+from diagnose.text.numbers import duration
 
 __all__ = [
     "as_unrecorded",
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 MIN_RATIO_TO_CORRECT = 1.1  # of recorded and unrecorded steps; below it findings are reduced by what recording costs
+MIN_REMOVED = 0.75  # of what recorded steps are longer; below it the rest is pointed out
+UNDISTURBED = 10  # percentile of step times: what other processes add only makes steps longer
 MIN_SHARE_OF_LOSS = 0.01  # of a finding's loss
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on; a larger difference between recorded and
 # unrecorded steps is noise of the machine, not the profiler.
@@ -63,7 +66,8 @@ def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
     alone = info is not None and info.world_size == 1 and t.device_id >= 0
     if times is None or not alone or times[0] < MIN_RATIO_TO_CORRECT * times[1] or variation(t.capture) is not None:
         return t.capture, []
-    found = unrecorded(t, times[1]) if replay_base(t).is_reliable else None
+    assert info is not None
+    found = unrecorded(t, _added_ns(info)) if replay_base(t).is_reliable else None
     if found is None:
         return t.capture, []
     text = (
@@ -71,7 +75,15 @@ def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
         f"{times[1] / 1e6:,.1f}. That was taken out, {found.event_cost_ns / 1e3:.1f} µs for each operator: all "
         f"times are of the step as a replay has it without them, {found.step_ns / 1e6:,.1f} ms."
     )
+    if found.recorded_ns - found.step_ns < MIN_REMOVED * (times[0] - times[1]):
+        text += " The rest is not the profiler's: something else slowed recorded steps down. Record on an idle machine."
     return found.capture, [Note(text, "profiler-overhead")]
+
+
+def _added_ns(info: CaptureInfo) -> float:
+    """Return how much longer a step takes while it is recorded, by the steps that other things disturbed least."""
+    recorded, plain = (float(np.percentile(times, UNDISTURBED)) for times in (info.light_ms, info.unprofiled_ms))
+    return 1e6 * (recorded - plain)
 
 
 def variation_note(t: Tables) -> str:
@@ -151,5 +163,5 @@ def _deducted(finding: Finding, added_ns: float) -> Finding:
     taken = min(added_ns, finding.lost_ns)
     if taken < MIN_SHARE_OF_LOSS * finding.lost_ns:
         return finding
-    note = f"Recording adds about {taken / 1e6:.2f} ms of it to each step, which is not counted in the loss."
+    note = f"Recording adds about {duration(taken)} of it to each step, which is not counted in the loss."
     return replace(finding, lost_ns=finding.lost_ns - taken, evidence=(*finding.evidence, note))

@@ -39,8 +39,6 @@ from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfa
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, is_scanty, missing_records, trust_notes
 from diagnose.pipeline.verdict import dominant, verdict
-from diagnose.ranks.measure import profile_of
-from diagnose.ranks.profile import RankProfile
 from diagnose.tables import Claim, Tables
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.lost import graphs_left_no_task
@@ -51,10 +49,13 @@ from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Picture
+    from diagnose.ranks.profile import RankProfile
 
 __all__ = ["RankFindings", "analyze_rank", "build_tables", "find_in_rank", "profile_rank"]
 
 _Part = TypeVar("_Part")
+
+PROFILER = "profiler-overhead"  # the rule whose idle time is the profiler's own work
 
 
 def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
@@ -101,6 +102,8 @@ class RankFindings(NamedTuple):
     findings: list[Finding]  # worth naming, the most expensive first
     prescribed: tuple[Prescription, ...]
     notes: list[Note]
+    named: Tables | None = None  # of the attribution window
+    recording: Mapping[str, float] = {}  # by cause: what recording added to it, ns a step
 
 
 def find_in_rank(capture: Capture) -> RankFindings:
@@ -115,11 +118,17 @@ def find_in_rank(capture: Capture) -> RankFindings:
     with noting("trust", notes):
         notes += trust_notes(t)
     found = list(_findings(t, notes))
+    named: Tables | None = None
     if capture.attribution is not None:
         with noting("places", notes):
-            found = _with_places(found, build_tables(capture, capture.attribution, notes), notes)
+            named = build_tables(capture, capture.attribution, notes)
+            found = _with_places(found, named, notes)
+    recording: dict[str, float] = {}
     with noting("profiler-overhead", notes):
-        found = without_recording(t, found)
+        recorded, found = found, without_recording(t, found)
+        recording = {
+            a.rule: a.lost_ns - b.lost_ns for a, b in zip(recorded, found, strict=True) if a.lost_ns > b.lost_ns
+        }
     found = [
         f
         for f in found
@@ -131,7 +140,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     program = UNKNOWN
     with noting("program", notes):
         program = program_of(t)
-    return RankFindings(t, found, prescriptions_of(found, t.steps.step_ns, program, notes), notes)
+    return RankFindings(t, found, prescriptions_of(found, t.steps.step_ns, program, notes), notes, named, recording)
 
 
 def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> Diagnosis:
@@ -140,9 +149,9 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     ``alone``: no other rank's trace is at hand. What its collectives wait for is not known then, nor what a step
     without them would take.
     """
-    t, found, prescribed, notes = find_in_rank(capture)
+    t, found, prescribed, notes, attribution, recording = find_in_rank(capture)
     step_ns = t.steps.step_ns
-    shares = _shares(t)
+    shares = _without_recording(_shares(t), recording, step_ns)
     idle = shares if t.device_id >= 0 else {}
     withheld = t.device_id >= 0 and graphs_left_no_task(t)
     queue = t.queue if t.device_id >= 0 and not withheld else None
@@ -193,7 +202,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         queue=queue,
         partition=partition,
         idle_by_cause=idle,
-        findings=tuple(found),
+        findings=tuple(_with_recording(f, recording) for f in found),
         prescriptions=separated(prescriptions),
         also_possible=part(
             "prescriptions", lambda t: () if again else further(found, prescriptions, step_ns, program_of(t))
@@ -204,7 +213,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         critical_path=path,
         source=source_of(t),
         operators=part("operators", host_operators) or (),
-        picture=part("picture", _picture) if draw else None,
+        picture=part("picture", lambda t: _picture(t, attribution, capture.trace, shares)) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         memory=part("memory", memory_of),
         kernels=part("kernels", kernels) or (),
@@ -242,6 +251,8 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
 
 def profile_rank(capture: Capture) -> RankProfile:
     """Return what the comparison of ranks needs of this one; times are those recorded, which all ranks share."""
+    from diagnose.ranks.measure import profile_of  # only where there are several ranks
+
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
     queue = t.queue if t.device_id >= 0 and not graphs_left_no_task(t) else None
@@ -249,10 +260,10 @@ def profile_rank(capture: Capture) -> RankProfile:
     return profile_of(t, analyzers.TRAITS, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
 
 
-def _picture(t: Tables) -> Picture:
+def _picture(t: Tables, named: Tables | None, recorded: Trace, shares: Mapping[str, float]) -> Picture:
     from diagnose.pipeline.timeline import picture  # only where it is shown: the types of charts cost 5 ms to import
 
-    return picture(t)
+    return picture(t, shares, named=named, recorded=recorded)
 
 
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
@@ -308,6 +319,23 @@ def _shares(t: Tables) -> Mapping[str, float]:
     """Return the share of the window that each cause takes: of idle, or without a device of the host's time."""
     start, end = t.steps.window
     return {rule: ns / (end - start) for rule, ns in t.causes.totals().items()}
+
+
+def _without_recording(
+    shares: Mapping[str, float], recording: Mapping[str, float], step_ns: float
+) -> Mapping[str, float]:
+    """Return the shares of the causes as findings count them: what recording added is the profiler's own."""
+    moved = {rule: min(ns / step_ns, shares[rule]) for rule, ns in recording.items() if rule in shares}
+    found = {rule: share - moved.get(rule, 0.0) for rule, share in shares.items()}
+    if moved:
+        found[PROFILER] = found.get(PROFILER, 0.0) + sum(moved.values())
+    return found
+
+
+def _with_recording(finding: Finding, recording: Mapping[str, float]) -> Finding:
+    """Return the profiler's finding with what recording added to other causes, any other as it is."""
+    added_ns = sum(recording.values())
+    return replace(finding, lost_ns=finding.lost_ns + added_ns) if finding.rule == PROFILER and added_ns else finding
 
 
 def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
@@ -11,6 +11,7 @@ from diagnose.changes.common.change import Patch
 from diagnose.changes.common.prescribe import effect_of
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
+from diagnose.model.frozen import dataclass
 from diagnose.model.rules import TAKES_LEAD
 from diagnose.replay.effects import Effect
 from diagnose.replay.path import critical_path, on_path, path_report, shares

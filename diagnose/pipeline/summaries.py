@@ -27,12 +27,12 @@ from diagnose.trace_reader.stored import Stored
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["SUFFIXES", "check_keep", "list_summaries", "read_summaries", "write_summaries"]
+__all__ = ["FORMAT", "SUFFIXES", "check_keep", "list_summaries", "read_summaries", "write_summaries"]
 
 SUFFIXES = (".ranks", ".parquet")
 MAX_FILE_BYTES = 2 << 30  # 200,000 ranks
 _CHUNK = 1 << 20
-_FORMAT = "diagnose ranks 1"
+FORMAT = "diagnose ranks 1"
 _MISSING = b"diagnose.missing"  # the table's metadata: inputs that gave no summary
 _REMEDY = "Make it again with diagnose summarize."
 
@@ -68,7 +68,7 @@ def write_summaries(path: Path, job: JobProfile, *, force: bool) -> None:
         data = _parquet(job, printable(path))
     else:
         ranks = [profile.to_bytes() for profile in job.ranks]
-        data = msgspec.msgpack.encode(_File(_FORMAT, ranks, list(job.missing)))
+        data = msgspec.msgpack.encode(_File(FORMAT, ranks, list(job.missing)))
     write_bytes(path, data, force=force)
 
 
@@ -126,7 +126,7 @@ def _read(path: str) -> JobProfile:
             found = msgspec.msgpack.decode(data, type=_File)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise InputError(f"{path} is damaged, or no file of summaries. {_REMEDY}") from None
-        if found.format != _FORMAT:
+        if found.format != FORMAT:
             raise InputError(f"{path} was made by another version of diagnose. {_REMEDY}")
         packed, missing = found.ranks, found.missing
     return JobProfile.of(map(RankProfile.from_bytes, packed), missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +11,11 @@ from diagnose.analyzers.common.locate import enclosing_operators, locate_one
 from diagnose.model.arrays import Rows
 from diagnose.model.charts import Gap, Picture, SpanTable
 from diagnose.model.diagnosis import Where
-from diagnose.model.events import Kind
+from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import distinct
 from diagnose.pipeline.device_time import by_module, by_operator, every_kernel
+from diagnose.pipeline.flames import flames
+from diagnose.pipeline.readings import readings
 from diagnose.pipeline.step_parts import step_parts
 from diagnose.tables import Tables
 from diagnose.tables.queue import depth_over_time
@@ -27,8 +30,15 @@ MAX_DEPTHS = 20_000  # points of the queue's depth: more than a wide screen has 
 MAX_LAYERS = 24  # of the host's nesting
 
 
-def picture(t: Tables) -> Picture:
-    """Draw the typical step, up to the begin of the next one or the end of the window."""
+def picture(
+    t: Tables, shares: Mapping[str, float] | None = None, *, named: Tables | None = None, recorded: Trace | None = None
+) -> Picture:
+    """Draw the typical step, up to the begin of the next one or the end of the window.
+
+    ``shares`` are those of the causes, where something was taken out of them. ``named`` are the tables of the
+    attribution window, which has stacks. ``recorded`` is the trace with the clock's times, where the cost of recording
+    was taken out of ``t``.
+    """
     i = t.steps.median_step
     start = int(t.steps.start[i])
     end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
@@ -46,6 +56,8 @@ def picture(t: Tables) -> Picture:
         kernels=every_kernel(t),
         by_operator=by_operator(t),
         by_module=by_module(t),
+        flames=flames(t, named, shares),
+        readings=readings(t, recorded),
     )
 
 

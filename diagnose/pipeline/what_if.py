@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
+from diagnose.model.frozen import dataclass
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.rank import build_tables, find_in_rank
 from diagnose.pipeline.run import analyze_captures, shown_rank

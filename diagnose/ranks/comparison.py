@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from diagnose.model.frozen import dataclass
 from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
 from diagnose.ranks.lateness import Lateness, lateness_of
 from diagnose.ranks.links import collective_times, most_exchanged, slow_group
@@ -129,8 +128,8 @@ def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:
         )
     if matches.apart:
         found.append(
-            f"{listed([ranks[i].rank for i in matches.apart]).capitalize()} share no collective with the others: their "
-            "ends lie apart."
+            f"{listed([ranks[i].rank for i in matches.apart]).capitalize()} "
+            f"{'shares' if len(matches.apart) == 1 else 'share'} no collective with the others: their ends lie apart."
         )
     return tuple(found)
 

@@ -8,11 +8,11 @@ No common clock is needed, nor does it matter through which groups the waiting w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from diagnose.model.arrays import Floats
+from diagnose.model.frozen import dataclass
 from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import RankProfile
 from diagnose.ranks.waits import Times, Waits, median_of_others, roles_of

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Ints, Mask
+from diagnose.model.frozen import dataclass
 from diagnose.ranks.profile import CollectiveKind, Group, RankProfile
 
 __all__ = ["Matches", "match_collectives"]
 
 MIN_TOLERANCE_NS = 100_000  # ends of one collective differ by 20 µs on one host, by up to 100 over a network
-TOLERANCE_SHARE = 0.02  # of the step: host backends end a millisecond apart
+TOLERANCE_SHARE = 0.02  # of the step: host backends end a millisecond apart, …
+HOST_TOLERANCE_SHARE = 0.15  # … and where threads wait for a core, by as much as 11 ms of 90 on two cores, …
+HOST_TOLERANCE_OF_GAP = 0.25  # … but collectives that follow each other closely must not be taken for each other
 NEIGHBOURS = 2  # places by which the same collective may be shifted on two ranks: so many may be missing between them
 MIN_SUPPORT = 0.5  # of the fewer collectives: with less in common the distance of two clocks is a coincidence
 MIN_DRIFT_POINTS = 8  # matched collectives from which on the drift of two clocks is taken out
@@ -82,13 +84,12 @@ class _Part(NamedTuple):
 def match_collectives(ranks: Sequence[RankProfile]) -> Matches:
     """Match the collectives of these ranks; with one rank, or where nothing is shared, there are none."""
     step_ns = float(np.median([p.step_ns for p in ranks])) if ranks else 0.0
-    tolerance = max(MIN_TOLERANCE_NS, TOLERANCE_SHARE * step_ns)
     by_number, rest = _by_number(ranks)
     shared, num_disagreeing = _agreeing(by_number)
     shared = _not_apart(shared, MAX_APART_SHARE * step_ns)
     clock: dict[int, float] = {}
     for parts in rest.values():
-        found, offsets = _by_ends(parts, tolerance)
+        found, offsets = _by_ends(parts, _tolerance(ranks, parts, step_ns))
         shared += found
         clock = {**offsets, **clock}
     return _matches(ranks, [m for m in shared if len(m) > 1], num_disagreeing, clock)
@@ -160,6 +161,21 @@ def _not_apart(shared: list[list[_Part]], most_ns: float) -> list[list[_Part]]:
     return [
         [p for p in parts if (tuple(sorted(q.rank for q in parts)), p.rank) not in wild] for parts in shared if parts
     ]
+
+
+def _tolerance(ranks: Sequence[RankProfile], of_rank: dict[int, list[tuple[int, _Part]]], step_ns: float) -> float:
+    """Return by how much the ends of one collective may differ."""
+    least = max(MIN_TOLERANCE_NS, TOLERANCE_SHARE * step_ns)
+    if any(ranks[rank].has_device for rank in of_rank):
+        return least
+    gaps = []
+    for parts in of_rank.values():
+        ends: dict[_Key, list[int]] = defaultdict(list)
+        for _, part in parts:
+            ends[_look(part.kind)].append(part.end)
+        gaps += [int(np.diff(sorted(each)).min()) for each in ends.values() if len(each) > 1]
+    widest = HOST_TOLERANCE_OF_GAP * float(np.median(gaps)) if gaps else 0.0
+    return max(least, min(HOST_TOLERANCE_SHARE * step_ns, widest))
 
 
 def _by_ends(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +13,19 @@ from diagnose.model.diagnosis import Verdict
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, intersect, subtract, union
 from diagnose.ranks.collectives import collectives_of
+from diagnose.ranks.lines import lines_of
 from diagnose.ranks.profile import COMMUNICATION, PHASES, Collectives, RankProfile, Speeds
 from diagnose.ranks.traits import CauseTraits
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
+from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP
 from diagnose.tables.nvml_readings import clocks_of, gpu_rows
 from diagnose.tables.roofline import gpu_spec
 
 __all__ = ["profile_of"]
 
+_DEVICE_WORK = (*PHASES, "exposed-copy")  # what the host does meanwhile is not what takes the time
 MAX_NAMES = 12  # kernels or operators whose speed is compared
 
 
@@ -34,7 +38,8 @@ def profile_of(
     """
     found = collectives_of(t)
     bounds = _bounds(t, found.collectives)
-    causes, spent = _spent(t, bounds, traits.waits)
+    parts = _device_parts(t, traits.waits) if t.device_id >= 0 else _host_parts(t, traits.waits)
+    causes, spent = _spent(t, bounds, parts)
     info, clocks = t.capture.info, [c for gpu in gpu_rows(t) if (c := clocks_of(gpu)) is not None]
     return RankProfile(
         rank=t.trace.rank,
@@ -61,6 +66,10 @@ def profile_of(
         collectives=found.collectives,
         kernels=_speeds(t, t.tasks.row[~t.tasks.is_collective]) if t.device_id >= 0 else _speeds(t, _NONE),
         operators=_speeds(t, _leaves(t)),
+        lines=lines_of(
+            t, {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in _DEVICE_WORK}
+        ),
+        ready_share=ready_share(t),
         clock_mhz=float(np.mean([c.mhz.mean() for c in clocks])) if clocks else 0.0,
         is_cut=t.trace.cut,
         num_events=len(t.trace.events),
@@ -83,11 +92,10 @@ def _bounds(t: Tables, collectives: Collectives) -> Ints:
     return clipped
 
 
-def _spent(t: Tables, bounds: Ints, waits: frozenset[str]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+def _spent(t: Tables, bounds: Ints, parts: Mapping[str, Intervals]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
     """Return what the rank's time went into, by cause and interval."""
     first, last = t.steps.window
     begin, end = np.concatenate([[first], bounds]), np.concatenate([bounds, [last]])
-    parts = _device_parts(t, waits) if t.device_id >= 0 else _host_parts(t, waits)
     rows = {cause: covered(part, begin, end) for cause, part in parts.items()}
     rows[COMMUNICATION] = (end - begin) - sum(rows.values(), np.zeros(len(begin), np.int64))
     kept = {cause: row for cause, row in rows.items() if row.any()}

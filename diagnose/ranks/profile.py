@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,8 @@ import numpy.typing as npt
 from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Partition, Verdict
+from diagnose.model.frozen import dataclass
+from diagnose.model.packing import inflate
 
 __all__ = [
     "COMMUNICATION",
@@ -28,11 +30,13 @@ __all__ = [
     "Collectives",
     "Group",
     "JobProfile",
+    "LineTime",
     "RankProfile",
     "Speeds",
 ]
 
 FORMAT: Final = 1  # of the bytes; a reader of another format refuses them
+MAX_PROFILE_BYTES: Final = 64 << 20  # unpacked; 100,000 collectives take 4 MB
 COMMUNICATION: Final = "communication"  # collectives that nothing hides, and idle that waits for one
 PHASES: Final = ("compute-forward", "compute-backward", "compute-optimizer")  # device or host computing
 
@@ -94,6 +98,18 @@ class Speeds:
     total_ns: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class LineTime:
+    """What of a rank's step goes into one line of the script, by one cause."""
+
+    cause: str
+    file: str
+    line: int
+    function: str
+    code: str = ""  # the text of the line, where the capture holds it
+    spent_ns: float = 0.0  # a step: the sampler's share of the time of this cause
+
+
 def _no_ints() -> Ints:
     return np.zeros(0, np.int64)
 
@@ -136,6 +152,8 @@ class RankProfile:
     collectives: Collectives = NO_COLLECTIVES
     kernels: Speeds = field(default_factory=lambda: Speeds(_no_ints(), _no_ints(), _no_ints()))
     operators: Speeds = field(default_factory=lambda: Speeds(_no_ints(), _no_ints(), _no_ints()))  # on the host
+    lines: tuple[LineTime, ...] = ()  # of the host's time, where the capture has samples
+    ready_share: float = 0.0  # of the time, in which the training thread was runnable but had no core; 0: not recorded
     clock_mhz: float = 0.0  # mean of the SM clock while it worked; 0: not recorded
     is_cut: bool = False  # the file ends before its end
     num_events: int = 0
@@ -169,13 +187,14 @@ class RankProfile:
             InputError: these are other bytes, damaged, or of another version.
         """
         try:
-            version, packed = msgspec.msgpack.decode(zlib.decompress(data))
+            version, packed = msgspec.msgpack.decode(inflate(data, MAX_PROFILE_BYTES))
             if version == FORMAT:
-                return _unpacked(packed)
-        except (zlib.error, msgspec.DecodeError, ValueError, TypeError, KeyError):
-            pass
+                return _checked(_unpacked(packed))
+        except (msgspec.DecodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise InputError("The summary of a rank is damaged. Make it again from the trace.") from None
         raise InputError(
-            "The summary of a rank is damaged or was made by another version of diagnose. Make it again from the trace."
+            f"The summary of a rank was made by another version of diagnose (format {version!r:.20}, not {FORMAT}). "
+            "Make it again from the trace."
         )
 
 
@@ -234,11 +253,44 @@ def _unpacked(packed: _Packed) -> RankProfile:
     built["partition"] = Partition(**packed["partition"]) if packed["partition"] else None
     built["groups"] = tuple(Group(**{**g, "members": tuple(g["members"])}) for g in packed["groups"])
     built["kinds"] = tuple(CollectiveKind(**k) for k in packed["kinds"])
+    built["lines"] = tuple(LineTime(**line) for line in packed.get("lines", ()))
     built["collectives"] = Collectives(
         *(_array(c[k], np.int32) for k in ("kind", "step")),
         *(_array(c[k]) for k in ("sequence", "start", "length", "covered", "alone")),
     )
     return RankProfile(**{k: v for k, v in packed.items() if k in known} | built)
+
+
+def _checked(p: RankProfile) -> RankProfile:
+    """Return a profile whose columns fit each other.
+
+    Raises:
+        ValueError: they do not.
+    """
+    c, num = p.collectives, p.num_steps
+    speeds = [(s.name, s.count, s.total_ns) for s in (p.kernels, p.operators)]
+    parallel = [
+        (p.step_number, p.step_begin, p.step_end, p.bounds),
+        tuple(getattr(c, f.name) for f in fields(c)),
+        *speeds,
+    ]
+    fits = (
+        all(column.shape == columns[0].shape == (len(column),) for columns in parallel for column in columns)
+        and p.spent.shape == (len(p.causes), num + 1)
+        and _below(c.kind, len(p.kinds))
+        and _below(c.step, num)
+        and all(0 <= kind.group < len(p.groups) for kind in p.kinds)
+        and len(p.window) == 2
+        and isinstance(p.rank, int)
+        and all(isinstance(text, str) for text in (p.path, p.run_id, p.host, *p.causes, *p.notes))
+    )
+    if not fits:
+        raise ValueError("its columns do not fit each other")
+    return p
+
+
+def _below(rows: npt.NDArray[np.int32], num: int) -> bool:
+    return not len(rows) or (int(rows.min()) >= 0 and int(rows.max()) < num)
 
 
 def _speeds(packed: _Packed) -> Speeds:

@@ -5,13 +5,16 @@ A rank's own largest cost is no reason as long as the others have it too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import field, replace
 
 import numpy as np
 
 from diagnose.model.arrays import Floats
+from diagnose.model.frozen import dataclass
+from diagnose.model.places import Where
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
+from diagnose.ranks.lines import lines_with_more
 from diagnose.ranks.profile import PHASES, RankProfile, Speeds
 from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.waits import Times, median_of_others, roles_of
@@ -38,7 +41,9 @@ class Reason:
     share: float = 0.0  # of the lateness
     ratio: float = 1.0  # by which everything is slower
     clock_mhz: tuple[float, float] = (0.0, 0.0)  # of the late rank and the others, where both were recorded
+    ready_shares: tuple[float, float] = (0.0, 0.0)  # of the late rank and the others: runnable without a core
     differences: dict[str, float] = field(default_factory=dict)  # cause: ns a step more than the others, largest first
+    where: tuple[Where, ...] = ()  # the lines on which the late rank spends more of it, the largest difference first
 
 
 def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, traits: CauseTraits) -> Reason:
@@ -51,7 +56,16 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
     others = np.nanmedian(times.spent[equals][:, :, known], axis=0)
     more = (times.spent[late][:, known] - others).mean(axis=1)
     differences = _sorted(times.causes, more)
-    return _named(ranks, (late, equals), differences, max(float(more.sum()), 1.0), traits)
+    reason = _named(ranks, (late, equals), differences, max(float(more.sum()), 1.0), traits)
+    ready = (ranks[late].ready_share, float(np.median([ranks[i].ready_share for i in equals])))
+    return replace(reason, where=lines_with_more(ranks, late, equals, _parts_of(reason)), ready_shares=ready)
+
+
+def _parts_of(reason: Reason) -> Collection[str]:
+    """Return the causes whose time a reason stands for; of what nothing explains, all."""
+    if reason.cause in reason.differences:
+        return (reason.cause,)
+    return PHASES if reason.cause in ("more-work", "slower-device") else reason.differences
 
 
 def reason_of_turns(times: Times, lateness: Lateness, traits: CauseTraits) -> Reason:

@@ -8,12 +8,12 @@ covered the rest of a collective, the rank's work waited for it, and does so in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats
+from diagnose.model.frozen import dataclass
 from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import RankProfile
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from diagnose.ranks.profile import JobProfile, RankProfile
+if TYPE_CHECKING:
+    from diagnose.ranks.profile import JobProfile, RankProfile
 
 __all__ = ["Usable", "listed", "usable"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Rows
+from diagnose.model.frozen import dataclass
 from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import COMMUNICATION, RankProfile
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Mask, Rows
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import Intervals
 from diagnose.replay.graph import Edge, Graph
 from diagnose.replay.transforms import scale_host
@@ -113,15 +114,7 @@ def _without_copies(graph: Graph, is_copy: Mask) -> Graph:
 
     A copy keeps its launch alone. What followed it on its stream follows what ran there before, as late as both were.
     """
-    tasks = np.flatnonzero(graph.is_task)
-    order = tasks[np.argsort(graph.lane[tasks], kind="stable")]
-    last = np.full(len(graph), -1, np.intp)  # the task before on the stream that is no copy
-    before, lane = -1, None
-    for node in order.tolist():
-        if graph.lane[node] != lane:
-            before, lane = -1, graph.lane[node]
-        last[node] = before
-        before = before if is_copy[node] else node
+    last = _last_before(graph, is_copy)
     kept = ~is_copy[graph.dst] | (graph.kind == Edge.LAUNCH)
     behind = is_copy[graph.src] & ~is_copy[graph.dst]
     bypass = np.flatnonzero(behind & (graph.kind == Edge.STREAM) & (last[graph.dst] >= 0))
@@ -138,6 +131,18 @@ def _without_copies(graph: Graph, is_copy: Mask) -> Graph:
         late[copy] = graph.delay[edge] + (late[source] if is_copy[source] else 0.0)
     delay = np.concatenate([graph.delay[bypass] + late[graph.src[bypass]], np.zeros(len(awaited))])
     return _adding_edges(graph.with_edges(kept), src, dst, Edge.STREAM, delay)
+
+
+def _last_before(graph: Graph, is_copy: Mask) -> Rows:
+    """Return, for each task, the one before it on its stream that is no copy; -1 for none, and for other nodes."""
+    tasks = np.flatnonzero(graph.is_task)
+    order = tasks[np.argsort(graph.lane[tasks], kind="stable")]
+    lane, place = graph.lane[order], np.arange(len(order))
+    last = np.full(len(graph), -1, np.intp)
+    other = np.append(-1, np.maximum.accumulate(np.where(is_copy[order], -1, place))[:-1])
+    own = other >= np.searchsorted(lane, lane)
+    last[order[own]] = order[other[own]]
+    return last
 
 
 def _served(graph: Graph, copies: Rows, is_copy: Mask, step: Rows) -> Graph:

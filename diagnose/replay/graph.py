@@ -8,7 +8,7 @@ blocking call's end is never stored: it follows from what the call waits for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.frozen import dataclass
 
 __all__ = ["Edge", "Graph", "Times", "Transform", "usual_delay"]
 
@@ -37,6 +38,33 @@ class Edge(IntEnum):
     ROOM = 9  # a kernel that fills the device -> a task of another stream, which starts in its last wave
 
 
+class Incoming(NamedTuple):
+    """The edges by the node that they lead to: what does not change where only times do."""
+
+    src: Rows
+    dst: Rows
+    order: Rows  # the edges, those to one node beside each other
+    first: Rows  # of each node, where its edges begin in ``order``
+    num: Rows  # of each node, its edges
+    pair: tuple[Rows, Rows]  # of each node, its first two edges; one that it lacks is the number of all edges
+    sources: tuple[list[int], list[int]]  # where these two begin: a node counted from 1, or 0 for one that is lacking
+    further: Rows  # edges beyond those two
+
+    def latest(self, allowed: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the largest value among the edges of each node that has some; one value an edge is given."""
+        return np.asarray(np.maximum.reduceat(allowed[self.order], self.first[self.num > 0]))
+
+
+def _incoming(num: int, src: Rows, dst: Rows) -> Incoming:
+    order = np.argsort(dst, kind="stable")
+    edges = np.bincount(dst, minlength=num)
+    first = np.cumsum(edges) - edges
+    edge, source = np.append(order, len(order)), np.append(src + 1, 0)
+    one, two = (np.where(edges > i, edge[np.minimum(first + i, len(order))], len(order)) for i in (0, 1))
+    further = order[np.arange(len(order)) - first[dst[order]] > 1]
+    return Incoming(src, dst, order, first, edges, (one, two), (source[one].tolist(), source[two].tolist()), further)
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
     """Nodes in an order in which every edge points forward; node 0 is the begin of the window. Times in ns."""
@@ -55,6 +83,7 @@ class Graph:
     marks: Rows  # the node at which each step ends on the host, in time order
     binding: npt.NDArray[np.bool_]  # the edge that the measured start followed, one a node
     dropped: int = 0  # dependencies that contradict the measured times, as skewed clocks make them
+    known: dict[tuple[int, int], Incoming] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -69,7 +98,15 @@ class Graph:
             kind=self.kind[kept],
             delay=self.delay[kept],
             binding=self.binding[kept],
+            known={},
         )
+
+    def incoming(self) -> Incoming:
+        """Return the edges by the node that they lead to; graphs that share their edges share it."""
+        key = id(self.src), id(self.dst)  # of arrays that the value keeps alive
+        if key not in self.known:
+            self.known[key] = _incoming(len(self), self.src, self.dst)
+        return self.known[key]
 
 
 Transform: TypeAlias = Callable[[Graph], Graph]

@@ -51,13 +51,12 @@ class CriticalPath(NamedTuple):
 
 def critical_path(graph: Graph, times: Times) -> CriticalPath:
     """Return the chain of nodes, each waiting for the one before it, that ends with the window."""
-    allowed = times.end[graph.src] + graph.delay
-    order = np.lexsort((allowed, graph.dst))
-    edges = np.searchsorted(graph.dst[order], np.arange(len(graph) + 1))
+    into, allowed = graph.incoming(), times.end[graph.src] + graph.delay
+    held = np.repeat(into.latest(allowed), into.num[into.num > 0])
+    holding = into.order[allowed[into.order] == held]
     # A change may leave a node without anything to wait for: it follows the begin of the window.
-    waits = edges[1:] > edges[:-1]
     before = np.zeros(len(graph), np.intp)
-    before[waits] = graph.src[order[edges[1:][waits] - 1]]
+    before[graph.dst[holding]] = graph.src[holding]  # of several the last one
     followed = before.tolist()
     nodes: list[int] = []
     node = int(times.end.argmax())

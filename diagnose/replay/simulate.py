@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Mask, Rows
-from diagnose.replay.graph import Graph, Times
+from diagnose.replay.graph import Graph, Incoming, Times
 from diagnose.tables import Tables
 
 __all__ = ["owners", "period_ns", "simulate"]
@@ -15,42 +14,41 @@ MIN_STEPS = 3  # fewer leave no two ends of steps beside the first: the whole wi
 
 
 def simulate(graph: Graph) -> Times:
-    """Return when each node is ready and ends; takes about 0.01 s for 12,600 nodes.
+    """Return when each node is ready and ends; takes about 0.01 s for 20,000 nodes.
 
     A plain loop over lists: levels are too narrow to gain from arrays, most hold one launch and one task. Nearly every
     node waits for one or two others, which stand in columns of their own. What a node lacks waits for the begin of the
     window, which stands in the first place of ``ends``, before the nodes.
     """
-    num, first = len(graph), float(graph.start[0])
-    order = np.argsort(graph.dst, kind="stable")
-    dst, src, delay = graph.dst[order], graph.src[order] + 1, graph.delay[order]
-    place = np.arange(len(dst)) - np.searchsorted(dst, dst)  # among the edges of a node
-    one, two = (_column(num, dst, src, delay, place == i) for i in (0, 1))
-    rest = (place > 1) | (delay < 0)  # where clocks are skewed an edge may end before the window begins
-    more: list[list[tuple[int, float]] | None] = [None] * num
-    for node, source, wait in zip(dst[rest].tolist(), src[rest].tolist(), delay[rest].tolist(), strict=True):
-        more[node] = [*(more[node] or ()), (source, wait), (0, 0.0)]
-    ready: list[float] = []
-    ends = [first]
-    columns = zip(*one, *two, graph.duration.tolist(), more, strict=True)
-    for source, wait, other, other_wait, duration, others in columns:
+    into, begin = graph.incoming(), float(graph.start[0])
+    delay = np.append(graph.delay, 0.0)
+    waits = [delay[edge].tolist() for edge in into.pair]
+    ends = [begin]
+    add = ends.append
+    columns = zip(*into.sources, *waits, graph.duration.tolist(), _others(graph, into), strict=True)
+    for source, other, wait, other_wait, duration, others in columns:
         latest, allowed = ends[source] + wait, ends[other] + other_wait
-        if latest < allowed:  # noqa: PLR1730  # max() takes longer than the rest of a turn
-            latest = allowed
         if others is not None:
             latest = max(latest, *(ends[each] + needed for each, needed in others))
-        ready.append(latest)
-        ends.append(latest + duration)
-    return Times(np.array(ready), np.array(ends[1:]))
+        add((latest if latest > allowed else allowed) + duration)
+    end = np.array(ends[1:])
+    ready = np.full(len(graph), begin)
+    ready[into.num > 0] = np.maximum(into.latest(end[graph.src] + graph.delay), begin)
+    return Times(ready, end)
 
 
-def _column(
-    num: int, dst: Rows, src: Rows, delay: npt.NDArray[np.float64], mine: Mask
-) -> tuple[list[int], list[float]]:
-    """Return the place and the delay of one edge of each node; a node without it waits for the begin of the window."""
-    sources, delays = np.zeros(num, np.intp), np.zeros(num)
-    sources[dst[mine]], delays[dst[mine]] = src[mine], delay[mine]
-    return sources.tolist(), delays.tolist()
+def _others(graph: Graph, into: Incoming) -> list[list[tuple[int, float]] | None]:
+    """Return what a node waits for beside its first two edges, and the begin where clocks are skewed.
+
+    There an edge, whose delay is negative, may end before the window begins.
+    """
+    more: list[list[tuple[int, float]] | None] = [None] * len(graph)
+    edges = np.concatenate([into.further, np.flatnonzero(graph.delay < 0)])
+    for node, source, wait in zip(
+        graph.dst[edges].tolist(), (graph.src[edges] + 1).tolist(), graph.delay[edges].tolist(), strict=True
+    ):
+        more[node] = [*(more[node] or [(0, 0.0)]), (source, wait)]
+    return more
 
 
 def owners(t: Tables, graph: Graph) -> npt.NDArray[np.intp]:

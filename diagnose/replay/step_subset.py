@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
+from diagnose.model.frozen import dataclass
 from diagnose.tables import Tables
 from diagnose.tables.device import Tasks
 from diagnose.tables.host import Layers

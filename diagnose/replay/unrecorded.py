@@ -2,8 +2,8 @@
 
 Recording an event costs the thread that it happens on one to three microseconds. A step of nine thousand events on a
 slow host takes twice as long while it is recorded, and then most of its gaps are the profiler's. Steps are timed
-without it as well, so the cost of an event is what makes the replayed step as long as the unrecorded ones; every event
-is then moved to where the replay without that cost has it.
+without it as well, so the cost of an event is what makes the replayed step as much shorter as unrecorded steps are;
+every event is then moved to where the replay without that cost has it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_EVENT_COST_NS = 5_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtua
 MIN_LEFT = 0.1  # of a segment of host work: even the cheapest operator computes something
 CALL_WEIGHT = 3  # what a call of the runtime costs against an operator: 7.9 against 2.5 µs on that machine
 MIN_CALL_LEFT = 0.4  # of a blocking call, and of the time from a launch call to its task or from a task to a call's end
-MIN_EXPLAINED = 0.6  # of what recorded steps are longer
+MIN_EXPLAINED = 0.4  # of what recorded steps are longer
 PRECISION_NS = 20.0  # of the cost of an event
 
 
@@ -41,14 +41,14 @@ class Unrecorded(NamedTuple):
     step_ns: float  # and without it
 
 
-def unrecorded(t: Tables, unprofiled_ns: float) -> Unrecorded | None:
+def unrecorded(t: Tables, added_ns: float) -> Unrecorded | None:
     """Return the capture without the cost of recording it, None where the replay takes no such cost for a step's.
 
-    ``unprofiled_ns`` is what a step takes without the profiler. Where even the highest plausible cost of an event does
-    not explain most of the difference, something else made the recorded steps slow, and they stay.
+    ``added_ns`` is how much longer a step takes while it is recorded. Where even the highest plausible cost of an event
+    explains little of it, something else made the recorded steps slow, and they stay.
     """
     graph = graph_of(t)
-    if len(graph) < 2:
+    if len(graph) < 2 or added_ns <= 0:
         return None
     owner, number = owners(t, graph), _events_inside(t, graph)
 
@@ -57,14 +57,12 @@ def unrecorded(t: Tables, unprofiled_ns: float) -> Unrecorded | None:
 
     recorded_ns = step(0.0)
     low, high = 0.0, MAX_EVENT_COST_NS
-    if unprofiled_ns >= recorded_ns:
+    shortest, wanted_ns = step(high), recorded_ns - added_ns
+    if recorded_ns - shortest < MIN_EXPLAINED * added_ns:
         return None
-    shortest = step(high)
-    if recorded_ns - shortest < MIN_EXPLAINED * (recorded_ns - unprofiled_ns):
-        return None
-    while shortest <= unprofiled_ns and high - low > PRECISION_NS:
+    while shortest <= wanted_ns and high - low > PRECISION_NS:
         middle = (low + high) / 2
-        low, high = (middle, high) if step(middle) > unprofiled_ns else (low, middle)
+        low, high = (middle, high) if step(middle) > wanted_ns else (low, middle)
     changed = _cheaper(graph, number, high)
     times = simulate(changed)
     moved = _Moved(t, changed, times)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, partial, wraps
 from typing import TypeAlias, TypeVar, cast
 
@@ -13,6 +12,7 @@ from diagnose.model.arrays import Mask, Rows
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import Intervals, distinct, span
 from diagnose.tables import device, host, names
 from diagnose.tables.causes import Causes, assign
@@ -134,9 +134,12 @@ class Tables:
             self._cache[key] = make()
         return cast("T", self._cache[key])
 
-    def tasks_matching(self, pattern: names.Pattern) -> Mask:
-        """Return which tasks have a name that the pattern finds; each distinct name is searched once."""
-        ids = self.trace.events.name[self.tasks.row]
+    def tasks_matching(self, pattern: names.Pattern, among: Rows | None = None) -> Mask:
+        """Return which tasks, or which ``among`` them, have a name that the pattern finds.
+
+        Each distinct name is searched once.
+        """
+        ids = self.trace.events.name[self.tasks.row if among is None else self.tasks.row[among]]
         found = np.zeros(len(self.trace.names) + 1, bool)
         for name in distinct(ids).tolist() if len(ids) else []:
             found[name] = pattern.search(self.trace.names[name][: names.NAME_PART]) is not None

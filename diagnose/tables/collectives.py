@@ -9,11 +9,13 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, among, covered, distinct, intersect, subtract, union
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
+from diagnose.tables.host import host_rows
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_COLLECTIVE, matching
 
 __all__ = [
     "buffer_broadcasts",
+    "buffer_updates",
     "collectives_of_calls",
     "exposed_broadcasts",
     "exposed_small",
@@ -29,7 +31,13 @@ MIN_TIME_SHARE = 0.5  # of a kind's time inside barriers, from which on its coll
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward")
 _HOST_COLLECTIVE = re.compile(r"^gloo:")
 _CALL = re.compile(r"^c10d::|^record_param_comms|^nccl:")
+_BROADCAST_CALL = re.compile(r"^(c10d::|nccl:|rccl:)_?broadcast")
 _BROADCAST = re.compile(r"broadcast", re.IGNORECASE)
+# What DDP calls around a broadcast: buffers go into one tensor before it, and out of it again behind it.
+_AROUND_BROADCAST = re.compile(
+    r"^(c10d::|record_param_comms|nccl:|aten::(un)?flatten_dense_tensors$|torch::utils::|"
+    r"aten::(view|view_as|narrow|reshape|contiguous|cat|copy_|detach|empty\w*)$)"
+)
 
 
 def buffer_broadcasts(t: Tables) -> Rows:
@@ -41,9 +49,43 @@ def buffer_broadcasts(t: Tables) -> Rows:
         return np.empty(0, np.intp)
     named = np.array([bool(_BROADCAST.search(t.name(row))) for row in tasks.row[mine].tolist()], bool)
     launched_at = t.trace.events.start[tasks.launch[mine]]
+    calls = t.covering(t.calls(_BROADCAST_CALL, Kind.ANNOTATION, Kind.OP))
+    named |= covered(calls, launched_at, launched_at + 1) > 0  # RCCL has one kernel for several collectives
     named &= covered(forward, launched_at, launched_at + 1) > 0
     found: Rows = mine[named]
     return found
+
+
+def buffer_updates(t: Tables) -> Intervals:
+    """Return when the host sends buffers inside DDP's forward: from gathering them to the last copy back."""
+    return t.cached("buffer_updates", lambda: _buffer_updates(t))
+
+
+def _buffer_updates(t: Tables) -> Intervals:
+    events = t.trace.events
+    launches = t.tasks.launch[buffer_broadcasts(t)]
+    parts = []
+    for forward in t.calls(_FORWARD, Kind.ANNOTATION, Kind.OP).tolist():
+        start, end, thread = events.start[forward], events.end[forward], int(events.thread[forward])
+        own = launches[(events.start[launches] >= start) & (events.start[launches] < end)]
+        own = own[events.thread[own] == thread]
+        if not len(own):
+            continue
+        rows = host_rows(t.trace, thread, Kind.OP)
+        rows = rows[(events.start[rows] >= start) & (events.end[rows] <= end) & (rows != forward)]
+        ends = np.maximum.accumulate(events.end[rows])
+        rows = rows[events.start[rows] >= np.concatenate([[start], ends[:-1]])] if len(rows) else rows  # outermost
+        if not len(rows):
+            continue
+        at = np.searchsorted(events.start[rows], events.start[[own[0], own[-1]]], side="right") - 1
+        first, last = max(int(at[0]), 0), max(int(at[1]), 0)
+        around = [_AROUND_BROADCAST.match(t.name(row)) is not None for row in rows.tolist()]
+        while first > 0 and around[first - 1]:
+            first -= 1
+        while last + 1 < len(rows) and around[last + 1]:
+            last += 1
+        parts.append((int(events.start[rows[first]]), int(events.end[rows[last]])))
+    return union((np.array([a for a, _ in parts], np.int64), np.array([b for _, b in parts], np.int64)))
 
 
 def exposed_broadcasts(t: Tables) -> Intervals:
@@ -54,6 +96,7 @@ def exposed_broadcasts(t: Tables) -> Intervals:
     return intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
 
 
+@shared_table
 def small_collectives(t: Tables) -> Rows:
     """Return the rows of Tasks that are collectives of under ``SMALL_NS``, none where they are few.
 
@@ -61,7 +104,7 @@ def small_collectives(t: Tables) -> Rows:
     """
     tasks = t.tasks
     mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < SMALL_NS))
-    mine = mine[~t.tasks_matching(EXPERT_EXCHANGE)[mine]]
+    mine = mine[~t.tasks_matching(EXPERT_EXCHANGE, mine)]
     found: Rows = mine[~among(mine, buffer_broadcasts(t))]
     return found if len(found) > MIN_COLLECTIVES_PER_STEP * t.steps.num else np.empty(0, np.intp)
 

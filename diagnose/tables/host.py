@@ -55,23 +55,21 @@ class Layers(NamedTuple):
         return found
 
 
-def layers(trace: Trace, rows: Rows) -> Layers:
-    """Sort one thread's events (in time order, longer first on ties) into layers of nesting."""
+def layers(trace: Trace, rows: Rows, most: int = MAX_DEPTH) -> Layers:
+    """Sort one thread's events (in time order, longer first on ties) into at most ``most`` layers of nesting."""
     events = trace.events
     out_rows: list[Rows] = []
     out_start: list[Ints] = []
     out_end: list[Ints] = []
-    rest = rows
-    while len(rest) and len(out_rows) < MAX_DEPTH:
-        start, end = events.start[rest], events.end[rest]
-        reach = np.maximum.accumulate(end)
-        outer = np.empty(len(rest), bool)
-        outer[0] = True
-        np.greater_equal(start[1:], reach[:-1], out=outer[1:])
+    rest, start, end = rows, events.start[rows], events.end[rows]
+    while len(rest) and len(out_rows) < most:
+        outer = np.ones(len(rest), bool)
+        np.greater_equal(start[1:], np.maximum.accumulate(end)[:-1], out=outer[1:])
         out_rows.append(rest[outer])
         out_start.append(start[outer])
         out_end.append(end[outer])
-        rest = rest[~outer]
+        inner = ~outer
+        rest, start, end = rest[inner], start[inner], end[inner]
     return Layers(tuple(out_rows), tuple(out_start), tuple(out_end))
 
 

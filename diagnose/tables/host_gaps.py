@@ -14,6 +14,7 @@ from diagnose.tables.names import LOADER_NEXT
 
 __all__ = [
     "gaps_between_own_operators",
+    "gaps_of_every_step",
     "host_gaps",
     "min_host_gap_ns",
     "operator_share",
@@ -35,6 +36,7 @@ GAP_STEP_SHARE = 0.1
 # wait is over, and it waits for a core.
 MIN_LINE_WAIT_SHARE = 0.75
 MIN_RECURRENCES = 3  # of a host gap, from which on it is part of a loop whose steps are not marked
+STEADY_SHARE = 0.6  # of the steps, in which a host gap comes at the same place
 MIN_PIECE_WAIT_SHARE = 0.7  # of the samples in a host gap
 MAX_OPERATOR_SHARE = 0.5  # of a stretch without a call: where operators cover more of it, they are what takes the time
 MAX_APART_NS = 50_000  # between a host gap and the events of the thread that surround it
@@ -134,6 +136,36 @@ def recurring_gaps(t: Tables) -> Intervals:
     mine = np.bincount(alike)[alike] >= max(MIN_RECURRENCES, t.steps.num / 2)
     mine &= alike < len(t.trace.names)  # what nothing follows is the end of the recording
     return Intervals(gaps.start[mine], gaps.end[mine])
+
+
+def gaps_of_every_step(t: Tables) -> Intervals:
+    """Return the host gaps that come back before the same operator of a step, in most steps.
+
+    A thread that loses its core loses it anywhere: what comes back at one place of the step is the program's.
+    """
+    gaps, events = host_gaps(t), t.trace.events
+    rows = np.append(t.host_rows(Kind.OP), -1)
+    next_row = rows[np.searchsorted(events.start[rows[:-1]], gaps.end)]
+    at = _ordinals(t)[next_row]
+    alike = np.unique(np.stack([events.name[next_row], at]), axis=1, return_inverse=True)[1].ravel()
+    step = np.searchsorted(t.steps.start, events.start[next_row], side="right")
+    once = np.unique(np.stack([alike, step]), axis=1)[0]  # several in a step count once
+    mine = np.bincount(once, minlength=len(gaps.start) + 1)[alike] >= max(MIN_RECURRENCES, STEADY_SHARE * t.steps.num)
+    mine &= next_row >= 0
+    return Intervals(gaps.start[mine], gaps.end[mine])
+
+
+def _ordinals(t: Tables) -> Ints:
+    """Return for each event that is an operator of the host how many of its name came before it in its step."""
+    events, rows = t.trace.events, t.host_rows(Kind.OP)
+    found = np.full(len(events) + 1, -1, np.int64)  # the last one is of no event
+    step = np.searchsorted(t.steps.start, events.start[rows], side="right")
+    order = np.lexsort((events.start[rows], events.name[rows], step))
+    begins = np.ones(len(rows), bool)
+    begins[1:] = (np.diff(step[order]) != 0) | (np.diff(events.name[rows][order]) != 0)
+    place = np.arange(len(rows))
+    found[rows[order]] = place - np.maximum.accumulate(np.where(begins, place, 0))
+    return found
 
 
 def outside_operators(t: Tables) -> Intervals:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.host import host_rows, layers
+from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.optimizer_spans import updates
 
 __all__ = ["MIN_IN_MODEL", "Issuer", "issued", "issuer_of"]
@@ -34,6 +35,7 @@ _OPTIMIZER = re.compile(r"(^|/)torch/optim/")
 _LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
 READ = "aten::item"
 ENGINE = "autograd::engine::"
+NO_LAYERS = Layers((), (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def issued(t: Tables) -> Intervals:
     known = dict(_owners_of(named, rows) for rows in _by_step(named))
     starts, ends = [], []
     for rows in _by_step(t):
-        owners = known.get(tuple(map(t.name, rows.tolist())))
+        owners = known.get(_names_of(t, rows))
         if owners is None:
             continue
         mine = np.array([owner is not None and owner[0] == issuer.frame for owner in owners], bool)
@@ -99,10 +101,28 @@ def _by_step(t: Tables) -> list[Rows]:
 
 
 def _owners_of(t: Tables, rows: Rows) -> tuple[tuple[str, ...], list[_Owner | None]]:
-    frames = t.frame_layers.get(t.main)
-    stacks = frames.at_each(t.trace.events.start[rows]) if frames else [[] for _ in rows]
-    owners = [_owner([t.name(row) for row in reversed(stack)]) for stack in stacks]
-    return tuple(map(t.name, rows.tolist())), owners
+    """Return the operators' names and their owners; a loop has few stacks, and each is looked at once."""
+    names = t.trace.names
+    stacks, which = np.unique(_stacks(t, rows), axis=0, return_inverse=True)
+    owners = [_owner([names[i] for i in reversed(stack) if i >= 0]) for stack in stacks.tolist()]
+    return _names_of(t, rows), [owners[i] for i in which.ravel().tolist()]
+
+
+def _stacks(t: Tables, rows: Rows) -> npt.NDArray[np.int32]:
+    """Return for each operator the names of the frames around it, outermost first, -1 where there are no more."""
+    events, frames = t.trace.events, t.frame_layers.get(t.main, NO_LAYERS)
+    found = np.full((len(rows), max(len(frames.rows), 1)), -1, np.int32)
+    is_open = np.ones(len(rows), bool)
+    for depth in range(len(frames.rows)):
+        row = frames.open_in(depth, events.start[rows])
+        is_open &= row >= 0
+        found[is_open, depth] = events.name[row[is_open]]
+    return found
+
+
+def _names_of(t: Tables, rows: Rows) -> tuple[str, ...]:
+    names = t.trace.names
+    return tuple([names[i] for i in t.trace.events.name[rows].tolist()])
 
 
 def _main_issuer(t: Tables) -> Issuer | None:
@@ -140,7 +160,8 @@ def _all_called(t: Tables) -> Rows:
     """Return the operators of the training thread that Python calls, not other operators, outside the optimizer."""
     rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
     outer = layers(t.trace, rows).rows[0] if len(rows) else rows
-    outer = outer[[not t.name(row).startswith(ENGINE) for row in outer.tolist()]]
+    is_engine = np.array([name.startswith(ENGINE) for name in t.trace.names], bool)
+    outer = outer[~is_engine[t.trace.events.name[outer]]]
     start = t.trace.events.start[outer]
     spans = updates(t)
     at = np.searchsorted(spans.start, start, side="right") - 1

@@ -7,104 +7,96 @@ normalisation, not a convolution. Names that match nothing are classified by the
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Events, Kind, Trace
-from diagnose.tables.names import COLLECTIVE, NAME_PART
+from diagnose.tables.names import COLLECTIVE, NAME_PART, AnyCase, Pattern
 
 __all__ = ["CLASSES", "OTHER", "classify", "kernel_classes"]
 
 OTHER = "other"
-_I = re.IGNORECASE
 
 # Class, and what the names of its kernels contain.
-_BY_NAME: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("memcpy", re.compile(r"^Memcpy|^Copy(Host|Device)To|copyBuffer", _I)),
-    ("memset", re.compile(r"^Memset|fillBuffer", _I)),
+_BY_NAME: tuple[tuple[str, Pattern], ...] = (
+    ("memcpy", AnyCase(r"^memcpy|^copy(host|device)to|copybuffer")),
+    ("memset", AnyCase(r"^memset|fillbuffer")),
     ("collective", COLLECTIVE),
-    ("gemm", re.compile(r"^triton_tem_\w*mm|^triton_mm|matmul_ogs|^_?matmul_kernel|fused_moe", _I)),
+    ("gemm", AnyCase(r"^triton_tem_\w*mm|^triton_mm|matmul_ogs|^_?matmul_kernel|fused_moe")),
     ("attention", re.compile(r"^triton_tem_\w*(attention|flex)")),
     ("fused", re.compile(r"^triton_(poi|red|per|for|tem|helion|unk|spl|mm|foreach)?_|^triton__?$|^triton__")),
     (
         "attention",
-        re.compile(
-            r"fmha|flash_(fwd|bwd)|flash_?attn|FlashAttn|attn_(fwd|bwd)|(bwd|fwd)_kernel_(dk|dq|fuse)|aotriton|attention"
-            r"|mha_(fwd|bwd)|\bmla_|sdpa",
-            _I,
+        AnyCase(
+            r"fmha|flash_(fwd|bwd)|flash_?attn|flashattn|attn_(fwd|bwd)|(bwd|fwd)_kernel_(dk|dq|fuse)|aotriton|attention"
+            r"|mha_(fwd|bwd)|\bmla_|sdpa"
         ),
     ),
     (
         "embedding",
-        re.compile(
-            r"split_embedding|embedding|fbgemm_gpu::(?!.*(FP8|fp8|Quantiz))|permute_(pooled|indices|2D|1D)|recat_"
-            r"|bounds_check_indices|linearize_index|lxu_cache|expand_into_jagged",
-            _I,
+        AnyCase(
+            r"split_embedding|embedding|fbgemm_gpu::(?!.*(fp8|quantiz))|permute_(pooled|indices|2d|1d)|recat_"
+            r"|bounds_check_indices|linearize_index|lxu_cache|expand_into_jagged"
         ),
     ),
     (
         "optimizer",
-        re.compile(r"multi_tensor_apply|FusedAdam|FusedSgd|FusedAdagrad|FusedOptimizer|fused_?lamb|lion_", _I),
+        AnyCase(r"multi_tensor_apply|fusedadam|fusedsgd|fusedadagrad|fusedoptimizer|fused_?lamb|lion_"),
     ),
-    ("loss", re.compile(r"nll_?loss|ClassNLL|cross_?entropy|mse_loss|bce_loss|binary_cross|ctc_|kl_div", _I)),
-    ("softmax", re.compile(r"soft_?max", _I)),
+    ("loss", AnyCase(r"nll_?loss|classnll|cross_?entropy|mse_loss|bce_loss|binary_cross|ctc_|kl_div")),
+    ("softmax", AnyCase(r"soft_?max")),
     (
         "normalisation",
-        re.compile(
-            r"\bbn_(fw|bw)|batch_?norm|BatchNorm|layer_?norm|group_?norm|instance_?norm|rms_?norm|GammaBeta"
-            r"|RowwiseMoments|ComputeInternalGradients|ComputeFusedParams|cuCompute(Part)?Grad|welford",
-            _I,
+        AnyCase(
+            r"\bbn_(fw|bw)|batch_?norm|batchnorm|layer_?norm|group_?norm|instance_?norm|rms_?norm|gammabeta"
+            r"|rowwisemoments|computeinternalgradients|computefusedparams|cucompute(part)?grad|welford"
         ),
     ),
     (
         "copy",
-        re.compile(
-            r"nchwToNhwc|nhwcToNchw|foldedNhwc|NhwcToFolded|transpose_(readWrite|\w*_)|batched_transpose|transpose(?!\w*conv)\w*kernel"
-            r"|CatArrayBatchedCopy|direct_copy_kernel|SubTensorOp|convertTensor_kernel|tensorTransform"
-            r"|copy_device_to_device|split_with_sizes_copy|chunk_cat|reshape_and_cache|permute_?kernel|copy_kernel",
-            _I,
+        AnyCase(
+            r"nchwtonhwc|nhwctonchw|foldednhwc|nhwctofolded|transpose_(readwrite|\w*_)|batched_transpose|transpose(?!\w*conv)\w*kernel"
+            r"|catarraybatchedcopy|direct_copy_kernel|subtensorop|converttensor_kernel|tensortransform"
+            r"|copy_device_to_device|split_with_sizes_copy|chunk_cat|reshape_and_cache|permute_?kernel|copy_kernel"
         ),
     ),
     (
         "convolution",
-        re.compile(
-            r"scudnn|hcudnn|convolv|winograd|[wd]grad|fprop|conv[123]?d|\bconv_|grouped_conv|_conv|Conv(Fwd|Bwd|olution)"
+        AnyCase(
+            r"scudnn|hcudnn|convolv|winograd|[wd]grad|fprop|conv[123]?d|\bconv_|grouped_conv|_conv|conv(fwd|bwd|olution)"
             r"|miopen|igemm_(fwd|bwd|wrw)|gtcx?\d?_|im2(col|d)|col2im|flip_filter|fft[123]d_|pointwise_mult_and_sum_complex"
-            r"|gcgemm|naive_conv|cask_cudnn|compute\w*Offsets|bwd_weight|bwd_data|scalePackedTensor|cudnn\w*::ops",
-            _I,
+            r"|gcgemm|naive_conv|cask_cudnn|compute\w*offsets|bwd_weight|bwd_data|scalepackedtensor|cudnn\w*::ops"
         ),
     ),
     (
         "gemm",
-        re.compile(
-            r"gemm|nvjet|cijk_|gemv|GEMV|xmma|cublas|splitK|cutlass(?!.*elementwise)|hipblaslt|matmul|^bmm_|wvSplitK"
-            r"|dot_kernel|epilogue::impl|LLMM|moe::dev|finalizeKernel|bmm_\w*(E4m3|Bfloat16)",
-            _I,
+        AnyCase(
+            r"gemm|nvjet|cijk_|gemv|xmma|cublas|splitk|cutlass(?!.*elementwise)|hipblaslt|matmul|^bmm_|wvsplitk"
+            r"|dot_kernel|epilogue::impl|llmm|moe::dev|finalizekernel|bmm_\w*(e4m3|bfloat16)"
         ),
     ),
     (
         "index",
-        re.compile(
-            r"scatter|gather|index|cub::|RadixSort|sort|top_?k|DeviceSelect|DeviceScan|thrust|masked_|bitonic|searchsorted"
+        AnyCase(
+            r"scatter|gather|index|cub::|radixsort|sort|top_?k|deviceselect|devicescan|thrust|masked_|bitonic|searchsorted"
             r"|histogram|nonzero|unique|tensor_kernel_scan|write_indices|cumsum|rocprim|krn_partial|segment"
-            r"|triu_tril|compute_cuda_kernel|flip_kernel|roll_cuda|compute_grad_weight|partials_per|sum_and_scatter",
-            _I,
+            r"|triu_tril|compute_cuda_kernel|flip_kernel|roll_cuda|compute_grad_weight|partials_per|sum_and_scatter"
         ),
     ),
-    ("pooling", re.compile(r"pool|upsampl|interpolat|grid_sampl|roi_?align|nms_kernel", _I)),
+    ("pooling", AnyCase(r"pool|upsampl|interpolat|grid_sampl|roi_?align|nms_kernel")),
     (
         "reduction",
-        re.compile(r"reduce_|reduction|_reduce|\bReduce|batchnorm_reduce|argmax|argmin|cuda_norm|lpnorm|amax|amin", _I),
+        AnyCase(r"reduce_|reduction|_reduce|\breduce|batchnorm_reduce|argmax|argmin|cuda_norm|lpnorm|amax|amin"),
     ),
     (
         "elementwise",
-        re.compile(
+        AnyCase(
             r"elementwise|pointwise|fill_|distribution|dropout|_(add|mul|sub|div)_|gelu|silu|act_and_mul|relu|sigmoid"
-            r"|rotary|quantiz|FP8|_to_float|float_to|hfp8|cast_|arange|linspace|kernelPointwise|OpTensor|op_tensor"
-            r"|addTensor|op_generic_tensor|applyOp|prelu|random|philox|dequant|FunctionalBinary|scale_|AddFunctor",
-            _I,
+            r"|rotary|quantiz|fp8|_to_float|float_to|hfp8|cast_|arange|linspace|kernelpointwise|optensor|op_tensor"
+            r"|addtensor|op_generic_tensor|applyop|prelu|random|philox|dequant|functionalbinary|scale_|addfunctor"
         ),
     ),
 )
@@ -120,6 +112,7 @@ _BY_OP: tuple[tuple[str, re.Pattern[str]], ...] = (
 CLASSES = tuple(dict.fromkeys(name for name, _ in _BY_NAME))
 
 
+@lru_cache(maxsize=4096)  # several rules ask for the same kernels
 def classify(name: str, op: str = "") -> str:
     """Return the class of a device task from its name, or from the operator behind it, or `other`."""
     name = name[:NAME_PART]

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from diagnose.model.capture import CaptureInfo
 from diagnose.model.events import Kind, Trace
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import distinct, intersect, span, total
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.collectives import buffer_broadcasts

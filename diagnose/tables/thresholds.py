@@ -6,7 +6,7 @@ fits the first four anew without each group of them. Thresholds of single rules 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from diagnose.model.frozen import dataclass
 
 __all__ = ["THRESHOLDS", "Thresholds"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["duration", "percent"]
+__all__ = ["duration", "percent", "plural"]
 
 
 def duration(ns: float | None) -> str:
@@ -33,3 +33,13 @@ def percent(share: float | None) -> str:
     if 0.9995 <= share < 1:
         return ">99.9 %"
     return f"{100 * share:.1f} %"
+
+
+def plural(count: float, noun: str) -> str:
+    """Return "1 step", "12 steps", "2 copies": a count as it is rounded, and its noun."""
+    shown = f"{count:,.0f}"
+    if shown == "1":
+        return f"1 {noun}"
+    if noun.endswith("y"):
+        return f"{shown} {noun[:-1]}ies"
+    return f"{shown} {noun}{'es' if noun.endswith('ch') else 's'}"

@@ -8,10 +8,10 @@ cut is found, the window doubles before the next attempt.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import msgspec
 
+from diagnose.model.frozen import dataclass
 from diagnose.trace_reader.lenient import EVENT_START, Salvage, flatten, repair, salvage
 from diagnose.trace_reader.rows import EventRows, ImpreciseTimesError
 from diagnose.trace_reader.schema import Event, ExactEvent

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from msgspec import Raw
 
 from diagnose.model.events import Kind, Thread
 from diagnose.trace_reader.schema import DEVICE_KINDS, Args
@@ -16,6 +18,8 @@ __all__ = ["Fields", "Values", "num_events", "printable", "shortened"]
 
 Values = dict[str, list[Any]]
 _Key = tuple["int | str", "int | str", "int | str", "int | str"]
+
+_Text = TypeVar("_Text")
 
 _CPU = 0  # torch's DeviceType
 _CORRELATED = (*DEVICE_KINDS, Kind.RUNTIME)
@@ -45,7 +49,7 @@ class Fields:
     def values(self, kind: Kind, events: list[Any]) -> Values:
         """Return the columns of these events, all but their times; columns without a value are left out."""
         names, args = self.names, [event.args for event in events]
-        values: Values = {"name": [names[event.name] for event in events]}
+        values: Values = {"name": _looked_up(names, [event.name for event in events])}
         if kind in DEVICE_KINDS:
             ids = self._device_streams
             found = [ids[a.device, a.stream, event.pid, event.tid] for event, a in zip(events, args, strict=True)]
@@ -53,7 +57,8 @@ class Fields:
             values["stream"] = [stream for _, stream in found]
         else:
             threads = self.threads
-            values["thread"] = [threads[event.pid, event.tid] for event in events]
+            pids, tids = [event.pid for event in events], [event.tid for event in events]
+            values["thread"] = _looked_up(threads, zip(pids, tids, strict=True))
         if kind in _CORRELATED:
             values["correlation"] = numbers = [a.correlation for a in args]
             if max(numbers) < 0:
@@ -65,8 +70,8 @@ class Fields:
     def _of_op(self, args: list[Args]) -> Values:
         texts = self._texts
         return {
-            "shapes": [texts[bytes(a.input_dims)] for a in args],
-            "types": [texts[bytes(a.input_types)] for a in args],
+            "shapes": _looked_up(texts, _texts([a.input_dims for a in args])),
+            "types": _looked_up(texts, _texts([a.input_types for a in args])),
             "sequence": [a.sequence for a in args],
             **self._of_values(args),
             **self._of_collective(args),
@@ -76,7 +81,7 @@ class Fields:
         if not (args[0].input_values or args[-1].input_values):  # an exporter writes them for all operators or for none
             return {}
         texts = self._texts
-        return {"values": [texts[bytes(a.input_values)] for a in args]}
+        return {"values": _looked_up(texts, _texts([a.input_values for a in args]))}
 
     def _of_annotation(self, args: list[Args]) -> Values:
         """Return the shapes that annotations of collectives have; others have none."""
@@ -84,13 +89,12 @@ class Fields:
             return {}
         texts = self._texts
         return {
-            "shapes": [texts[bytes(a.input_dims)] for a in args],
-            "types": [texts[bytes(a.input_types)] for a in args],
+            "shapes": _looked_up(texts, _texts([a.input_dims for a in args])),
+            "types": _looked_up(texts, _texts([a.input_types for a in args])),
         }
 
     def _of_kernel(self, args: list[Args]) -> Values:
-        grids = self._grids
-        return {"grid": [grids[bytes(a.grid)] for a in args], **self._of_collective(args)}
+        return {"grid": _looked_up(self._grids, _texts([a.grid for a in args])), **self._of_collective(args)}
 
     def _of_collective(self, args: list[Args]) -> Values:
         details = [a.collective or a.stack for a in args]
@@ -131,6 +135,17 @@ _MORE: Final[Mapping[Kind, Callable[[Fields, list[Args]], Values]]] = {
     Kind.MEMORY: Fields._of_allocation,
     Kind.SYNC: Fields._of_wait,
 }
+
+
+def _looked_up(numbers: dict[_Text, int], texts: Iterable[_Text]) -> list[int]:
+    """Return the number of each text, a new one for one that was not seen before."""
+    return list(map(numbers.__getitem__, texts))
+
+
+def _texts(raws: list[Raw]) -> list[bytes]:
+    """Return the text of each; to join and split them takes a fifth of the time of ``bytes`` for each."""
+    texts = b"\0".join(raws).split(b"\0")
+    return texts if len(texts) == len(raws) else list(map(bytes, raws))  # one of them holds a null byte
 
 
 def printable(text: str) -> str:

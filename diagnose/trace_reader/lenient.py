@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from msgspec import Raw
 
+from diagnose.model.frozen import dataclass
 from diagnose.trace_reader.schema import NO_TIME, Args, ExactEvent
 
 __all__ = ["EVENT_START", "Salvage", "flatten", "repair", "salvage"]

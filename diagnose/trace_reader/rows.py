@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from diagnose.model.events import Kind
 from diagnose.trace_reader.fields import Fields, Values
 from diagnose.trace_reader.schema import CATEGORIES, INSTANTS, LEFT_OUT, MEMORY_NAME, Event, ExactEvent
-from diagnose.trace_reader.times import durations_ns, exact_ns, floats_hold, instants_ns, starts_ns
+from diagnose.trace_reader.times import durations_ns, exact_ns, floats_hold, instants_ns, packed, starts_ns
 
 __all__ = ["EventRows", "ImpreciseTimesError"]
 
@@ -146,8 +147,8 @@ def _times(events: list[Any]) -> Values:
 
 def _array(values: list[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     try:
-        return np.fromiter(values, dtype, len(values))
-    except OverflowError:  # a number that is too large for its column counts as unknown
+        return packed(values, dtype)
+    except struct.error:  # a number that is too large for its column counts as unknown
         limits = np.iinfo(dtype)
         return np.array([v if limits.min <= v <= limits.max else -1 for v in values], dtype)
 

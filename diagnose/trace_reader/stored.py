@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from dataclasses import dataclass
 from io import FileIO
 from typing import Protocol
 
 from diagnose.errors import InputError
+from diagnose.model.frozen import dataclass
 from diagnose.trace_reader.remote import RemoteFile, is_url, open_url
 
 __all__ = ["DEFLATED", "Bytes", "Piped", "Stored", "open_bytes", "open_file"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Events, Kind, Note
+from diagnose.model.frozen import dataclass
 from diagnose.trace_reader.fields import printable
 from diagnose.trace_reader.plausibility import (
     bound_sizes,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Raw
 
 from diagnose.model.arrays import Floats, Ints
 
-__all__ = ["UNKNOWN_NS", "durations_ns", "exact_ns", "floats_hold", "instants_ns", "starts_ns"]
+__all__ = ["UNKNOWN_NS", "durations_ns", "exact_ns", "floats_hold", "instants_ns", "packed", "starts_ns"]
 
 # Up to here the nearest float lies within half a nanosecond of a time with three decimals (102 days).
 _EXACT_BELOW_US = 2.0**43
@@ -17,6 +20,9 @@ UNKNOWN_NS = -(2**63)  # in the place of a start that is missing, no number, or 
 # Clocks count from a machine's start or from 1970. A sum of any two of these fits into int64.
 _EARLIEST_NS, _LATEST_NS = -(2**60), 2**62  # 36 years before zero, 2116
 _MAX_DURATION_US = 2.0**50  # 35 years
+# Lengths of times with three decimals, a separator behind them, whose nanoseconds fit into uint64.
+_MIN_EXACT, _MAX_EXACT = len("0.000"), len("0000000000000000.000") + 1
+_POWERS = 10 ** np.arange(18, -1, -1, dtype=np.uint64)
 _MIN_POSITIVE_US = 5e-324  # the smallest number above zero
 
 
@@ -29,6 +35,15 @@ def floats_hold(starts_us: Sequence[float], durations_us: Sequence[float]) -> bo
     if max(starts_us) < _EXACT_BELOW_US:
         return True
     return all(map(float.is_integer, starts_us)) and all(map(float.is_integer, durations_us))
+
+
+def packed(values: Sequence[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return the values as an array, by way of ``struct``, which takes half the time of ``np.fromiter``.
+
+    Raises:
+        struct.error: a number is too large for this type.
+    """
+    return np.frombuffer(struct.pack(f"{len(values)}{np.dtype(dtype).char}", *values), dtype)
 
 
 def starts_ns(us: Floats) -> Ints:
@@ -76,7 +91,20 @@ def durations_ns(us: Floats) -> tuple[Ints, int]:
 
 def exact_ns(times: Sequence[Raw]) -> list[int]:
     """Convert times from their digits; what is no number is UNKNOWN_NS."""
-    return list(map(_digits_ns, map(bytes, times)))
+    return _of_one_layout(times) or list(map(_digits_ns, map(bytes, times)))
+
+
+def _of_one_layout(times: Sequence[Raw]) -> list[int]:
+    """Convert times of as many digits each, three of them decimals, as exporters write them; none of other ones."""
+    text = b"\0".join(times) + b"\0"
+    length = text.index(b"\0") + 1
+    if length * len(times) != len(text) or not _MIN_EXACT < length <= _MAX_EXACT:
+        return []
+    signs = np.frombuffer(text, np.uint8).reshape(-1, length)
+    digits = np.delete(signs, (length - 5, length - 1), axis=1) - ord("0")  # what is no digit becomes a larger number
+    if digits.max() > 9 or (signs[:, -5] != ord(".")).any() or signs[:, -1].any():
+        return []
+    return np.sum(digits * _POWERS[-digits.shape[1] :], axis=1, dtype=np.uint64).astype(np.int64).tolist()
 
 
 def _digits_ns(text: bytes) -> int:

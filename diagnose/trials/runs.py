@@ -16,6 +16,7 @@ from typing import IO, Any, Literal
 
 import diagnose
 from diagnose.capture.process.process_cleanup import kill_marked
+from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
 from diagnose.changes import any_compiles
 from diagnose.errors import OriginalsChangedError
 from diagnose.text.masking import MASK, mask_command
@@ -33,7 +34,7 @@ from diagnose.trials.working_copy import WorkingCopy
 
 __all__ = ["Command", "Runner"]
 
-BOOTSTRAP = "import sys; sys.path.pop(0); from diagnose.trials.child import main; main()"
+BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.trials.child import main; main()"
 SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays
 # In a copy: bytecode of modules is not written beside the user's sources, and asking git for its state is only reading
 PROTECTED = {"PYTHONDONTWRITEBYTECODE": "1", "GIT_OPTIONAL_LOCKS": "0"}

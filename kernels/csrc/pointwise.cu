@@ -11,6 +11,10 @@
 #include "pointwise.h"
 #include "tensors.h"
 
+// Of torch's C interface, in builds for CUDA: weak, so that the library loads where torch has no CUDA. The stable ABI
+// itself hands the stream out from torch 2.13 on.
+extern "C" __attribute__((weak)) int32_t aoti_torch_get_current_cuda_stream(int32_t device, void** stream);
+
 namespace diagnose {
 namespace {
 
@@ -59,6 +63,14 @@ void check(cudaError_t status, const char* name) {
   STD_TORCH_CHECK(status == cudaSuccess, name, " could not be launched: ", cudaGetErrorString(status));
 }
 
+cudaStream_t current_stream(int device, const char* name) {
+  void* stream = nullptr;
+  STD_TORCH_CHECK(
+      aoti_torch_get_current_cuda_stream != nullptr && aoti_torch_get_current_cuda_stream(device, &stream) == 0,
+      name, " found no current stream; is this torch built for CUDA?");
+  return static_cast<cudaStream_t>(stream);
+}
+
 bool aligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % kBytes == 0;
 }
@@ -68,7 +80,7 @@ void launch(const char* name, const Tensor& x, const Tensor& other, Tensor& out,
   const int device = out.get_device_index();
   int processors = 0;
   check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), name);
-  const auto stream = static_cast<cudaStream_t>(torch::stable::accelerator::getCurrentStream(device).nativeHandle());
+  const cudaStream_t stream = current_stream(device, name);
   const T* first = static_cast<const T*>(x.const_data_ptr());
   const T* second = static_cast<const T*>(other.const_data_ptr());
   T* result = static_cast<T*>(out.mutable_data_ptr());

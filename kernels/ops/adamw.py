@@ -30,6 +30,9 @@ Example::
 
 from __future__ import annotations
 
+import functools
+import importlib
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -37,7 +40,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diagnose.kernels.ops.custom_op import FLOATING, checked, operator
+from diagnose.kernels.ops._choice import chosen
+from diagnose.kernels.ops.custom_op import FLOATING, checked
+from diagnose.kernels.ops.custom_op import operator as made_operator
 
 __all__ = ["FusedAdamW", "adamw_step", "clip_factor", "step_by_formula"]
 
@@ -140,36 +145,98 @@ class FusedAdamW(torch.optim.AdamW):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        work = [(group, self._by_step(group)) for group in self.param_groups]  # all is looked at before any is changed
-        for group, by_step in work:
-            for number, rows in by_step.items():
-                adamw_step(
-                    *map(list, zip(*rows, strict=True)),
-                    step=number, lr=float(group["lr"]), betas=group["betas"], eps=group["eps"],
-                    weight_decay=group["weight_decay"], maximize=group["maximize"], grad_scale=grad_scale,
-                )  # fmt: skip
-            for param in group["params"]:
-                if param.grad is not None:
-                    self.state[param]["step"] += 1
+        work = [self._rows(group) for group in self.param_groups]  # all is looked at before any is changed
+        for group, (rows, grads) in zip(self.param_groups, work, strict=True):
+            if grads:
+                rows.run(grads, grad_scale, group)
         return loss
 
-    def _by_step(self, group: dict[str, Any]) -> dict[int, list[tuple[Tensor, ...]]]:
-        """Return parameter, gradient and states of a group's parameters by the number of the step that comes."""
-        found: dict[int, list[tuple[Tensor, ...]]] = defaultdict(list)
-        for param in group["params"]:
-            if param.grad is None:
-                continue
-            if param.grad.is_sparse:
-                raise TypeError("FusedAdamW takes no sparse gradients; use torch.optim.SparseAdam for such parameters.")
-            state = self.state[param]
+    def _rows(self, group: dict[str, Any]) -> tuple[_Rows, list[Tensor]]:
+        """Return a group's parameters that have gradients, as they were at the last step where all is in its place."""
+        params = [param for param in group["params"] if param.grad is not None]
+        grads = [param.grad for param in params]
+        if any(grad.is_sparse for grad in grads):
+            raise TypeError("FusedAdamW takes no sparse gradients; use torch.optim.SparseAdam for such parameters.")
+        states = [self.state[param] for param in params]
+        kept: dict[int, _Rows] = self.__dict__.setdefault("_kept", {})
+        rows = kept.get(id(group))
+        if rows is None or not rows.are(params, states):
+            rows = kept[id(group)] = _Rows(params, states)
+        return rows, grads
+
+
+class _Rows:
+    """A group's parameters with gradients and their states, checked once for as long as they stay where they are."""
+
+    def __init__(self, params: list[Tensor], states: list[dict[str, Any]]) -> None:
+        for param, state in zip(params, states, strict=True):
             if not state:
                 state["step"] = torch.zeros((), dtype=torch.float32)
                 for name in ("exp_avg", "exp_avg_sq"):
                     state[name] = torch.zeros_like(param, memory_format=torch.preserve_format)
-            state["step"] = state["step"].cpu()  # a state dict of torch's fused optimizer has it on the GPU
-            row = (param, param.grad, state["exp_avg"], state["exp_avg_sq"])
-            found[int(state["step"]) + 1].append(row)
-        return dict(found)
+        # The numbers of steps lie side by side, so that one addition counts all of them. A state dict of torch's fused
+        # optimizer has them on the GPU.
+        self._steps = torch.tensor([float(state["step"]) for state in states])
+        for state, step in zip(states, self._steps.unbind(), strict=True):
+            state["step"] = step
+        self._params, self._states = params, states
+        self._columns = [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")]
+        self._addresses = [list(map(Tensor.data_ptr, column)) for column in (params, *self._columns[:2])]
+        self._ordinary = all(type(param) in (Tensor, torch.nn.Parameter) for param in params)
+        self._prepared: Any = None  # the Triton launcher's
+
+    def are(self, params: list[Tensor], states: list[dict[str, Any]]) -> bool:
+        """Return whether these are the tensors that were looked at, in the memory where they were."""
+        return (
+            len(params) == len(self._params)
+            and all(map(operator.is_, params, self._params))
+            and all(
+                all(map(operator.is_, (state.get(name) for state in states), column))
+                for name, column in zip(("exp_avg", "exp_avg_sq", "step"), self._columns, strict=True)
+            )
+            and all(
+                list(map(Tensor.data_ptr, column)) == addresses
+                for column, addresses in zip((params, *self._columns[:2]), self._addresses, strict=True)
+            )
+        )
+
+    def run(self, grads: list[Tensor], grad_scale: Tensor | None, group: dict[str, Any]) -> None:
+        numbers = self._steps.tolist()
+        lr, betas, eps, decay = float(group["lr"]), group["betas"], group["eps"], group["weight_decay"]
+        if self._may_launch(numbers, grads):
+            if self._prepared is None:
+                self._prepared = _program().Prepared(self._params, *self._columns[:2])
+            self._prepared.run(
+                grads, grad_scale, int(numbers[0]) + 1, lr, *map(float, betas), float(decay), float(eps),
+                group["maximize"],
+            )  # fmt: skip
+            torch.autograd.graph.increment_version(self._params)
+            self._steps += 1
+            return
+        by_step = defaultdict(list)
+        for number, *row in zip(numbers, self._params, grads, *self._columns[:2], strict=True):
+            by_step[int(number) + 1].append(row)
+        for number, rows in by_step.items():
+            adamw_step(
+                *map(list, zip(*rows, strict=True)), step=number, lr=lr, betas=betas, eps=eps, weight_decay=decay,
+                maximize=group["maximize"], grad_scale=grad_scale,
+            )  # fmt: skip
+        self._steps += 1
+
+    def _may_launch(self, numbers: list[float], grads: list[Tensor]) -> bool:
+        """Return whether the program can be launched without the operator around it, whose checks take milliseconds."""
+        return (
+            self._ordinary
+            and len(set(numbers)) == 1
+            and not torch.compiler.is_compiling()
+            and chosen("diagnose::adamw", self._params) == "triton"
+            and all(grad.dtype == param.dtype for grad, param in zip(grads, self._params, strict=True))
+        )
+
+
+@functools.cache
+def _program() -> Any:
+    return importlib.import_module("diagnose.kernels.ops.triton_kernels.adamw")
 
 
 def _refuse_amsgrad(groups: Iterable[dict[str, Any]]) -> None:
@@ -258,7 +325,7 @@ def _check(
         )
 
 
-_adamw = operator(
+_adamw = made_operator(
     "diagnose::adamw",
     "(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, Tensor? grad_scale,"
     " int step, float lr, float beta1, float beta2, float weight_decay, float eps, bool maximize) -> ()",

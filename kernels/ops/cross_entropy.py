@@ -37,6 +37,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # its usual name
 from torch.utils.checkpoint import checkpoint
 
 from diagnose.kernels.ops.custom_op import checked, operator, transforming
@@ -66,8 +67,10 @@ def cross_entropy(
     """
     _check_numbers(label_smoothing, reduction)
     checked("cross_entropy", logits=logits)
-    loss = _cross_entropy(logits, target, ignore_index, float(label_smoothing))[0]
-    return _reduced(loss, target, ignore_index, reduction)
+    if reduction == "none" or transforming():  # which batches the rows' losses, not their sum
+        loss = _cross_entropy(logits, target, ignore_index, float(label_smoothing))[0]
+        return _reduced(loss, target, ignore_index, reduction)
+    return _cross_entropy_sum(logits, target, ignore_index, float(label_smoothing), reduction == "mean")[0]  # type: ignore[no-any-return]
 
 
 def linear_cross_entropy(  # a layer's arguments, and a loss's
@@ -83,8 +86,9 @@ def linear_cross_entropy(  # a layer's arguments, and a loss's
 ) -> Tensor:
     """Return ``cross_entropy(F.linear(hidden, weight, bias), target)`` with the logits of ``chunk`` rows in memory.
 
-    ``hidden`` (..., features), ``weight`` (classes, features), ``target`` (...). Each chunk's logits are calculated
-    again in the backward pass. Follows autocast.
+    ``hidden`` (..., features), ``weight`` (classes, features), ``target`` (...). The gradients of a loss that is
+    reduced are calculated together with it, chunk by chunk, and kept until the backward pass; where ``reduction`` is
+    "none", each chunk's logits are calculated again there. Follows autocast.
 
     Raises:
         TypeError: ``hidden`` or ``weight`` is no floating tensor, or ``target`` not int64.
@@ -100,16 +104,32 @@ def linear_cross_entropy(  # a layer's arguments, and a loss's
     if chunk < 1:
         raise ValueError(f"linear_cross_entropy needs chunk >= 1, not {chunk}.")
 
+    if reduction == "none" or transforming():
+        losses = _losses_in_chunks(hidden, weight, target, bias, chunk, ignore_index, float(label_smoothing))
+        return _reduced(losses, target, ignore_index, reduction)
+    device = hidden.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    wants = [torch.is_grad_enabled() and part is not None and part.requires_grad for part in (hidden, weight, bias)]
+    numbers = (chunk, ignore_index, float(label_smoothing), reduction == "mean")
+    return _linear_cross_entropy(hidden, weight, bias, target, *numbers, *wants)[0]  # type: ignore[no-any-return]
+
+
+def _losses_in_chunks(
+    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, chunk: int, ignored: int, smoothing: float
+) -> Tensor:
+    """Return the loss of each row, the logits of a chunk of rows in memory, also in the backward pass."""
+
     def losses(rows: Tensor, wanted: Tensor) -> Tensor:
-        logits = torch.nn.functional.linear(rows, weight, bias)
-        return _cross_entropy(logits, wanted, ignore_index, float(label_smoothing))[0]  # type: ignore[no-any-return]
+        return _cross_entropy(F.linear(rows, weight, bias), wanted, ignored, smoothing)[0]  # type: ignore[no-any-return]
 
     rows, wanted = hidden.flatten(0, -2) if hidden.dim() > 1 else hidden.unsqueeze(0), target.reshape(-1)
     parts = [
         losses(*part) if transforming() else checkpoint(losses, *part, use_reentrant=False, preserve_rng_state=False)
         for part in zip(torch.split(rows, chunk), torch.split(wanted, chunk), strict=True)
     ]
-    return _reduced(torch.cat(parts).reshape(target.shape), target, ignore_index, reduction)
+    return torch.cat(parts).reshape(target.shape)
 
 
 def _check_numbers(label_smoothing: float, reduction: str) -> None:
@@ -125,13 +145,17 @@ def _reduced(loss: Tensor, target: Tensor, ignored: int, reduction: str) -> Tens
     return loss.sum() if reduction == "sum" else loss
 
 
+def _check_target(operation: str, target: Tensor, beside: Tensor) -> None:
+    checked(operation, target=target, dtypes=TARGETS)
+    if target.device != beside.device:
+        raise ValueError(
+            f"{operation} needs all tensors on one device, not on {beside.device} and target on {target.device}."
+        )
+
+
 def _check(logits: Tensor, target: Tensor, *_: Any) -> None:
     checked("cross_entropy", logits=logits)
-    checked("cross_entropy", target=target, dtypes=TARGETS)
-    if target.device != logits.device:
-        raise ValueError(
-            f"cross_entropy needs all tensors on one device; logits is on {logits.device}, target on {target.device}."
-        )
+    _check_target("cross_entropy", target, logits)
     if logits.dim() == 0 or logits.shape[:-1] != target.shape:
         raise ValueError(
             f"cross_entropy needs target in the shape of logits without their last dimension, which are "
@@ -191,9 +215,24 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
+def _eager_sum(
+    logits: Tensor, target: Tensor, ignored: int, smoothing: float, mean: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    losses, lse = _eager(logits, target, ignored, smoothing)
+    factor = (target != ignored).sum().to(losses.dtype).reciprocal() if mean else losses.new_ones(())
+    return losses.sum() * factor, lse, factor
+
+
 def _fake(logits: Tensor, target: Tensor, ignored: int, smoothing: float) -> tuple[Tensor, Tensor]:
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     return logits.new_empty(target.shape, dtype=dtype), logits.new_empty((*target.shape, 2), dtype=dtype)
+
+
+def _fake_sum(
+    logits: Tensor, target: Tensor, ignored: int, smoothing: float, mean: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    losses, lse = _fake(logits, target, ignored, smoothing)
+    return losses.new_empty(()), lse, losses.new_empty(())
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # torch's names
@@ -206,6 +245,20 @@ def _backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[A
     if grad is None:
         return None, None, None, None
     return _cross_entropy_backward(grad, *ctx.saved_tensors, *ctx.numbers), None, None, None
+
+
+def _setup_sum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(inputs[0], inputs[1], *output[1:])
+    ctx.numbers = inputs[2:4]
+
+
+def _backward_sum(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Any, ...]:
+    if grad is None:
+        return (None,) * 5
+    logits, target, lse, factor = ctx.saved_tensors
+    of_each = (grad * factor).expand(target.shape)
+    return _cross_entropy_backward(of_each, logits, target, lse, *ctx.numbers), None, None, None, None
 
 
 _cross_entropy = operator(
@@ -227,4 +280,124 @@ _cross_entropy_backward = operator(
     rows=(0, 1, 2, 3),
     twice=True,
 )
+_cross_entropy_sum = operator(
+    "diagnose::cross_entropy_sum",
+    "(Tensor logits, Tensor target, int ignore_index, float label_smoothing, bool mean) -> (Tensor, Tensor, Tensor)",
+    check=_check,
+    eager=_eager_sum,
+    fake=_fake_sum,
+    program="cross_entropy:reduced",
+)
 _cross_entropy.register_autograd(_backward, setup_context=_setup)
+_cross_entropy_sum.register_autograd(_backward_sum, setup_context=_setup_sum)
+
+
+def _check_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *_: Any) -> None:
+    checked("linear_cross_entropy", hidden=hidden, weight=weight, bias=bias)
+    _check_target("linear_cross_entropy", target, hidden)
+    if not hidden.dtype == weight.dtype == (weight if bias is None else bias).dtype:
+        raise TypeError(
+            f"linear_cross_entropy needs hidden, weight and bias in one dtype, not {hidden.dtype} and {weight.dtype}; "
+            "convert one with .to()."
+        )
+
+
+def _linear(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, chunk: int, ignored: int, smoothing: float,
+    mean: bool, with_hidden: bool, with_weight: bool, with_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the loss and its gradients; the logits of one chunk of rows, and their gradient, are in memory."""
+    loss, dhidden, dweight, dbias = _fake_linear(
+        hidden, weight, bias, target, chunk, ignored, smoothing, mean, with_hidden, with_weight, with_bias
+    )
+    for part in (loss, dweight, dbias):
+        part.zero_()
+    rows, wanted = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1)
+    factor = (wanted != ignored).sum().to(loss.dtype).reciprocal() if mean else loss.new_ones(())
+    with torch.autocast(hidden.device.type, enabled=False), torch.no_grad():
+        for start in range(0, len(rows), chunk):
+            part, its = rows[start : start + chunk], wanted[start : start + chunk]
+            logits = F.linear(part, weight, bias)
+            losses, lse = _cross_entropy(logits, its, ignored, smoothing)
+            loss += losses.sum()
+            if not (with_hidden or with_weight or with_bias):
+                continue
+            slope = _cross_entropy_backward(factor.expand(its.shape), logits, its, lse, ignored, smoothing)
+            del logits
+            if with_hidden:
+                torch.mm(slope, weight, out=dhidden.view(-1, hidden.shape[-1])[start : start + chunk])
+            if with_weight:
+                dweight.addmm_(slope.t(), part)
+            if with_bias:
+                dbias += slope.sum(0)
+    return loss * factor, dhidden, dweight, dbias
+
+
+def _fake_linear(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, chunk: int, ignored: int, smoothing: float,
+    mean: bool, with_hidden: bool, with_weight: bool, with_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    return (
+        hidden.new_empty((), dtype=dtype),
+        hidden.new_empty(hidden.shape if with_hidden else 0),
+        weight.new_empty(weight.shape if with_weight else 0),
+        weight.new_empty(weight.shape[:1] if with_bias else 0),
+    )
+
+
+def _linear_backward(
+    grad: Tensor, dhidden: Tensor, dweight: Tensor, dbias: Tensor, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return tuple(part * grad.to(part.dtype) for part in (dhidden, dweight, dbias))  # type: ignore[return-value]  # three
+
+
+def _linear_backward_formula(
+    grad: Tensor, dhidden: Tensor, dweight: Tensor, dbias: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None,
+    target: Tensor, ignored: int, smoothing: float, mean: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the same from the logits, all at once, so that a second derivative sees where it comes from."""
+    rows, wanted = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1)
+    kept = (wanted != ignored).to(_wide(rows).dtype)
+    of_each = (grad * (kept / kept.sum() if mean else kept)).expand(wanted.shape)
+    logits = F.linear(rows, weight, bias)
+    slope = _eager_backward(of_each, logits, wanted, logits, ignored, smoothing)
+    return (
+        (slope @ weight).reshape(hidden.shape) if dhidden.numel() else dhidden.clone(),
+        slope.t() @ rows if dweight.numel() else dweight.clone(),
+        slope.sum(0) if dbias.numel() else dbias.clone(),
+    )
+
+
+def _setup_linear(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # torch's names
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output[1:], *inputs[:4])
+    ctx.numbers, ctx.wants = inputs[5:8], inputs[8:]
+
+
+def _backward_linear(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Any, ...]:
+    if grad is None:
+        return (None,) * 11
+    found = _linear_cross_entropy_backward(grad, *ctx.saved_tensors, *ctx.numbers)
+    slopes = [part if wanted else None for part, wanted in zip(found, ctx.wants, strict=True)]
+    return (*slopes, *(None,) * 8)
+
+
+_linear_cross_entropy = operator(
+    "diagnose::linear_cross_entropy",
+    "(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, int chunk, int ignore_index, float label_smoothing,"
+    " bool mean, bool with_hidden, bool with_weight, bool with_bias) -> (Tensor, Tensor, Tensor, Tensor)",
+    check=_check_linear,
+    eager=_linear,
+    fake=_fake_linear,
+)
+_linear_cross_entropy_backward = operator(
+    "diagnose::linear_cross_entropy_backward",
+    "(Tensor grad, Tensor dhidden, Tensor dweight, Tensor dbias, Tensor hidden, Tensor weight, Tensor? bias,"
+    " Tensor target, int ignore_index, float label_smoothing, bool mean) -> (Tensor, Tensor, Tensor)",
+    check=lambda *_: None,
+    eager=_linear_backward,
+    fake=lambda grad, dhidden, dweight, dbias, *_: tuple(map(torch.empty_like, (dhidden, dweight, dbias))),
+    twice=_linear_backward_formula,
+)
+_linear_cross_entropy.register_autograd(_backward_linear, setup_context=_setup_linear)

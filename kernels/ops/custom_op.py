@@ -56,6 +56,7 @@ __all__ = ["FLOATING", "Implementation", "Operator", "checked", "operator", "sam
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 AUTOCAST_DEVICES = ("cpu", "cuda")
+ORDINARY = frozenset({Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})
 
 Function = Callable[..., Any]
 
@@ -66,20 +67,46 @@ class Operator:
     Arguments are positional, and none may be left out.
     """
 
-    def __init__(self, definition: CustomOpDef, check: Function, eager: Function, rows: frozenset[int]) -> None:
-        self.definition, self._check, self._eager, self._rows = definition, check, eager, rows
+    def __init__(self, definition: CustomOpDef, run: Function, eager: Function, check: Function, rows: frozenset[int]):
+        self.definition, self._run, self._eager, self._check, self._rows = definition, run, eager, check, rows
         schema = definition._opoverload._schema
         self._places = [place for place, argument in enumerate(schema.arguments) if str(argument.type) == "Tensor"]
+        self._function: type[torch.autograd.Function] | None = None
+        self._may_skip = not schema.is_mutable
+        self._casts = False
 
     def __call__(self, *arguments: Any) -> Any:  # as the schema has it
         """Run the operator; or its formula, under transforms of `torch.func` that torch has not opened to operators."""
-        if not torch.compiler.is_compiling():
-            if not all(isinstance(arguments[place], Tensor) for place in self._places):
-                self._check(*arguments)  # names the argument; torch's error is about casts
-            if self._needs_formula(arguments):
-                self._check(*arguments)
-                return self._eager(*arguments)
+        if torch.compiler.is_compiling():
+            return self.definition(*arguments)
+        if self._is_plain(arguments):
+            return self._run_directly(arguments)
+        if not all(isinstance(arguments[place], Tensor) for place in self._places):
+            self._check(*arguments)  # names the argument; torch's error is about casts
+        if self._needs_formula(arguments):
+            self._check(*arguments)
+            return self._eager(*arguments)
         return self.definition(*arguments)
+
+    def _is_plain(self, arguments: tuple[Any, ...]) -> bool:
+        """Return whether nothing has to see the operator: no transform, no mode, no profiler, no class or device of tensors that only pretends."""
+        return (
+            self._may_skip
+            and not torch._C._functorch.peek_interpreter_stack()
+            and torch._C._len_torch_dispatch_stack() == 0
+            and torch._C._len_torch_function_stack() == 0
+            and not torch._C._autograd._profiler_enabled()
+            and not (self._casts and torch._C._is_any_autocast_enabled())
+            and all(type(a) in ORDINARY and not (isinstance(a, Tensor) and a.is_meta) for a in arguments)
+            and all(isinstance(arguments[place], Tensor) for place in self._places)
+        )
+
+    def _run_directly(self, arguments: tuple[Any, ...]) -> Any:
+        """Run without torch's dispatcher, through which an operator in Python takes longer than most GPUs need for it."""
+        if self._function is not None and torch.is_grad_enabled():
+            if any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
+                return self._function.apply(*arguments)
+        return self._run(*arguments)
 
     def _needs_formula(self, arguments: tuple[Any, ...]) -> bool:
         functorch = torch._C._functorch
@@ -95,6 +122,15 @@ class Operator:
         """Give the operator its backward pass, as ``torch.library.register_autograd`` takes it."""
         self.definition.register_autograd(backward, setup_context=setup_context)
 
+        def forward(ctx: Any, *arguments: Any) -> Any:  # with setup_context apart torch reads the signature each time
+            output = self._run(*arguments)
+            setup_context(ctx, arguments, output)
+            return output
+
+        members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        name = self.definition._opoverload._schema.name.rpartition("::")[2]
+        self._function = type(name, (torch.autograd.Function,), members)
+
 
 def operator(  # what an operator consists of
     name: str,
@@ -107,7 +143,7 @@ def operator(  # what an operator consists of
     rows: Sequence[int] = (),
     mutates: Sequence[str] = (),
     autocast: torch.dtype | None = None,
-    twice: bool = False,
+    twice: bool | Function = False,
 ) -> Operator:
     """Define ``name`` (``namespace::operator``) with ``schema``, and return it.
 
@@ -116,7 +152,8 @@ def operator(  # what an operator consists of
     ``program`` is ``module:function`` of the Triton launcher, imported at its first call. ``rows`` are the positions of
     tensors that may gain leading dimensions together, which is how `vmap` batches them; where others are batched,
     the formula is. Under autocast, floating tensors are cast to ``autocast``. ``twice`` lets autograd differentiate
-    the operator through its formula, to any order: for operators that are backward passes themselves.
+    the operator through its formula, to any order: for operators that are backward passes themselves. Where the
+    formula takes what was calculated before as given, it is another one that ``twice`` names.
 
     None of the functions may return an argument, or a view of one.
     """
@@ -136,14 +173,15 @@ def operator(  # what an operator consists of
 
     defined = torch.library.custom_op(name, run, mutates_args=mutates, schema=schema)
     defined.register_fake(checked_fake)
-    made = Operator(defined, check, eager, frozenset(rows))
+    made = Operator(defined, run, eager, check, frozenset(rows))
     if not mutates:
         defined.register_vmap(_batching(defined, frozenset(rows)))
     if autocast is not None:
+        made._casts = True
         for device in AUTOCAST_DEVICES:
             _register_autocast(defined, device, autocast)
     if twice:
-        defined.register_autograd(_through_formula(eager), setup_context=_keep_inputs)
+        made.register_autograd(_through_formula(eager if twice is True else twice), setup_context=_keep_inputs)
     return made
 
 

@@ -51,7 +51,7 @@ __all__ = ["ARCHITECTURES", "build", "implementation", "load", "missing"]
 
 SOURCES = Path(__file__).parents[1] / "csrc"
 ARCHITECTURES = ("80", "90", "100")  # built where there is no GPU, and PTX of the last for what comes after
-NEEDED = (2, 13)  # the first torch whose stable ABI hands out the current stream itself
+NEEDED = (2, 11)  # the first torch that this was built and run with; its stable ABI serves later ones
 FLAGS = ("-O3", "-std=c++17", f"-DTORCH_TARGET_VERSION=0x{NEEDED[0]:02x}{NEEDED[1]:02x}000000000000")
 HIDDEN = ("-fPIC", "-fvisibility=hidden")
 SEAL = b"diagnose-sha256:"  # with the digest of all before it, at the end of a library, where a loader does not look
@@ -184,7 +184,9 @@ def _compile(work: Path, nvcc: str | None, architectures: Sequence[str]) -> Path
         codes += ["-gencode", f"arch=compute_{newest},code=compute_{newest}"]
         command = [nvcc, *FLAGS, "-Xcompiler", ",".join(HIDDEN), "--threads", "0", include, *codes]
         _run([*command, "-c", str(SOURCES / "pointwise.cu"), "-o", str(objects[1])])
-    links = [f"-L{root / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10"]
+    # libtorch brings along what it has of CUDA, whose symbols are looked up when the library is loaded.
+    keep = ["-Xlinker", "--no-as-needed"]
+    links = [f"-L{root / 'lib'}", *keep, "-ltorch", "-ltorch_cpu", "-lc10"]
     _run([nvcc or cxx, "-shared", *map(str, objects), "-o", str(library), *links])
     return library
 

@@ -122,4 +122,5 @@
   reveal();
 
   if (data.timeline && window.drawTimeline) window.drawTimeline(data.timeline, { time, save });
+  if (data.flames && window.drawFlames) window.drawFlames(data.flames, { time });
 })();

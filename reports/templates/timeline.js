@@ -7,27 +7,12 @@ window.drawTimeline = async (t, { time, save }) => {
   const msOf = (units) => (units * t.unit) / 1e6;
   const spanText = (units) => time(msOf(units));
 
-  async function unpack() {
-    const bytes = Uint8Array.from(atob(t.packed), (c) => c.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    const raw = new Uint8Array(await new Response(stream).arrayBuffer());
-    let at = 0;
-    return (n) => {
-      const out = new Uint32Array(n);
-      for (let plane = 0; plane < 4; plane++) {
-        const shift = 8 * plane;
-        for (let i = 0; i < n; i++) out[i] |= raw[at + i] << shift;
-        at += n;
-      }
-      return out;
-    };
-  }
-
-  if (typeof DecompressionStream === "undefined") {
+  const column = await window.unpackColumns(t.packed);
+  if (!column) {
     byId("detail").textContent = "This browser is too old for the timeline: it needs one of 2023 or later.";
     return;
   }
-  const column = await unpack(), [num, numGaps, numDepths] = t.counts;
+  const [num, numGaps, numDepths] = t.counts;
   const start = column(num), length = column(num), name = column(num), category = column(num), packedLaunch = column(num);
   const gapStart = column(numGaps), gapLength = column(numGaps), gapCause = column(numGaps), gapDetail = column(numGaps), gapPlace = column(numGaps);
   const depthAt = column(numDepths), depth = column(numDepths);

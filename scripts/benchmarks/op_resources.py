@@ -42,7 +42,7 @@ PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 
 INTEGERS = {"target_ptr", "table_ptr", "size_ptr", "owner_ptr", "start_ptr"}
 STATISTICS = {"mean_ptr", "rstd_ptr", "lse_ptr", "loss_ptr", "dweight_ptr", "dbias_ptr", "scale_ptr"}
-STATISTICS |= {"cos_ptr", "sin_ptr"}
+STATISTICS |= {"cos_ptr", "sin_ptr", "factor_ptr"}
 NUMBERS = {"factor", "lr", "beta1", "beta2", "decay", "eps", "bias1", "root_bias2"}
 
 
@@ -83,13 +83,15 @@ def programs() -> Iterator[Program]:
         form = "tanh" if tanh else "erf"
         yield Program(gelu.forward_kernel, {"TANH": tanh, **flat}, form, FLAT_WARPS)
         yield Program(gelu.backward_kernel, {"TANH": tanh, **flat}, form, FLAT_WARPS)
-        both = {"BACKWARD": tanh, "TANH": tanh, **flat}
-        yield Program(pairs.bias_gelu_kernel, both, f"{form}, {'backward' if tanh else 'forward'}", FLAT_WARPS)
-        turn = {"INTERLEAVED": tanh, "BACK": tanh, **flat}
+        tile = {"TANH": tanh, **_tile(pairs.TILE, pairs.TILE)}
+        yield Program(pairs.bias_gelu_kernel, tile, form, FLAT_WARPS)
+        tile = {"TANH": tanh, "BIAS": True, **_tile(pairs.BIAS_TILE, pairs.BIAS_COLUMNS)}
+        yield Program(pairs.bias_gelu_backward_kernel, tile, form, FLAT_WARPS)
+        turn = {"INTERLEAVED": tanh, "BACK": tanh, "ROWS": rotary.TILE // 64, "HALF": 64, "REST": 64 if tanh else 0}
         yield Program(rotary.rotate_kernel, turn, "interleaved, back" if tanh else "halves", FLAT_WARPS)
     yield Program(scale.scale_kernel, flat, "", FLAT_WARPS)
-    yield Program(pairs.swiglu_kernel, flat, "", FLAT_WARPS)
-    yield Program(pairs.swiglu_backward_kernel, flat, "", FLAT_WARPS)
+    yield Program(pairs.swiglu_kernel, _tile(pairs.TILE, pairs.TILE), "", FLAT_WARPS)
+    yield Program(pairs.swiglu_backward_kernel, _tile(pairs.TILE, pairs.TILE), "", FLAT_WARPS)
     for block in (1024, layout.MAX_BLOCK):
         for one_block in (True, False):
             yield from _rows(block, one_block)
@@ -97,12 +99,17 @@ def programs() -> Iterator[Program]:
         form = f"block {block}"
         yield Program(cross_entropy.forward_kernel, row, form, layout.warps(block))
         yield Program(cross_entropy.backward_kernel, row, form, layout.warps(block))
+    yield Program(cross_entropy.sum_kernel, {"IGNORED": -100, "MEAN": True, "BLOCK": cross_entropy.SUMMED}, "", 8)
     tile = {"BIAS": True, "CENTER": True, "ROWS": norms.TILE_ROWS, "COLUMNS": norms.TILE_COLUMNS}
     yield Program(norms.columns_kernel, tile, "", FLAT_WARPS)
     for aligned in (True, False):
-        forms = {"SCALE": aligned, "MAXIMIZE": aligned, "ALIGNED": aligned, "CHUNK": 65_536}
+        forms = {"SCALE": aligned, "MAXIMIZE": aligned, "ALIGNED": aligned, "CHUNK": adamw.CHUNK}
         constants = {**forms, "PARAM": tl.bfloat16, "STATE": tl.float32, **flat}
         yield Program(adamw.adamw_kernel, constants, "aligned" if aligned else "unaligned", FLAT_WARPS)
+
+
+def _tile(elements: int, columns: int) -> dict[str, int]:
+    return {"ROWS": elements // columns, "COLUMNS": columns}
 
 
 def _rows(block: int, one_block: bool) -> Iterator[Program]:
@@ -117,14 +124,20 @@ def _rows(block: int, one_block: bool) -> Iterator[Program]:
         yield Program(norms.forward_kernel, {"EPS": 1e-5, "RESIDUAL": True, **norm}, kind, warps)
         held = min(block, norms.MAX_HELD)
         kind = f"{'layer' if center else 'rms'}, {form.replace(str(block), str(held))}"
-        yield Program(norms.backward_kernel, {"GRAD_H": True, **norm, "BLOCK": held}, kind, layout.warps(held))
+        yield Program(
+            norms.backward_kernel,
+            {"GRAD_H": True, **norm, "BLOCK": held},
+            kind,
+            layout.warps(held),
+        )
 
 
 def kind_of(name: str, kernel: Any) -> str:
     """Return the type of a program's argument, by its name."""
     if name in INTEGERS:
         return "*i64"
-    if name in STATISTICS or (name == "grad_ptr" and kernel is cross_entropy.backward_kernel):
+    loss = {cross_entropy.backward_kernel: "grad_ptr", cross_entropy.sum_kernel: "out_ptr"}
+    if name in STATISTICS or name == loss.get(kernel):
         return "*fp32"
     if name.endswith("_ptr"):
         return "*bf16"

@@ -29,6 +29,9 @@ PROCESSES_BAR = 0.55  # of the time of one process, with two
 CPU_BAR_S = 80 / 1024  # for each rank
 PARENT_BAR_MB = 200
 SECOND_BAR = 10  # times faster
+HTA_BAR = 8  # times less CPU than Holistic Trace Analysis
+HTA = "Holistic Trace Analysis"
+MAX_HTA_RANKS = 128  # beyond, it takes hours and more memory than a small machine has
 # Peak memory of the process itself, and CPU seconds of it and all that it started.
 CHILD = """
 import resource, sys
@@ -91,13 +94,27 @@ def measured(folder: Path, *options: str, cache: Path) -> Cost:
     return Cost(wall, *map(float, done.stderr.split()[-4:]))
 
 
+def measured_hta(folder: Path, python: Path) -> Cost:
+    """Run the other tool once, with what it can answer of the same questions.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    start = os.times().elapsed
+    command = [str(python), str(Path(__file__).with_name("hta_ranks.py")), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return Cost(os.times().elapsed - start, *map(float, done.stderr.split()[-4:]))
+
+
 def middle(costs: Sequence[Cost]) -> Cost:
     """Return the medians, each on its own."""
     return Cost(*(median(getattr(cost, name) for cost in costs) for name in Cost.__slots__))
 
 
-def compare(folder: Path, rounds: int, cache: Path) -> dict[str, Cost]:
-    """Return what each way of reading the ranks takes."""
+def compare(folder: Path, rounds: int, cache: Path, hta: Path | None) -> dict[str, Cost]:
+    """Return what each way of reading the ranks takes; the other tool reads them once."""
     ways = {
         "1 process": ("--workers", "1", "--no-cache"),
         "2 processes": ("--workers", "2", "--no-cache"),
@@ -111,7 +128,11 @@ def compare(folder: Path, rounds: int, cache: Path) -> dict[str, Cost]:
         for name, options in ways.items():
             print(f"ranks: {folder.name}, round {number + 1} of {rounds}, {name}", file=sys.stderr, flush=True)
             costs[name].append(measured(folder, *options, cache=cache))
-    return {name: middle(found) for name, found in costs.items()}
+    found = {name: middle(each) for name, each in costs.items()}
+    if hta is not None:
+        print(f"ranks: {folder.name}, {HTA}", file=sys.stderr, flush=True)
+        found[HTA] = measured_hta(folder, hta)
+    return found
 
 
 def table(num: int, num_bytes: int, costs: dict[str, Cost]) -> list[str]:
@@ -127,7 +148,7 @@ def table(num: int, num_bytes: int, costs: dict[str, Cost]) -> list[str]:
 
 def missed(num: int, costs: dict[str, Cost]) -> list[str]:
     """Return the bars that do not hold."""
-    one, two, first, second = costs.values()
+    one, two, first, second = (cost for name, cost in costs.items() if name != HTA)
     held = {
         f"{num} ranks: two processes take {two.wall_s / one.wall_s:.2f} of one's time": two.wall_s
         <= PROCESSES_BAR * one.wall_s,
@@ -136,6 +157,9 @@ def missed(num: int, costs: dict[str, Cost]) -> list[str]:
         f"{num} ranks: the second look is {two.wall_s / second.wall_s:.1f} times faster": second.wall_s * SECOND_BAR
         <= two.wall_s,
     }
+    if HTA in costs:
+        less = costs[HTA].cpu_s / two.cpu_s
+        held[f"{num} ranks: {less:.1f} times less CPU than {HTA}"] = less >= HTA_BAR
     return [bar for bar, holds in held.items() if not holds]
 
 
@@ -145,6 +169,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     work = Path(tempfile.gettempdir(), "diagnose-ranks")
     parser.add_argument("--work", type=Path, default=work, help="a folder for the traces")
+    parser.add_argument(
+        "--hta", type=Path, default=ROOT / ".venv-bench" / "bin" / "python", help=f"a Python with {HTA}"
+    )
     options = parser.parse_args()
     if not (TRACES / NAME.format(0)).exists():
         print(f"ranks: the traces {NAME.format('*')} are not in {TRACES}", file=sys.stderr)
@@ -156,7 +183,8 @@ def main() -> int:
     for num in map(int, options.ranks.split(",")):
         folder = options.work / f"{num}ranks"
         size = write_ranks(folder, num)
-        costs = compare(folder, options.rounds, options.work / "cache")
+        hta = options.hta if options.hta.exists() and num <= MAX_HTA_RANKS else None
+        costs = compare(folder, options.rounds, options.work / "cache", hta)
         print("\n".join(table(num, size, costs)), flush=True)
         faults += missed(num, costs)
     print("\n" + ("Bars that are missed: " + "; ".join(faults) if faults else "All bars hold."))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +98,6 @@ def score_job(plan: Plan) -> JobScore:
         who, cause, more = "turns", job.cause, job.cause_ns
     elif job.begins_late is not None:
         who, cause, more = f"begins {job.begins_late}", "late-start", job.begins_late_ns
-    if plan.reason == "nothing" and who == "turns":
-        who = ""  # what noise makes ranks wait is said of nobody
     return JobScore(plan, who, cause, more, run.planted_ns, run.step_ns, run.costs_ns, seconds)
 
 
@@ -122,11 +120,12 @@ def run_jobs(
     return 0 if _holds(scores) else 1
 
 
-def _scored(plans: Sequence[Plan], jobs: int) -> list[JobScore]:
+def _scored(plans: Sequence[Plan], jobs: int) -> Iterator[JobScore]:
     if jobs == 1:
-        return [score_job(plan) for plan in plans]
+        yield from map(score_job, plans)
+        return
     with ProcessPoolExecutor(jobs) as pool:
-        return list(pool.map(score_job, plans))
+        yield from pool.map(score_job, plans)
 
 
 def _holds(scores: Sequence[JobScore]) -> bool:
@@ -135,6 +134,7 @@ def _holds(scores: Sequence[JobScore]) -> bool:
     return (
         _share([s.late_right for s in planted]) >= BARS["late"]
         and _share([s.reason_right for s in planted]) >= BARS["reason"]
+        and _share([s.off <= MAX_OFF for s in planted if s.late_right]) >= BARS["within"]
         and all(s.late_right for s in calm)
     )
 

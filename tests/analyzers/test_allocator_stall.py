@@ -10,7 +10,7 @@ def test_calls_that_take_or_give_back_memory(late, name):
     assert late.booked() == {"allocator-stall": 200_000, "launch-bound": 200_000}
     finding = late.find("allocator-stall")
     assert finding.lost_ns == 200_000
-    assert f"{name}: 1 calls, 0.20 ms of the idle time." in finding.evidence
+    assert f"{name}: 1 call, 200 µs of the idle time." in finding.evidence
 
 
 @pytest.mark.parametrize(("until", "booked"), [(419, 0), (420, 120_000)])

@@ -62,3 +62,36 @@ def test_the_broadcast_is_switched_off(recording):
 def test_its_time_is_counted_once(recording):
     answer = forward(recording, alone=800).diagnosis()
     assert sum(f.lost_ns for f in answer.findings) <= 800_000
+
+
+def many_buffers(recording, *, kernel=BROADCAST, sent=True):
+    """Return a step of 1000 µs whose host gathers, sends and copies 20 buffers back from 100 to 320 while it idles."""
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 100, launched=(-20, -15))
+    r.op("DistributedDataParallel.forward", 100, 400)
+    r.op("aten::flatten_dense_tensors", 100, 110)
+    if sent:
+        r.op("c10d::broadcast_", 110, 120)
+        r.kernel(kernel, 122, 123, stream=20, launched=(112, 115))
+    for n in range(20):
+        at = 120 + 10 * n
+        r.op("aten::copy_", at, at + 9)
+        r.copy("Memcpy DtoD (Device -> Device)", at + 8, at + 9, launched=(at + 2, at + 6))
+    r.op("aten::linear", 330, 345)
+    r.kernel("gemm", 345, 1000, launched=(333, 338))
+    return r
+
+
+@pytest.mark.parametrize("kernel", [BROADCAST, "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)"])
+def test_copies_of_small_buffers_cost_the_host_more_than_the_transfer(recording, kernel):
+    r = many_buffers(recording, kernel=kernel)
+    finding = r.find("buffer-broadcast")
+    assert finding.lost_ns == 1_000 + 198_000  # the broadcast, and what the device idles while the host is at it
+    assert finding.evidence[1] == "The host takes 0.22 ms a step to send buffers and to copy them back."
+    (p,) = r.prescribe("buffer-broadcast")
+    assert p.saves_ns == (pytest.approx(0.7 * 199_000), 199_000)
+
+
+def test_copies_in_a_forward_that_sends_nothing_are_the_model_s_own(recording):
+    assert many_buffers(recording, sent=False).find("buffer-broadcast") is None

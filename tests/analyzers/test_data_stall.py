@@ -20,7 +20,7 @@ def test_the_gap_is_the_loaders_and_the_launchs_10_us_are_not(late):
     assert finding.where[0].op == SINGLE
     assert finding.examples[0].host == SINGLE
     assert finding.evidence[1] == (
-        "One batch is loaded in the main process (num_workers=0); the median wait is 0.39 ms."
+        "One batch is loaded in the main process (num_workers=0); the median wait is 390 µs."
     )
 
 
@@ -65,9 +65,8 @@ def test_a_copy_inside_the_loader_stays_loading(late):
     assert late.booked()["data-stall"] == 390_000
 
 
-def test_workers_are_prescribed_with_the_scripts_own_arguments(late, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    late.told(loader={"dataset": "Images", "batch_size": 32, "num_workers": 0})
+def test_workers_are_prescribed_with_the_scripts_own_arguments(late):
+    late.told(flags={"cores": 8}, loader={"dataset": "Images", "batch_size": 32, "num_workers": 0})
     (p,) = loading(late).prescribe("data-stall")
     assert p.id == "load-in-workers"
     # 390 µs of loading beside 610 µs of other work: one worker would do, one more for jitter
@@ -79,10 +78,9 @@ def test_workers_are_prescribed_with_the_scripts_own_arguments(late, monkeypatch
 
 
 @pytest.mark.parametrize(("cpus", "least"), [(8, 0.85 * 790_000), (2, 210_000), (1, None)])
-def test_loading_that_workers_cannot_hide_saves_less(recording, monkeypatch, cpus, least):
-    monkeypatch.setattr("os.cpu_count", lambda: cpus)
+def test_loading_that_workers_cannot_hide_saves_less(recording, cpus, least):
     r = recording()
-    r.told(loader={"dataset": "Images", "num_workers": 0})
+    r.told(flags={"cores": cpus}, loader={"dataset": "Images", "num_workers": 0})
     r.step(1, 0, 1000)
     r.kernel("gemm", 0, 100, launched=(-20, -15))
     loading(r, start=100, end=890)
@@ -93,10 +91,9 @@ def test_loading_that_workers_cannot_hide_saves_less(recording, monkeypatch, cpu
 
 
 @pytest.mark.parametrize(("running", "least", "said"), [(0, 0.9, True), (1, 0.0, False)])
-def test_loading_that_waits_needs_no_core_of_its_own(recording, monkeypatch, running, least, said):
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+def test_loading_that_waits_needs_no_core_of_its_own(recording, running, least, said):
     r = recording()
-    r.told(loader={"dataset": "Images", "num_workers": 0})
+    r.told(flags={"cores": 1}, loader={"dataset": "Images", "num_workers": 0})
     r.step(1, 0, 1000)
     r.kernel("gemm", 0, 100, launched=(-20, -15))
     loading(r, start=100, end=890)
@@ -111,10 +108,9 @@ def test_loading_that_waits_needs_no_core_of_its_own(recording, monkeypatch, run
 
 
 @pytest.mark.parametrize(("running", "workers"), [(0, 6), (1, 1)])
-def test_workers_that_compute_are_fewer_than_cores(recording, monkeypatch, running, workers):
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+def test_workers_that_compute_are_fewer_than_cores(recording, running, workers):
     r = recording()
-    r.told(loader={"dataset": "Images", "num_workers": 0})
+    r.told(flags={"cores": 2}, loader={"dataset": "Images", "num_workers": 0})
     r.step(1, 0, 1000)
     r.kernel("gemm", 0, 60, launched=(-20, -15))
     loading(r, start=60, end=890)
@@ -174,7 +170,7 @@ def test_more_workers_where_there_are_some(late):
     late.told(loader={"dataset": "Images", "batch_size": 32, "num_workers": 4})
     finding = loading(late, WORKERS).find("data-stall")
     assert finding.title == "The step waits for the DataLoader's workers"
-    assert finding.evidence[1] == "One batch is loaded by worker processes (num_workers=4); the median wait is 0.39 ms."
+    assert finding.evidence[1] == "One batch is loaded by worker processes (num_workers=4); the median wait is 390 µs."
     (p,) = late.prescribe("data-stall")
     assert (p.id, p.saves_ns) == ("more-workers", (0.0, pytest.approx(351_000)))
     assert p.title == "Use 8 workers, keep them alive and let each prepare more batches"
@@ -251,9 +247,9 @@ def test_workers_that_cost_more_than_loading_are_not_prescribed(recording, tenso
     assert [p.id for p in r.prescribe("data-stall")] == ids
 
 
-def test_the_example_keeps_what_the_loader_was_seen_with(late, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
+def test_the_example_keeps_what_the_loader_was_seen_with(late):
     late.told(
+        flags={"cores": 8},
         loader={
             "dataset": "Images",
             "batch_size": 32,
@@ -261,7 +257,7 @@ def test_the_example_keeps_what_the_loader_was_seen_with(late, monkeypatch):
             "sampler": "WeightedRandomSampler",
             "collate_fn": "pad_batch",
             "drop_last": True,
-        }
+        },
     )
     (p,) = loading(late).prescribe("data-stall")
     assert p.before == (

@@ -206,3 +206,20 @@ def test_graphs_save_in_the_stretches_without_a_wait_alone(recording):
     (p,) = r.prescribe("launch-bound")
     assert finding.facts["graphable"] == pytest.approx(0.75, abs=0.02)
     assert p.saves_ns[1] == pytest.approx(0.9 * finding.lost_ns * finding.facts["graphable"])
+
+
+def test_a_loop_of_the_scripts_own_is_named_beside_a_device_too(late):
+    late.frame("many.py(17): update", 300, 690)
+    for number in range(120):
+        late.op("aten::sum", 310 + 3 * number, 312 + 3 * number)
+    finding = late.find("launch-bound")
+    assert (finding.where[0].file, finding.where[0].line) == ("many.py", 17)
+    assert next(p.id for p in late.prescribe("launch-bound")) == "vectorise-loop"
+
+
+def test_no_graph_holds_operators_whose_sizes_depend_on_data(late):
+    for number in range(4):
+        late.op("aten::nonzero", 310 + 30 * number, 330 + 30 * number)
+    assert "compile-graphs" not in [p.id for p in late.prescribe("launch-bound")]
+    late.rows = [row for row in late.rows if row.name != "aten::nonzero"]
+    assert "compile-graphs" in [p.id for p in late.prescribe("launch-bound")]

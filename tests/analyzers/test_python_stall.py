@@ -8,7 +8,7 @@ def test_python_before_the_late_launch(late):
     finding = late.find("python-stall")
     assert (finding.lost_ns, finding.count) == (390_000, 1)
     # 490 µs without an operator, 390 of them while the device idles
-    assert finding.evidence[1] == "1 stretches of over 0.2 ms without an operator, 0.49 ms a step."
+    assert finding.evidence[1] == "1 stretch of over 0.2 ms without an operator, 490 µs a step."
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,21 @@ def test_a_thread_that_had_no_core_for_as_long_is_not_blamed(late, ready, booked
     late.told(sampler={"ready_share": ready})
     assert late.booked().get("python-stall", 0) == booked
     assert sum(late.booked().values()) == 400_000
+
+
+@pytest.mark.parametrize(("places", "booked"), [((1, 1, 1, 1), 1_160_000), ((1, 0, 1, 1), 870_000), ((0, 1, 2, 3), 0)])
+def test_without_a_core_what_comes_back_at_its_place_is_the_programs(recording, places, booked):
+    r = recording(devices=())
+    r.told(sampler={"ready_share": 0.7})
+    for step, place in enumerate(places):
+        begin = 1000 * step
+        r.step(step + 1, begin, begin + 1000)
+        for i in range(4):  # of 150 µs each; 290 µs before one of them, 10 before the others
+            at = begin + 160 * i + 20 + 280 * (i >= place)
+            r.op("aten::mm", at, at + 150)
+        r.op("aten::relu", begin + 940, begin + 1000)
+    r.sample(10, ("train.py", 40, "main"))
+    assert r.booked().get("python-stall", 0) == booked
 
 
 @pytest.mark.parametrize(("times", "confidence"), [(4, "medium"), (3, "low"), (2, "low")])

@@ -19,7 +19,7 @@ def test_forty_of_twenty_microseconds(recording):
     r = reducing(recording)
     finding = r.find("small-collectives")
     assert (finding.lost_ns, finding.count, finding.median_ns) == (pytest.approx(800_000), 40, 20_000)
-    assert finding.evidence[0] == ("40 collectives of 20 µs at the median a step; nothing hides 0.80 ms of them.")
+    assert finding.evidence[0] == ("40 collectives of 20 µs at the median a step; nothing hides 800 µs of them.")
     assert [p.id for p in r.prescribe("small-collectives")] == ["bucket-gradients"]
     assert r.diagnosis().partition.exposed_communication == pytest.approx(0.2)
 

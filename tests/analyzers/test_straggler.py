@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.model.capture import Capture
+from diagnose.model.places import Where
 from diagnose.pipeline.run import analyze_captures
 from diagnose.reports.json import schema, to_dict
 
@@ -36,12 +37,12 @@ def test_two_ranks_wait_for_the_third(recording):
     finding = straggler(found)
     # it computes 800 µs, the others 300 and 500: without it the step would end 300 µs earlier
     assert finding.title == (
-        "Rank 1 comes late in the one recorded step: the others wait 0.30 ms a step; the forward computes 0.40 ms "
+        "Rank 1 comes late in the one recorded step: the others wait 300 µs a step; the forward computes 400 µs "
         "longer there"
     )
     assert finding.lost_ns == pytest.approx(300_000)
     assert finding.evidence == (
-        "Of the waiting in 1 collectives of the one step, 100% is for rank 1, late by 0.40 ms.",
+        "Of the waiting in 1 collective of the one step, 100% is for rank 1, late by 400 µs.",
         "Rank 1 against the median of its equals, ms a step: compute-forward +0.40.",
         "Waiting that nothing hides, ms a step: rank 0 0.50, rank 1 0.00, rank 2 0.30.",
     )
@@ -72,7 +73,7 @@ def test_ranks_that_take_turns(recording):
         captures.append(Capture(replace(r.trace, rank=number, world_size=3)))
     finding = straggler(analyze_captures(captures))
     assert finding.title == (
-        "Ranks 0, 1 and 2 take turns in coming late; the forward computes 0.50 ms longer on whichever is late"
+        "Ranks 0, 1 and 2 take turns in coming late; the forward computes 500 µs longer on whichever is late"
     )
     assert finding.lost_ns == pytest.approx(2 * 500_000 / 3)
 
@@ -108,6 +109,46 @@ def test_what_the_late_rank_does_is_the_cause_where_it_explains_half_of_the_wait
     found = analyze_captures(captures)
     assert found.dominant == found.findings[0].rule == dominant
     assert "rank 1 comes late" in found.headline
+
+
+def two_phases(recording, number, mm_us, back_us):
+    """Return a rank whose step of 2000 µs has a forward and a backward, each sampled at its line every 20 µs."""
+    r = recording(devices=())
+    r.step(1, 0, 2000)
+    r.op("aten::mm", 0, mm_us)
+    r.op("autograd::engine::evaluate_function: MmBackward0", mm_us, mm_us + back_us)
+    r.samples_every(20, 0, mm_us, ("train.py", 7, "main"), 1)
+    r.samples_every(20, mm_us, mm_us + back_us, ("train.py", 9, "main"), 1)
+    r.annotation("gloo:all_reduce", mm_us + back_us, 2000, thread="gloo")
+    capture = r.capture()
+    trace = replace(capture.trace, rank=number, world_size=3)
+    return replace(capture, trace=trace, lines={("train.py", 9): "loss.backward()"})
+
+
+def test_the_line_is_where_the_late_rank_spends_more_than_the_others(recording):
+    # the forward takes 1000 µs everywhere; the backward 900 on rank 1 and 200 on the others
+    found = straggler(analyze_captures([two_phases(recording, n, 1000, b) for n, b in enumerate((200, 900, 200))]))
+    assert found.facts["cause"] == "compute-backward"
+    assert found.where == (Where("train.py", 9, "main", code="loss.backward()"),)
+
+
+@pytest.mark.parametrize(("ready", "confidence"), [((0.1, 0.6, 0.1), "low"), ((0.6, 0.7, 0.6), "high")])
+def test_a_rank_without_a_core_may_be_late_for_that_alone(recording, ready, confidence):
+    captures = []
+    for number, (comes, share) in enumerate(zip((300, 800, 300), ready, strict=True)):
+        r = recording(devices=())
+        r.told(sampler={"ready_share": share})
+        for step in range(6):
+            begin = 1000 * step
+            r.step(step + 1, begin, begin + 1000)
+            r.op("aten::mm", begin, begin + comes)
+            r.annotation("gloo:all_reduce", begin + comes, begin + 1000, thread="gloo")
+        captures.append(replace(r.capture(), trace=replace(r.trace, rank=number, world_size=3)))
+    finding = straggler(analyze_captures(captures))
+    assert finding.confidence == confidence
+    assert any("not scheduled for 60% of the time, the others for 10%" in e for e in finding.evidence) is (
+        confidence == "low"
+    )
 
 
 def host_bound(recording, number, behind, *, full=False):

@@ -28,7 +28,7 @@ def attending(recording, *, qk=QK, scores=SCORES, pv=PV, softmax=200, last="aten
 def test_what_stands_between_the_products_is_lost(recording):
     finding = attending(recording).find("unfused-attention")
     assert (finding.lost_ns, finding.count, finding.total_ns) == (250_000, 1, 250_000)
-    assert finding.evidence[0].endswith("what runs between takes 0.25 ms, the products 0.20 ms.")
+    assert finding.evidence[0].endswith("what runs between takes 250 µs, the products 200 µs.")
     assert finding.where[0].op == "aten::_softmax"
 
 

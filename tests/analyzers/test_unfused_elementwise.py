@@ -28,8 +28,8 @@ def test_three_operators_become_one_pass(recording):
     # 100 + 200 + 100 µs, of which the longest stays
     assert (finding.lost_ns, finding.count, finding.total_ns) == (pytest.approx(200_000), 1, 400_000)
     assert finding.evidence == (
-        "3 pointwise kernels a step stand in 1 runs over tensors of one size and take 0.40 ms, 40% of the busy time.",
-        "mul > add > relu: 0.40 ms a step.",
+        "3 pointwise kernels a step in 1 run over tensors of one size: 400 µs, 40% of the busy time.",
+        "mul > add > relu: 400 µs a step.",
     )
     assert finding.where[0].op == "aten::mul"
     assert finding.confidence == "medium"

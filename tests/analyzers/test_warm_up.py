@@ -14,7 +14,7 @@ def test_code_loading_in_the_only_step(late, name):
     assert late.booked() == {"warm-up": 390_000, "launch-bound": 10_000}
     finding = late.find("warm-up")
     assert finding.lost_ns == 390_000
-    assert f"{name}: 1 calls, 0.39 ms of the idle time." in finding.evidence
+    assert f"{name}: 1 call, 390 µs of the idle time." in finding.evidence
 
 
 def test_capturing_again_is_all_that_is_prescribed(late):

@@ -275,6 +275,15 @@ def test_very_long_steps_are_recorded_from_the_first_on(tmp_path, monkeypatch):
     assert now[0] <= 70.0
 
 
+@pytest.mark.parametrize(("light_mb", "steps"), [(20.0, 4), (2.0, 5), (100.0, 3)])
+def test_large_steps_are_few_in_the_attribution_window(tmp_path, light_mb, steps):
+    """Ten steps of 2 MB are taken to give 7 MB each with stacks: 4 of them are 30 MB; of larger ones 3 are enough."""
+    measured = Measurements()
+    plan = Plan(CaptureOptions(output=tmp_path, max_mb=1000), hooks_of(tmp_path), measured)
+    plan._num_steps, measured.light, measured.mb["light"] = 10, [20_000_000] * 10, light_mb
+    assert plan._attribution_steps() == steps
+
+
 def test_a_busy_machine_does_not_cut_a_window_of_ordinary_steps(heap):
     """Seven steps of 13 MB each: neither how long they take, nor what the script takes of the heap, makes them more."""
     size = TraceSize("attribution", mb_per_s=260.0, step=StepSize(13.0, 0.1))

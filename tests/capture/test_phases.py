@@ -82,6 +82,12 @@ def test_a_teacher_or_generation_counts_alone(step):
     assert step.passes(5).infers(20).trains(10).taken() == times(inference=20, backwards=1, work=1)
 
 
+def test_an_average_of_the_weights_belongs_to_the_update_before_the_next_batch(step):
+    assert step.infers(20).loads(5).infers(6).trains(10).taken() == times(
+        inference=6, other=20, loading=5, backwards=1, work=64
+    )
+
+
 def test_what_is_computed_without_gradients_after_the_backward_pass_is_training(step):
     assert step.trains(10).infers(7).taken() == times(backwards=1)
 

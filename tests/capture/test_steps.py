@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from diagnose.model.records import AutocastRecord
+from diagnose.model.usable_cores import usable_cores
 from diagnose.trace_reader.documents import read_steps
 
 
@@ -116,6 +117,7 @@ def test_what_the_script_runs_with(captured):
     assert optimizer.state_bytes == 2 * 4 * num + 4 * 4  # two moments, and a count of steps for each tensor
     assert captured["scaler"].info.flags.autocast == AutocastRecord(device="cpu", dtype="bfloat16")
     assert captured["train"].info.flags.matmul_precision == "highest"
+    assert captured["train"].info.flags.cores == usable_cores()
     assert captured["train"].info.nvml.available is False
     assert "no NVIDIA GPU" in captured["train"].info.nvml.reason
 

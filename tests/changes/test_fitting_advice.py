@@ -1,5 +1,6 @@
 """Advice fits whose code it is, what ran, and what the recording shows: a form for each."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,22 @@ def test_frames_show_an_iterable_dataset():
     assert "get_worker_info" in p.after
     assert p.saves_ns[0] == 0  # workers that all parse the whole stream save nothing
     assert "only the script's author" in p.arguments["by_hand"]
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(16, 10), (4, 3), (None, 10), (1, 0)])
+def test_workers_share_the_cores_of_the_recorded_process(monkeypatch, cores, workers):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # of the machine that reads the capture
+    facts = {**LOADING, "batch_ns": 9e6, "cores": cores}
+    found = [p.arguments["workers"] for p in prescribe(Finding("data-stall", "", 9e6, facts=facts), 1e7, TRAINING)]
+    assert found == [workers][: workers > 0]
+
+
+@pytest.mark.parametrize(("cores", "least"), [(16, 0.85), (2, 0.0), (None, 0.0)])
+def test_more_workers_hide_the_stall_where_the_recorded_process_had_the_cores(monkeypatch, cores, least):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)  # of the machine that reads the capture
+    facts = {"single_process": False, "num_workers": 2, "workers_busy": 1.0, "cores": cores}
+    (p,) = [p for p in advised("data-stall", TRAINING, facts=facts) if p.id == "more-workers"]
+    assert p.saves_ns[0] == pytest.approx(least * 1e6)
 
 
 @pytest.mark.parametrize(("ready", "waits", "least"), [(0.02, False, 0.85), (0.4, False, 0.0), (0.4, True, 0.9)])

@@ -12,8 +12,7 @@ import pytest
         (None, 8, 0.0, 0.9),
     ],
 )
-def test_more_workers_save_most_where_they_find_cores(recording, monkeypatch, busy, cpus, least, most):
-    monkeypatch.setattr("os.cpu_count", lambda: cpus)
+def test_more_workers_save_most_where_they_find_cores(recording, busy, cpus, least, most):
     r = recording(devices=())
     for step in (0, 1):
         r.step(step + 1, 1000 * step, 1000 * step + 1000)
@@ -22,7 +21,7 @@ def test_more_workers_save_most_where_they_find_cores(recording, monkeypatch, bu
             "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * step + 300, 1000 * step + 1000
         )
     told = {} if busy is None else {"workers_busy": busy}
-    r.told(loader={"num_workers": 1, **told})
+    r.told(flags={"cores": cpus}, loader={"num_workers": 1, **told})
     finding = r.find("data-stall")
     p = r.prescribe("data-stall")[0]
     # four workers deliver a batch every 250 us, and the rest of the step takes 300

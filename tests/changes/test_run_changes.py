@@ -60,6 +60,16 @@ def test_epochs_that_start_workers(recording, run_steps, loader, ids):
     assert [p.id for p in r.prescribe("periodic-stall")] == ids
 
 
+@pytest.mark.parametrize(("num_batches", "ids"), [(25, ["keep-workers"]), (30, [])])
+def test_epochs_are_known_by_their_length_where_no_phase_is(recording, run_steps, num_batches, ids):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.op("aten::mm", 0, 10_000)
+    r.run = run_steps([100.0 if i % 25 == 24 else 10.0 for i in range(200)], backwards=[1] * 200)
+    r.told(loader={"num_workers": 4, "persistent_workers": False, "num_batches": num_batches})
+    assert [p.id for p in r.prescribe("periodic-stall")] == ids
+
+
 def test_an_evaluation_half_as_often(ran):
     (p,) = ran(evaluation=True).prescribe("periodic-stall")
     assert "if step % 32 == 0:" in p.after
@@ -72,6 +82,15 @@ def test_a_rollout_in_one_call(recording, run_steps):
     r.run = run_steps([10.0] * 20, backwards=[1] * 20, rollout=[6.6] * 20)
     (p,) = r.prescribe("rollout-bound")
     assert (p.id, "make_vec" in p.after) == ("batch-rollouts", True)
+
+
+def test_one_call_of_a_teacher_may_save_nothing(recording, run_steps):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.op("aten::mm", 0, 10_000)
+    r.run = run_steps([10.0] * 20, backwards=[1] * 20, inference=[5.0] * 20)
+    (p,) = r.prescribe("rollout-bound")
+    assert p.saves_ns == (0, pytest.approx(0.9 * 5e6))
 
 
 def test_python_that_saves_goes_to_a_thread_and_no_other(late):

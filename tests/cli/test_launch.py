@@ -13,6 +13,7 @@ import pytest
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
 from diagnose.capture.process.child import Order
+from diagnose.cli.trace import ANALYSIS, import_analysis
 
 HUNG_S = 300
 ORDER = Order(CaptureOptions(output=Path("capture")), parent=os.getpid(), failure_file=-1, signal_file=-1)
@@ -86,3 +87,8 @@ def test_the_script_dies_with_a_command_that_is_killed(tmp_path):
     gone = select.select([file], [], [], HUNG_S)[0]
     os.close(file)
     assert gone, "the child outlived the process that waited for it"
+
+
+def test_what_is_imported_while_the_script_runs_is_there():
+    import_analysis()
+    assert set(ANALYSIS) <= sys.modules.keys()

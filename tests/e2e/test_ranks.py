@@ -1,6 +1,10 @@
-"""Ranks of gloo, one of them slow on purpose: who is late and why, under torchrun and under srun without it."""
+"""Ranks of gloo, one of them slow on purpose: who is late and why, under torchrun and under srun without it.
+
+Where every rank has a folder of its own, as on nodes that share no disk, the answer is the same.
+"""
 
 import json
+import socket
 import sys
 from pathlib import Path
 
@@ -14,9 +18,9 @@ import os, sys, time
 import torch, torch.distributed as dist
 rank = int(os.environ.get("SLURM_PROCID", os.environ.get("RANK")))
 size = int(os.environ.get("SLURM_NTASKS", os.environ.get("WORLD_SIZE")))
-late, wait_s = int(sys.argv[1]), 0.08
+late, rendezvous, wait_s = int(sys.argv[1]), sys.argv[2], 0.08
 torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{os.path.abspath('store')}", rank=rank, world_size=size)
+dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=size)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -33,21 +37,31 @@ for step in range(40):
 """
 
 
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "-m", "--nproc-per-node")
+
+
+@pytest.fixture
+def port() -> int:
+    """Return a port that is free."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("num", "launcher"), [(2, "srun"), pytest.param(4, "torchrun", marks=pytest.mark.full)])
-def test_a_slow_rank_is_named_with_what_makes_it_slow(diagnose, script, num, launcher):
-    torchrun = (
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={num}",
-        "-m",
-        "diagnose",
-    )
-    srun = (sys.executable, SRUN, num, sys.executable, "-m", "diagnose")
-    started = tuple(map(str, srun if launcher == "srun" else torchrun))
-    done = diagnose("trace", *BOUNDS, "--capture", "capture", script(SCRIPT), 1, launcher=started)
+@pytest.mark.parametrize(
+    ("num", "launcher"),
+    [
+        (2, "apart"),
+        pytest.param(4, "apart", marks=pytest.mark.full),
+        pytest.param(4, "torchrun", marks=pytest.mark.full),
+    ],
+)
+def test_a_slow_rank_is_named_with_what_makes_it_slow(diagnose, script, tmp_path, port, num, launcher):
+    srun = (sys.executable, SRUN, "apart", num, sys.executable, "-m", "diagnose")
+    started = tuple(map(str, srun if launcher == "apart" else (*TORCHRUN, num, "diagnose")))
+    rendezvous = f"tcp://127.0.0.1:{port}" if launcher == "apart" else "env://"
+    done = diagnose("trace", *BOUNDS, "--capture", "capture", script(SCRIPT), 1, rendezvous, launcher=started)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert [r["rank"] for r in answer["ranks"]] == list(range(num))
@@ -56,4 +70,9 @@ def test_a_slow_rank_is_named_with_what_makes_it_slow(diagnose, script, num, lau
     assert answer["job"]["late"]["cause"] in {"python-stall", "off-cpu"}
     late = next(f for f in answer["findings"] if f["rule"] == "straggler")
     assert late["title"].startswith("Rank 1 comes late")
+    assert [place["code"] for place in late["where"]] == ["time.sleep(wait_s)"]
     assert "rank 1 comes late" in answer["headline"].lower()
+    if launcher == "apart":
+        assert not list((tmp_path / "node0" / "capture").glob("*rank1*"))
+        again = diagnose("analyze", "--json", "--quiet", "--no-cache", tmp_path / "node0" / "capture")
+        assert json.loads(again.stdout)["job"] == answer["job"]

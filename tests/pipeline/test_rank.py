@@ -214,6 +214,18 @@ def test_the_profilers_own_time_is_not_counted_in_the_loss(late):
     assert answer.recording_ns == pytest.approx(15_000)
 
 
+def test_a_cause_has_one_share_in_findings_bars_and_flame_graph(late):
+    late.op("aten::mm", 200, 690)
+    for i in range(10):
+        late.op("aten::add", 310 + i, 311 + i)
+    answer = inflate(late, light=1.015, unprofiled=1.0)
+    (finding,) = answer.findings
+    assert answer.idle_by_cause[finding.rule] * answer.step_ns == pytest.approx(finding.lost_ns)
+    assert answer.idle_by_cause["profiler-overhead"] * answer.step_ns == pytest.approx(12_000)
+    assert sum(answer.idle_by_cause.values()) == pytest.approx(answer.partition.idle)
+    assert [f.time_ns for f in answer.picture.flames if f.cause == finding.rule] == [pytest.approx(finding.lost_ns)]
+
+
 def test_no_more_is_deducted_than_recording_can_cost(late):
     late.op("aten::mm", 200, 690)
     answer = inflate(late, light=2.0, unprofiled=1.0)

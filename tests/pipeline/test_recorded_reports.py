@@ -10,7 +10,7 @@ import pytest
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
-from diagnose.reports.answer import answer
+from diagnose.reports.answer import answer, saving
 from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.text import render
 from diagnose.tables.thresholds import THRESHOLDS
@@ -111,7 +111,7 @@ def text(d):
     assert first.after is None or f"step now {duration(d.step_ns)} " in words
     for found in [action.prediction for action in first.actions if action.prediction is not None]:
         assert found.saves_ns >= 0.01 * d.step_ns
-        assert f"saves {duration(found.saves_ns)} a step " in words
+        assert f"{saving(found)} " in words
     for finding in d.findings[:5]:
         if finding.lost_ns:
             share = percent(finding.lost_ns / d.step_ns)

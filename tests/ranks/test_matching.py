@@ -90,6 +90,22 @@ def test_ranks_whose_ends_lie_apart_share_nothing(make_profile):
     assert found.lateness.late == ()
 
 
+# Four ranks of gloo on two busy cores: ms at which each left its six collectives, of steps of 90 ms.
+ON_BUSY_CORES = (
+    (179.8, 285.1, 372.2, 457.1, 555.5, 638.1),
+    (184.4, 279.4, 371.4, 461.6, 551.6, 638.4),
+    (179.9, 274.0, 369.5, 457.2, 549.2, 640.3),
+    (177.5, 279.3, 372.2, 455.1, 551.5, 636.4),
+)
+
+
+@pytest.mark.parametrize(("has_device", "num_of_four"), [(False, 6), (True, 1)])
+def test_ends_on_busy_cores_lie_apart_by_a_tenth_of_the_step(make_profile, has_device, num_of_four):
+    own = [{"compute-forward": 8.0} for _ in range(6)]
+    ranks = [make_profile(n, own, ends, begins=90.0, has_device=has_device) for n, ends in enumerate(ON_BUSY_CORES)]
+    assert sizes(match_collectives(ranks)).count(4) == num_of_four
+
+
 def test_ranks_that_recorded_other_steps_another_job_or_twice_are_named(make_profile):
     ranks = [make_profile(n, OWN, ENDS) for n in range(2)]
     later = replace(make_profile(2, OWN, ENDS), step_number=np.arange(50, 62))

@@ -1,14 +1,16 @@
 """The profile of a rank: what it holds of one step, and that it survives being sent."""
 
+import zlib
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.pipeline.rank import profile_rank
-from diagnose.ranks.profile import COMMUNICATION, JobProfile, RankProfile
+from diagnose.ranks.profile import COMMUNICATION, JobProfile, LineTime, RankProfile
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
@@ -51,6 +53,7 @@ def test_a_collective_that_computation_covers_at_its_begin(recording):
 
 
 def test_it_survives_being_sent(profile):
+    profile = replace(profile, lines=(LineTime("compute-forward", "train.py", 7, "main", "y = model(x)", 2.5e6),))
     assert same(RankProfile.from_bytes(profile.to_bytes()), profile)
 
 
@@ -58,6 +61,35 @@ def test_it_survives_being_sent(profile):
 def test_other_bytes_are_refused_in_a_sentence(data):
     with pytest.raises(InputError, match="summary of a rank is damaged"):
         RankProfile.from_bytes(data)
+
+
+def test_a_small_summary_that_expands_to_gigabytes_is_refused(profile, monkeypatch):
+    monkeypatch.setattr("diagnose.ranks.profile.MAX_PROFILE_BYTES", 1 << 20)
+    bomb = zlib.compress(bytes(2 << 20))
+    assert len(bomb) < 3000
+    with pytest.raises(InputError, match="summary of a rank is damaged"):
+        RankProfile.from_bytes(bomb)
+    assert same(RankProfile.from_bytes(profile.to_bytes()), profile)
+
+
+def test_a_summary_of_another_version_is_named_as_that():
+    with pytest.raises(InputError, match=r"another version of diagnose \(format 9, not 1\)"):
+        RankProfile.from_bytes(zlib.compress(msgspec.msgpack.encode((9, {}))))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"bounds": np.arange(7)},
+        {"spent": np.zeros((1, 9), np.int64)},
+        {"groups": ()},
+        {"kinds": ()},
+        {"path": 5},
+    ],
+)
+def test_a_summary_whose_parts_do_not_fit_is_refused(profile, changed):
+    with pytest.raises(InputError, match="summary of a rank is damaged"):
+        RankProfile.from_bytes(replace(profile, **changed).to_bytes())
 
 
 def test_parts_of_a_job_merge_in_any_order(profile):
@@ -75,7 +107,7 @@ def test_hundreds_of_collectives_take_a_few_kilobytes(profile):
     c = profile.collectives
     columns = {
         "kind": np.zeros(many, np.int32),
-        "step": np.repeat(np.arange(6), 50).astype(np.int32),
+        "step": np.zeros(many, np.int32),
         "sequence": np.arange(many),
         "start": start,
         "length": length,

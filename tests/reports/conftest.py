@@ -8,10 +8,13 @@ import pytest
 from diagnose.analyzers import LEGENDS
 from diagnose.model.charts import (
     DeviceShare,
+    Flame,
+    Frame,
     Gap,
     KernelTime,
     Memory,
     Picture,
+    Readings,
     Roofline,
     RooflinePoint,
     Span,
@@ -108,10 +111,26 @@ def picture(step_ns: int = 20 * MS, num_kernels: int = 40) -> Picture:
         titles={"host 4711": "thread 4711 (python) · training thread"},
         steps=tuple(StepParts(i + 1, 20 * MS, PARTS) for i in range(6)),
         kernels=KERNELS,
+        flames=FLAMES,
+        readings=READINGS,
         by_operator=(DeviceShare("aten::mm", 24.0, 8 * MS, 0.8), DeviceShare("aten::add", 9.0, 2 * MS, 0.2)),
     )  # fmt: skip
 
 
+FLAMES = (
+    Flame("data-stall", 6 * MS, (
+        Frame("/home/ada/project/train.py(31): main", "own", 0, 6 * MS),
+        Frame("torch/utils/data/dataloader.py(701): __next__", "library", 1, 5_800_000),
+        Frame("/home/ada/project/data.py(12): __getitem__", "own", 2, 4 * MS),
+        Frame("<built-in method decode of Codec object>", "library", 3, 3 * MS),
+        Frame("aten::stack", "operator", 2, 1 * MS),
+    ), is_scaled=True),
+    Flame("host-sync", 2_400_000, (Frame("aten::item", "operator", 0, 2_400_000),)),
+)  # fmt: skip
+READINGS = (
+    Readings("GPU utilisation", "%", ((0.2, 40.0), (2.5, 46.0), (5.1, 52.0)), 100.0),
+    Readings("SM clock", "MHz", ((0.2, 1980.0), (2.5, 1410.0), (5.1, 1980.0)), 1980.0),
+)
 PARTS = {"busy": 9 * MS, "data-stall": 6 * MS, "host-sync": 5 * MS}
 KERNELS = tuple(
     KernelTime(f"kernel_{i}", ("gemm", "elementwise")[i % 2], 24.0 + i, (12 - i) * MS, (12 - i) / 78, "float32", 0.5,
@@ -256,8 +275,10 @@ def hostile() -> Diagnosis:
     )  # fmt: skip
     fix = Prescription("host-sync", HOSTILE, HOSTILE, HOSTILE, HOSTILE, (0, MS), None, HOSTILE, HOSTILE, HOSTILE)
     shown = Picture(
-        3, 20 * MS, (Span(HOSTILE, 0, MS, HOSTILE, HOSTILE),), (Gap(MS, 3 * MS, "host-sync", HOSTILE),), ((0, 1),)
-    )
+        3, 20 * MS, (Span(HOSTILE, 0, MS, HOSTILE, HOSTILE),), (Gap(MS, 3 * MS, "host-sync", HOSTILE),), ((0, 1),),
+        flames=(Flame(HOSTILE, MS, (Frame(HOSTILE, HOSTILE, 0, MS), Frame(HOSTILE, "own", 1, MS))),),
+        readings=(Readings(HOSTILE, HOSTILE, ((0.5, 1.0),)),), steps=(StepParts(3, MS, {HOSTILE: MS}),) * 2,
+    )  # fmt: skip
     return replace(
         device(HOSTILE, HOSTILE),
         headline=HOSTILE,

@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.model.diagnosis import Finding
 from diagnose.model.forecast import Forecast, Waterfall
+from diagnose.model.job import Job
 from diagnose.reports.answer import answer, predictions
 from diagnose.reports.colours import contrast, legible
 from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.markdown import as_markdown, outcome
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES
+from diagnose.reports.text import render as text_report
 
 MS = 1_000_000
 
@@ -125,3 +128,45 @@ def test_markdown_holds_the_first_screen(forms):
     assert "1. **Load batches in worker processes** at" in text
     assert "       num_workers=4," in text
     assert "diagnose trace train.py" in as_markdown(forms["low_trust"], answer(forms["low_trust"]))
+
+
+def job_of_four(forms, **fields):
+    """Rank 3 is late, for a data-stall of its own; the report shows it."""
+    d = forms["ranks"]
+    row = d.ranks[3]
+    return replace(d, step_ns=row.step_ns, partition=row.partition, job=Job(4, 12, 0.0, (7,), **fields))
+
+
+def test_the_late_ranks_change_stands_first_and_names_its_rank(forms):
+    d = job_of_four(forms, late_ranks=(3,), cause="host-sync")
+    d = replace(d, dominant="host-sync", prescriptions=d.prescriptions[::-1])
+    first, second = answer(d).actions
+    assert (first.prescription.id, first.rank) == ("host-sync-fix", 3)
+    assert (second.prescription.id, second.rank) == ("data-stall-fix", None)
+    assert "rank 3  train.py:42  saves" in text_report(d)
+    assert "1. **Load batches in worker processes** on rank 3 at" in as_markdown(d, answer(d))
+
+
+def test_a_change_for_a_rank_that_begins_late_stands_before_those_of_the_shown_rank(forms):
+    d = job_of_four(forms, begins_late=1, begins_late_ns=4.5 * MS)
+    finding = Finding("straggler", "Rank 1 begins its step late", 4.5 * MS)
+    fix = replace(
+        d.prescriptions[0], rule="straggler", id="even-out-ranks", title="Balance work", saves_ns=(0, 4.5 * MS)
+    )
+    fix = replace(fix, basis="bound", predicted_step_ns=18 * MS)
+    d = replace(d, dominant="straggler", findings=(finding, *d.findings), prescriptions=(*d.prescriptions, fix))
+    a = answer(d)
+    assert [(action.prescription.id, action.rank) for action in a.actions] == [
+        ("even-out-ranks", 1), ("data-stall-fix", None), ("host-sync-fix", None),
+    ]  # fmt: skip
+    assert "rank 1  saves up to 4.50 ms a step" in text_report(d)
+    assert a.cautions[-1] == (
+        "Why rank 1 begins late lies before the recorded step: record more of every rank to see whether it recurs."
+    )
+
+
+def test_a_report_of_a_job_states_whose_step_and_changes_it_shows(forms):
+    d = job_of_four(forms, late_ranks=(3,))
+    assert answer(d).view == "Step and changes are those of rank 3, which the other 3 wait for."
+    assert answer(job_of_four(forms)).view == "Step and changes are those of rank 3, the slowest of 4."
+    assert answer(forms["gaps"]).view == ""

@@ -209,6 +209,66 @@ def test_searching_finds_bars_and_an_example_is_shown(show, forms):
     assert high > 8  # and its end
 
 
+def flame(browser) -> tuple[str, str, int]:
+    """Return the cause, the box that the graph is zoomed to, and how many boxes are drawn."""
+    WebDriverWait(browser, 20, 0.02).until(lambda b: count(b, "#flame-boxes[data-boxes]"))
+    d = browser.execute_script("return {...document.getElementById('flame-boxes').dataset}")
+    return d["cause"], d["top"], int(d["boxes"])
+
+
+def test_a_flame_graph_zooms_by_click_and_follows_the_cause(show, forms):
+    browser = show(forms["gaps"])
+    assert flame(browser) == ("data-stall", "data-stall", 6)
+    widths = browser.execute_script("return [...document.querySelectorAll('.frame')].map((f) => f.style.width)")
+    assert [round(float(w[:-1])) for w in widths] == [100, 100, 97, 67, 50, 17]
+    browser.find_elements("css selector", ".frame")[3].click()
+    assert flame(browser) == ("data-stall", "__getitem__ data.py:12", 5)  # its callers stay, in full width
+    assert browser.find_element("id", "flame-detail").text == (
+        "your code, 4.00 ms a step (67 %), 1.00 ms in itself/home/ada/project/data.py(12): __getitem__"
+    )
+    browser.find_element("id", "flame-all").click()
+    assert flame(browser)[1] == "data-stall"
+    options = browser.find_elements("css selector", "#flame-cause option")
+    assert [o.text for o in options] == ["data-stall · 6.00 ms a step", "host-sync · 2.40 ms a step"]
+    options[1].click()
+    assert flame(browser) == ("host-sync", "host-sync", 2)
+    assert browser.find_element("id", "flame-note").text.endswith("Python frames were not recorded.")
+
+
+def test_a_flame_graph_is_walked_and_searched_by_keyboard(show, forms):
+    browser = show(forms["gaps"])
+    flame(browser)
+    keys = webdriver.common.keys.Keys
+    focused = "return document.activeElement.getAttribute('aria-label')"
+
+    def press(key):
+        browser.switch_to.active_element.send_keys(key)
+        return browser.execute_script(focused)
+
+    browser.execute_script("document.querySelector('.frame[tabindex=\"0\"]').focus()")
+    assert press(keys.ARROW_DOWN).startswith("/home/ada/project/train.py(31): main, 6.00 ms, 100 %")
+    assert press(keys.ARROW_DOWN).startswith("torch/utils/data/dataloader.py")
+    assert press(keys.ARROW_DOWN).startswith("/home/ada/project/data.py")
+    assert press(keys.ARROW_RIGHT).startswith("aten::stack, 1.00 ms, 17 %")
+    assert press(keys.ENTER).startswith("aten::stack")
+    assert flame(browser)[1] == "aten::stack"
+    assert press("0").startswith("data-stall, 6.00 ms")
+    press("/")
+    browser.switch_to.active_element.send_keys("data")
+    assert browser.find_element("id", "flame-found").text == "2 found, 5.80 ms (97 %)"  # one is inside the other
+    assert count(browser, ".frame.match") == 2
+    browser.switch_to.active_element.send_keys(keys.ENTER)
+    assert flame(browser)[1] == "__next__ dataloader.py:701"
+
+
+def test_a_finding_leads_to_the_flame_graph_of_its_cause(show, forms):
+    browser = show(forms["gaps"])
+    assert flame(browser)[0] == "data-stall"
+    browser.execute_script("document.querySelectorAll('details.finding').forEach(d => { d.open = true; })")
+    browser.find_element("css selector", "a.to-flame[data-cause='host-sync']").click()
+    assert flame(browser)[0] == "host-sync"
+
+
 def test_kernels_are_sorted_and_searched(show, forms):
     browser = show(forms["gaps"])
     first = "return document.querySelector('#kernel-table tbody tr:not([hidden]) th').textContent"

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from diagnose.model.job import Job, RankRow
 from diagnose.reports.answer import answer
+from diagnose.reports.headline import shown_rank
 from diagnose.reports.html import render
-from diagnose.reports.rank_charts import arrival_chart, job_sentences, shown_rank
+from diagnose.reports.rank_charts import arrival_chart, job_sentences
 
 MS = 1_000_000
 ROWS = (

@@ -34,6 +34,7 @@ class Order:
     parent: int  # id of the process that waits for this one
     failure_file: int  # open file that takes the text of a DiagnoseError: the parent prints it, once
     signal_file: int  # open file that takes the number of each signal that arrived here, one byte each
+    store_socket: int = -1  # open socket over which the ranks' store is lent; -1: nobody wants it
 
     def encode(self) -> str:
         """Return the order as one argument."""
@@ -62,6 +63,10 @@ def main() -> NoReturn:
     except DiagnoseError as error:
         os.write(order.failure_file, str(error).encode("utf-8", "replace"))
         sys.exit(error.exit_code)
+    if order.store_socket >= 0 and result.store is not None:
+        from diagnose.capture.process.store_link import serve_store
+
+        serve_store(result.store, order.store_socket, result.folder, result.info.run_id)
     if result.threads:
         _leave_at_once(result.exit_code)
     if result.info.ended == "stopped":
@@ -74,8 +79,12 @@ def skip_collections() -> None:
 
     Objects that only cycles hold are not finalized then, so files are flushed first.
     """
+    are_files: dict[type, bool] = {}  # asking each of a million objects takes 0.3 s
     for each in gc.get_objects():
-        if issubclass(type(each), io.IOBase):
+        kind = type(each)
+        if (is_file := are_files.get(kind)) is None:
+            is_file = are_files[kind] = issubclass(kind, io.IOBase)
+        if is_file:
             with contextlib.suppress(Exception):  # closed, broken, or a class of the script's own
                 each.flush()
     gc.freeze()

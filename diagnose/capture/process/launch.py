@@ -6,13 +6,16 @@ diagnosis down with it; and the command itself never has to import torch.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -20,14 +23,16 @@ from types import FrameType
 from diagnose.capture.process.child import Order
 from diagnose.capture.process.children import RUN_VARIABLE, new_mark
 from diagnose.capture.process.process import STDERR
+from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
+from diagnose.capture.process.store_link import StoreLink
 
 __all__ = ["Ended", "supervise"]
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+STORE_POLL_S = 0.5  # between two looks whether a child has ended that lends no store
 GROUP_SIGNAL_S = 0.2  # a signal to the group reaches both processes within this time
 
-# Neither `-m` nor a path: both would put a folder in front of sys.path that the script's own imports must not see.
-BOOTSTRAP = "import sys; sys.path.pop(0); from diagnose.capture.process.child import main; main()"
+BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.capture.process.child import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +49,58 @@ class Ended:
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
 
-def supervise(order: Order, script: Sequence[str], *, stdout_to_stderr: bool) -> Ended:
-    """Run the script under capture on the caller's own terminal and wait for its end."""
-    with tempfile.TemporaryFile() as failure, tempfile.TemporaryFile() as signals:
+def supervise(
+    order: Order,
+    script: Sequence[str],
+    *,
+    stdout_to_stderr: bool,
+    with_store: Callable[[StoreLink], None] | None = None,
+) -> Ended:
+    """Run the script under capture on the caller's own terminal and wait for its end.
+
+    ``with_store`` is called once the capture is written, if the script's ranks share a store, which it may use while it
+    runs.
+    """
+    with (
+        tempfile.TemporaryFile() as failure,
+        tempfile.TemporaryFile() as signals,
+        contextlib.ExitStack() as sockets,
+    ):
         files = (failure.fileno(), signals.fileno())
         order = replace(order, failure_file=files[0], signal_file=files[1])
+        own, lent = _sockets(sockets) if with_store is not None else (None, None)
+        if lent is not None:
+            order = replace(order, store_socket=lent.fileno())
+        passed = files if lent is None else (*files, lent.fileno())
         command = [*_python(), "-c", BOOTSTRAP, order.encode(), *script]
         environment = {**os.environ, RUN_VARIABLE: new_mark()}  # marks all that the script starts
-        child = subprocess.Popen(command, stdout=STDERR if stdout_to_stderr else None, pass_fds=files, env=environment)
+        child = subprocess.Popen(command, stdout=STDERR if stdout_to_stderr else None, pass_fds=passed, env=environment)
         with _signals_to(child, files[1]):
+            if with_store is not None and own is not None and lent is not None:
+                lent.close()
+                _while_lent(child, own, with_store)
             returncode = child.wait()
         failure.seek(0)
         return Ended(child.pid, returncode, failure.read().decode("utf-8", "replace"))
+
+
+def _sockets(keep: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
+    own, lent = socket.socketpair()
+    return keep.enter_context(own), keep.enter_context(lent)
+
+
+def _while_lent(child: subprocess.Popen[bytes], own: socket.socket, use: Callable[[StoreLink], None]) -> None:
+    """Wait until the child lends the store, use it, and let the child end.
+
+    What the script has started may hold the other end open beyond the child's own end.
+    """
+    while not select.select([own], [], [], STORE_POLL_S)[0]:
+        if child.poll() is not None:
+            return
+    link = StoreLink(own)
+    if link.accept():
+        use(link)
+    own.close()
 
 
 def _python() -> list[str]:

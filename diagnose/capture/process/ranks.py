@@ -11,7 +11,7 @@ from typing import Any
 from diagnose.errors import UsageError
 from diagnose.model.launched import JOB_VARIABLES, launched
 
-__all__ = ["agree_on_run_id", "rank_and_size"]
+__all__ = ["agree_on_run_id", "rank_and_size", "ranks_on_this_node"]
 
 STORE_KEY = "diagnose/run_id"
 
@@ -26,6 +26,15 @@ def rank_and_size() -> tuple[int, int]:
     except UsageError:
         return 0, 1
     return found.rank, found.world_size
+
+
+def ranks_on_this_node(num_ranks: int) -> int:
+    """Return how many of the ranks run on this machine: all of them, where no launcher states it."""
+    try:
+        found = launched()
+    except UsageError:
+        return num_ranks
+    return found.on_this_node if found.world_size > 1 else num_ranks
 
 
 def agree_on_run_id() -> str:

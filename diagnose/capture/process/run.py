@@ -24,6 +24,7 @@ from diagnose.capture.process.spawned import (
     watch_spawned,
 )
 from diagnose.capture.process.stop_signals import StopSignals
+from diagnose.capture.process.store_link import KeptStore
 from diagnose.capture.record.session import Session
 from diagnose.capture.steps.import_hooks import when_imported
 from diagnose.capture.steps.replacing import Undo
@@ -48,7 +49,8 @@ class CaptureResult:
     """What came of a traced script.
 
     ``exit_code`` is the script's own, 0 where it was stopped on purpose. ``threads`` names non-daemon threads of a
-    stopped script that still run: the interpreter would wait for them at its exit.
+    stopped script that still run: the interpreter would wait for them at its exit. ``store`` is the one of
+    torch.distributed that the ranks share, None where there is none.
     """
 
     folder: Path
@@ -56,6 +58,7 @@ class CaptureResult:
     exit_code: int
     error: BaseException | None
     threads: tuple[str, ...] = ()
+    store: object | None = None
 
 
 def trace_script(
@@ -77,7 +80,8 @@ def trace_script(
     session = Session(options, command, say=say, stop=_stop)
     say("waiting for the first step")
     undo: list[Undo] = []
-    forget = when_imported("torch", lambda: _install(session, undo))
+    kept = KeptStore()
+    forget = when_imported("torch", lambda: _install(session, undo, kept))
     owner, forked, mark, signals = os.getpid(), ForkedChildren(), mark_run(), StopSignals()
     with signals.installed():
         outcome: Outcome | None = None
@@ -88,6 +92,7 @@ def trace_script(
                 forget()
                 session.close()
                 session.listener.shut_loaders()
+                kept.remove()
                 while undo:
                     undo.pop()()
                 if outcome is None:
@@ -97,16 +102,17 @@ def trace_script(
             sys.exit(outcome.exit_code)
         threads = leave_behind(outcome, forked, mark)
         forked.close()
-        result = _conclude(session, outcome, threads)
+        result = replace(_conclude(session, outcome, threads), store=kept.store)
     if signals.deferred and not result.exit_code:
         return replace(result, exit_code=BY_SIGNAL + signals.deferred)
     return result
 
 
-def _install(session: Session, undo: list[Undo]) -> None:
+def _install(session: Session, undo: list[Undo], kept: KeptStore) -> None:
     """Put hooks into torch, which has just been imported, and watch for ranks among what the script starts."""
     session.install()
     if session.num_ranks > 1:
+        kept.install()
         return
 
     def is_first() -> bool:

@@ -16,13 +16,16 @@ from typing import Literal, TypeAlias
 from diagnose.capture.process.stop_signals import Killed, StopSignals
 from diagnose.errors import UsageError
 
-__all__ = ["BY_SIGNAL", "Ended", "Outcome", "StopScript", "check_script", "run_script"]
+__all__ = ["BY_SIGNAL", "NO_FOLDER_IN_FRONT", "Ended", "Outcome", "StopScript", "check_script", "run_script"]
 
 Ended: TypeAlias = Literal["stopped", "finished", "raised", "interrupted", "killed"]
 
 BY_SIGNAL = 128  # a shell reports this plus the number of the signal
 INTERRUPTED = BY_SIGNAL + signal.SIGINT
 
+# What `python -c` runs first: the empty entry that it puts in front of sys.path stands for the working folder, which
+# our own imports must not see. A file that is no archive holds the place, where run_script puts the script's folder.
+NO_FOLDER_IN_FRONT = "import sys; sys.path[0] = sys.path[0] or sys.executable"
 _OWN_FOLDER = str(Path(__file__).parent)
 
 

@@ -74,7 +74,7 @@ def _flags(session: Session) -> FlagsRecord:
     measured = session.measured
     noted = {
         **measured.flags,
-        **session.precision,
+        **session.process_flags,
         "ddp": fitting(DdpRecord, session.script_config.ddp),
         "autocast": fitting(AutocastRecord, session.script_config.autocast),
         "spans_ns": measured.spans,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from diagnose.capture.record.gzip_io import packed
 from diagnose.errors import OutputError
 from diagnose.model.files import cannot_write, move_new, open_private, printable, reason, replace_private
+from diagnose.model.launched import RECEIVED_FILE
 from diagnose.model.reservation import Reservation
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ OUR_FILES = (
     "rank*.samples.json.gz",
     "rank*.lines.json.gz",
     "rank*.steps.json.gz",
+    RECEIVED_FILE,
 )
 SPARE = ".spare"  # a file that is given up when the disk is full, so that the description still fits
 SPARE_BYTES = 128 * 1024  # descriptions are 5 to 50 kB

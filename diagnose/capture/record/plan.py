@@ -21,6 +21,7 @@ from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
 from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.trace_size import HEAP_POLL_S, StepSize
+from diagnose.capture.record.watched import WatchedSteps
 from diagnose.capture.record.window import WindowKind
 from diagnose.capture.record.window_steps import MIN_STEPS, Economy, economy, fitting_steps, steady_steps
 from diagnose.capture.steps.converged import converged_since
@@ -31,8 +32,11 @@ DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
 QUICK_SKIP = 3  # the same with --quick
 MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
+# Of JSON text, or MIN_ATTRIBUTION_STEPS where these take more: 21 MB name the same lines as 87 MB, and the command took
+# 12.5 s of CPU time instead of 23.4 (a loader that indexes 1,024 rows in each step).
+ATTRIBUTION_MB = 30.0
+MIN_ATTRIBUTION_STEPS = 3
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
-OBSERVED_NS = 5_000_000_000  # in steps: an evaluation every hundred short steps comes several times
 WAIT_SHARE = 0.4  # of max_seconds for waiting,
 PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
 TIMING_SHARE = 0.8  # and the timing window; the attribution window has the rest
@@ -64,7 +68,8 @@ class Plan:
         self._began_at = time.monotonic()
         self._step_began = time.perf_counter_ns()
         measured.clock.mark(0)
-        self._latest_ns = self._stepped_ns = 0
+        self._latest_ns = 0
+        self._watched = WatchedSteps()
         self._steps = self._script()
         self._recorder = Recorder(hooks, measured)
         self._functions = 0  # that a step calls, 0 where that is not known
@@ -79,12 +84,13 @@ class Plan:
         if self.done:
             return
         self._latest_ns = duration
-        self._stepped_ns += duration
         self._recorder.end_step()
         self.num_steps += 1
         self._measured.clock.mark(self.num_steps)
         was = self._recorder.state
-        self._hooks.stepped(duration, self._state if was == self._state else "edge")
+        state: StepState = self._state if was == self._state else "edge"
+        self._watch(duration, state)
+        self._hooks.stepped(duration, state)
         try:
             if self._over or self._left_s() <= 0:
                 if not self._over:
@@ -101,6 +107,13 @@ class Plan:
         self._state = "edge" if now == "plain" != was else now
         self._recorder.begin_step(self.num_steps)
         self._step_began = time.perf_counter_ns()
+
+    def _watch(self, duration: int, state: StepState) -> None:
+        """Take a step for what decides how long steps are watched; warming up is over once windows begin."""
+        if not self._unprofiled:
+            self._watched.add(duration, state)
+            if self._recorder.broken_off:
+                self._watched.broken_off(duration)
 
     def close(self) -> None:
         """End the plan wherever it is; a window that holds a whole step is kept."""
@@ -187,13 +200,13 @@ class Plan:
         yield from self._observe()
 
     def _observe(self) -> Steps:
-        """Let steps pass that are timed only, until what recurs now and then has had its time, or to the end."""
+        """Let steps pass that are timed only, until what recurs now and then has recurred, or to the end."""
         if self._together or self._options.steps is not None:
             return
         self._max_s = math.inf  # of the recording, which is over
-        if self._options.keep_going or self._stepped_ns < OBSERVED_NS:
+        if self._options.keep_going or not self._watched.enough:
             self._hooks.say("watching further steps without recording them")
-        while self._options.keep_going or self._stepped_ns < OBSERVED_NS:
+        while self._options.keep_going or not self._watched.enough:
             yield
 
     def _affords(self, num_steps: int) -> bool:
@@ -298,7 +311,8 @@ class Plan:
         if self._together or not light.light:
             return wanted
         per_step = self._attribution_mb()
-        fitting = int((self._options.max_mb - light.mb["light"]) / per_step) if per_step else wanted
+        most_mb = min(self._options.max_mb - light.mb["light"], max(ATTRIBUTION_MB, MIN_ATTRIBUTION_STEPS * per_step))
+        fitting = int(most_mb / per_step) if per_step else wanted
         if self._functions and self._recorder.stacks:
             fitting = min(fitting, MAX_FUNCTIONS // self._functions - 1)
         return max(1, min(wanted, fitting))

@@ -86,6 +86,11 @@ class Recorder:
             self._window.stop()
 
     @property
+    def broken_off(self) -> bool:
+        """Return whether the window is open, though it was cut inside the step."""
+        return self._window is not None and self._cut
+
+    @property
     def recording(self) -> bool:
         """Return whether a window is open."""
         return self._window is not None and not self._cut

@@ -12,8 +12,9 @@ from typing import Any
 
 from diagnose.capture.process.process import busy_share
 from diagnose.capture.record.constructions import Constructions
+from diagnose.model.usable_cores import cores_of_rank
 
-__all__ = ["ScriptConfig", "describe_gpus", "describe_optimizer", "precision_flags"]
+__all__ = ["ScriptConfig", "describe_gpus", "describe_optimizer", "process_flags"]
 
 LOADER_ARGUMENTS = (
     "num_workers", "pin_memory", "persistent_workers", "prefetch_factor",
@@ -232,8 +233,8 @@ def describe_gpus() -> list[dict[str, object]]:
     return gpus
 
 
-def precision_flags() -> dict[str, object]:
-    """Return the settings of this process that decide how fast matrix products and allocations are."""
+def process_flags(ranks_here: int) -> dict[str, object]:
+    """Return what of this process decides how fast it computes; it is one of so many ranks on this machine."""
     import torch
 
     return {
@@ -243,6 +244,7 @@ def precision_flags() -> dict[str, object]:
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "num_threads": torch.get_num_threads(),
+        "cores": cores_of_rank(ranks_here),
         "allocator": next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), ""),
         "cuda_launch_blocking": os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import compiled_graphs
-from diagnose.capture.process.ranks import agree_on_run_id, rank_and_size
+from diagnose.capture.process.ranks import agree_on_run_id, rank_and_size, ranks_on_this_node
 from diagnose.capture.record.allocator import allocator_counters
 from diagnose.capture.record.folder import CaptureFolder
 from diagnose.capture.record.interrupt import StepInterrupt
@@ -22,7 +22,7 @@ from diagnose.capture.record.plan import Plan
 from diagnose.capture.record.run_log import RunLog, StepState
 from diagnose.capture.record.sampler import Sampler
 from diagnose.capture.record.samplers import Samplers
-from diagnose.capture.record.script_config import ScriptConfig, describe_gpus, precision_flags
+from diagnose.capture.record.script_config import ScriptConfig, describe_gpus, process_flags
 from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.steps.listener import Listener, in_backward
 from diagnose.errors import OutputError
@@ -67,7 +67,7 @@ class Session:
         self.notes: list[str] = []
         self.complete = False  # the plan came to its end
         self.gpus: list[dict[str, object]] = []
-        self.precision: dict[str, object] = {}
+        self.process_flags: dict[str, object] = {}
         self.allocator_before: dict[str, int] = {}
         self.run_id = ""
         self.steps_file = self.samples_file = self.lines_file = (
@@ -177,7 +177,8 @@ class Session:
         if self.listener.finder.anchor is not None:
             self.listener.lock()
         self.script_config.settle()
-        self.gpus, self.precision = describe_gpus(), precision_flags()
+        self.gpus = describe_gpus()
+        self.process_flags = process_flags(ranks_on_this_node(self.num_ranks))
         self.allocator_before = allocator_counters()
         self.run_id = agree_on_run_id()
         if self.options.nvml and self._monitor is None:

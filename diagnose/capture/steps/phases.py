@@ -8,9 +8,10 @@ Nothing of it is marked in a script. It follows from a few events on the thread 
 - *rollout*: where gradients are switched off several times before a step's first backward pass, without a DataLoader,
   all from the step's begin to the last of them: between two calls of a policy the environment is simulated;
 - *inference*: what is computed without gradients once or a few times there: generation, a teacher, a target network;
+  with a DataLoader only what comes after the request for the batch that it works on;
 - *checkpoint*: in ``torch.save``;
 - *other*: from the optimizer's step to the first of these, where a DataLoader shows that the next step has begun:
-  logging, metrics, schedules.
+  logging, metrics, schedules, moving averages of the weights.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class _Step:
         self.loading = self.evaluation = self.checkpoint = 0
         self.before_backward = 0  # of these three, what came before the first backward pass
         self.regions = self.regions_ns = self.last_region_end = 0
+        self.early_ns = 0  # in regions before the first request for a batch
         self.batches = self.batches_before = self.numbers = 0
         self.first_load = self.first_backward = self.backwards = 0
 
@@ -84,6 +86,7 @@ class Phases:
             if not self._eval_began and not self._step.first_backward:
                 self._step.regions += 1
                 self._step.regions_ns += now - began
+                self._step.early_ns += 0 if self._step.first_load else now - began
                 self._step.last_region_end = now
 
     def loading(self, begins: bool) -> None:
@@ -137,22 +140,27 @@ class Phases:
         elif many:
             rollout = spent
         else:
-            inference = spent
+            inference = spent - (step.early_ns if _loads_first(step) else 0)
         other = self._other(step, now) if step.backwards else 0
         work = step.numbers if step.batches else step.regions
         return PhaseTimes(step.loading, evaluation, rollout, inference, step.checkpoint, other, step.backwards, work)
 
     def _other(self, step: _Step, now: int) -> int:
         """Return the time from the step's begin to its first wait for a batch that is in no other phase."""
-        if not step.first_load or (step.first_backward and step.first_load > step.first_backward):
+        if not _loads_first(step):
             return 0
         if step.regions >= MIN_REGIONS:
             return 0
         until = min(step.first_load, now)
-        return max(0, until - step.began - step.evaluation - step.checkpoint - step.regions_ns)
+        return max(0, until - step.began - step.evaluation - step.checkpoint)
 
     def _end_evaluation(self) -> None:
         spent = self._clock() - self._eval_began
         self._step.evaluation += spent
         self._step.before_backward += 0 if self._step.first_backward else spent
         self._eval_began = 0
+
+
+def _loads_first(step: _Step) -> bool:
+    """Return whether a batch was asked for before the first backward pass: what came before followed the update."""
+    return bool(step.first_load) and not (step.first_backward and step.first_load > step.first_backward)

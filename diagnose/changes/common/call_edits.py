@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
+from diagnose.model.frozen import dataclass
 from diagnose.model.records import CallRecord
 
 __all__ = ["EditedCall", "calls_in", "diff_of", "edited", "set_arguments"]

@@ -7,10 +7,11 @@ is imported by the functions that need it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from diagnose.changes.common.patching import Install
+from diagnose.model.frozen import dataclass
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding

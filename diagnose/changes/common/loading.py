@@ -25,6 +25,7 @@ __all__ = [
     "left_of_stall",
     "loader_call",
     "number",
+    "recorded_cores",
     "with_batch_size",
 ]
 
@@ -42,6 +43,11 @@ def number(facts: Facts, key: str) -> float:
     """Return a number among the facts, 0 where it is not known."""
     value = facts.get(key)
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def recorded_cores(facts: Facts) -> int:
+    """Return how many cores the recorded process could use, 0 where the recording does not hold it."""
+    return int(number(facts, "cores"))
 
 
 # What handing a batch over from a worker costs the training process: a message of the queue, a file descriptor and a

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from diagnose.model.diagnosis import Prescription
+from diagnose.model.frozen import dataclass
 
 __all__ = ["separated"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from diagnose.changes.common.loading import PREFETCH_FACTOR, THREADS
 from diagnose.changes.common.patching import Log, Undo, replace_attribute
+from diagnose.model.usable_cores import usable_cores
 
 __all__ = [
     "concurrent_samples",
@@ -26,7 +26,7 @@ def load_in_workers(log: Log, options: Mapping[str, Any]) -> Undo:
 
     A stream that shares itself out among workers gets one: with several, batches would hold other samples.
     """
-    wanted = int(options.get("workers") or min(4, _cores()))
+    wanted = int(options.get("workers") or min(4, usable_cores()))
 
     def change(given: dict[str, Any]) -> None:
         if given.get("num_workers"):
@@ -56,7 +56,7 @@ def more_workers(log: Log, options: Mapping[str, Any]) -> Undo:
         if _is_iterable(given["dataset"]):
             log.left("a DataLoader over an IterableDataset: how it is split depends on the number of workers")
             return
-        wanted = int(options.get("workers") or min(2 * has, max(_cores(), has)))
+        wanted = int(options.get("workers") or min(2 * has, max(usable_cores(), has)))
         given.update(num_workers=wanted, persistent_workers=True, prefetch_factor=PREFETCH_FACTOR)
         _pin(given)
         log.did(
@@ -186,7 +186,3 @@ def _shares_out(dataset: object) -> bool:
     """Return whether a method of the dataset's own asks which worker it is in."""
     methods = [method for cls in type(dataset).__mro__ for method in vars(cls).values()]
     return any("get_worker_info" in getattr(getattr(m, "__code__", None), "co_names", ()) for m in methods)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

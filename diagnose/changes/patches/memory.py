@@ -9,7 +9,15 @@ from typing import Any
 from diagnose.changes.common.patching import Log, Undo, replace_attribute
 from diagnose.changes.patches.top_module import around_top_module, once_for_top_module
 
-__all__ = ["channels_last", "checkpoint_blocks", "no_fills", "offload_activations", "offload_optimizer", "schedule_gc"]
+__all__ = [
+    "channels_last",
+    "checkpoint_blocks",
+    "keep_cached_memory",
+    "no_fills",
+    "offload_activations",
+    "offload_optimizer",
+    "schedule_gc",
+]
 
 MIN_BLOCKS = 2  # fewer of a kind in a list are no repeated blocks
 
@@ -180,3 +188,13 @@ def _sets_to_none(owner: Any, log: Log) -> Undo:  # a class with zero_grad
         original(self, set_to_none=True)
 
     return replace_attribute(owner, "zero_grad", zero_grad)
+
+
+def keep_cached_memory(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Let torch.cuda.empty_cache do nothing."""
+    import torch
+
+    def kept() -> None:
+        log.did("torch.cuda.empty_cache() does nothing")
+
+    return replace_attribute(torch.cuda, "empty_cache", kept)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -14,9 +15,10 @@ from torch import Tensor
 from diagnose.kernels.ops.adamw import step_by_formula
 from diagnose.kernels.ops.triton_kernels.layout import ELEMENTS
 
-__all__ = ["step"]
+__all__ = ["Prepared", "step"]
 
-CHUNK = 65_536  # elements that one program updates; a table of chunks stays small for billions of parameters
+CHUNK = 16_384  # elements that one program updates: a wave of programs takes 17 million, so the last one costs little
+MAX_TABLES = 4  # of addresses on the device, for gradients that alternate between places
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
@@ -98,43 +100,90 @@ def step(
     grad_scale: Tensor | None, number: int, lr: float, beta1: float, beta2: float, weight_decay: float, eps: float,
     maximize: bool,
 ) -> None:  # fmt: skip
-    numbers = (number, lr, beta1, beta2, weight_decay, eps, maximize)
-    kinds = defaultdict(list)
-    for row in zip(params, grads, firsts, seconds, strict=True):
-        param, _, first, second = row
-        dense = torch.empty_like(param).stride() == param.stride()
-        alike = first.stride() == second.stride() == param.stride() and first.dtype == second.dtype
-        known = param.dtype in DTYPES and first.dtype in DTYPES
-        if param.numel():
-            kinds[param.device, param.dtype, first.dtype, dense and alike and known].append(row)
-    for (device, *_, known), rows in kinds.items():
-        run: Callable[..., None] = _launch if known else step_by_formula
-        scale = None if grad_scale is None else grad_scale.to(device)
-        run(*(list(column) for column in zip(*rows, strict=True)), scale, *numbers)
+    Prepared(params, firsts, seconds).run(
+        grads, grad_scale, number, lr, beta1, beta2, weight_decay, eps, maximize
+    )  # fmt: skip
 
 
-def _launch(params, grads, firsts, seconds, scale, number, lr, beta1, beta2, weight_decay, eps, maximize):
-    grads = [
-        grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
-        for param, grad in zip(params, grads, strict=True)
-    ]
-    device = params[0].device
-    addresses = tuple(tensor.data_ptr() for column in (params, grads, firsts, seconds) for tensor in column)
-    table = _on_device(addresses, device)
-    sizes, owners, starts = _chunks(tuple(param.numel() for param in params), device)
-    with torch.cuda.device_of(params[0]):
-        adamw_kernel[(len(owners),)](
-            table, sizes, owners, starts, table if scale is None else scale, len(params), lr, beta1, beta2,
-            weight_decay, eps, 1 - beta1**number, (1 - beta2**number) ** 0.5, scale is not None, maximize,
-            DTYPES[params[0].dtype], DTYPES[firsts[0].dtype], all(address % 16 == 0 for address in addresses),
-            CHUNK, ELEMENTS,
-        )  # fmt: skip
+class Prepared:
+    """Parameters and their states, looked at once for many steps: sorted by kind, their addresses written down."""
+
+    def __init__(self, params: Sequence[Tensor], firsts: Sequence[Tensor], seconds: Sequence[Tensor]) -> None:
+        kinds = defaultdict(list)
+        for place, row in enumerate(zip(params, firsts, seconds, strict=True)):
+            param, first, second = row
+            dense = torch.empty_like(param).stride() == param.stride()
+            alike = first.stride() == second.stride() == param.stride() and first.dtype == second.dtype
+            known = param.dtype in DTYPES and first.dtype in DTYPES
+            if param.numel():
+                kinds[param.device, param.dtype, first.dtype, dense and alike and known].append((place, *row))
+        self._kinds = [
+            (_Launch if known else _ByFormula)(*(list(column) for column in zip(*rows, strict=True)))
+            for (*_, known), rows in kinds.items()
+        ]
+
+    def run(self, grads: Sequence[Tensor], grad_scale: Tensor | None, *numbers: Any) -> None:
+        """Run a step: the gradients in the order of the parameters, then what ``adamw_step`` takes as numbers."""
+        for kind in self._kinds:
+            kind.run(grads, grad_scale, *numbers)
 
 
-@functools.lru_cache(maxsize=16)
-def _on_device(addresses: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the table of addresses, kept while they stay: gradients mostly come back to where they were."""
-    return _moved(torch.tensor(addresses, dtype=torch.int64), device)
+class _ByFormula:
+    """Parameters that no program is for, such as those in float64."""
+
+    def __init__(self, places: list[int], *columns: list[Tensor]) -> None:
+        self._places, self._columns = places, columns
+
+    def run(self, grads: Sequence[Tensor], grad_scale: Tensor | None, *numbers: Any) -> None:
+        params, firsts, seconds = self._columns
+        step_by_formula(params, [grads[place] for place in self._places], firsts, seconds, grad_scale, *numbers)
+
+
+class _Launch:
+    """Dense parameters of one device and dtype: one launch."""
+
+    def __init__(self, places: list[int], params: list[Tensor], firsts: list[Tensor], seconds: list[Tensor]) -> None:
+        self._places, self._params, self._strides = places, params, list(map(Tensor.stride, params))
+        self._device, self._dtypes = params[0].device, (DTYPES[params[0].dtype], DTYPES[firsts[0].dtype])
+        self._kept = [[tensor.data_ptr() for tensor in column] for column in (params, firsts, seconds)]
+        self._chunks = _chunks(tuple(param.numel() for param in params), self._device)
+        self._tables: dict[tuple[int, ...], tuple[Tensor, bool]] = {}  # by the gradients' addresses
+
+    def run(
+        self, grads: Sequence[Tensor], grad_scale: Tensor | None, number: int, lr: float, beta1: float, beta2: float,
+        weight_decay: float, eps: float, maximize: bool,
+    ) -> None:  # fmt: skip
+        mine = [grads[place] for place in self._places]
+        if list(map(Tensor.stride, mine)) != self._strides:
+            mine = [
+                grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
+                for param, grad in zip(self._params, mine, strict=True)
+            ]
+        table, aligned = self._table(tuple(map(Tensor.data_ptr, mine)))
+        sizes, owners, starts = self._chunks
+        scale = table if grad_scale is None else grad_scale.to(self._device)
+        with torch.cuda.device_of(self._params[0]):
+            adamw_kernel[(len(owners),)](
+                table, sizes, owners, starts, scale, len(mine), lr, beta1, beta2, weight_decay, eps,
+                1 - beta1**number, (1 - beta2**number) ** 0.5, grad_scale is not None, maximize, *self._dtypes, aligned,
+                CHUNK, ELEMENTS,
+            )  # fmt: skip
+
+    def _table(self, addresses: tuple[int, ...]) -> tuple[Tensor, bool]:
+        """Return the table of addresses on the device, and whether all allow reads of 128 bits.
+
+        Gradients mostly come back to where they were: the last few tables are kept.
+        """
+        found = self._tables.get(addresses)
+        if found is None:
+            params, firsts, seconds = self._kept
+            column = [*params, *addresses, *firsts, *seconds]
+            table = _moved(torch.tensor(column, dtype=torch.int64), self._device)
+            found = table, all(address % 16 == 0 for address in column)
+            if len(self._tables) == MAX_TABLES:
+                del self._tables[next(iter(self._tables))]
+            self._tables[addresses] = found
+        return found
 
 
 @functools.lru_cache(maxsize=16)

@@ -10,9 +10,12 @@ from torch import Tensor
 from diagnose.kernels.ops.triton_kernels.layout import compute_dtype, row_block, rows_of, torch_compute_dtype, warps
 from diagnose.kernels.ops.triton_kernels.softmax import grow
 
-__all__ = ["backward", "forward"]
+__all__ = ["backward", "forward", "reduced"]
 
-MAX_HELD = 4096  # columns at once: vocabularies are longer than any block, and short blocks leave registers free
+MAX_HELD = 8192  # columns at once, each turn of which ends with all warps waiting for the block's largest logit
+FORWARD_ELEMENTS = 32  # of a thread
+BACKWARD_HELD = 4096  # columns of one program, which waits for nothing
+SUMMED = 2048  # rows that the program of the sum takes at once
 
 
 @triton.jit
@@ -50,15 +53,38 @@ def forward_kernel(
 
 
 @triton.jit
+def sum_kernel(
+    loss_ptr, target_ptr, out_ptr, factor_ptr, num_rows,
+    IGNORED: tl.constexpr, MEAN: tl.constexpr, COMPUTE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    # One program: the sum of all rows' losses, in one order always, and by what a row's gradient is multiplied.
+    total = tl.zeros((BLOCK,), COMPUTE)
+    count = tl.zeros((BLOCK,), tl.int64)
+    for start in range(0, num_rows, BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        total += tl.load(loss_ptr + row, mask=row < num_rows, other=0.0)
+        if MEAN:
+            target = tl.load(target_ptr + row, mask=row < num_rows, other=IGNORED)
+            count += tl.where(target == IGNORED, 0, 1)
+    loss = tl.sum(total, 0)
+    factor = tl.full((), 1.0, COMPUTE)
+    if MEAN:
+        factor = factor / tl.sum(count, 0).to(COMPUTE)
+        loss = loss * factor
+    tl.store(out_ptr, loss)
+    tl.store(factor_ptr, factor)
+
+
+@triton.jit
 def backward_kernel(
-    grad_ptr, x_ptr, target_ptr, lse_ptr, dx_ptr, stride, width,
+    grad_ptr, x_ptr, target_ptr, lse_ptr, dx_ptr, grad_stride, stride, width, blocks,
     IGNORED: tl.constexpr, SMOOTHING: tl.constexpr, COMPUTE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     # dx = dloss (softmax(x) - (1 - s) [column = target] - s / width), and zero in rows that are ignored
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    column = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     target = tl.load(target_ptr + row)
-    grad = tl.load(grad_ptr + row)
+    grad = tl.load(grad_ptr + row * grad_stride)
     largest = tl.load(lse_ptr + 2 * row)
     rest = tl.load(lse_ptr + 2 * row + 1)
     x = tl.load(x_ptr + row * stride + column, mask=column < width, other=0.0).to(COMPUTE)
@@ -77,19 +103,33 @@ def forward(x: Tensor, target: Tensor, ignored: int, smoothing: float) -> tuple[
         with torch.cuda.device_of(x):
             forward_kernel[(len(rows),)](
                 rows, target.contiguous(), loss, lse, rows.stride(0), width, ignored, smoothing, compute_dtype(x),
-                block, num_warps=warps(block),
+                block, num_warps=warps(block, FORWARD_ELEMENTS),
             )  # fmt: skip
     return loss, lse
+
+
+def reduced(x: Tensor, target: Tensor, ignored: int, smoothing: float, mean: bool) -> tuple[Tensor, Tensor, Tensor]:
+    losses, lse = forward(x, target, ignored, smoothing)
+    loss, factor = losses.new_empty(()), losses.new_empty(())
+    with torch.cuda.device_of(x):
+        sum_kernel[(1,)](
+            losses, target.contiguous(), loss, factor, losses.numel(), ignored, mean, compute_dtype(x), SUMMED,
+            num_warps=8,
+        )  # fmt: skip
+    return loss, lse, factor
 
 
 def backward(grad: Tensor, x: Tensor, target: Tensor, lse: Tensor, ignored: int, smoothing: float) -> Tensor:
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
         width = x.shape[-1]
-        rows, (block, _) = rows_of(x, width), row_block(width, MAX_HELD)
+        rows, (block, _) = rows_of(x, width), row_block(width, BACKWARD_HELD)
+        blocks = triton.cdiv(width, block)
+        is_one_number = not any(grad.stride())  # a loss that was reduced: every row has the same gradient
         with torch.cuda.device_of(x):
-            backward_kernel[(len(rows), triton.cdiv(width, block))](
-                grad.contiguous(), rows, target.contiguous(), lse.contiguous(), dx, rows.stride(0), width, ignored,
-                smoothing, compute_dtype(x), block, num_warps=warps(block),
+            backward_kernel[(len(rows) * blocks,)](
+                grad if is_one_number else grad.contiguous(), rows, target.contiguous(), lse.contiguous(), dx,
+                0 if is_one_number else 1, rows.stride(0), width, blocks, ignored, smoothing, compute_dtype(x), block,
+                num_warps=warps(block),
             )  # fmt: skip
     return dx

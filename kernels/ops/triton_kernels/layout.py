@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -9,7 +10,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["ELEMENTS", "compute_dtype", "flat_grid", "like", "row_block", "rows_of", "torch_compute_dtype", "warps"]
+__all__ = [
+    "ELEMENTS",
+    "compute_dtype",
+    "flat_grid",
+    "like",
+    "num_processors",
+    "row_block",
+    "rows_of",
+    "tile_of",
+    "torch_compute_dtype",
+    "warps",
+]
 
 ELEMENTS = 1024  # of one program over a flat tensor: eight a thread at four warps, two 128-bit reads in 16 bits
 MAX_BLOCK = 16_384  # elements of a row that one program holds; longer rows are walked through
@@ -41,6 +53,18 @@ def rows_of(tensor: Tensor, width: int) -> Tensor:
     return rows if rows.stride(1) == 1 or width == 1 else rows.contiguous()
 
 
+def tile_of(width: int, elements: int) -> tuple[int, int]:
+    """Return rows and columns of a tile of so many elements, as wide as rows of this width have use for."""
+    columns = min(triton.next_power_of_2(max(width, 1)), elements)
+    return elements // columns, columns
+
+
+@functools.cache
+def num_processors(device: torch.device) -> int:
+    """Return how many multiprocessors the device has; the interpreter's are few, and still leave partial sums."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
 def row_block(width: int, most: int = MAX_BLOCK) -> tuple[int, bool]:
     """Return how many columns a program holds at once, and whether those are all."""
     block = triton.next_power_of_2(max(width, 1))
@@ -48,6 +72,6 @@ def row_block(width: int, most: int = MAX_BLOCK) -> tuple[int, bool]:
     return min(block, most), block <= most
 
 
-def warps(block: int) -> int:
-    """Return the warps for a block of a row: 16 elements a thread, within what a program may have."""
-    return min(max(block // 512, 1), 16)
+def warps(block: int, elements: int = 16) -> int:
+    """Return the warps for a block of a row with so many elements a thread, within what a program may have."""
+    return min(max(block // (32 * elements), 1), 16)

@@ -7,12 +7,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diagnose.kernels.ops.triton_kernels.layout import compute_dtype, row_block, rows_of, torch_compute_dtype, warps
+from diagnose.kernels.ops.triton_kernels.layout import (
+    compute_dtype,
+    num_processors,
+    row_block,
+    rows_of,
+    torch_compute_dtype,
+    warps,
+)
 
 __all__ = ["backward", "forward"]
 
 MAX_HELD = 8192  # columns whose weight gradients one program sums in registers; more would spill
-PROGRAMS_PER_SM = 4  # of the backward pass; each leaves one row of partial sums behind
+PROGRAMS_PER_SM = 8  # of the backward pass; each leaves one row of partial sums behind
 TILE_ROWS, TILE_COLUMNS = 16, 128
 
 
@@ -213,9 +220,9 @@ def backward(
     dx = torch.empty(h.shape, dtype=h.dtype, device=h.device)
     num_rows = h.numel() // width if width else 0
     block, whole = row_block(width, MAX_HELD)
-    num_partial = min(max(num_rows, 1), _num_programs(h))
-    dweight = rstd.new_zeros((num_partial, width)) if weight is not None else rstd.new_empty((0,))
-    dbias = torch.zeros_like(dweight) if with_bias else rstd.new_empty((0,))
+    num_partial = min(num_rows, num_processors(h.device) * PROGRAMS_PER_SM)
+    dweight = rstd.new_empty((num_partial, width)) if weight is not None else rstd.new_empty((0,))
+    dbias = torch.empty_like(dweight) if with_bias else rstd.new_empty((0,))
     if num_rows:
         grads, rows = rows_of(grad, width), rows_of(h, width)
         grads_h = grads if grad_h is None else rows_of(grad_h, width)
@@ -237,9 +244,3 @@ def backward(
     if with_bias and weight is not None:
         dbias = dbias.sum(0).to(weight.dtype)
     return dx, dweight, dbias
-
-
-def _num_programs(tensor: Tensor) -> int:
-    if not tensor.is_cuda:
-        return 2  # the interpreter's: enough to leave partial sums
-    return torch.cuda.get_device_properties(tensor.device).multi_processor_count * PROGRAMS_PER_SM

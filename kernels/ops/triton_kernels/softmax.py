@@ -78,8 +78,9 @@ def forward(x: Tensor) -> Tensor:
         rows, (block, whole) = rows_of(x, width), row_block(width)
         with torch.cuda.device_of(x):
             forward_kernel[(len(rows),)](
-                rows, out, rows.stride(0), width, compute_dtype(x), block, whole, num_warps=warps(block)
-            )
+                rows, out, rows.stride(0), width, compute_dtype(x), block, whole,
+                num_warps=warps(block),
+            )  # fmt: skip
     return out
 
 

@@ -12,6 +12,7 @@ from diagnose.kernels.ops import native
 
 EMULATION = Path(__file__).parent / "emulation"
 LAUNCH = re.compile(r"(loop<[^;<>]*>)<<<(.+?), (\w+), 0, stream>>>\((.+?)\);")
+STREAM = re.compile(r"(  | && )aoti_torch_get_current_cuda_stream(?=\(| !=)")  # as it is used
 SCHEMAS = """
 STABLE_TORCH_LIBRARY(diagnose_emulated, m) {
   m.def("scale(Tensor x, float factor) -> Tensor");
@@ -34,6 +35,8 @@ def kernels(tmp_path_factory):
     assert "<<<" not in source
     source = source.replace("diagnose_native, CUDA", "diagnose_emulated, CPU")
     source = source.replace("torch::stable::accelerator::", "emulated::")
+    source, num = STREAM.subn(r"\1emulated::current_stream", source)
+    assert num == 2, "torch is asked for the stream in another form"
     source = source.replace("reinterpret_cast<", "emulated::checked_cast<") + SCHEMAS
     (work / "pointwise.cpp").write_text(source, encoding="utf-8")
     root = Path(torch.__file__).parent

@@ -25,10 +25,11 @@ DTYPES = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 2e-3, torch.
 
 @pytest.fixture(scope="module")
 def cpu_library(tmp_path_factory):
-    """Build what needs no CUDA compiler, and load it."""
+    """Build what needs no CUDA compiler, on a machine with a GPU everything, and load it: a process takes one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(native, "_nvcc", lambda: None)
+        if not torch.cuda.is_available():
+            patch.setattr(native, "_nvcc", lambda: None)
         native.load.cache_clear()
         yield native.load()
 
@@ -102,6 +103,7 @@ def test_operators_without_a_native_side_say_so(in_cpp):
         ops.softmax(torch.ones(2))
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="builds with CUDA where there is a GPU")
 def test_without_nvcc_a_gpu_is_told(cpu_library, monkeypatch):
     with pytest.raises(RuntimeError, match="built without CUDA, since nvcc is missing"):
         native.implementation("diagnose::scale", "cuda")
@@ -134,7 +136,7 @@ def test_builders_at_once_build_once(tmp_path, monkeypatch):
     ("change", "message"),
     [
         ({"name": "platform", "of": sys, "value": "win32"}, "on Linux only, not on win32"),
-        ({"name": "__version__", "of": torch, "value": "2.6.1"}, "needs torch 2.13 or newer, not 2.6.1"),
+        ({"name": "__version__", "of": torch, "value": "2.6.1"}, "needs torch 2.11 or newer, not 2.6.1"),
         ({"name": "_cxx", "of": native, "value": lambda: None}, "needs a C\\+\\+ compiler; install g\\+\\+"),
     ],
 )
@@ -175,6 +177,43 @@ def test_the_cuda_sources_compile_and_the_library_loads_without_a_gpu(tmp_path, 
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.stdout.strip() == "[0.5, 0.5]", done.stderr
+
+
+@pytest.fixture
+def cuda_library(cpu_library):
+    if NVCC is None or not torch.cuda.is_available():
+        pytest.skip("needs nvcc and a GPU")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
+@pytest.mark.parametrize("form", ["none", "tanh"])
+def test_cuda_is_torch(cuda_library, dtype, form):
+    torch.manual_seed(0)
+    tolerance = {"rtol": DTYPES[dtype], "atol": DTYPES[dtype]}
+    base = torch.randn(70_001, dtype=dtype, device="cuda")
+    for x in (base, base[1:], base[:7], base[:60_000].view(300, 200).t(), base[:60_000].view(300, 200)[:, ::2]):
+        leaf, twin = x.detach().clone().requires_grad_(), x.detach().clone().requires_grad_()
+        with using("native"):
+            mine, scaled = ops.gelu(leaf, form), ops.scale(x, 0.1)
+            (slope,) = torch.autograd.grad(mine, leaf, torch.ones_like(mine))
+        theirs = F.gelu(twin, approximate=form)
+        torch.testing.assert_close(mine, theirs, **tolerance)
+        torch.testing.assert_close(slope, torch.autograd.grad(theirs, twin, torch.ones_like(theirs))[0], **tolerance)
+        torch.testing.assert_close(scaled, x * 0.1, **tolerance)
+
+
+@pytest.mark.gpu
+def test_cuda_runs_on_the_current_stream(cuda_library):
+    x = torch.ones(1 << 20, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side), using("native"):
+        torch.cuda._sleep(50_000_000)
+        x.add_(1)  # a launch on another stream would read before this
+        y = ops.scale(x, 2.0)
+    torch.cuda.current_stream().wait_stream(side)
+    assert y.min().item() == 4.0
 
 
 @pytest.fixture

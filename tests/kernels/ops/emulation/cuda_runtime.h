@@ -28,10 +28,10 @@ namespace emulated {
 struct DeviceGuard {
   explicit DeviceGuard(int) {}
 };
-struct Stream {
-  void* nativeHandle() const { return nullptr; }
-};
-inline Stream getCurrentStream(int) { return {}; }
+inline std::int32_t current_stream(std::int32_t, void** stream) {
+  *stream = nullptr;
+  return 0;
+}
 
 inline cudaError_t last_error = cudaSuccess;
 

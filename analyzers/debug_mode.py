@@ -1,0 +1,77 @@
+"""A setting that is meant for finding bugs is on.
+
+What it looks for
+    Checks of anomaly detection in the backward pass (each gradient is looked at for NaN and read by the host), or
+    `CUDA_LAUNCH_BLOCKING` in the environment that was recorded. Then all idle time in which the host was inside
+    operators or waited for such a check is this rule's.
+
+Why it costs
+    Under `torch.autograd.set_detect_anomaly(True)` each operator of the forward pass records a Python stack, and each
+    function of the backward pass is followed by a check that the host waits for: steps take 2 to 7 times as long.
+    Under `CUDA_LAUNCH_BLOCKING=1` each launch waits until its kernel is done.
+
+What to do
+    Turn it off, and on again only for the run that looks for the error. Record again before anything else is changed.
+
+How sure
+    High that it is on. How much of the host's time it takes is bounded: what recording stacks costs leaves no event.
+"""
+
+from __future__ import annotations
+
+from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
+from diagnose.model.diagnosis import Finding
+from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.tables.anomaly_checks import anomaly_checks
+from diagnose.tables.host_compute import interruptions
+from diagnose.tables.host_gaps import host_gaps
+from diagnose.text.numbers import plural
+
+META = RuleMeta(
+    id="debug-mode",
+    kind="idle",
+    order=95,  # before the waits, which the checks are full of
+    host_order=30,
+    legend=Legend("a setting for finding bugs slowed the host down", "#b3541e"),
+    changes=("no-debug-checks",),
+    inflated=True,
+    cause="host-work",
+)
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim the host's part of what is left, but for long stretches outside operators and interruptions within."""
+    if not len(anomaly_checks(t)) and not _blocks_launches(t):
+        return EMPTY
+    outside = intersect(union(host_gaps(t), interruptions(t)), t.gaps.unlaunched())
+    return subtract(intersect(left, t.gaps.host_part()), outside)
+
+
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim, without a device, the checks themselves."""
+    return intersect(left, t.covering(anomaly_checks(t)))
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the idle time under the setting."""
+    title = "CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel"
+    if len(anomaly_checks(t)):
+        title = "Anomaly detection is on: each operator records its stack, and each gradient is checked for NaN"
+    blocks = bool(_blocks_launches(t))
+    return idle_finding(t, IdleRule(META.id, title, evidence=_checks, facts={"blocks_launches": blocks}))
+
+
+def _blocks_launches(t: Tables) -> bool:
+    info = t.capture.info
+    return info is not None and bool(info.flags.cuda_launch_blocking)
+
+
+def _checks(t: Tables, _o: Occurrences) -> list[str]:
+    rows = anomaly_checks(t)
+    if not len(rows):
+        return ["CUDA_LAUNCH_BLOCKING was set in the environment of the recorded process."]
+    num = sum(t.name(row) == "aten::item" for row in rows.tolist()) / t.steps.num
+    spent_ms = total(t.covering(rows)) / t.steps.num / 1e6
+    return [f"{plural(num, 'check')} a step, each read back by the host: {spent_ms:,.1f} ms of the step."]

@@ -1,0 +1,67 @@
+"""Let the pauses of all ranks fall on the same step.
+
+What it does
+    A pause that comes on another rank each step costs every rank all of them. Garbage collection, saving and logging on
+    the same step of all ranks cost it once; threads with cores of their own are not taken off them.
+
+What to watch
+    Memory grows between two collections: leave as many steps between them as it allows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+_COLLECT = """from diagnose.kernels.gc_schedule import scheduled_gc
+
+with scheduled_gc() as collect:   # gc.disable(), and one collection on all ranks at the same step
+    for step, batch in enumerate(loader):
+        ...
+        collect.step()            # at the end of each step"""
+_SAVE = """if step % 1000 == 0:              # the same number on every rank, and no time of day
+    state = {name: value.cpu() for name, value in model.state_dict().items()}
+    executor.submit(torch.save, state, path)   # writing goes on beside the next steps"""
+_CORES = """# in each rank, before the loader is made; nvidia-smi topo -m has the cores next to its GPU
+cores = sorted(os.sched_getaffinity(0))
+share = len(cores) // local_world_size
+os.sched_setaffinity(0, cores[local_rank * share : (local_rank + 1) * share])
+torch.set_num_threads(max(share - num_workers, 1))
+# or from outside: numactl --cpunodebind=0 --membind=0 …; under Slurm srun --cpu-bind=cores --cpus-per-task N"""
+_LOAD = """loader = DataLoader(dataset, num_workers=8, prefetch_factor=4, persistent_workers=True, pin_memory=True)
+# more batches ahead: a sample that takes long on one rank is ready before its step"""
+_OF_CAUSE = {
+    "gc-pause": ("Collect garbage on all ranks at the same step", _COLLECT),
+    "python-stall": (
+        "Let Python that pauses a step, such as saving and logging, pause all ranks at once or none",
+        _SAVE,
+    ),
+    "off-cpu": ("Give each rank cores of its own", _CORES),
+    "data-stall": ("Keep more batches ready on every rank", _LOAD),
+}
+
+
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
+    if finding.facts.get("kind") != "turns":
+        return None
+    title, after = _OF_CAUSE.get(str(finding.facts.get("cause")), ("", f"{_COLLECT}\n\n{_CORES}"))
+    if program.trains is False and after == _SAVE:
+        after = _COLLECT
+    most = 1 - float(str(finding.facts.get("begin_share", 0.0)))
+    return Advice(title=title, after=after, least=0.0, most=most, needs="pauses of the kind that the finding names")
+
+
+CHANGE = Change(
+    id="align-pauses",
+    title="Let pauses fall on the same step of all ranks, and give each rank cores of its own",
+    numerics=identical(),
+    patch=ByHand("what pauses a rank is the script's own"),
+    edit=ByHand("what pauses a rank is the script's own"),
+    advice=_advice,
+    remedy="diagnose.kernels.gc_schedule",
+)

@@ -1,0 +1,58 @@
+"""Keep the allocator's cached memory from step to step.
+
+What it does
+    Leaves `torch.cuda.empty_cache()` out of the loop. The call gives every unused block back to the driver, waiting for
+    the device, and the next step takes them all again.
+
+What to watch
+    Other processes on the device get the unused memory only when this one ends. Between phases of different sizes, such
+    as training and evaluation, a single call is cheap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import at_line
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.patches import memory
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.model.places import Where
+    from diagnose.tables.program import Program
+
+CALL = "empty_cache("
+
+
+def _place(finding: Finding) -> Where | None:
+    return next((place for place in finding.where if place.code and CALL in place.code), None)
+
+
+def _applies(_program: Program, finding: Finding) -> str:
+    return "" if _place(finding) else "no line among those named empties the cache"
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+    place = _place(finding)
+    if place is None:
+        return None
+    return Advice(
+        title=f"Remove the call of empty_cache from the loop ({at_line(place)})",
+        before=place.code or "",
+        after="# nothing: blocks that are free are used again by the next step",
+        least=0.7,
+        needs="no other process that waits for this one's unused memory",
+    )
+
+
+CHANGE = Change(
+    id="keep-cached-memory",
+    title="Keep the allocator's cached memory from step to step",
+    numerics=identical(),
+    patch=Patch(memory.keep_cached_memory, needs_gpu=True),
+    edit=ByHand("whether the line stands alone only the script's author can see"),
+    advice=_advice,
+    applies=_applies,
+    without_remedy="a line of the script is taken out",
+)

@@ -1,0 +1,88 @@
+"""Turn anomaly detection and blocking launches off.
+
+What it does
+    Operators record no stacks, gradients are not checked one by one, and launches return at once.
+
+What to watch
+    A NaN is not reported where it arises any more: turn the setting on again for the run that looks for one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.patches import debugging
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
+    from diagnose.tables.program import Program
+
+ENVIRONMENT = "CUDA_LAUNCH_BLOCKING"
+LEFT = 0.1  # of the host's work in the idle time, at most saved: stacks of deep models take nine tenths of it
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    if finding.facts.get("blocks_launches"):
+        return Advice(
+            before=f"{ENVIRONMENT}=1 python train.py",
+            after=f"unset {ENVIRONMENT}",
+            title=f"Remove {ENVIRONMENT} from the environment",
+            least=0.2,
+            most=1 - LEFT,
+        )
+    return Advice(
+        before="torch.autograd.set_detect_anomaly(True)",
+        after="torch.autograd.set_detect_anomaly(False)   # the default: True only while looking for a NaN",
+        title="Leave autograd's anomaly detection off",
+        least=0.2,
+        most=1 - LEFT,
+    )
+
+
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    """Return the effect of no checks, and at most of host work without the recording of stacks."""
+    import numpy as np
+
+    from diagnose.model.intervals import Intervals, covered
+    from diagnose.replay.effects import Effect
+    from diagnose.replay.graph import Graph
+    from diagnose.replay.transforms import drop_waits, scale_host
+    from diagnose.tables.anomaly_checks import anomaly_checks
+    from diagnose.tables.syncs import blocking_calls
+
+    checks = t.covering(anomaly_checks(t))
+    if not len(checks.start) or t.device_id < 0:
+        return None
+    calls = blocking_calls(t)
+    events = t.trace.events
+    calls = calls[covered(checks, events.start[calls], events.end[calls]) > 0]
+    rows = t.causes.of(finding.rule)
+    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+
+    def unchecked(graph: Graph) -> Graph:
+        return scale_host(drop_waits(graph, np.sort(calls)), checks, 0.0)
+
+    def quick(graph: Graph) -> Graph:
+        return scale_host(unchecked(graph), pieces, LEFT)
+
+    return Effect(
+        unchecked,
+        quick,
+        t.steps.step_ns,
+        f"At least the checks go; at most all but {LEFT:.0%} of the host's work in the idle time is recording stacks.",
+    )
+
+
+CHANGE = Change(
+    id="no-debug-checks",
+    title="Leave anomaly detection and blocking launches off",
+    numerics=identical(),
+    advice=_advice,
+    effect=_effect,
+    patch=Patch(debugging.no_debug_checks, environment={ENVIRONMENT: None}),
+    edit=ByHand("the setting is in the environment, or in a call that the script's author finds at once"),
+    without_remedy="a setting is put back to its default",
+)
