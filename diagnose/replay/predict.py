@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-# Of what a change saves: what a replay misses it by. Both published pairs of docs/savings.md miss their step by 4 and 6 %.
+# Of what a change saves: what a replay misses it by. The published pairs of docs/savings.md miss steps by 4 and 6 %.
 REPLAY_ERROR = 0.05
 
 
@@ -64,8 +64,8 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     """Return the step after one more change.
 
     A change saves no more than its limit: where the replay of its upper end goes beyond, the whole range is scaled to
-    it, so that what the replay leaves open stays open. Both ends are as far apart as the replay itself may miss by, more
-    where it misses these steps by more. A change with a limit never makes the step longer; one without, which a user
+    it, so that what the replay leaves open stays open. Both ends are as far apart as the replay itself may miss by,
+    more where it misses these steps by more. A change with a limit never makes the step longer; one without, which a user
     asked about, may, and is one number.
     """
     base = replay_base(t)

@@ -40,10 +40,7 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
     if cause in HOST_WORK:
         stretches = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
         shrunk: Transform = partial(scale_host, stretches=stretches, factor=1 - fraction)
-        if cause != "allocation" or fraction <= 0:
-            return shrunk
-        frees = freeing_calls(t).calls  # which wait for nothing then; a wait cannot be halved
-        return lambda graph: drop_waits(shrunk(graph), frees)
+        return _without_frees(t, shrunk) if cause == "allocation" and fraction > 0 else shrunk
     if t.device_id < 0:
         return partial(scale_host, stretches=pieces, factor=1 - fraction) if len(rows) else None
     if cause == "pause" and len(rows):
@@ -51,6 +48,12 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
     if cause in ("collective", "copy"):
         return _of_exposed(t, cause, pieces, fraction)
     return _of_kernels(t, finding, fraction)
+
+
+def _without_frees(t: Tables, shrunk: Transform) -> Transform:
+    """Return the change in which calls that free memory wait for nothing either; a wait cannot be halved."""
+    frees = freeing_calls(t).calls
+    return lambda graph: drop_waits(shrunk(graph), frees)
 
 
 def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:

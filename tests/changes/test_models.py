@@ -315,4 +315,6 @@ def test_batches_of_a_loader_are_copied_ahead_at_least_too(recording):
     found = Finding("exposed-copy", "", 500_000, facts={"num": 3, "to_host": 0})
     effect = effect_in(r.tables(), found, "prefetch-to-device", (0, 1))
     assert effect.least.is_ahead
-    assert effect.assumption.startswith("Copies to the device run a batch ahead on a side stream, from pinned memory at 13")
+    assert effect.assumption.startswith(
+        "Copies to the device run a batch ahead on a side stream, from pinned memory at 13"
+    )
