@@ -75,9 +75,9 @@ def _of_step(
     It is the largest one, unless a step without its cause would hardly be shorter, or a step without another's cause
     would be much shorter. On a full device waiting answers that makes the step longer, where no kernel is wasteful, or
     none of which a step without it would be shorter, or where a step without the waiting would be shorter still. Time
-    without a known cause is no answer beside a cause of 10 % of the step. Recording makes some causes longer than they are: where another one is nearly as large and recurs in most
-    steps, it is preferred to one of those. Below 10 % of a step without a device one of those is no answer: a host that
-    computes has to call operators, its optimizer's too.
+    without a known cause is no answer beside a cause of 10 % of the step. Recording makes some causes longer than they
+    are: where another one is nearly as large and recurs in most steps, it is preferred to one of those. Below 10 % of a
+    step without a device one of those is no answer: a host that computes has to call operators, its optimizer's too.
     """
     costly = [f for f in findings if _cost_ns(f) >= at.answering_share * step_ns]
     large = [f for f in findings if f.lost_ns >= at.answering_share * step_ns]
