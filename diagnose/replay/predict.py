@@ -64,9 +64,8 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     """Return the step after one more change.
 
     A change saves no more than its limit: where the replay of its upper end goes beyond, the whole range is scaled to
-    it, so that what the replay leaves open stays open. Both ends are as far apart as the replay itself may miss by, more
-    where it misses these steps by more. A change with a limit never makes the step longer; one without, which a user
-    asked about, may, and is not widened.
+    it, so that what the replay leaves open stays open. Both ends are as far apart as the replay itself may miss by. A
+    change with a limit never makes the step longer; one without, which a user asked about, may, and is not widened.
     """
     base = replay_base(t)
     graphs = (effect.most(before.most), effect.least(before.least) if effect.least is not None else before.least)
