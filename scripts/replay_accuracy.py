@@ -36,6 +36,7 @@ The steady steps become a dependency graph. A replay computes when every node en
 | inferred event | the same where it does not: a late task begins within 25 µs of the end of the other | latency |
 | room | a kernel that fills the device, a late task of another stream that begins in its last wave | negative |
 | call, wait | what a blocking call costs by itself; the tasks that it waits for | until it returns |
+| free | all tasks queued before, a call that frees memory: its own work follows its wait | none |
 
 Late is a task that starts 10 µs and more after its stream and its launch allow. Blocks are given out in the order of
 the kernels, so a task of another stream gets room when the last blocks of a kernel with at least as many blocks as the

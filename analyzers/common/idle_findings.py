@@ -140,7 +140,7 @@ def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
     """Return the finding of host work that the device's own work covers: only a replay shows whether it costs."""
     if idle.cause is None or t.device_id < 0:
         return []
-    work = intersect(host_work(t, idle.cause, EMPTY), span(*t.steps.window))
+    work = intersect(intersect(host_work(t, idle.cause, EMPTY), span(*t.steps.window)), t.occupancy.busy)
     took = total(work) / t.steps.num
     if took < MIN_HIDDEN_SHARE * t.steps.step_ns:
         return []

@@ -74,10 +74,10 @@ def _of_step(
 
     It is the largest one, unless a step without its cause would hardly be shorter, or a step without another's cause
     would be much shorter. On a full device waiting answers that makes the step longer, where no kernel is wasteful, or
-    none of which a step without it would be shorter. Time without a known cause is no answer beside a cause of 10 % of
-    the step. Recording makes some causes longer than they are: where another one is nearly as large and recurs in most
-    steps, it is preferred to one of those. Below 10 % of a step without a device one of those is no answer: a host that
-    computes has to call operators, its optimizer's too.
+    none of which a step without it would be shorter, or where a step without the waiting would be shorter still. Time
+    without a known cause is no answer beside a cause of 10 % of the step. Recording makes some causes longer than they
+    are: where another one is nearly as large and recurs in most steps, it is preferred to one of those. Below 10 % of a
+    step without a device one of those is no answer: a host that computes has to call operators, its optimizer's too.
     """
     costly = [f for f in findings if _cost_ns(f) >= at.answering_share * step_ns]
     large = [f for f in findings if f.lost_ns >= at.answering_share * step_ns]
@@ -93,8 +93,11 @@ def _of_step(
     known = [f for f in answers if META[f.rule].explains]
     if any(_size_ns(f) >= at.known_share * step_ns for f in known):
         answers = known
-    wastes = [f for f in costly if _is_waste(f) and f not in answers] if found == "kernel-bound" else []
-    answer = _costliest(answers, at, wastes)
+    if found == "kernel-bound":
+        wastes = [f for f in costly if _is_waste(f) and f not in answers]
+        answer = _costliest([*answers[:1], *wastes], at)
+    else:
+        answer = _costliest(answers, at)
     if answer is None or not META[answer.rule].inflated or len(answer.tasks):
         return answer
     near = [
@@ -114,14 +117,11 @@ def _in_scope(found: Verdict, finding: Finding) -> bool:
     return matches_verdict(found, META[finding.rule]) or (found == "kernel-bound" and len(finding.tasks) > 0)
 
 
-def _costliest(findings: Sequence[Finding], at: Thresholds, others: Sequence[Finding] = ()) -> Finding | None:
-    """Return the first finding, or one that costs more by a replay of all: much more, where recording inflates it.
-
-    Only for that ``others`` answer.
-    """
+def _costliest(findings: Sequence[Finding], at: Thresholds) -> Finding | None:
+    """Return the first finding, or one that costs more by a replay of all: much more, where recording inflates it."""
     if not findings or any(f.relief_ns is None for f in findings):
         return next(iter(findings), None)
-    most = max([*findings, *others], key=_cost_ns)
+    most = max(findings, key=_cost_ns)
     factor = at.clear_factor if META[most.rule].inflated else at.distinct_factor
     return most if _cost_ns(most) >= factor * _cost_ns(findings[0]) else findings[0]
 

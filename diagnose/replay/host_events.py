@@ -44,8 +44,7 @@ def find_points(t: Tables) -> Points:
     thread = np.concatenate([events.thread[calls], events.thread[waits], np.full(len(marks), t.steps.thread)])
     row = np.concatenate([calls, waits, np.full(len(marks), -1)]).astype(np.intp)
     sort = np.repeat(np.array([CALLED, AWAITED, MARK], np.int8), [len(calls), len(waits), len(marks)])
-    # Of points at one time an earlier call's end comes before a later call's begin, and before the step's end what it
-    # ends.
+    # At one time an earlier call's end comes before a later call's begin, and both before the end of a step.
     order = np.lexsort((sort, np.where(row < 0, len(events.start), row), time))
     return Points(time[order], thread[order].astype(np.int64), row[order], sort[order])
 

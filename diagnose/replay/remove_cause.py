@@ -38,7 +38,9 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
     if cause == "device-wait":
         return partial(drop_waits, calls=syncs_before(t, pieces)) if fraction > 0 else None
     if cause in HOST_WORK:
-        return _of_host_work(t, cause, pieces, fraction)
+        stretches = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
+        shrunk: Transform = partial(scale_host, stretches=stretches, factor=1 - fraction)
+        return _without_frees(t, shrunk) if cause == "allocation" and fraction > 0 else shrunk
     if t.device_id < 0:
         return partial(scale_host, stretches=pieces, factor=1 - fraction) if len(rows) else None
     if cause == "pause" and len(rows):
@@ -48,12 +50,9 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
     return _of_kernels(t, finding, fraction)
 
 
-def _of_host_work(t: Tables, cause: Cause, pieces: Intervals, fraction: float) -> Transform:
-    stretches = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
-    shrunk: Transform = partial(scale_host, stretches=stretches, factor=1 - fraction)
-    if cause != "allocation" or fraction <= 0:
-        return shrunk
-    frees = freeing_calls(t).calls  # which wait for nothing then; a wait cannot be halved
+def _without_frees(t: Tables, shrunk: Transform) -> Transform:
+    """Return the change in which calls that free memory wait for nothing either; a wait cannot be halved."""
+    frees = freeing_calls(t).calls
     return lambda graph: drop_waits(shrunk(graph), frees)
 
 

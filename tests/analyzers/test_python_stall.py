@@ -194,3 +194,23 @@ def test_an_operator_that_launches_ends_the_stretch(recording):
     for at in range(1010, 6010, 500):
         r.runtime("cudaEventRecord", at + 2, at + 3)
     assert max(r.booked(), key=r.booked().get) == "host-sync"
+
+
+def hidden(recording):
+    """Four steps of 1000 µs: 440 of Python under a kernel, then 300 of loading that the device waits for."""
+    r = recording()
+    for i in range(4):
+        at = 1000 * i
+        r.step(i + 1, at, at + 1000)
+        r.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 300)
+        r.op("aten::mm", at + 310, at + 360)
+        r.kernel("gemm", at + 330, at + 830, launched=(at + 320, at + 325))
+        r.frame("train.py(40): log", at + 370, at + 790)
+        r.op("aten::detach", at + 800, at + 990)
+    return r
+
+
+def test_python_under_a_busy_device_is_found_where_the_step_is_shorter_without_it(recording):
+    finding = next(f for f in hidden(recording).diagnosis().findings if f.rule == "python-stall")
+    assert finding.lost_ns < finding.relief_ns
+    assert (finding.where[0].file, finding.where[0].line) == ("train.py", 40)

@@ -34,8 +34,8 @@ def test_graphs_take_hidden_host_work_too_but_not_what_has_a_finding_of_its_own(
     assert shorter == pytest.approx(10 * (300_000 - GUARDS_NS[1]), rel=0.05)
 
 
-def test_beside_calls_that_give_memory_back_graphs_save_at_most_the_idle_time(recording):
-    # cudaFree waits for the device, and the replay does not know for which task.
+def test_beside_calls_that_give_memory_back_graphs_save_what_a_replay_shows(recording):
+    # cudaFree waits for the kernel of the step before, as the replay does: no limit is needed.
     r = recording(devices=[A100])
     for i in range(5):
         at = 1000 * i
@@ -43,4 +43,4 @@ def test_beside_calls_that_give_memory_back_graphs_save_at_most_the_idle_time(re
         r.op("aten::mm", at, at + 400)
         r.runtime("cudaFree", at + 100, at + 375)
         r.kernel("gemm", at + 395, at + 1375, launched=(at + 380, at + 390))
-    assert effect_in(r.tables()).limit_ns == 20_000
+    assert effect_in(r.tables()).limit_ns == 1_000_000

@@ -288,7 +288,7 @@ def test_products_of_fused_attention_move_no_scores(recording):
 
 
 def test_a_pageable_copy_is_at_least_pinned_and_stays_in_its_place(recording):
-    # 3 MB in 500 us hold the host and the kernel behind them; pinned they take 0.16 ms at 60 % of 31.5 GB/s.
+    # 3 MB in 500 us hold the host and the kernel behind them; pinned they take 0.24 ms at 40 % of 31.5 GB/s.
     r = recording(devices=[A100])
     for at in (0, 1000, 2000):
         r.step(at // 1000 + 1, at, at + 1000)
@@ -298,6 +298,23 @@ def test_a_pageable_copy_is_at_least_pinned_and_stays_in_its_place(recording):
     effect = effect_in(
         t, Finding("exposed-copy", "", 500_000, facts={"num": 3, "to_host": 0}), "prefetch-to-device", (0, 1)
     )
-    pinned = 3_000_000 / (0.6 * 31.5)
-    assert length(t) - length(t, effect.least) == pytest.approx(3 * (500_000 - pinned), rel=0.1)
+    pinned = 3_000_000 / (0.4 * 31.5)
+    # The kernels' launches go on beside the copies: 32 µs each.
+    assert length(t) - length(t, effect.least) == pytest.approx(3 * (532_000 - pinned), rel=0.01)
     assert length(t, effect.most) < length(t, effect.least) - 2 * 100_000
+
+
+def test_batches_of_a_loader_are_copied_ahead_at_least_too(recording):
+    r = recording(devices=[A100])
+    for number in range(3):
+        at = number * 1000
+        r.step(number + 1, at, at + 1000)
+        r.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, at + 5)
+        r.copy("Memcpy HtoD (Pageable -> Device)", at + 10, at + 510, size=3_000_000, launched=(at + 6, at + 512))
+        r.kernel("gemm", at + 530, at + 995, launched=(at + 520, at + 525))
+    found = Finding("exposed-copy", "", 500_000, facts={"num": 3, "to_host": 0})
+    effect = effect_in(r.tables(), found, "prefetch-to-device", (0, 1))
+    assert effect.least.is_ahead
+    assert effect.assumption.startswith(
+        "Copies to the device run a batch ahead on a side stream, from pinned memory at 13"
+    )

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from diagnose.model.capture import Capture
+from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Device, Kind
 from diagnose.model.intervals import span
 from diagnose.pipeline.rank import build_tables
 from diagnose.replay import Edge, build, drop_waits, scale_host, scale_kernels, simulate, typical_delays
+from diagnose.replay.remove_cause import remove_cause
+from diagnose.tables.syncs import freeing_calls
 
 
 def two_steps(recording):
@@ -99,6 +102,51 @@ def test_a_sync_that_waited_for_nothing_keeps_its_own_time(recording):
     assert marks(scale_kernels(build(t), t.trace, "a", 2)) == [100]
     # 30 µs more: a ends at 60, and the call after it.
     assert marks(scale_kernels(build(t), t.trace, "a", 4)) == [103]
+
+
+def test_a_call_that_ends_as_the_next_one_begins_comes_before_it(recording):
+    r = recording()
+    r.step(1, 0, 200)
+    r.kernel("a", 20, 100, launched=(10, 15))
+    r.copy("Memcpy HtoD (Pageable -> Device)", 100, 120, launched=(30, 120))
+    r.runtime("cudaStreamSynchronize", 120, 125)
+    r.kernel("b", 140, 200, launched=(130, 135))
+    t = r.tables()
+    graph = build(t)
+    assert np.array_equal(simulate(graph).end, graph.end)
+    assert ends(scale_kernels(graph, t.trace, "^a$", 0.5), "b", t) == [160]
+
+
+def frees(recording):
+    """A 100 µs kernel, a call that frees memory and waits for it, 30 µs of its own, and the next kernel."""
+    r = recording()
+    r.step(1, 0, 250)
+    r.kernel("a", 20, 120, launched=(10, 15))
+    r.runtime("cudaFree", 20, 150)
+    r.kernel("b", 170, 250, launched=(160, 165))
+    return r.tables()
+
+
+def test_a_call_that_frees_memory_waits_for_the_device_and_works_then(recording):
+    t = frees(recording)
+    graph = build(t)
+    assert np.array_equal(simulate(graph).end, graph.end)
+    assert ends(scale_kernels(graph, t.trace, "^a$", 0.5), "b", t) == [200]
+    assert ends(scale_host(graph, span(20_000, 150_000), 0.0), "b", t) == [220]
+
+
+def test_without_freeing_the_host_runs_ahead(recording):
+    t = frees(recording)
+    finding = Finding(rule="allocator-stall", title="", lost_ns=130_000)
+    gone = remove_cause(t, finding, "allocation", 1.0)
+    assert ends(gone(build(t)), "b", t) == [200]
+
+
+def test_a_call_that_returned_before_the_device_was_done_did_not_wait(recording):
+    r = recording()
+    r.kernel("a", 20, 120, launched=(10, 15))
+    r.runtime("hipFree", 20, 40)
+    assert len(freeing_calls(r.tables()).calls) == 0
 
 
 def test_backward_thread_follows_the_forward_one_and_is_followed(recording):

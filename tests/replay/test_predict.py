@@ -63,9 +63,9 @@ def test_the_prediction_is_the_middle_of_its_range(stalled):
 @pytest.mark.parametrize(
     ("limit_us", "low_us", "high_us"),
     [
-        (290, 145, 290),  # as replayed
-        (200, 100, 200),  # between both ends
-        (100, 50, 100),  # below both ends: still a range, since the replay leaves open what is saved
+        (290, 134.125, 290),  # as replayed, and a twentieth of the middle apart
+        (200, 92.5, 200),  # between both ends
+        (100, 46.25, 100),  # below both ends: still a range, since the replay leaves open what is saved
     ],
 )
 def test_only_the_upper_end_of_a_range_is_held_to_the_limit(stalled, limit_us, low_us, high_us):
@@ -74,9 +74,12 @@ def test_only_the_upper_end_of_a_range_is_held_to_the_limit(stalled, limit_us, l
     assert (500_000 - found.high_ns, 500_000 - found.low_ns) == pytest.approx((low_us * 1000, high_us * 1000))
 
 
-def test_a_range_that_is_known_is_a_point_also_at_the_limit(stalled):
-    found = predict(stalled, measured(stalled), Effect(without(100, 390), without(100, 390), 100_000))
-    assert found.low_ns == found.high_ns == pytest.approx(400_000)
+def test_where_both_replays_agree_the_range_is_what_a_replay_misses_by(stalled):
+    effect = Effect(without(100, 390), without(100, 390), 300_000)  # 290 µs, less or more by a twentieth
+    found = predict(stalled, measured(stalled), effect)
+    assert (500_000 - found.high_ns, 500_000 - found.low_ns) == pytest.approx((275_500, 300_000))
+    asked = predict(stalled, measured(stalled), Effect(without(100, 390), without(100, 390)))
+    assert asked.low_ns == asked.high_ns == pytest.approx(210_000)
 
 
 def test_a_change_with_a_limit_never_makes_the_step_longer(stalled):

@@ -7,11 +7,15 @@ import pytest
 from simulation import kernel_names
 from simulation.cases import draw_case
 from simulation.checks import faults
+from simulation.dialects import DIALECTS
 from simulation.engine import run
 from simulation.instructions import Emitter
 from simulation.layers import Shaper
 from simulation.machine import GPUS, Machine, draw_machine
+from simulation.scoring import names_of
+from simulation.steps import _up_to_saved
 from simulation.timeline import Levers, Loader, Program
+from simulation.workloads import Block
 
 US = 1_000
 EXACT = Machine(GPUS[1], first_use_ns=0, host_noise=0, device_noise=0)
@@ -209,3 +213,21 @@ def test_fused_attention_is_no_slower_than_written_out(gpu, precision):
     fused, written = (shaper.attention("a", (4, 8, 512, 64), written=written) for written in (False, True))
     taken = [sum(kernel.ns for op in layer.forward for kernel in op.kernels) for layer in (fused, written)]
     assert taken[0] <= taken[1]
+
+
+def test_a_checkpointed_block_runs_again_up_to_what_saves_something():
+    shaper = Shaper(EXACT)
+    linear, total = shaper.linear("Linear_0", 8, 8, 8), shaper.add("Residual_0", 64)
+    assert _up_to_saved(Block("Block_0", (linear, total))) == (linear,)
+    assert _up_to_saved(Block("Block_0", (linear, total, linear))) == (linear, total, linear)
+
+
+def test_no_machine_copies_faster_than_its_link():
+    machines = [draw_machine(random.Random(seed)) for seed in range(50)]
+    assert all(m.pageable_gbps <= m.pinned_gbps <= 0.9 * m.gpu.pcie_gbps for m in machines)
+
+
+@pytest.mark.parametrize(("stacks", "named"), [("none", True), ("text", True), ("frames", False)])
+def test_a_pause_has_a_name_of_its_own_only_where_frames_are_events(stacks, named):
+    dialect = next(d for d in DIALECTS if d.stacks == stacks)
+    assert ("python-stall" in names_of("collector", dialect)) is named

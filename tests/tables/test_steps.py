@@ -146,13 +146,23 @@ def test_a_first_step_that_loads_code_is_left_out_and_it_is_said(recording, call
 
 @pytest.mark.parametrize(
     "change",
-    [{"first": 1499}, {"took": 1000}, {"others": 1}, {"call": "cudaStreamSynchronize"}],
+    [{"first": 1499}, {"took": 249}, {"others": 1}, {"call": "cudaStreamSynchronize"}],
     ids=["short", "quick", "two steps", "waiting"],
 )
 def test_a_first_step_that_stays(recording, change):
     found = steps(cold(recording, **change))
     assert found.number[0] == 0
     assert found.notes == ()
+
+
+def test_a_first_step_whose_launches_together_take_half_of_the_excess_is_left_out(recording):
+    r = recording()
+    r.step(0, 0, 1500)
+    for i in range(5):  # 250 of 500 µs
+        r.runtime("cudaLaunchKernel", 100 + 100 * i, 150 + 100 * i)
+    for i in range(3):
+        r.step(i + 1, 1500 + 1000 * i, 2500 + 1000 * i)
+    assert steps(r).number.tolist() == [1, 2, 3]
 
 
 def test_without_marks_the_window_runs_from_the_first_launch_to_the_last_task(recording):
@@ -279,6 +289,21 @@ def test_a_cold_first_repetition_is_left_out_unless_it_is_most_of_the_recording(
     assert (found.num, found.window) == (5, (400_000, 900_000))
     assert "The first step was left out: many times longer than the later ones." in [n.text for n in found.notes]
     assert not steps(repeated(recording, [2000, 2100, 2200, 2300, 2400])).marked
+
+
+def test_a_device_that_works_on_long_after_the_host_leaves_the_steps_as_they_are(recording):
+    r = repeated(recording, [100, 200, 300, 400])
+    r.kernel("conv", 400, 5000, launched=(330, 335))
+    assert (steps(r).found_by, steps(r).num, steps(r).window_end) == ("optimizer", 4, 5_000_000)
+
+
+def test_fetches_far_and_near_in_turn_part_steps_that_launch_alike(recording):
+    r = recording()
+    for at, wait in ((0, 5), (40, 900), (1040, 5), (1080, 900), (2080, 5), (2120, 900)):
+        r.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, at + wait)
+        r.kernel("gemm", at + wait + 12, at + wait + 20, launched=(at + wait + 8, at + wait + 10))
+    found = steps(r)
+    assert (found.found_by, found.num, found.window_start) == ("dataloader", 6, 0)
 
 
 def test_two_models_of_one_loader_are_updated_in_one_step(recording):
