@@ -42,8 +42,7 @@ COLUMNS = (
     "awaits",
 )  # fmt: skip
 EPOCH_NS = 1_700_000_000_000_000_000
-COPY_CALL = "cudaMemcpyAsync"
-LAUNCH_CALL = "cudaLaunchKernel"
+COPY_CALL, LAUNCH_CALL = "cudaMemcpyAsync", "cudaLaunchKernel"
 
 import_module("diagnose.api")  # binds the reports to diagnoses
 
@@ -266,11 +265,11 @@ VERB = re.compile(
 
 
 def assert_presentable(p: Prescription) -> None:
-    """Check what holds for every prescription; a new verb is to be added to VERB."""
+    """Check what holds for every prescription; a new verb is added to VERB."""
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", p.id)
     assert VERB.match(p.title), "an imperative"
-    assert not p.title.endswith(".")
     assert p.after
+    assert not p.title.endswith(".")
     assert p.safety.startswith(("same numbers", "may change the numbers: "))
     assert 0 <= p.saves_ns[0] <= p.saves_ns[1]
     if p.remedy:

@@ -20,19 +20,11 @@ from diagnose.model.events import Note, Trace
 from diagnose.model.forecast import middle_ns
 from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.model.rules import TAKES_LEAD
+from diagnose.pipeline import overhead
 from diagnose.pipeline.headline import Answer, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
 from diagnose.pipeline.noting import noting
-from diagnose.pipeline.overhead import (
-    as_unrecorded,
-    overhead_share,
-    recording_ns,
-    removed_share,
-    shares_without_recording,
-    with_recording,
-    without_recording,
-)
 from diagnose.pipeline.prescriptions import prescriptions_of, worth_showing
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
@@ -108,7 +100,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
     with noting("profiler-overhead", notes):
-        unprofiled, said = as_unrecorded(t)
+        unprofiled, said = overhead.as_unrecorded(t)
         if said:
             t = build_tables(unprofiled, unprofiled.trace, notes)
             notes += said
@@ -123,7 +115,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
             found = _with_places(found, named, notes)
     recording: dict[str, float] = {}
     with noting("profiler-overhead", notes):
-        found, recording = without_recording(t, found)
+        found, recording = overhead.without_recording(t, found)
     found = [
         f
         for f in found
@@ -146,7 +138,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     """
     t, found, prescribed, notes, attribution, recording = find_in_rank(capture)
     step_ns = t.steps.step_ns
-    shares = shares_without_recording(_shares(t), recording, step_ns)
+    shares = overhead.shares_without_recording(_shares(t), recording, step_ns)
     idle = shares if t.device_id >= 0 else {}
     withheld = t.device_id >= 0 and graphs_left_no_task(t)
     queue = t.queue if t.device_id >= 0 and not withheld else None
@@ -197,7 +189,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         queue=queue,
         partition=partition,
         idle_by_cause=idle,
-        findings=tuple(with_recording(f, recording) for f in found),
+        findings=tuple(overhead.with_recording(f, recording) for f in found),
         prescriptions=separated(prescriptions),
         also_possible=part(
             "prescriptions", lambda t: () if again else further(found, prescriptions, step_ns, program_of(t))
@@ -214,9 +206,9 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         kernels=part("kernels", kernels) or (),
         checked=tuple(rule.META.id for rule in _applied(t) if rule.META.needs not in missing),
         not_checked={rule.META.id: rule.META.needs for rule in _applied(t) if rule.META.needs in missing},
-        profiler_overhead=part("profiler-overhead", overhead_share),
-        recording_ns=part("profiler-overhead", recording_ns) or 0.0,
-        recording_removed=part("profiler-overhead", removed_share) or 0.0,
+        profiler_overhead=part("profiler-overhead", overhead.overhead_share),
+        recording_ns=part("profiler-overhead", overhead.recording_ns) or 0.0,
+        recording_removed=part("profiler-overhead", overhead.removed_share) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
         watched_steps=capture.run.num if capture.run is not None else 0,
         host_by_cause={} if queue else shares,

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from diagnose.model.capture import Capture
-from diagnose.model.diagnosis import Finding
-from diagnose.model.events import Device, Kind
+from diagnose.model.events import Kind
 from diagnose.model.intervals import span
 from diagnose.pipeline.rank import build_tables
 from diagnose.replay import Edge, build, drop_waits, scale_host, scale_kernels, simulate, typical_delays
-from diagnose.replay.remove_cause import remove_cause
-from diagnose.tables.syncs import freeing_calls
+from tests.replay.graph_times import ends, marks
 
 
 def two_steps(recording):
@@ -29,16 +27,6 @@ def two_steps(recording):
         r.kernel("c", at + 36, at + 46, stream=8, launched=(at + 26, at + 28))
         r.runtime("cudaStreamSynchronize", at + 30, at + 82)
     return r.tables()
-
-
-def ends(graph, name, t):
-    """Return when the tasks of a name end in a replay, µs."""
-    rows = [i for i in range(len(graph)) if graph.is_task[i] and t.name(int(graph.row[i])) == name]
-    return (simulate(graph).end[rows] / 1000).tolist()
-
-
-def marks(graph):
-    return (simulate(graph).end[graph.marks] / 1000).tolist()
 
 
 def test_unchanged_replay_is_what_was_measured(recording):
@@ -115,38 +103,6 @@ def test_a_call_that_ends_as_the_next_one_begins_comes_before_it(recording):
     graph = build(t)
     assert np.array_equal(simulate(graph).end, graph.end)
     assert ends(scale_kernels(graph, t.trace, "^a$", 0.5), "b", t) == [160]
-
-
-def frees(recording):
-    """A 100 µs kernel, a call that frees memory and waits for it, 30 µs of its own, and the next kernel."""
-    r = recording()
-    r.step(1, 0, 250)
-    r.kernel("a", 20, 120, launched=(10, 15))
-    r.runtime("cudaFree", 20, 150)
-    r.kernel("b", 170, 250, launched=(160, 165))
-    return r.tables()
-
-
-def test_a_call_that_frees_memory_waits_for_the_device_and_works_then(recording):
-    t = frees(recording)
-    graph = build(t)
-    assert np.array_equal(simulate(graph).end, graph.end)
-    assert ends(scale_kernels(graph, t.trace, "^a$", 0.5), "b", t) == [200]
-    assert ends(scale_host(graph, span(20_000, 150_000), 0.0), "b", t) == [220]
-
-
-def test_without_freeing_the_host_runs_ahead(recording):
-    t = frees(recording)
-    finding = Finding(rule="allocator-stall", title="", lost_ns=130_000)
-    gone = remove_cause(t, finding, "allocation", 1.0)
-    assert ends(gone(build(t)), "b", t) == [200]
-
-
-def test_a_call_that_returned_before_the_device_was_done_did_not_wait(recording):
-    r = recording()
-    r.kernel("a", 20, 120, launched=(10, 15))
-    r.runtime("hipFree", 20, 40)
-    assert len(freeing_calls(r.tables()).calls) == 0
 
 
 def test_backward_thread_follows_the_forward_one_and_is_followed(recording):
@@ -280,37 +236,6 @@ def test_delays_in_whole_microseconds_add_up_to_what_was_measured(recording):
     assert graph.delay[graph.kind == Edge.STREAM].max() == 2_000
     usual = typical_delays(graph).delay[graph.kind == Edge.STREAM]
     assert 0 < usual.sum() == pytest.approx(6_000, rel=0.4)
-
-
-@pytest.mark.parametrize(
-    ("gave", "waits"),
-    [((50, 152), False), ((50, 900), False), ((50, 210), True), ((180, 240), False)],
-    ids=["ended long before", "has long to run", "in its last wave", "has most of it to run"],
-)
-def test_a_task_waits_for_the_kernel_in_whose_last_wave_it_starts(recording, gave, waits):
-    r = recording()
-    r.step(1, 0, 1000)
-    r.kernel("fills", *gave, launched=(0, 5), grid=4096)
-    r.kernel("side", 200, 220, stream=9, launched=(60, 65))
-    graph = build(r.tables())
-    assert (graph.kind == Edge.ROOM).sum() == waits
-
-
-def test_a_task_that_got_room_starts_as_much_earlier_as_the_kernel_that_filled_the_device(recording):
-    r = recording()
-    r.step(1, 0, 1000)
-    r.kernel("fills", 50, 210, launched=(0, 5), grid=4096)
-    r.kernel("side", 200, 220, stream=9, launched=(60, 65))
-    t = r.tables()
-    assert ends(scale_kernels(build(t), t.trace, "fills", 0.75), "side", t) == [180]
-
-
-def test_a_kernel_that_leaves_room_holds_no_other_stream(recording):
-    r = recording(devices=(Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0)),))
-    r.step(1, 0, 1000)
-    r.kernel("small", 50, 210, launched=(0, 5), grid=16)
-    r.kernel("side", 200, 220, stream=9, launched=(60, 65))
-    assert not (build(r.tables()).kind == Edge.ROOM).any()
 
 
 @pytest.mark.parametrize(("passed", "waits"), [(20, True), (30, False)])
