@@ -71,7 +71,7 @@ def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
     if times is None or not alone or times[0] < MIN_RATIO_TO_CORRECT * times[1] or variation(t.capture) is not None:
         return t.capture, []
     assert info is not None
-    found = unrecorded(t, _added_ns(info)) if replay_base(t).is_reliable else None
+    found = unrecorded(t, times[1], _undisturbed_ns(info)) if replay_base(t).is_reliable else None
     if found is None:
         return t.capture, []
     text = (
@@ -84,8 +84,8 @@ def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
     return found.capture, [Note(text, "profiler-overhead")]
 
 
-def _added_ns(info: CaptureInfo) -> float:
-    """Return how much longer a step takes while it is recorded, by the steps that other things disturbed least."""
+def _undisturbed_ns(info: CaptureInfo) -> float:
+    """Return how much longer the steps were while they were recorded that other things disturbed least."""
     recorded, plain = (float(np.percentile(times, UNDISTURBED)) for times in (info.light_ms, info.unprofiled_ms))
     return 1e6 * (recorded - plain)
 

@@ -29,7 +29,8 @@ MAX_EVENT_COST_NS = 5_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtua
 MIN_LEFT = 0.1  # of a segment of host work: even the cheapest operator computes something
 CALL_WEIGHT = 3  # what a call of the runtime costs against an operator: 7.9 against 2.5 µs on that machine
 MIN_CALL_LEFT = 0.4  # of a blocking call, and of the time from a launch call to its task or from a task to a call's end
-MIN_EXPLAINED = 0.4  # of what recorded steps are longer
+MIN_EXPLAINED = 0.6  # of what recorded steps are longer
+MIN_EXPLAINED_UNDISTURBED = 0.4  # of that by the steps which other things disturbed least
 PRECISION_NS = 20.0  # of the cost of an event
 
 
@@ -42,14 +43,16 @@ class Unrecorded(NamedTuple):
     step_ns: float  # and without it
 
 
-def unrecorded(t: Tables, added_ns: float) -> Unrecorded | None:
+def unrecorded(t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0) -> Unrecorded | None:
     """Return the capture without the cost of recording it, None where the replay takes no such cost for a step's.
 
-    ``added_ns`` is how much longer a step takes while it is recorded. Where even the highest plausible cost of an event
-    explains little of it, something else made the recorded steps slow, and they stay.
+    ``unprofiled_ns`` is what a step takes without the profiler. Where even the highest plausible cost of an event does
+    not explain most of the difference, something else made recorded steps slow too, and ``undisturbed_ns`` is taken
+    out: how much longer the least disturbed steps were while they were recorded. Where little of that is explained, the
+    steps stay.
     """
     graph = graph_of(t)
-    if len(graph) < 2 or added_ns <= 0:
+    if len(graph) < 2:
         return None
     owner, number = owners(t, graph), _events_inside(t, graph)
 
@@ -58,9 +61,13 @@ def unrecorded(t: Tables, added_ns: float) -> Unrecorded | None:
 
     recorded_ns = step(0.0)
     low, high = 0.0, MAX_EVENT_COST_NS
-    shortest, wanted_ns = step(high), recorded_ns - added_ns
-    if recorded_ns - shortest < MIN_EXPLAINED * added_ns:
+    if unprofiled_ns >= recorded_ns:
         return None
+    shortest, wanted_ns = step(high), unprofiled_ns
+    if recorded_ns - shortest < MIN_EXPLAINED * (recorded_ns - unprofiled_ns):
+        wanted_ns = recorded_ns - undisturbed_ns
+        if undisturbed_ns <= 0 or recorded_ns - shortest < MIN_EXPLAINED_UNDISTURBED * undisturbed_ns:
+            return None
     while shortest <= wanted_ns and high - low > PRECISION_NS:
         middle = (low + high) / 2
         low, high = (middle, high) if step(middle) > wanted_ns else (low, middle)
