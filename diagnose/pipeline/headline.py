@@ -17,12 +17,13 @@ __all__ = ["Answer", "headline", "summary"]
 NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
 MAX_LINE = 100  # columns of a terminal that the report is laid out for
 MAX_FILE = 26  # characters of a file's name in a line of the summary
-_BY_RELIEF = "the largest saving"
+_BY_RELIEF, _ONE_BY_RELIEF = "the largest saving", "among the largest savings"
 _SHORT = {
     "the largest avoidable cost": "Largest avoidable cost",
     "the largest hidden cost": "Largest hidden cost",
     "the largest cost": "Largest cost",
     _BY_RELIEF: "Largest saving",
+    _ONE_BY_RELIEF: "Among the largest savings",
     "the largest cause of idle time": "Largest idle cause",
     "the main cause": "Main cause",
 }
@@ -83,13 +84,13 @@ def _nothing(answer: Answer) -> str:
 
 def _cost(answer: Answer, finding: Finding, rank: str = "") -> str:
     of_run = "" if finding.share is None else " of the run"
-    cost_ns = finding.relief_ns if rank == _BY_RELIEF and finding.relief_ns else finding.lost_ns
+    cost_ns = finding.relief_ns if rank in (_BY_RELIEF, _ONE_BY_RELIEF) and finding.relief_ns else finding.lost_ns
     return f"{duration(cost_ns)} ({percent(_share(answer, finding, rank))}{of_run})"
 
 
 def _share(answer: Answer, finding: Finding, rank: str) -> float:
     """Return the share that makes the finding what it is called: of what it costs, or of what the step is shorter."""
-    if rank == _BY_RELIEF and finding.relief_ns:
+    if rank in (_BY_RELIEF, _ONE_BY_RELIEF) and finding.relief_ns:
         return finding.relief_ns / answer.step_ns
     return finding.share_of(answer.step_ns)
 
@@ -143,6 +144,8 @@ def _rank(answer: Answer, largest: Finding) -> str:
         return "the largest avoidable cost" if _has_more_necessary_work(answer, largest) else "the largest cost"
     if largest.relief_ns is not None and all((f.relief_ns or 0.0) <= largest.relief_ns for f in rivals):
         return _BY_RELIEF
+    if largest.relief_ns is not None and share < THRESHOLDS.naming_share:
+        return _ONE_BY_RELIEF
     idle = answer.idle_by_cause.get(largest.rule, 0.0)
     if idle and idle == max(answer.idle_by_cause.values()):
         return "the largest cause of idle time"

@@ -69,6 +69,7 @@ def found(rule, lost, relief=None):
         (found("host-sync", 1e5), [found("full-precision-matmul", 4e5)], {"idle_by_cause": {"host-sync": 0.1}},
          "the largest cause of idle time"),
         (found("host-sync", 1e5, 3e5), [found("full-precision-matmul", 4e5, 0.0)], {}, "the largest saving"),
+        (found("host-sync", 1e3, 2e5), [found("launch-bound", 1e5, 3e5)], {}, "among the largest savings"),
         (found("host-sync", 2e5), [], {"partition": Partition(0.6, 0, 0, 0.4)}, "the largest avoidable cost"),
         (found("host-sync", 2e5, 0.0), [], {"partition": Partition(0.6, 0, 0, 0.4)}, "the largest hidden cost"),
         (found("warm-up", 2e5), [], {"partition": Partition(0.6, 0, 0, 0.4)}, "the largest cost"),
