@@ -33,23 +33,30 @@ share = len(cores) // local_world_size
 os.sched_setaffinity(0, cores[local_rank * share : (local_rank + 1) * share])
 torch.set_num_threads(max(share - num_workers, 1))
 # or from outside: numactl --cpunodebind=0 --membind=0 …; under Slurm srun --cpu-bind=cores --cpus-per-task N"""
-_LOAD = """loader = DataLoader(dataset, num_workers=8, prefetch_factor=4, persistent_workers=True, pin_memory=True)
+_LOAD = """loader = DataLoader(
+    dataset, num_workers=2 * num_workers, prefetch_factor=4, persistent_workers=True, pin_memory=True
+)
 # more batches ahead: a sample that takes long on one rank is ready before its step"""
-_OF_CAUSE = {
-    "gc-pause": ("Collect garbage on all ranks at the same step", _COLLECT),
-    "python-stall": (
-        "Let Python that pauses a step, such as saving and logging, pause all ranks at once or none",
-        _SAVE,
-    ),
-    "off-cpu": ("Give each rank cores of its own", _CORES),
-    "data-stall": ("Keep more batches ready on every rank", _LOAD),
-}
+
+
+def _of_cause(cause: str) -> tuple[str, str]:
+    """Return the title and the code for the cause that the pauses have; without one, for the usual ones."""
+    match cause:
+        case "gc-pause":
+            return "Collect garbage on all ranks at the same step", _COLLECT
+        case "python-stall":
+            return "Let Python that pauses a step, such as saving and logging, pause all ranks at once or none", _SAVE
+        case "off-cpu":
+            return "Give each rank cores of its own", _CORES
+        case "data-stall":
+            return "Keep more batches ready on every rank", _LOAD
+    return "", f"{_COLLECT}\n\n{_CORES}"
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     if finding.facts.get("kind") != "turns":
         return None
-    title, after = _OF_CAUSE.get(str(finding.facts.get("cause")), ("", f"{_COLLECT}\n\n{_CORES}"))
+    title, after = _of_cause(str(finding.facts.get("cause")))
     if program.trains is False and after == _SAVE:
         after = _COLLECT
     most = 1 - float(str(finding.facts.get("begin_share", 0.0)))

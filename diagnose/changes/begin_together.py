@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-_RECORD = (
-    """diagnose trace --skip 50 --steps 20 train.py   # does the wait come again? If not, it was the start of the run"""
-)
-_LOOP = """began = time.perf_counter()
+_LOOP = """# first: diagnose trace --skip 50 --steps 20 train.py
+# a wait that does not come again was the start of the run
+began = time.perf_counter()
 torch.distributed.barrier()                    # once, before the steps
 print(rank, time.perf_counter() - began)       # the rank that waits for nobody is the late one: what did it do before?
 for batch in loader: ..."""
@@ -35,7 +34,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     return Advice(
         title=f"Find what rank {late} does before its step, and do it on all ranks or beside the loop",
         before=f"if rank == {late}:\n    evaluate(model)   # or save, log, fetch data: all others wait meanwhile",
-        after=f"{_RECORD}\n\n{_LOOP}",
+        after=_LOOP,
         least=0.0,
         most=float(str(finding.facts.get("begin_share", 1.0))),
         needs="a look at what lies before the recorded steps, which no recording of them shows",

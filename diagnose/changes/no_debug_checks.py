@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 from diagnose.changes.patches import debugging
+from diagnose.changes.patches.debugging import LAUNCH_BLOCKING
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -20,16 +21,15 @@ if TYPE_CHECKING:
     from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-ENVIRONMENT = "CUDA_LAUNCH_BLOCKING"
 LEFT = 0.1  # of the host's work in the idle time, at most saved: stacks of deep models take nine tenths of it
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     if finding.facts.get("blocks_launches"):
         return Advice(
-            before=f"{ENVIRONMENT}=1 python train.py",
-            after=f"unset {ENVIRONMENT}",
-            title=f"Remove {ENVIRONMENT} from the environment",
+            before=f"{LAUNCH_BLOCKING}=1 python train.py",
+            after=f"unset {LAUNCH_BLOCKING}",
+            title=f"Remove {LAUNCH_BLOCKING} from the environment",
             least=0.2,
             most=1 - LEFT,
         )
@@ -82,7 +82,7 @@ CHANGE = Change(
     numerics=identical(),
     advice=_advice,
     effect=_effect,
-    patch=Patch(debugging.no_debug_checks, environment={ENVIRONMENT: None}),
+    patch=Patch(debugging.no_debug_checks),
     edit=ByHand("the setting is in the environment, or in a call that the script's author finds at once"),
     without_remedy="a setting is put back to its default",
 )

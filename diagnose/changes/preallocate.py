@@ -18,7 +18,7 @@ CHANGE = Change(
     advice=Advice(
         before="keys = torch.cat([keys, new_keys], dim=2)",
         after=(
-            "keys = torch.empty(batch, heads, max_length, width, device=device, dtype=dtype)   # once\n"
+            "keys = torch.empty(batch_size, heads, max_length, width, device=device, dtype=dtype)   # once\n"
             "keys[:, :, length : length + 1] = new_keys   # in each step\n"
             'read = keys[:, :, : length + 1]   # transformers: cache_implementation="static"'
         ),

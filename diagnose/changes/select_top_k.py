@@ -16,9 +16,9 @@ CHANGE = Change(
     title="Select with topk instead of sorting, or sort once what does not change",
     numerics=identical(", but for which of equal values is taken"),
     advice=Advice(
-        before="nearest = distance.argsort(dim=-1)[..., :k]",
+        before="nearest = distance.argsort(dim=-1)[..., :num_neighbours]",
         after=(
-            "nearest = distance.topk(k, dim=-1, largest=False).indices\n"
+            "nearest = distance.topk(num_neighbours, dim=-1, largest=False).indices\n"
             "# what does not change from step to step, such as the edges of a graph: sort it once, before the loop"
         ),
         least=0.3,

@@ -7,6 +7,7 @@ import pytest
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
 from diagnose.cli import trace as tracing
+from diagnose.cli.exchange import Exchange
 from diagnose.cli.trace import TraceRequest
 from diagnose.errors import CaptureError
 from diagnose.model.launched import Launched
@@ -17,7 +18,7 @@ DESCRIBED = json.dumps({"schema_version": 1, "light_file": "rank0.light.pt.trace
 def run_child(monkeypatch, tmp_path, leave, *, failure=""):
     """Run `diagnose trace` up to the diagnosis, with a child that leaves ``leave`` and is killed."""
 
-    def supervise(order, script, *, stdout_to_stderr):
+    def supervise(order, script, *, stdout_to_stderr, with_store):
         for name, text in leave.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text)
@@ -27,7 +28,8 @@ def run_child(monkeypatch, tmp_path, leave, *, failure=""):
     monkeypatch.setattr(launch, "supervise", supervise)
     monkeypatch.chdir(tmp_path)
     request = TraceRequest(script="train.py", folder="c", quiet=True)
-    return tracing._run(request, CaptureOptions(output=tracing.Path("c")), Launched())
+    exchange = Exchange(0, {0}, request.progress)
+    return tracing._run(request, CaptureOptions(output=tracing.Path("c")), Launched(), exchange)
 
 
 def test_pieces_without_a_whole_window_are_removed(monkeypatch, tmp_path):

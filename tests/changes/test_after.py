@@ -5,6 +5,7 @@ import concurrent.futures
 import inspect
 import itertools
 import subprocess
+import time
 from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
@@ -55,6 +56,10 @@ FACTS = {
     "periodic-stall": (
         {"phase": "checkpoint"}, {"phase": "evaluation", "period": 16}, {"phase": "loading", "num_workers": 1},
     ),
+    "straggler": (
+        {}, {"kind": "slow-group"}, {"kind": "slow-group", "hosts": ("one",)}, {"begins_late_rank": 1},
+        *({"kind": "turns", "cause": cause} for cause in ("gc-pause", "python-stall", "off-cpu", "data-stall", "")),
+    ),
     "rollout-bound": ({"phase": "rollout"}, {"phase": "inference"}),
 }  # fmt: skip
 ISSUER = {"file": "train.py", "line": 3, "num": 640.0, "share": 0.9, "in_model": False}
@@ -63,7 +68,10 @@ FACTS["launch-bound"] = (
     {"has_device": False, "issuer": ISSUER | {"reads": 160.0}},
     {"has_device": False, "issuer": ISSUER | {"reads": 0.0}},
 )
-SHELL = ("diagnose ", "python -m sglang", "nvidia-smi", "sudo ", "env ", "rocm-smi", "PYTORCH_", "CUDA_")
+SHELL = (
+    "diagnose ", "python -m sglang", "nvidia-smi", "sudo ", "env ", "rocm-smi",
+    "mpirun ", "all_reduce_perf ", "unset ", "PYTORCH_", "CUDA_",
+)  # fmt: skip
 
 
 LIBRARY = "transformers/models/vit/modeling_vit.py:252 in forward"
@@ -79,6 +87,9 @@ PLACED = {
     ),
     "periodic-stall": (
         Finding("periodic-stall", "", 1e6, share=0.1, where=(Where("train.py", 3, code="torch.load(path)"),)),
+    ),
+    "allocator-stall": (
+        Finding("allocator-stall", "", 1e6, where=(Where("train.py", 3, code="torch.cuda.empty_cache()"),)),
     ),
     "small-grid": (Finding("small-grid", "", 1e6, where=(Where(op="aten::mm"),)),),
     "unfused-attention": (Finding("unfused-attention", "", 1e6, where=(Where("serve.py", 3, library=LIBRARY),)),),
@@ -162,6 +173,10 @@ def script(monkeypatch):
         "out": torch.empty(2), "mine": torch.ones(2), "bottom": len, "keep": torch.tensor([True, False]),
         "evaluate": lambda _model, _loader: None, "validation_loader": (), "policy": model, "teacher": model,
         "array": torch.randn(2, 4).double().numpy(), "observations": x,
+        "num_rows": 5, "heads": 1, "max_length": 4, "length": 1, "dtype": torch.float32,
+        "new_keys": torch.ones(2, 1, 1, 4), "distance": torch.rand(4, 4), "num_neighbours": 2,
+        "os": SimpleNamespace(sched_getaffinity=lambda _pid: {0, 1}, sched_setaffinity=lambda *_: None),
+        "local_world_size": 1, "num_workers": 1, "time": time, "rank": 0, "executor": SimpleNamespace(submit=len_of),
         "gymnasium": SimpleNamespace(make_vec=environments),
     }  # fmt: skip
     yield names
@@ -171,6 +186,10 @@ def script(monkeypatch):
 def loader(dataset, **options):
     assert not isinstance(options.get("num_workers"), str)
     return DataLoader(dataset, **options | {"pin_memory": False})
+
+
+def len_of(*arguments):
+    return len(arguments)
 
 
 def environments(_name, **_options):
@@ -198,6 +217,10 @@ def test_what_is_pasted_runs(prescription, script, tmp_path):
         script |= {"model": nn.Sequential(Model(), Model())}
     if prescription.id == "channels-last":
         script |= {"Model": lambda: nn.Conv2d(3, 4, 1)}
+    if prescription.id == "sparse-embeddings":
+        script |= {"model": nn.Sequential(nn.Embedding(4, 2), nn.Linear(2, 1))}
+    if prescription.id == "align-pauses":
+        script |= {"local_rank": 0, "path": tmp_path / "model.pt"}
     if prescription.id in ("save-in-background", "load-mapped"):
         torch.save(script["model"].state_dict(), tmp_path / "model.pt")
         script |= {"path": tmp_path / "model.pt", "state": script["model"].state_dict(), "build_model": Model}

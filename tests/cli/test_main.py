@@ -37,7 +37,7 @@ def analyzed(monkeypatch, tmp_path):
     asked = []
     one = Inputs((RankFiles(None, Stored("trace.json", "trace.json")),), ())
     monkeypatch.setattr(job, "list_inputs", lambda paths: asked.extend(paths) or one)
-    monkeypatch.setattr(job, "diagnosis_of", lambda files, cache, draw: HEALTHY)
+    monkeypatch.setattr(job, "diagnosis_of", lambda files, cache, draw, processes=1: HEALTHY)
     monkeypatch.chdir(tmp_path)
     return asked
 
@@ -112,7 +112,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(analyzed, tmp_path, monkeypa
 
 
 def test_a_full_disk_anywhere_else_is_a_sentence_too(analyzed, monkeypatch, capsys):
-    def full(files, cache, draw):
+    def full(files, cache, draw, processes=1):
         raise OSError(28, "No space left on device", "/tmp/diagnose-1/a")
 
     monkeypatch.setattr(job, "diagnosis_of", full)
@@ -132,7 +132,7 @@ def test_an_input_is_never_overwritten(analyzed, tmp_path, capsys):
 
 @pytest.mark.parametrize(("error", "code"), [(InputError("It is empty."), 4), (CaptureError("No step."), 5)])
 def test_every_error_is_one_sentence_with_its_exit_code(analyzed, monkeypatch, capsys, error, code):
-    def fail(files, cache, draw):
+    def fail(files, cache, draw, processes=1):
         raise error
 
     monkeypatch.setattr(job, "diagnosis_of", fail)
@@ -144,7 +144,7 @@ def test_every_error_is_one_sentence_with_its_exit_code(analyzed, monkeypatch, c
 
 @pytest.mark.usefixtures("noted")
 def test_a_fault_of_our_own_says_how_to_report_it(analyzed, monkeypatch, capsys):
-    monkeypatch.setattr(job, "diagnosis_of", lambda files, cache, draw: {}["missing"])
+    monkeypatch.setattr(job, "diagnosis_of", lambda files, cache, draw, processes=1: {}["missing"])
     assert cli.run(["analyze", "a.json", "--quiet"]) == 70
     shown = capsys.readouterr().err
     assert shown.startswith("diagnose: error: internal error: KeyError: 'missing'.")
@@ -155,7 +155,7 @@ def test_a_fault_of_our_own_says_how_to_report_it(analyzed, monkeypatch, capsys)
 
 
 def test_an_interrupt_is_no_traceback(analyzed, monkeypatch, capsys):
-    def interrupt(files, cache, draw):
+    def interrupt(files, cache, draw, processes=1):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(job, "diagnosis_of", interrupt)
