@@ -72,7 +72,7 @@ class Result:
     @property
     def bar(self) -> Bar | None:
         """What is promised; sizes of one's own have none."""
-        return (BARS if self.trace == DEFAULT_TRACE else FURTHER_BARS).get(self.size_mb)
+        return (BARS if name_of(self.trace) == name_of(DEFAULT_TRACE) else FURTHER_BARS).get(self.size_mb)
 
     @property
     def holds(self) -> bool:
@@ -184,6 +184,7 @@ def report(results: Sequence[Result], costs: OwnCosts) -> str:
         "`scripts/bench` writes this page. It repeats real traces in time, then lets both tools answer in fresh",
         "processes that take turns; the numbers are medians. Holistic Trace Analysis does load, temporal breakdown,",
         "idle breakdown and queue length; `diagnose analyze --json` does all of its analysis. Both are byte-compiled.",
+        "The peak is that of the largest process: a file of 100 MB or more is read by one process for each core.",
         "",
         f"{HTA.replace('==', ' ')}; {python}; {os.cpu_count()} cores.",
         "",
