@@ -173,3 +173,9 @@ class Capture:
     lines: Mapping[tuple[str, int], str] = field(default_factory=dict)  # source text of a file's line, as recorded
     run: RunSteps | None = None
     event_cost_ns: float = 0.0  # of recording an event, where that was taken out of the trace
+    unmoved_samples: Samples | None = None  # at the times of the recording, where ``samples`` were moved with the trace
+
+    @property
+    def run_samples(self) -> Samples | None:
+        """Return the sampler's rows at the times that the steps of the run have, which are those of the recording."""
+        return self.unmoved_samples or self.samples

@@ -74,7 +74,14 @@ def unrecorded(t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0) -> 
     changed = _cheaper(graph, number, high)
     times = simulate(changed)
     moved = _Moved(t, changed, times)
-    capture = replace(t.capture, trace=moved.trace(), samples=moved.samples(t.capture.samples), event_cost_ns=high)
+    samples = t.capture.samples
+    capture = replace(
+        t.capture,
+        trace=moved.trace(),
+        samples=moved.samples(samples),
+        event_cost_ns=high,
+        unmoved_samples=samples,
+    )
     return Unrecorded(capture, high, recorded_ns, period_ns(changed, times, owner))
 
 

@@ -263,7 +263,7 @@ def _place(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> tuple[tu
     """Return the innermost line that most samples share which long steps have more than usual ones."""
     paths, seen_ns, row = run.paths, run.sampled_ns, run.path
     in_long = _inside(run, long, seen_ns)
-    samples = capture.samples
+    samples = capture.run_samples
     if in_long.sum() < MIN_SAMPLES and samples is not None:  # they came while a window was open
         paths, seen_ns, row = tuple((place,) for place in samples.places), samples.time_ns, samples.place
         in_long = _inside(run, long, seen_ns) & (row >= 0)
@@ -294,7 +294,7 @@ def _place(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> tuple[tu
 def lines_in(capture: Capture, start: Ints, length: Ints) -> list[tuple[str, int, str]]:
     """Return the innermost lines of the samples in these stretches of time, those with most samples first."""
     counted: Counter[tuple[str, int, str]] = Counter()
-    run, samples = capture.run, capture.samples
+    run, samples = capture.run, capture.run_samples
     if run is not None:
         counted.update(run.paths[row][0] for row in run.path[_within(start, length, run.sampled_ns)].tolist())
     if samples is not None:

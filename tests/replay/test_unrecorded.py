@@ -86,6 +86,7 @@ def test_samples_move_with_the_work_they_were_taken_of(recording):
     r.sample(400.0)
     made = r.tables()
     found = unrecorded(made, steps(recording, 0.0).tables().steps.step_ns)
+    assert found.capture.run_samples is made.capture.samples  # for the steps of the run, which stay where they were
     share = 400.0 * 1000 / made.steps.end[-1]
     assert (found.capture.samples.time_ns[0] - r.epoch_ns) / found.capture.trace.events.end.max() == pytest.approx(
         share, abs=0.02
