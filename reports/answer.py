@@ -11,6 +11,7 @@ from diagnose.model.diagnosis import Diagnosis, Prescription, Trial, Where
 from diagnose.model.frozen import dataclass
 from diagnose.reports import headline as words
 from diagnose.reports.format import duration
+from diagnose.text.numbers import enumeration
 
 __all__ = ["Action", "Answer", "Prediction", "Tone", "answer", "behind", "gain", "of_busy", "predictions", "saving"]
 
@@ -185,7 +186,7 @@ def behind(p: Prediction, actions: Sequence[Action] = ()) -> str:
         return ""
     numbers = {action.prescription.id: str(i) for i, action in enumerate(actions, 1)}
     names = [numbers.get(name, "") for name in p.behind]
-    after = f"change{'s' * (len(names) > 1)} {' and '.join(names)}" if all(names) else " and ".join(p.behind)
+    after = f"change{'s' * (len(names) > 1)} {enumeration(names)}" if all(names) else enumeration(p.behind)
     return f", {'only ' if p.is_enabled else ''}after {after}"
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-__all__ = ["duration", "percent", "plural"]
+__all__ = ["duration", "enumeration", "percent", "plural"]
 
 
 def duration(ns: float | None) -> str:
@@ -33,6 +34,12 @@ def percent(share: float | None) -> str:
     if 0.9995 <= share < 1:
         return ">99.9 %"
     return f"{100 * share:.1f} %"
+
+
+def enumeration(words: Sequence[str]) -> str:
+    """Return "a", "a and b", "a, b and c"."""
+    *front, last = words
+    return f"{', '.join(front)} and {last}" if front else last
 
 
 def plural(count: float, noun: str) -> str:
