@@ -17,6 +17,7 @@ import pytest
 
 from diagnose.capture.record import sampler as module
 from diagnose.capture.record.sampler import UNKNOWN, Sampler
+from diagnose.capture.record.samplers import Samplers
 
 SPINNING = "import os; os.sched_setaffinity(0, {{{}}})\nwhile True: pass"
 ENOUGH = 20  # samples
@@ -77,6 +78,17 @@ def test_short_stretches_of_python_are_sampled_where_no_other_thread_wants_the_i
     meanwhile = sys.getswitchinterval()
     sampler.stop()
     assert (meanwhile, sys.getswitchinterval()) == (pytest.approx(switch_s), before)
+
+
+def test_samplers_in_turn_leave_the_interpreter_as_they_found_it():
+    before, samplers = sys.getswitchinterval(), Samplers(2.0, wanted=True)
+    samplers.sample_window(on=True)
+    inside = sys.getswitchinterval()
+    samplers.sample_window(on=False)
+    between = sys.getswitchinterval()
+    samplers.stop()
+    assert inside < before
+    assert (between, sys.getswitchinterval()) == (before, before)
 
 
 def test_library_frames_are_seen_through():

@@ -59,8 +59,8 @@ class Sampler:
         """Begin a stretch of sampling."""
         if self._thread is None:
             self._enough = False
-            self._switch_s = sys.getswitchinterval()
             if self._depth == 1:
+                self._switch_s = sys.getswitchinterval()
                 sys.setswitchinterval(min(self._switch_s, SWITCH_S if self._is_alone() else SHARED_SWITCH_S))
             self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}sampler", daemon=True)
             self._thread.start()
@@ -71,7 +71,8 @@ class Sampler:
             self._enough = True
             self._thread.join()
             self._thread = None
-            sys.setswitchinterval(self._switch_s)
+            if self._depth == 1:
+                sys.setswitchinterval(self._switch_s)
 
     def _is_alone(self) -> bool:
         """Return whether the sampled thread is the only one, ours left out."""
