@@ -106,12 +106,17 @@ def _stream(t: Tables, stream: int) -> str:
 def _host_bars(t: Tables, start: int, end: int) -> list[_Bars]:
     events = t.trace.events
     bars = []
-    for thread in t.threads:
+    for thread in _threads(t):
         for depth, rows in enumerate(t.work_layers[thread].rows[:MAX_LAYERS]):
             lane = _thread(t, thread) + (f" +{depth}" if depth else "")
             inside = rows[(events.start[rows] < end) & (events.end[rows] > start)]
             bars += [_Bars(lane, name, inside[events.kind[inside] == kind]) for kind, name in _CATEGORY.items()]
     return bars
+
+
+def _threads(t: Tables) -> tuple[int, ...]:
+    """Return the threads that are drawn; a file of device tasks alone has none."""
+    return tuple(thread for thread in t.threads if 0 <= thread < len(t.trace.threads))
 
 
 def _thread(t: Tables, thread: int) -> str:
@@ -121,7 +126,7 @@ def _thread(t: Tables, thread: int) -> str:
 def _titles(t: Tables) -> dict[str, str]:
     """Return what a lane is called: a thread's own name and what it is for, a stream's role."""
     titles = {}
-    for thread in t.threads:
+    for thread in _threads(t):
         known = t.trace.threads[thread]
         name = known.name.strip() or "thread"
         named = name if known.tid in name else f"{name} {known.tid}"

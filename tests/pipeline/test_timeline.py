@@ -85,6 +85,13 @@ def test_streams_and_threads_have_names(late):
     assert titles["host 100"] == "training thread · main 100"
 
 
+def test_device_tasks_alone_have_no_thread_to_name(recording):
+    r = recording()
+    r.kernel("gemm", 0, 100)
+    r.kernel("gemm", 150, 300)
+    assert not [lane for lane in picture(r.tables()).titles if lane.startswith("host")]
+
+
 def test_gaps_and_depths_have_limits_too(recording, monkeypatch):
     monkeypatch.setattr(module, "MAX_GAPS", 4)
     monkeypatch.setattr(module, "MAX_DEPTHS", 5)
