@@ -21,12 +21,11 @@ from __future__ import annotations
 
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
+from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.anomaly_checks import anomaly_checks
-from diagnose.tables.host_compute import interruptions
-from diagnose.tables.host_gaps import host_gaps
+from diagnose.tables.host_compute import without_operators
 from diagnose.text.numbers import plural
 
 META = RuleMeta(
@@ -45,8 +44,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim the host's part of what is left, but for long stretches outside operators and interruptions within."""
     if not len(anomaly_checks(t)) and not _blocks_launches(t):
         return EMPTY
-    outside = intersect(union(host_gaps(t), interruptions(t)), t.gaps.unlaunched())
-    return subtract(intersect(left, t.gaps.host_part()), outside)
+    return subtract(intersect(left, t.gaps.host_part()), without_operators(t))
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
@@ -59,7 +57,7 @@ def find(t: Tables) -> list[Finding]:
     title = "CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel"
     if len(anomaly_checks(t)):
         title = "Anomaly detection is on: each operator records its stack, and each gradient is checked for NaN"
-    blocks = bool(_blocks_launches(t))
+    blocks = _blocks_launches(t)
     return idle_finding(t, IdleRule(META.id, title, evidence=_checks, facts={"blocks_launches": blocks}))
 
 

@@ -30,8 +30,7 @@ from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, unio
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import TINY_NS, overhead, tiny_share
-from diagnose.tables.host_compute import interruptions
-from diagnose.tables.host_gaps import host_gaps
+from diagnose.tables.host_compute import without_operators
 from diagnose.tables.issuers import MIN_IN_MODEL, Issuer, issued, issuer_of
 from diagnose.tables.lost import launches_without_task
 from diagnose.tables.names import DATA_SIZES
@@ -58,8 +57,7 @@ MIN_IN_LOOP = 100  # operators a step that one function of the script calls itse
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim the host's part of what is left, but for long stretches outside operators and interruptions within."""
-    outside = intersect(union(host_gaps(t), interruptions(t)), t.gaps.unlaunched())
-    return subtract(intersect(left, t.gaps.host_part()), outside)
+    return subtract(intersect(left, t.gaps.host_part()), without_operators(t))
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:

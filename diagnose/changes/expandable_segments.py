@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.allocations import without_regrowth
-from diagnose.changes.common.applies import script_of
+from diagnose.changes.common.applies import empties_cache, script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
 
 
 def _applies(program: Program, finding: Finding) -> str:
-    if any(place.code and "empty_cache(" in place.code for place in finding.where):
+    if empties_cache(finding):
         return "the loop gives the memory back itself, with empty_cache"
     if program.vendor == "AMD":
         return "the allocator has no expandable segments on AMD devices in most releases of torch"

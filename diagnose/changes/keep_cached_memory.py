@@ -13,28 +13,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import at_line
+from diagnose.changes.common.applies import at_line, empties_cache
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 from diagnose.changes.patches import memory
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
-    from diagnose.model.places import Where
     from diagnose.tables.program import Program
-
-CALL = "empty_cache("
-
-
-def _place(finding: Finding) -> Where | None:
-    return next((place for place in finding.where if place.code and CALL in place.code), None)
 
 
 def _applies(_program: Program, finding: Finding) -> str:
-    return "" if _place(finding) else "no line among those named empties the cache"
+    return "" if empties_cache(finding) else "no line among those named empties the cache"
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
-    place = _place(finding)
+    place = empties_cache(finding)
     if place is None:
         return None
     return Advice(

@@ -17,6 +17,7 @@ __all__ = [
     "EMPTY",
     "Intervals",
     "among",
+    "contains",
     "covered",
     "distinct",
     "grouped",
@@ -142,6 +143,15 @@ def grouped(values: npt.NDArray[AnyInt]) -> Groups:
     of = np.empty(len(ordered), np.intp)
     of[order] = np.cumsum(differs) - 1
     return Groups(ordered[differs], order[differs], of)
+
+
+def contains(a: Intervals, times: Ints) -> Mask:
+    """Return which times lie in one of the intervals."""
+    if not len(a.start):
+        return np.zeros(len(times), bool)
+    at = np.searchsorted(a.start, times, side="right") - 1
+    found: Mask = (at >= 0) & (times < a.end[np.maximum(at, 0)])
+    return found
 
 
 def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt]) -> Mask:

@@ -8,6 +8,7 @@ import numpy as np
 
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind
+from diagnose.model.intervals import contains
 from diagnose.tables import Tables
 
 __all__ = ["in_embedding_backward"]
@@ -21,9 +22,5 @@ def in_embedding_backward(t: Tables, tasks: Rows) -> Mask:
     """Return which tasks were launched inside the backward pass of an embedding."""
     launch = t.tasks.launch[tasks]
     inside = t.covering(t.calls(_BACKWARD, Kind.OP))
-    if not len(inside.start):
-        return np.zeros(len(tasks), bool)
-    began = t.trace.events.start[np.maximum(launch, 0)]
-    at = np.searchsorted(inside.start, began, side="right") - 1
-    found: Mask = (launch >= 0) & (at >= 0) & (began < inside.end[np.maximum(at, 0)])
+    found: Mask = (launch >= 0) & contains(inside, t.trace.events.start[np.maximum(launch, 0)])
     return found

@@ -36,6 +36,7 @@ __all__ = [
     "host_compute",
     "interruptions",
     "silent_operators",
+    "without_operators",
 ]
 
 # Dispatching one operator takes 5 to 50 µs, recorded with stacks and shapes up to 250: an operator that is silent for
@@ -81,6 +82,11 @@ def interruptions(t: Tables) -> Intervals:
     if not silent_operators(t):
         return EMPTY
     return union(*(_chosen(stretches, ~_computes(t, rows)) for stretches, rows in silent_operators(t)))
+
+
+def without_operators(t: Tables) -> Intervals:
+    """Return the long stretches outside operators and the interruptions within, where nothing was launched."""
+    return intersect(union(host_gaps(t), interruptions(t)), t.gaps.unlaunched())
 
 
 def _chosen(stretches: Intervals, which: Mask) -> Intervals:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import EMPTY, Intervals, union
+from diagnose.model.intervals import EMPTY, Intervals, contains, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.optimizer_spans import updates
@@ -164,9 +164,7 @@ def _all_called(t: Tables) -> Rows:
     outer = outer[~is_engine[t.trace.events.name[outer]]]
     start = t.trace.events.start[outer]
     spans = updates(t)
-    at = np.searchsorted(spans.start, start, side="right") - 1
-    inside = (at >= 0) & (start < spans.end[np.maximum(at, 0)]) if len(spans.start) else np.zeros(len(outer), bool)
-    kept: Rows = outer[~inside]
+    kept: Rows = outer[~contains(spans, start)]
     return kept
 
 

@@ -81,6 +81,11 @@ def own_place(finding: Finding) -> Where | None:
     return next((w for w in finding.where if w.file and is_own_file(w.file)), None)
 
 
+def empties_cache(finding: Finding) -> Where | None:
+    """Return the first place whose line gives the allocator's cached memory back to the driver."""
+    return next((place for place in finding.where if place.code and "empty_cache(" in place.code), None)
+
+
 def at_line(place: Where) -> str:
     """Return "model.py:40": a title names the line, the finding the whole path."""
     return f"{(place.file or '').rpartition('/')[2]}:{place.line}"
