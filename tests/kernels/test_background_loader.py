@@ -76,10 +76,9 @@ class AtOnce:
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_no_batch_is_loaded_further_ahead_than_asked(monkeypatch, ahead):
     monkeypatch.setattr(background_loader, "ThreadPoolExecutor", AtOnce)
-    pulled, seen = [], []
+    pulled = []
     plain = DataLoader(Slow(8), batch_size=1, collate_fn=lambda samples: pulled.append(1) or samples)
-    for _ in BackgroundLoader(plain, ahead=ahead):
-        seen.append(len(pulled))
+    seen = [len(pulled) for _ in BackgroundLoader(plain, ahead=ahead)]
     assert seen == [1, 2, *(min(number + ahead, 8) for number in range(3, 9))]  # two here, then on the thread
 
 
