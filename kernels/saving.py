@@ -11,6 +11,10 @@ When it does not help
 Cost
     One copy of the state in host memory, taken while the step waits; the interpreter's lock while a thread pickles.
 
+Sharded models
+    `save_sharded` writes each rank's part into one folder (``torch.distributed.checkpoint``), by a thread of each rank
+    and over a group of its own, so that its messages never meet those of the training.
+
 Numerics
     Identical: the file holds what the state was when `save` was called, tensors that share memory included. They are
     saved as tensors of the CPU: ``torch.load`` leaves them there, where one from a GPU would go back to it.
@@ -38,6 +42,7 @@ from typing import Any
 from uuid import uuid4
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 __all__ = ["BackgroundSaver"]
@@ -46,8 +51,8 @@ __all__ = ["BackgroundSaver"]
 class BackgroundSaver:
     """Writes what ``torch.save`` would, on a thread; a file appears under its name when it is whole.
 
-    At most ``max_pending`` files are being written; a further `save` waits for the oldest. An error of a write is
-    raised by the next `save`, or by `wait`.
+    `save_sharded` does the same for a folder of all ranks' parts. At most ``max_pending`` files are being written; a
+    further `save` waits for the oldest. An error of a write is raised by the next `save`, or by `wait`.
 
     Raises:
         ValueError: ``max_pending`` is less than one.
@@ -58,7 +63,8 @@ class BackgroundSaver:
             raise ValueError(f"BackgroundSaver needs max_pending >= 1, not {max_pending}.")
         self.max_pending = max_pending
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="save-checkpoint")
-        self._pending: deque[Future[None]] = deque()
+        self._pending: deque[Future[Any]] = deque()
+        self._group: dist.ProcessGroup | None = None
         self._is_closed = False
 
     def save(self, obj: Any, path: str | os.PathLike[str]) -> None:  # whatever torch.save takes
@@ -68,11 +74,41 @@ class BackgroundSaver:
             OSError: an earlier file could not be written.
             RuntimeError: `close` was called.
         """
+        self._make_room(path)
+        self._pending.append(self._pool.submit(_write, _Copies().of(obj), Path(path)))
+
+    def save_sharded(self, state: dict[str, Any], folder: str | os.PathLike[str]) -> None:
+        """Copy this rank's part of ``state`` to the host and begin to write it into ``folder``; all ranks call it.
+
+        ``state`` is what ``torch.distributed.checkpoint.save`` takes, such as a sharded model's ``state_dict()``. The
+        folder is read by ``torch.distributed.checkpoint.load`` and by `fast_load`; it is whole once it holds
+        ``.metadata``, which is written last. All ranks have to reach the folder. One process without ranks may call it.
+        All earlier files are waited for, whatever ``max_pending`` is.
+
+        Raises:
+            FileExistsError: the folder holds a checkpoint already, which a crash would leave half overwritten.
+            OSError: an earlier file could not be written.
+            RuntimeError: `close` was called.
+        """
+        self._make_room(folder)
+        self.wait()  # two at once would exchange messages in an order that differs between ranks
+        if dist.is_initialized() and self._group is None:
+            self._group = dist.new_group(backend="gloo")
+        holds_one = [(Path(folder) / ".metadata").exists()]
+        if self._group is not None:  # else one rank would raise and the others wait for it
+            dist.broadcast_object_list(holds_one, src=0, group=self._group)
+        if holds_one[0]:
+            raise FileExistsError(f"{folder} holds a checkpoint already; give each one a folder of its own.")
+        from torch.distributed.checkpoint.state_dict_saver import async_save
+
+        pending: Any = async_save(_unshared(state), checkpoint_id=folder, process_group=self._group)
+        self._pending.append(getattr(pending, "upload_completion", pending))
+
+    def _make_room(self, path: str | os.PathLike[str]) -> None:
         if self._is_closed:
             raise RuntimeError(f"{path} cannot be saved: the saver was closed; make another BackgroundSaver.")
         while len(self._pending) >= self.max_pending:
             self._pending.popleft().result()
-        self._pending.append(self._pool.submit(_write, _Copies().of(obj), Path(path)))
 
     def wait(self) -> None:
         """Return when every file is written.
@@ -98,6 +134,17 @@ class BackgroundSaver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _unshared(value: Any) -> Any:  # whatever is saved
+    """Return the value with copies of its tensors on the CPU, which some releases of torch do not copy themselves."""
+    if isinstance(value, dict):
+        return {key: _unshared(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_unshared, value))
+    if isinstance(value, Tensor):
+        return value.detach().clone() if value.device.type == "cpu" else value.detach()
+    return value
 
 
 class _Copies:

@@ -4,7 +4,8 @@ What it does
     Copies what is to be saved to the host, and writes the file on a thread while the next steps run.
 
 What to watch
-    Host memory for one copy. A run that ends waits for the last file; each file appears whole or not at all.
+    Host memory for one copy. Ranks that save parts of one checkpoint all call `save_sharded`. A run that ends waits for
+    the last file; each file appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import own_place
 from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, identical
-from diagnose.changes.common.places import SAVES, calls
+from diagnose.changes.common.places import SAVES, SAVES_SHARDS, calls
 from diagnose.changes.patches import saving
 
 if TYPE_CHECKING:
@@ -29,9 +30,10 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     if finding.facts.get("phase") != "checkpoint" and not calls(finding, SAVES):
         return None
     place = own_place(finding)
+    call = "save_sharded(state, folder)" if calls(finding, SAVES_SHARDS) else "save(state, path)"
     return Advice(
         before=(place.code or "") if place else "torch.save(state, path)",
-        after=f"{IMPORT}\n\nsaver = BackgroundSaver()\nsaver.save(state, path)   # the step waits for a copy only\n"
+        after=f"{IMPORT}\n\nsaver = BackgroundSaver()\nsaver.{call}   # the step waits for a copy only\n"
         "...\nsaver.wait()             # before the program ends",
         least=LEAST,
         most=0.95,

@@ -29,6 +29,7 @@ def ran(recording, run_steps):
         ({"checkpoint": True}, ["save-in-background"]),
         ({"evaluation": True}, ["evaluate-less"]),
         ({"line": "torch.save(model.state_dict(), path)"}, ["save-in-background"]),
+        ({"line": "dcp.save(model.state_dict(), checkpoint_id=folder)"}, ["save-in-background"]),
         ({"line": "table = torch.load(path)"}, ["load-mapped"]),
         ({"line": "plot(history)"}, []),
     ],
@@ -39,6 +40,15 @@ def test_long_steps_now_and_then(ran, known, ids):
     assert [p.id for p in prescribed] == ids
     assert all(p.predicted_step_ns is None for p in prescribed), "the recorded steps are the others"
     assert {p.id for p in r.diagnosis().prescriptions} >= set(ids)
+
+
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [("torch.save(state, path)", "saver.save(state, path)"), ("dcp.save(state)", "saver.save_sharded(state, folder)")],
+)
+def test_parts_of_a_checkpoint_are_saved_as_such(ran, line, call):
+    (prescription,) = ran(line=line).prescribe("periodic-stall")
+    assert call in prescription.after
 
 
 @pytest.mark.parametrize(

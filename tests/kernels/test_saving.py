@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from diagnose.kernels.fast_load import fast_load
 from diagnose.kernels.saving import BackgroundSaver
 
 
@@ -78,6 +79,24 @@ def test_an_error_is_raised_by_the_next_call_and_leaves_no_part_of_a_file(tmp_pa
     saver.save({}, tmp_path / "state.pt")
     saver.close()
     assert [path.name for path in tmp_path.iterdir()] == ["state.pt"]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # torch's note that one process saves all
+def test_a_sharded_checkpoint_holds_the_state_of_the_call(tmp_path):
+    model = nn.Linear(2, 2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with BackgroundSaver() as saver:
+        saver.save_sharded({"model": model.state_dict(), "steps": [3]}, tmp_path / "step3")
+        with torch.no_grad():
+            model.weight.zero_()
+        saver.wait()
+        with pytest.raises(FileExistsError, match="step3 holds a checkpoint already"):
+            saver.save_sharded({}, tmp_path / "step3")
+    with pytest.raises(RuntimeError, match="was closed"):
+        saver.save_sharded({}, tmp_path / "step4")
+    loaded, report = fast_load(lambda: nn.Linear(2, 2), tmp_path / "step3", prefix="model.")
+    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in before.items())
+    assert report.missing == ()
 
 
 def test_a_second_file_waits_for_the_first(tmp_path):

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from diagnose.kernels.accumulation import GradientAccumulation
 from diagnose.kernels.fast_load import fill
+from diagnose.kernels.saving import BackgroundSaver
 
 SIZES = [[5, 5, 3, 2, 4], [1, 6, 2, 3, 3]]  # of each rank's batches: windows of 2, the last of one
 
@@ -115,3 +116,26 @@ def check_each_process_keeps_its_shards_only():
         x = torch.ones(2, 5)
         torch.testing.assert_close(model(x), plain(x))
         model(x).sum().backward()
+
+
+def check_sharded_checkpoints_are_written_beside_the_exchange_of_gradients():
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(folder)
+    model = fully_shard(small())
+    optimizer = sgd(model)
+    expected = []
+    with BackgroundSaver(max_pending=2) as saver:
+        for number in range(3):
+            expected.append({name: p.full_tensor().clone() for name, p in model.named_parameters()})
+            saver.save_sharded(model.state_dict(), Path(folder[0]) / f"{number}")
+            loss_of(model, data()[dist.get_rank()][0]).backward()  # exchanges while the thread does
+            optimizer.step()
+            optimizer.zero_grad()
+        saver.wait()
+        with pytest.raises(FileExistsError, match="holds a checkpoint already"):  # on all ranks
+            saver.save_sharded(model.state_dict(), Path(folder[0]) / "0")
+    for number, state in enumerate(expected):
+        with torch.device("meta"):
+            other = small()
+        fill(other, Path(folder[0]) / f"{number}")
+        torch.testing.assert_close(dict(other.named_parameters()), state, rtol=0, atol=0, check_device=False)
