@@ -1,4 +1,5 @@
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -174,6 +175,26 @@ def test_parity_measures_the_distance_and_leaves_no_trace():
     assert after[2] == before[2]
     assert torch.equal(rng, torch.get_rng_state())
     assert "apart" in str(parity)
+
+
+def test_parity_puts_back_what_a_scheduler_changed():
+    model, optimizer = setup()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    rates = []
+
+    def step(x):
+        rates.append(optimizer.param_groups[0]["lr"])
+        loss = (model(x).squeeze(1) - x.sum(1)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+        return loss
+
+    parity = check_parity(step, data(), state=(model, optimizer, scheduler), reference=nullcontext, steps=2)
+    assert rates == [0.05, 0.025, 0.05, 0.025]
+    assert optimizer.param_groups[0]["lr"] == 0.05
+    assert parity.worst == 0.0
 
 
 def test_parity_is_exact_for_the_same_training():

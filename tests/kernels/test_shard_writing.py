@@ -21,8 +21,9 @@ def contents(path):
         return {entry.name: shard.extractfile(entry).read() for entry in shard}
 
 
-def test_a_shard_ends_with_the_sample_that_fills_it(images, tmp_path):
-    shards = write_shards(folder_samples(images), tmp_path / "shards", max_bytes=6)
+@pytest.mark.parametrize("max_bytes", [6, 8])  # a sample of two fields has 4, so the second one comes to 8
+def test_a_shard_ends_with_the_sample_that_fills_it(images, tmp_path, max_bytes):
+    shards = write_shards(folder_samples(images), tmp_path / "shards", max_bytes=max_bytes)
     assert [path.rpartition("/")[2] for path in shards] == ["shard-000000.tar", "shard-000001.tar"]
     assert contents(shards[0]) == {
         "000000000.jpg": b"one", "000000000.cls": b"0", "000000001.jpg": b"two", "000000001.cls": b"0",
