@@ -1,4 +1,7 @@
-"""Writes docs/rules.md and docs/changes.md from the files of both; with --check it only compares them."""
+"""Writes docs/rules.md and docs/changes.md from the files of both, and the modules of docs/remedies.md.
+
+With --check it only compares them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+
+from remedy_figures import FIGURES
 
 from diagnose import analyzers
 from diagnose.analyzers import Analyzer
@@ -62,10 +67,14 @@ public modules of `diagnose.kernels` {handed} are handed over by a change.
 """
 
 
+REMEDIES_BEGIN, REMEDIES_END = "<!-- modules: made by scripts/rules -->", "<!-- end of modules -->"
+
+
 def main() -> int:
     """Write the pages, or compare them."""
     status = 0
-    for name, lines in (("rules", _rules_page()), ("changes", _changes_page())):
+    pages = (("rules", _rules_page()), ("changes", _changes_page()), ("remedies", _remedies_page()))
+    for name, lines in pages:
         path, page = ROOT / "docs" / f"{name}.md", "\n".join(lines)
         if "--check" not in sys.argv[1:]:
             path.write_text(page, encoding="utf-8")
@@ -112,6 +121,21 @@ def _modules() -> Iterator[str]:
     yield "\nNo trace asks for these:\n"
     yield from (f"- `{m.name}`: {m.building_block}." for m in modules if m.building_block)
     yield ""
+
+
+def _remedies_page() -> Iterator[str]:
+    """Yield docs/remedies.md as it is, with its table of modules made anew."""
+    page = (ROOT / "docs" / "remedies.md").read_text(encoding="utf-8")
+    before, _, rest = page.partition(REMEDIES_BEGIN)
+    yield f"{before}{REMEDIES_BEGIN}\n"
+    yield "| module | prescribed by | in a trial | on a CPU | script | on a GPU |\n|---|---|---|---|---|---|"
+    for m in public_modules():
+        links = ", ".join(f"[{name}](changes.md#{name})" for name in m.changes) or f"no trace: {m.building_block}"
+        methods = ", ".join(dict.fromkeys(m.methods)) or "–"
+        figures = FIGURES[m.name]
+        script = f"`{figures.script}`" if figures.script else "–"
+        yield f"| `{m.name}` | {links} | {methods} | {figures.cpu} | {script} | {figures.gpu} |"
+    yield f"\n{REMEDIES_END}{rest.partition(REMEDIES_END)[2]}"
 
 
 def _properties(change: Change) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,8 @@
 """Examples of remedies in the documentation run as they stand, and the table of techniques names what is there."""
 
+import importlib.util
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,19 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from diagnose.changes.common.inventory import public_modules
+from diagnose.kernels.distributed.comm_hooks import hook_names
+
 ROOT = Path(__file__).parents[2]
+
+
+def figures():
+    spec = importlib.util.spec_from_file_location("remedy_figures", ROOT / "scripts" / "remedy_figures.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 EXAMPLES = [
     pytest.param(example, id=f"{path.name}-{number}")
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -55,6 +69,32 @@ def test_a_row_names_what_is_there(row):
     assert [file for file in files if not (ROOT / "tests" / "kernels" / f"{file}.py").resolve().exists()] == []
     assert bool(files) >= has_module, "a module is tested"
     assert figures
+
+
+def test_every_module_has_a_row_made_from_what_hands_it_over():
+    table = PAGE.partition("<!-- modules: made by scripts/rules -->")[2].partition("<!-- end of modules -->")[0]
+    cells = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    rows = {row[0].strip("`"): row for row in cells}
+    assert sorted(rows) == [m.name for m in public_modules()]
+    for m in public_modules():
+        _, prescribed, trial, cpu, script, gpu = rows[m.name]
+        assert [f"[{name}]" in prescribed for name in m.changes] == [True] * len(m.changes)
+        assert all(method in trial for method in m.methods)
+        assert (script == "–") == cpu.startswith("none: ")
+        assert gpu
+
+
+@pytest.mark.parametrize("name", sorted(figures().FIGURES))
+def test_a_figure_of_a_module_is_that_of_a_script_which_runs_it(name):
+    script = figures().FIGURES[name].script
+    if script:
+        files = [ROOT / "scripts" / "benchmarks" / f"{script}.py"]
+        if script == "ops":
+            files += sorted((ROOT / "scripts" / "benchmarks").glob("op_*.py"))
+        text = "".join(file.read_text(encoding="utf-8") for file in files)
+        exported = getattr(import_module(f"diagnose.kernels.{name}"), "__all__", [])
+        words = (*exported, *(hook_names() if name == "distributed.comm_hooks" else ()))  # they run by their names
+        assert name in text or any(re.search(rf"\b{re.escape(word)}\b", text) for word in words), script
 
 
 PACKAGES = ("webdataset", "load_on_demand")
