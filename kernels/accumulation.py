@@ -97,6 +97,7 @@ class GradientAccumulation:
         self._num = 0  # batches of this window so far
         self._total: Tensor | float = 0.0  # samples of this window so far, in this rank
         self._unit: float | None = None  # counts are given in multiples of this one, so that losses keep their size
+        self._is_within = False  # a block of micro_batch
         self._ends: bool | None = None  # whether the current batch is the loop's last; None: not known
 
     def over(self, batches: Iterable[T]) -> Iterator[T]:
@@ -128,13 +129,16 @@ class GradientAccumulation:
 
         Raises:
             ValueError: ``count`` is a number less than one.
-            RuntimeError: the block ended without ``backward``.
+            RuntimeError: the block ended without ``backward``, or lies within another one.
         """
+        if self._is_within:
+            raise RuntimeError("micro_batch was entered within another one; give each model a GradientAccumulation.")
         if not isinstance(count, Tensor) and count < 1:
             raise ValueError(f"micro_batch needs a count >= 1, not {count}; leave empty batches out, on all ranks.")
         is_last = self._num + 1 == self.every or self._ends is True
         weight = count / self._unit_for(count)
         micro = MicroBatch(lambda loss: self.precision.backward(loss * weight), is_last=is_last)
+        self._is_within = True
         try:
             if self._num == 0:
                 self.optimizer.zero_grad(set_to_none=True)
@@ -145,6 +149,8 @@ class GradientAccumulation:
         except BaseException:
             self.drop()
             raise
+        finally:
+            self._is_within = False
         self._num += 1
         self._total = self._total + weight
         if is_last:

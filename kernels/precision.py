@@ -201,7 +201,15 @@ class Precision:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the counters, and the scale where both runs have one: other GPUs may have another dtype."""
+        """Take the counters, and the scale where both runs have one: other GPUs may have another dtype.
+
+        Raises:
+            ValueError: it is the state of something else, such as of a GradScaler alone.
+        """
+        if not {"scaler", "steps", "skipped", "skipped_in_a_row"} <= set(state):
+            raise ValueError(
+                f"A state with {sorted(state)} is not one of Precision; load a GradScaler's into precision.scaler."
+            )
         self.steps, self.skipped = state["steps"], state["skipped"]
         self.skipped_in_a_row = state["skipped_in_a_row"]
         self._scales = DeferredMetrics()

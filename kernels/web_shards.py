@@ -127,7 +127,13 @@ class WebShards:
         return {"epoch": self.epoch, "batches": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on at a position, in the next loop."""
+        """Go on at a position, in the next loop.
+
+        Raises:
+            ValueError: it is the state of something else.
+        """
+        if not {"epoch", "batches"} <= set(state):
+            raise ValueError(f"A state with {sorted(state)} is not one of WebShards.")
         self.epoch, self.done, self.skip = state["epoch"], state["batches"], state["batches"]
 
     def __len__(self) -> int:

@@ -107,7 +107,13 @@ class LocalSGD:
         return {"steps": self.steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from there.
+
+        Raises:
+            ValueError: it is the state of something else.
+        """
+        if set(state_dict) != {"steps"}:
+            raise ValueError(f"A state with {sorted(state_dict)} is not one of LocalSGD.")
         self.steps = int(state_dict["steps"])
 
 

@@ -134,6 +134,12 @@ def test_state_goes_on_where_it_was():
     assert other.scaler.get_scale() == 2.0**15
 
 
+def test_the_state_of_a_scaler_alone_is_refused():
+    precision = Precision("cpu", torch.float16)
+    with pytest.raises(ValueError, match=r"is not one of Precision; load a GradScaler's into precision\.scaler"):
+        precision.load_state_dict(precision.scaler.state_dict())
+
+
 def test_dtype_is_what_the_device_has(monkeypatch):
     assert best_dtype("cpu") is torch.bfloat16
     assert best_dtype("meta") is torch.float32

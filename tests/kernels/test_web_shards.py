@@ -105,6 +105,8 @@ def test_a_loaded_position_is_saved_again_as_it_is(shards):
     batches.load_state_dict({"epoch": 0, "batches": 5})
     assert labels(batches) == [], "the epoch was over"
     assert labels(batches) == whole
+    with pytest.raises(ValueError, match=r"\['step'\] is not one of WebShards"):
+        batches.load_state_dict({"step": 3})
 
 
 def test_transforms_and_partial_batches(shards):

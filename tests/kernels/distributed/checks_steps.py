@@ -93,6 +93,8 @@ def check_local_sgd_inside_a_group_and_state():
     assert not other.is_apart
     other.load_state_dict({"steps": 7} | {k: v for k, v in local.state_dict().items() if k != "steps"})
     assert other.is_apart
+    with pytest.raises(ValueError, match=r"\['step'\] is not one of LocalSGD"):
+        other.load_state_dict({"step": 7})
     for wrong in ({"every": 0, "start": 0}, {"every": 1, "start": -1}):
         with pytest.raises(ValueError, match="start >= 0 and every >= 1"):
             locally(**wrong)
