@@ -31,7 +31,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.ranks.usable import listed
 from diagnose.tables import Tables
-from diagnose.text.numbers import duration, plural
+from diagnose.text.numbers import duration, percent, plural
 
 if TYPE_CHECKING:
     from diagnose.ranks.comparison import Comparison
@@ -171,7 +171,7 @@ def _late_begin(c: Comparison) -> Finding | None:
         return None
     number = c.ranks[late].rank
     waited = c.waits.first.sum() / max(len(c.ranks) - 1, 1) / c.num_steps
-    share = f"{c.waits.first_share:.0%} of the waiting is in the first collective"
+    share = f"{percent(c.waits.first_share, 0)} of the waiting is in the first collective"
     return Finding(
         rule=META.id,
         title=f"{share}: rank {number} begins its step {duration(c.lateness.begins_late_ns)} late",
@@ -180,8 +180,8 @@ def _late_begin(c: Comparison) -> Finding | None:
         total_ns=int(waited * c.num_steps),
         median_ns=int(waited),
         evidence=(
-            f"{share} ({_of_communication(c):.0%} of the time in communication that nothing hides), for rank {number}: "
-            f"its first step begins {duration(c.lateness.begins_late_ns)} after the "
+            f"{share} ({percent(_of_communication(c), 0)} of the time in communication that nothing hides), for rank "
+            f"{number}: its first step begins {duration(c.lateness.begins_late_ns)} after the "
             "median of the others. Why lies before the recorded window.",
             _waited(c),
         ),
@@ -261,8 +261,8 @@ def _cores(c: Comparison) -> tuple[str, ...]:
     if (own - others) * c.step_ns < MIN_CORE_SHARE * c.lateness.late_ns or own <= others:
         return ()
     return (
-        f"It was runnable but not scheduled for {own:.0%} of the time, the others for {others:.0%}: other programs or "
-        "too many threads on its cores may be all that makes it late.",
+        f"It was runnable but not scheduled for {percent(own, 0)} of the time, the others for {percent(others, 0)}: "
+        "other programs or too many threads on its cores may be all that makes it late.",
     )
 
 
@@ -271,14 +271,14 @@ def _shares(c: Comparison, numbers: list[int]) -> str:
     share = float(blame[list(c.lateness.late)].sum()) / max(float(blame.sum()), 1.0)
     steps = "the one step" if c.num_steps == 1 else f"{c.num_steps} steps"
     return (
-        f"Of the waiting in {plural(_num_collectives(c), 'collective')} of {steps}, {share:.0%} is for "
+        f"Of the waiting in {plural(_num_collectives(c), 'collective')} of {steps}, {percent(share, 0)} is for "
         f"{listed(numbers)}, late by {duration(c.lateness.late_ns)}."
     )
 
 
 def _blamed(c: Comparison) -> str:
     blame = c.waits.blame / max(float(c.waits.blame.sum()), 1.0)
-    named = [f"{blame[i]:.0%} is for rank {c.ranks[i].rank}" for i in c.lateness.taking_turns[:MAX_NAMED_RANKS]]
+    named = [f"{percent(blame[i], 0)} is for rank {c.ranks[i].rank}" for i in c.lateness.taking_turns[:MAX_NAMED_RANKS]]
     return ", ".join(named)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import to_a_model_of_the_script
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -69,7 +70,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         finding,
         finding.tasks,
         (FUSED_AT_LEAST * lost * length, lost * length),
-        f"Between {FUSED_AT_LEAST:.0%} and all of the runs become one kernel each, with one launch.",
+        f"Between {percent(FUSED_AT_LEAST, 0)} and all of the runs become one kernel each, with one launch.",
         host=host_time_behind_first(t, [chain.tasks for chain in chains(t)]),
         host_left=(1 - FUSED_AT_LEAST, 0.0),
         pauses_left=(1 - FUSED_AT_LEAST * (1 - launched), launched),

@@ -9,7 +9,7 @@ def test_operators_before_the_late_launch(late):
     finding = late.find("launch-bound")
     assert (finding.lost_ns, finding.count, finding.confidence) == (400_000, 1, "high")
     # of the two launches one lies before the window, and its task started 15 µs after it
-    assert finding.evidence[1] == ("2 launches a step; 100% of the device tasks were launched onto an empty device.")
+    assert finding.evidence[1] == ("2 launches a step; 100 % of the device tasks were launched onto an empty device.")
     assert finding.examples[0].host == "aten::relu > cudaLaunchKernel"
     assert finding.where[0].op == "aten::relu"
 
@@ -70,7 +70,7 @@ def test_without_a_device_tiny_operators_and_the_python_between_them(recording):
     r = tiny(recording, took=10)
     assert r.booked() == {"launch-bound": 1_000_000}
     finding = r.find("launch-bound")
-    assert finding.evidence[1] == "50 operators a step; 100% of them are over in less than 15 µs."
+    assert finding.evidence[1] == "50 operators a step; 100 % of them are over in less than 15 µs."
     (p,) = r.prescribe("launch-bound")
     assert p.id == "compile-model"
     assert "cuda" not in p.after.lower()
@@ -126,7 +126,7 @@ def test_a_loop_of_the_scripts_own_is_named_with_its_count(recording):
     finding = r.find("launch-bound")
     assert (finding.where[0].file, finding.where[0].line, finding.where[0].function) == ("many.py", 17, "update")
     assert finding.evidence[2] == (
-        "update (many.py:17) calls 120 of the operators of a step itself (99%), most of them aten::sum, aten::item; "
+        "update (many.py:17) calls 120 of the operators of a step itself (99 %), most of them aten::sum, aten::item; "
         "60 of them read one number each."
     )
     (p,) = r.prescribe("launch-bound")  # compiling the model would not reach the loop
