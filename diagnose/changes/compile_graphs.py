@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import graphable, to_launches_without_graphs
+from diagnose.changes.common.applies import graphable, to_calls_of_the_model, to_launches_without_graphs
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import duration, percent
@@ -48,7 +48,7 @@ def _applies(program: Program, finding: Finding) -> str:
     num = finding.facts.get("data_sizes", 0.0)
     if isinstance(num, float) and num >= MIN_DATA_SIZES:
         return f"{num:,.0f} operators of a step return as many rows as their data asks for, and a graph has fixed sizes"
-    return to_launches_without_graphs(program, finding)
+    return to_calls_of_the_model(finding) or to_launches_without_graphs(program, finding)
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
