@@ -17,7 +17,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, thread_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -42,4 +42,5 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of garbage collections."""
-    return idle_finding(t, IdleRule(META.id, "Python's garbage collector stops the training thread", cause=META.cause))
+    title = f"Python's garbage collector stops the {thread_of(t)}"
+    return idle_finding(t, IdleRule(META.id, title, cause=META.cause))

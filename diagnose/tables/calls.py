@@ -23,7 +23,7 @@ COMPILE = re.compile(
     r"_compile\.compile_inner|compile_fx|compile_attempt|dynamo_timed|entire_frame_compile|backend_compile"
     r"|inductor_compile|convert_frame\.py\(\d+\): _compile|triton/compiler/compiler\.py\(\d+\): compile"
     r"|triton/runtime/jit\.py\(\d+\): _do_compile|CachingAutotuner\.benchmark|async_compile|GraphLowering"
-    r"|aot_dispatch|create_aot_dispatcher|call_user_compiler"
+    r"|aot_dispatch|create_aot_dispatcher|call_user_compiler|^dynamo$"
 )
 SETUP_NS = 50_000  # many of these calls are queries that return in a few µs when there is nothing to load
 # A slow call counts as part of every step when it shows in at least this share of them.
