@@ -1,4 +1,4 @@
-"""An extension of griffe: fields are listed with the comments behind them, and defaults that are constants show their value."""
+"""An extension of griffe: fields have the comments behind them, and defaults that are constants their value."""
 
 from __future__ import annotations
 
