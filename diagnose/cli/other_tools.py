@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from diagnose.cli.help import Command, Decorator, option
-from diagnose.cli.options import one_thread, result_options
+from diagnose.cli.options import one_thread, result_options, rule_options
 
 __all__ = ["completion", "doctor", "export"]
 
@@ -32,6 +32,7 @@ def _form(name: str, text: str) -> Decorator:
 @_form("--findings", "Write a table of the findings: .csv or .parquet.")
 @_form("--kernels", "Write a table of the kernels: .csv or .parquet.")
 @_form("--markdown", "Write the answer as Markdown, for an issue or a pull request.")
+@rule_options
 @option("--force", group=OUTPUT, is_flag=True, is_consent=True, help="Overwrite existing files.")
 @option("-q", "--quiet", group=OUTPUT, is_flag=True, help="Show no progress.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
