@@ -17,7 +17,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, thread_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, subtract, total, union
@@ -61,7 +61,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of collectives that the host waits for."""
-    title = "The training thread waits for other ranks on the host"
+    title = f"The {thread_of(t)} waits for other ranks on the host"
     rows = t.causes.of(META.id)
     waits = Intervals(t.causes.start[rows], t.causes.end[rows])
     own = intersect(waits, _host_backend(t)) if t.device_id >= 0 else EMPTY

@@ -22,7 +22,7 @@ def record_again(d: Diagnosis) -> str:
         first = d.findings[0] if d.findings else None
         if first is not None and first.rule == d.prescriptions[0].rule:
             return _sentence(first.title.partition(":")[0])
-        return "Too much of the device's work is missing from this recording."
+        return "Too little of the device's work is in this recording."
     if d.profiler_overhead is not None and d.profiler_overhead >= MAX_OVERHEAD:
         return f"Recording made the step {1 + d.profiler_overhead:.1f} × as long: it shows the profiler's own cost."
     return ""

@@ -14,14 +14,14 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, distinct, subtract, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
-from diagnose.tables.calls import allocations, code_loads, compile_frames
+from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
 from diagnose.tables.host_gaps import host_gaps, python_gaps
 from diagnose.tables.launch_latency import MIN_LATENCY_NS
 from diagnose.tables.names import LOADER_NEXT
 
 __all__ = ["MAX_FETCH_NS", "host_work", "is_paced_by_workers", "loads_in_process", "waits_for_workers"]
 
-_LOADING_RULE = "data-stall"
+_LOADING_RULE, _EXCHANGE_RULE = "data-stall", "host-collective"
 MAX_FETCH_NS = 200_000  # of a batch that workers have ready: 0.05 to 0.2 ms on the training thread
 MIN_WAITING = 0.1  # of the window: less is what it takes to fetch a batch that is there
 
@@ -68,7 +68,7 @@ def _allocating(t: Tables, _pieces: Intervals) -> Intervals:
 
 
 def _collecting(t: Tables, _pieces: Intervals) -> Intervals:
-    return t.covering(t.host_rows(Kind.GC))
+    return collections(t)
 
 
 def _compiling(t: Tables, _pieces: Intervals) -> Intervals:
@@ -86,12 +86,15 @@ def _loading(t: Tables, _pieces: Intervals) -> Intervals:
 def _between_operators(t: Tables, pieces: Intervals) -> Intervals:
     """Return the Python between operators: the stretches that a piece touches, and those that show to be Python.
 
-    What other causes take of them is not Python's: collections, and calls of the driver.
+    What other causes take of them is not Python's: collections, calls of the driver, and waits for other processes.
     """
     gaps = host_gaps(t)
     touched = covered(pieces, gaps.start, gaps.end) > 0
     python = union(Intervals(gaps.start[touched], gaps.end[touched]), python_gaps(t))
-    return subtract(python, union(_collecting(t, pieces), _allocating(t, pieces), _compiling(t, pieces)))
+    rows = t.causes.of(_EXCHANGE_RULE)
+    waits = Intervals(t.causes.start[rows], t.causes.end[rows])
+    others = union(_collecting(t, pieces), _allocating(t, pieces), _compiling(t, pieces), subtract(waits, pieces))
+    return subtract(python, others)
 
 
 _WORK: Mapping[Cause, Callable[[Tables, Intervals], Intervals]] = {
