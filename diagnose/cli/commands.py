@@ -12,7 +12,7 @@ from diagnose.cli.analyze_options import analyze, reduce, summarize
 from diagnose.cli.gate_options import compare, gate
 from diagnose.cli.help import Group, option
 from diagnose.cli.mcp_options import mcp
-from diagnose.cli.other_tools import completion, doctor, export
+from diagnose.cli.other_tools import completion, doctor, export, serve
 from diagnose.cli.script_arguments import ScriptCommand
 from diagnose.cli.trace_options import trace
 from diagnose.cli.watch_options import history, watch
@@ -260,6 +260,7 @@ def monitor(gpus: str, **asked: Any) -> int:  # what click read, typed by Monito
 cli.add_command(watch)
 cli.add_command(history)
 cli.add_command(export)
+cli.add_command(serve)
 cli.add_command(mcp)
 cli.add_command(doctor)
 cli.add_command(completion)
