@@ -118,7 +118,7 @@ def _waiting(t: Tables, graphable: float) -> list[str]:
 
 def _calling(t: Tables, _o: Occurrences) -> list[str]:
     num, share = tiny_share(t)
-    lines = [f"{num:.0f} operators a step; {share:.0%} of them are over in less than {TINY_NS / 1000:.0f} µs."]
+    lines = [f"{num:.0f} operators a step; {percent(share, 0)} of them are over in less than {TINY_NS / 1000:.0f} µs."]
     return [*lines, *_by_one_function(t)]
 
 
@@ -129,7 +129,7 @@ def _by_one_function(t: Tables) -> list[str]:
     reads = f"; {issuer.reads:.0f} of them read one number each" if issuer.reads >= 1 else ""
     return [
         f"{issuer.function} ({issuer.file}:{issuer.line}) calls {issuer.num:.0f} of the operators of a step itself "
-        f"({issuer.share:.0%}), most of them {', '.join(issuer.names)}{reads}."
+        f"({percent(issuer.share, 0)}), most of them {', '.join(issuer.names)}{reads}."
     ]
 
 
@@ -158,6 +158,6 @@ def _with_issuer(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
 def _launching(t: Tables, _o: Occurrences) -> list[str]:
     q = t.queue
     return [
-        f"{plural(q.launches_per_step, 'launch')} a step; {q.late_share:.0%} of the device tasks were launched onto an "
-        f"empty device."
+        f"{plural(q.launches_per_step, 'launch')} a step; {percent(q.late_share, 0)} of the device tasks were launched "
+        f"onto an empty device."
     ]

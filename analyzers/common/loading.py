@@ -13,7 +13,7 @@ from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share, waiting_share
 from diagnose.tables.names import LOADER_NEXT
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, percent
 
 __all__ = ["loading_evidence", "loading_facts"]
 
@@ -83,7 +83,7 @@ def loading_evidence(facts: Facts) -> list[str]:
     spends = " Loading waits off the CPU most of that time." if facts.get("waits") else ""
     busy = facts.get("workers_busy")
     if isinstance(busy, float):
-        spends = f" The workers compute {busy:.0%} of their time."
+        spends = f" The workers compute {percent(busy, 0)} of their time."
     return [f"One batch is loaded {how}{count}; the median wait is {duration(_ns(facts, 'batch_ns'))}.{spends}"]
 
 

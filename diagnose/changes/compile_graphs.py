@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import graphable, to_launches_without_graphs
+from diagnose.changes.common.applies import graphable, to_calls_of_the_model, to_launches_without_graphs
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -48,7 +48,7 @@ def _applies(program: Program, finding: Finding) -> str:
     num = finding.facts.get("data_sizes", 0.0)
     if isinstance(num, float) and num >= MIN_DATA_SIZES:
         return f"{num:,.0f} operators of a step return as many rows as their data asks for, and a graph has fixed sizes"
-    return to_launches_without_graphs(program, finding)
+    return to_calls_of_the_model(finding) or to_launches_without_graphs(program, finding)
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
@@ -111,8 +111,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     graphed = [guards + node * num for guards, node in zip(GUARDS_NS, NODE_NS, strict=True)]
     stays = [min(1.0, max(share, fixed / each)) for share, fixed in zip(UNCAPTURED, graphed, strict=True)]
     assumption = (
-        f"Of {duration(each)} a step in operators outside loading and the optimizer, {stays[1]:.0%} to "
-        f"{stays[0]:.0%} stay as launches of graphs and operators that no graph holds."
+        f"Of {duration(each)} a step in operators outside loading and the optimizer, {percent(stays[1], 0)} to "
+        f"{percent(stays[0], 0)} stay as launches of graphs and operators that no graph holds."
     )
     none, nothing = np.empty(0, np.intp), np.empty(0)
     return effect_of_tasks(

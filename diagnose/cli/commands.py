@@ -11,6 +11,7 @@ from diagnose.cli import options as shared
 from diagnose.cli.analyze_options import analyze, reduce, summarize
 from diagnose.cli.gate_options import compare, gate
 from diagnose.cli.help import Group, option
+from diagnose.cli.mcp_options import mcp
 from diagnose.cli.other_tools import completion, doctor, export
 from diagnose.cli.script_arguments import ScriptCommand
 from diagnose.cli.watch_options import history, watch
@@ -146,6 +147,7 @@ cli.add_command(reduce)
     "--launcher",
     group=RUNS,
     default="",
+    is_consent=True,
     metavar="COMMAND",
     help="Start the ranks with COMMAND, such as 'torchrun --nproc-per-node 2'.",
 )
@@ -162,8 +164,20 @@ cli.add_command(reduce)
     metavar="FILE",
     help="Write the changes that helped to FILE, a diff of the script for git apply.",
 )
-@option("--yes", group=RUNS, is_flag=True, help="Run the script repeatedly without asking for confirmation.")
-@option("--trust-command", group=RUNS, is_flag=True, help="With --yes, also run a command that a capture recorded.")
+@option(
+    "--yes",
+    group=RUNS,
+    is_flag=True,
+    is_consent=True,
+    help="Run the script repeatedly without asking for confirmation.",
+)
+@option(
+    "--trust-command",
+    group=RUNS,
+    is_flag=True,
+    is_consent=True,
+    help="With --yes, also run a command that a capture recorded.",
+)
 @shared.report_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -313,6 +327,7 @@ def monitor(gpus: str, **asked: Any) -> int:  # what click read, typed by Monito
 cli.add_command(watch)
 cli.add_command(history)
 cli.add_command(export)
+cli.add_command(mcp)
 cli.add_command(doctor)
 cli.add_command(completion)
 

@@ -151,7 +151,7 @@ def _output(suffixes: str, *, required: bool = False) -> Decorator:
 
 
 def _force() -> Decorator:
-    return option("--force", group=OUTPUT, is_flag=True, help="Overwrite existing files.")
+    return option("--force", group=OUTPUT, is_flag=True, is_consent=True, help="Overwrite existing files.")
 
 
 def _quiet() -> Decorator:

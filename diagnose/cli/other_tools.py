@@ -32,7 +32,7 @@ def _form(name: str, text: str) -> Decorator:
 @_form("--findings", "Write a table of the findings: .csv or .parquet.")
 @_form("--kernels", "Write a table of the kernels: .csv or .parquet.")
 @_form("--markdown", "Write the answer as Markdown, for an issue or a pull request.")
-@option("--force", group=OUTPUT, is_flag=True, help="Overwrite existing files.")
+@option("--force", group=OUTPUT, is_flag=True, is_consent=True, help="Overwrite existing files.")
 @option("-q", "--quiet", group=OUTPUT, is_flag=True, help="Show no progress.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 def export(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by ExportRequest

@@ -30,7 +30,7 @@ TABLE = "[tool.diagnose"  # a file without it is not parsed
 # Of one run, and not of a project: consent, what is started or connected to, and the files of an answer. A table may
 # come with somebody else's repository.
 PER_RUN = {
-    *("force", "help", "yes", "trust-command", "launcher", "cluster", "open"),
+    *("force", "help", "yes", "trust-command", "trust-client", "launcher", "cluster", "open", "root"),
     *("json", "output", "html", "csv", "keep", "write-patch", "capture"),
 }
 

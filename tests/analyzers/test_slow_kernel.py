@@ -28,7 +28,7 @@ def test_a_product_at_a_fifth_of_the_peak(recording):
     # 500 µs for 100 µs at the peak, 166.7 µs at 60 % of it
     assert finding.lost_ns == pytest.approx(500_000 - 100_000 / 0.6)
     assert (finding.count, finding.total_ns) == (1, 500_000)
-    assert finding.title == "Heavy kernels run at 20% of what the device can do"
+    assert finding.title == "Heavy kernels run at 20 % of what the device can do"
     assert "62 TFLOP/s of 312 TFLOP/s, 500 µs a step in gemm_bf16" in finding.evidence[1]
     assert "NVIDIA A100 data sheet" in finding.evidence[0]
     assert finding.where[0].op == "aten::mm"

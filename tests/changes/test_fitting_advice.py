@@ -79,7 +79,7 @@ def test_more_workers_hide_the_stall_where_the_recorded_process_had_the_cores(mo
 def test_workers_that_compute_are_promised_nothing_where_no_core_was_free(ready, waits, least):
     (p,) = advised("data-stall", TRAINING, facts={**LOADING, "ready_share": ready, "waits": waits})
     assert p.saves_ns == (pytest.approx(least * 1e6), 1e6)
-    assert ("(none was free for 40% of the recording), and memory" in p.needs) is (ready == 0.4 and not waits)
+    assert ("(none was free for 40 % of the recording), and memory" in p.needs) is (ready == 0.4 and not waits)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,28 @@ def test_the_command_line_beats_the_environment_and_that_the_project(every, tmp_
     assert every("--every", "40") == 40
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "without"),
+    [
+        ("YES", "yes", False),
+        ("TRUST_COMMAND", "trust_command", False),
+        ("LAUNCHER", "launcher", ""),
+        ("FORCE", "force", False),
+    ],
+)
+def test_the_environment_gives_no_consent(name, key, without, monkeypatch, tmp_path, capsys):
+    seen = []
+    monkeypatch.setattr(cli.commands["prove"], "callback", lambda **asked: seen.append(asked[key]))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(f"DIAGNOSE_PROVE_{name}", "1")
+    assert run(["prove", "train.py"]) == 0
+    assert seen == [without]
+    option = f"--{key.replace('_', '-')}"
+    assert (
+        capsys.readouterr().err == f"diagnose: DIAGNOSE_PROVE_{name} is not used: give {option} on the command line\n"
+    )
+
+
 def test_the_nearest_project_with_the_table_counts(tmp_path):
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
