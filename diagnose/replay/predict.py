@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from diagnose.model.forecast import middle_ns
 from diagnose.model.frozen import dataclass
 from diagnose.replay.base import MAX_ERROR_TO_PREDICT, MAX_ERROR_TO_RELY, ReplayBase, replay_base
@@ -78,10 +80,23 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     most, least = ((a - b) * scale for a, b in zip(before.replayed_ns, replayed, strict=True))
     if effect.limit_ns < float("inf"):
         least, most = _limited(least, most, effect.limit_ns)
+        # Neither end is widened far beyond what the device itself takes then.
+        floor_ns = min(_device_ns(base, graphs[0]), replayed[0]) * scale
         missed = max(REPLAY_ERROR, base.error) * middle_ns(least, most)
+        left_ns = max(before.low_ns - most, 0.0)
+        missed = min(missed, max(left_ns - floor_ns, REPLAY_ERROR * left_ns))
         least, most = max(least - missed, 0.0), max(most, min(most + missed, effect.limit_ns))
     ends = sorted((max(before.low_ns - most, 0.0), max(before.high_ns - least, 0.0)))
     return Predicted(*graphs, ends[0], ends[1], (replayed[0], replayed[1]), changes)
+
+
+def _device_ns(base: ReplayBase, graph: Graph) -> float:
+    """Return what the tasks of the busiest stream take per step: no step is shorter."""
+    tasks = graph.is_task
+    if not tasks.any():
+        return 0.0
+    _, stream = np.unique(graph.lane[tasks], return_inverse=True)
+    return float(np.bincount(stream.ravel(), graph.duration[tasks]).max()) / base.t.steps.num
 
 
 class GraphReplay(NamedTuple):
