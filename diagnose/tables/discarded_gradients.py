@@ -69,7 +69,8 @@ def discarded_gradients(t: Tables) -> DiscardedGradients | None:
             unused, used = unused + len(one.gradients) - num, used + num
     if not ends:
         return None
-    host = union(tuple(np.array(column, np.int64) for column in zip(*ends, strict=True)))
+    begin, end = np.array(ends, np.int64).T
+    host = union((begin, end))
     return DiscardedGradients(host, unused / t.steps.num, used / t.steps.num)
 
 
