@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-STEPS, BATCH, SIDE = 120, 32, 32
+STEPS, BATCH, SIDE = 200, 16, 32
 READ_S = 0.004  # what a network disk takes to answer
 
 
