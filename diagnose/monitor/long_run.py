@@ -33,7 +33,7 @@ __all__ = ["EVERY", "REQUEST_FILE", "SLOW", "Watch", "WatchOptions"]
 EVERY = 50  # steps of a row: their median shrugs off an odd step, and a slowdown is seen after two rows
 SLOW = 0.2  # by which steps have to become slower
 REQUEST_FILE = "record"  # in the run's folder: a file of this name asks for a window
-LOOK_S = 2.0  # between two looks for it, as the folder may lie on a network
+LOOK_NS = 2_000_000_000  # between two looks for it, as the folder may lie on a network
 REST_STEPS = 2  # left out after a window: the first absorbs the cost of writing, the second refills the queue
 MAX_ROWS = 10_000  # after which a row holds twice as many steps: 5 MB, and then as much again for each doubling
 ON_DEMAND = "asked for"
@@ -169,19 +169,27 @@ class Watch:
             self._end_row()
 
     def _boundary(self, fresh: bool) -> None:  # a callback
-        if not self._over:
-            self._guarded(lambda: self._end_step(fresh))
+        if self._over:
+            return
+        try:
+            self._end_step(fresh)
+        except Exception as error:  # whatever it is, the training must go on
+            self._give_up(error)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         """Run a part of the monitor; its failure ends the monitor and not the run."""
         try:
             act()
-        except Exception as error:  # whatever it is, the training must go on
-            if is_debugging():
-                raise
-            self._over = True
-            self._listener.remove()
-            self._note(f"The watch ended at step {self.num_steps}: {type(error).__name__}: {error}")
+        except Exception as error:  # as above
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """End the monitor for an error of its own."""
+        if is_debugging():
+            raise error
+        self._over = True
+        self._listener.remove()
+        self._note(f"The watch ended at step {self.num_steps}: {type(error).__name__}: {error}")
 
     def _end_step(self, fresh: bool) -> None:
         now = self._clock()
@@ -201,7 +209,7 @@ class Watch:
                 if len(self._block) >= self._every:
                     self._end_row()
         self._epochs = self._listener.num_epochs
-        if now - self._looked > LOOK_S * 1e9:
+        if now - self._looked > LOOK_NS:
             self._looked = now
             self._look()
         if self._asked and self._window is None and not fresh and self.num_steps:

@@ -34,7 +34,8 @@ class ScriptConfig:
         self._batches: Counter[int] = Counter()
         self._sizes: dict[int, dict[str, int]] = {}  # of the first batch, by dataset
         self._iterators: dict[int, weakref.ref[Any]] = {}
-        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._optimizers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()  # in their order
+        self._stepped: weakref.ref[Any] | None = None  # the last one
         self._optimizer: dict[str, object] = {}
         self.autocast: dict[str, object] = {}  # device and dtype, empty where autocast was not used
         self._ddp: dict[str, object] = {}
@@ -79,12 +80,17 @@ class ScriptConfig:
 
     def batch_delivered(self, dataset: object, iterator: object) -> None:
         """Count a batch, to find the training loader among others."""
-        self._batches[id(dataset)] += 1
-        self._iterators[id(dataset)] = weakref.ref(iterator)
+        key = id(dataset)
+        self._batches[key] += 1
+        known = self._iterators.get(key)
+        if known is None or known() is not iterator:
+            self._iterators[key] = weakref.ref(iterator)
 
     def optimizer_stepped(self, optimizer: object) -> None:
-        """Count an optimizer's step."""
-        self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
+        """Take down an optimizer that steps."""
+        if self._stepped is None or self._stepped() is not optimizer:
+            self._stepped = weakref.ref(optimizer)
+            self._optimizers[optimizer] = None
 
     def settle(self) -> None:
         """Describe the optimizers that stepped so far, and what workers do; later they may be gone."""
