@@ -21,7 +21,9 @@ from diagnose.capture.options import STEP_SOURCES, StepOn
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.step_marker import is_listened_to, step
 from diagnose.capture.steps.listener import Listener
+from diagnose.capture.process.ranks import rank_and_size, ranks_on_this_node
 from diagnose.errors import UsageError, is_debugging
+from diagnose.monitor.metrics import Exporter, MetricsOptions, Point, exporters, points
 from diagnose.monitor.process_readings import ProcessReadings
 from diagnose.monitor.run_folder import RUNS, Recorded, RunFolder, check_name
 from diagnose.monitor.step_rows import Block, Row
@@ -54,6 +56,7 @@ class WatchOptions:
     step_on: StepOn = "auto"
     signal: str = "SIGUSR2"  # that asks for a window, unless the program handles it; "" for none
     limits: WindowLimits = field(default_factory=WindowLimits)
+    metrics: MetricsOptions = field(default_factory=MetricsOptions)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be honoured."""
@@ -104,7 +107,9 @@ class Watch:
         self._over = self._locked = False
         self._handled: signal.Signals | None = None
         self.folder: RunFolder | None = None
+        self._exporters: list[Exporter] = []
         if not self.passive:
+            self._exporters = self._begin_metrics()
             self.folder = RunFolder(
                 options.folder, options.name, every=options.every, slow=options.slow, command=command
             )
@@ -119,6 +124,14 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close("finished" if kind is None else kind.__name__)
+
+    def _begin_metrics(self) -> list[Exporter]:
+        rank, world_size = rank_and_size()
+        local_rank = rank % max(1, ranks_on_this_node(world_size))
+        return exporters(self.options.metrics, self._points, run=self.options.name, rank=rank, local_rank=local_rank)
+
+    def _points(self) -> list[Point]:  # on a thread of an exporter's
+        return points(self.rows[-1] if self.rows else None, self.num_steps, sum(bool(w.folder) for w in self._windows))
 
     def install(self) -> None:
         """Put hooks into torch, which has been imported; without hooks only marked steps count."""
@@ -150,6 +163,8 @@ class Watch:
         self._give_signal_back()
         self._guarded(self._finish)
         self._readings.stop()
+        for exporter in self._exporters:
+            self._guarded(exporter.close)
         for analysis in self._analyses:
             analysis.wait(self._say)
         self._announce_diagnoses()

@@ -26,7 +26,6 @@ __all__ = ["Listener", "in_backward"]
 MAX_BATCH_DEPTH, MAX_BATCH_PARTS = 3, 16  # of a batch that are looked at
 
 
-
 class Listener:
     """Hooks into torch and calls ``on_boundary`` at every step boundary, on the thread that steps.
 
@@ -203,9 +202,7 @@ class Listener:
             self._report()
 
     def _ends_step(self, source: str, origin: object, *, prepares_data: bool) -> bool:
-        if not self.finder.locked and self.choice.on_event(
-            source, gradients=_gradients(), prepares_data=prepares_data
-        ):
+        if not self.finder.locked and self.choice.on_event(source, gradients=_gradients(), prepares_data=prepares_data):
             self.finder = StepFinder(at_start=source == "forward")
             self._fresh = True
         if not self.choice.counts(source, prepares_data=prepares_data):
