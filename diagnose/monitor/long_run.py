@@ -18,10 +18,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from diagnose.capture.options import STEP_SOURCES, StepOn
+from diagnose.capture.process.ranks import rank_and_size, ranks_on_this_node
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.step_marker import is_listened_to, step
 from diagnose.capture.steps.listener import Listener
-from diagnose.capture.process.ranks import rank_and_size, ranks_on_this_node
 from diagnose.errors import UsageError, is_debugging
 from diagnose.monitor.metrics import Exporter, MetricsOptions, Point, exporters, points
 from diagnose.monitor.process_readings import ProcessReadings

@@ -41,12 +41,12 @@ def test_prometheus_reads_the_latest_row_from_the_loopback():
              for s in f.samples}  # fmt: skip
     own = (("rank", "2"), ("run", "net"))
     assert found[("diagnose_steps_total", *own)] == 120
-    assert found["diagnose_windows_total", *own] == 1
-    assert found["diagnose_step_seconds", *own, ("statistic", "p99")] == 0.004
-    assert found["diagnose_phase_seconds", ("phase", "loading"), *own] == 0.0002
-    assert found["diagnose_process_memory_bytes", *own] == 12.5e6
-    assert found["diagnose_gpu_kernel_running_ratio", ("gpu", "3"), *own] == 0.8
-    assert found["diagnose_gpu_sm_clock_hertz", ("gpu", "3"), *own] == 1.41e9
+    assert found[("diagnose_windows_total", *own)] == 1
+    assert found[("diagnose_step_seconds", *own, ("statistic", "p99"))] == 0.004
+    assert found[("diagnose_phase_seconds", ("phase", "loading"), *own)] == 0.0002
+    assert found[("diagnose_process_memory_bytes", *own)] == 12.5e6
+    assert found[("diagnose_gpu_kernel_running_ratio", ("gpu", "3"), *own)] == 0.8
+    assert found[("diagnose_gpu_sm_clock_hertz", ("gpu", "3"), *own)] == 1.41e9
     assert not any(name == "diagnose_tensor_memory_bytes" for name, *_ in found)  # not known, so not there
 
 
@@ -68,7 +68,7 @@ def test_a_collector_receives_the_last_values_at_the_end():
     received = []
 
     class Collector(BaseHTTPRequestHandler):
-        def do_POST(self):  # noqa: N802  # the library's name
+        def do_POST(self):  # the library's name
             body = self.rfile.read(int(self.headers["Content-Length"]))
             body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
             received.append(ExportMetricsServiceRequest.FromString(body))
