@@ -92,6 +92,8 @@ def scalars(d: Diagnosis) -> dict[str, float]:
     found |= {f"idle/{rule}": share for rule, share in d.idle_by_cause.items()}
     for finding in d.findings:
         found[f"lost_ms/{finding.rule}"] = found.get(f"lost_ms/{finding.rule}", 0.0) + finding.lost_ns / 1e6
+    if d.flops is not None:
+        found |= {"flops/mfu": d.flops.share, "flops/tflop_per_s": d.flops.tflops}
     found |= {f"phase/{name}": share for name, share in d.phases.items()}
     predicted = [each.predicted_step_ns for each in d.prescriptions if each.predicted_step_ns is not None]
     if predicted:

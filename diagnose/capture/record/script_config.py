@@ -12,6 +12,7 @@ from typing import Any
 
 from diagnose.capture.process.process import busy_share
 from diagnose.capture.record.constructions import Constructions
+from diagnose.capture.record.loading_counters import LoadingCounters
 from diagnose.model.usable_cores import cores_of_rank
 
 __all__ = ["ScriptConfig", "describe_gpus", "describe_optimizer", "process_flags"]
@@ -34,6 +35,7 @@ class ScriptConfig:
         self._batches: Counter[int] = Counter()
         self._sizes: dict[int, dict[str, int]] = {}  # of the first batch, by dataset
         self._iterators: dict[int, weakref.ref[Any]] = {}
+        self._counters = LoadingCounters()
         self._optimizers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()  # in their order
         self._stepped: weakref.ref[Any] | None = None  # the last one
         self._optimizer: dict[str, object] = {}
@@ -122,14 +124,28 @@ class ScriptConfig:
         self._ddp["made"] = self._call("DistributedDataParallel", model)
 
     @property
+    def _busiest(self) -> int:
+        return max(self._loaders, key=lambda key: self._batches[key])
+
+    def count_loading(self) -> None:
+        """Read what the processes that load have read and computed so far: at the ends of a window."""
+        if not self._loaders:
+            return
+        busiest = self._busiest
+        iterator = self._iterators[busiest]() if busiest in self._iterators else None
+        pids = [worker.pid for worker in getattr(iterator, "_workers", ()) if worker.pid]
+        self._counters.read(pids, self._batches[busiest])
+
+    @property
     def loader(self) -> Mapping[str, object]:
         """Return the arguments of the DataLoader that delivered most."""
         if not self._loaders:
             return {}
-        busiest = max(self._loaders, key=lambda key: self._batches[key])
+        busiest = self._busiest
         return {
             **self._loaders[busiest],
             **self._sizes.get(busiest, {}),
+            "counters": self._counters.summary(self._loaders[busiest].get("batch_size")),  # type: ignore[arg-type]  # an int or None
             "batches_seen": self._batches[busiest],
             "num_loaders": len(self._loaders),
         }
