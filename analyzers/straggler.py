@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.frozen import dataclass
 from diagnose.model.rules import RuleMeta
-from diagnose.ranks.usable import listed
+from diagnose.ranks.usable import MAX_LISTED, in_order, listed
 from diagnose.tables import Tables
-from diagnose.text.numbers import duration, plural
+from diagnose.text.numbers import duration, percent, plural
 
 if TYPE_CHECKING:
     from diagnose.ranks.comparison import Comparison
@@ -51,7 +51,6 @@ MIN_EXCHANGE_SHARE = 0.05  # of the step, waited in all-to-alls or between the s
 MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
 MIN_STEPS_HIGH = 5  # compared, for high confidence
 SURE_SIGMAS = 10.0
-MAX_NAMED_RANKS = 8
 MIN_CORE_SHARE = 0.5  # of the lateness, that the rank lacked a core for longer than the others
 _FROM_BEGIN = frozenset({"late-begin", "turns"})  # findings that name a late begin, where there is one
 MAX_DIFFERENCES = 3
@@ -161,14 +160,14 @@ def _late_begin(c: Comparison) -> Finding | None:
         return None
     number = c.ranks[late].rank
     waited = c.waits.first.sum() / max(len(c.ranks) - 1, 1) / c.num_steps
-    share = f"{c.waits.first_share:.0%} of the waiting is in the first collective"
+    share = f"{percent(c.waits.first_share, 0)} of the waiting is in the first collective"
     waiting = _Waiting(
         title=f"{share}: rank {number} begins its step {duration(c.lateness.begins_late_ns)} late",
         lost_ns=float(waited),
         count=1,
         evidence=(
-            f"{share} ({_of_communication(c):.0%} of the time in communication that nothing hides), for rank {number}: "
-            f"its first step begins {duration(c.lateness.begins_late_ns)} after the "
+            f"{share} ({percent(_of_communication(c), 0)} of the time in communication that nothing hides), for rank "
+            f"{number}: its first step begins {duration(c.lateness.begins_late_ns)} after the "
             "median of the others. Why lies before the recorded window.",
         ),
         confidence="medium" if c.num_steps == 1 else "low",  # what recurs, the steps behind the first one show
@@ -190,7 +189,7 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
     if not lateness.in_turns:
         return None
     numbers = [c.ranks[i].rank for i in lateness.taking_turns]
-    names = _in_order(numbers)
+    names = in_order(numbers)
     cause = f"; {_because(c.reason, 'on whichever is late')}" if c.reason.cause else ""
     title = f"Ranks {names} take turns in coming late{cause}"
     lost_ns = lateness.saved_ns + (begin.lost_ns if begin else 0.0)
@@ -279,8 +278,8 @@ def _cores(c: Comparison) -> tuple[str, ...]:
     if (own - others) * c.step_ns < MIN_CORE_SHARE * c.lateness.late_ns or own <= others:
         return ()
     return (
-        f"It was runnable but not scheduled for {own:.0%} of the time, the others for {others:.0%}: other programs or "
-        "too many threads on its cores may be all that makes it late.",
+        f"It was runnable but not scheduled for {percent(own, 0)} of the time, the others for {percent(others, 0)}: "
+        "other programs or too many threads on its cores may be all that makes it late.",
     )
 
 
@@ -289,30 +288,22 @@ def _shares(c: Comparison, numbers: list[int]) -> str:
     share = float(blame[list(c.lateness.late)].sum()) / max(float(blame.sum()), 1.0)
     steps = "the one step" if c.num_steps == 1 else f"{c.num_steps} steps"
     return (
-        f"Of the waiting in {plural(c.matches.num, 'collective')} of {steps}, {share:.0%} is for "
+        f"Of the waiting in {plural(c.matches.num, 'collective')} of {steps}, {percent(share, 0)} is for "
         f"{listed(numbers)}, late by {duration(c.lateness.late_ns)}."
     )
 
 
 def _blamed(c: Comparison) -> str:
     blame = c.waits.blame / max(float(c.waits.blame.sum()), 1.0)
-    named = [f"{blame[i]:.0%} is for rank {c.ranks[i].rank}" for i in c.lateness.taking_turns[:MAX_NAMED_RANKS]]
+    named = [f"{percent(blame[i], 0)} is for rank {c.ranks[i].rank}" for i in c.lateness.taking_turns[:MAX_LISTED]]
     return ", ".join(named)
 
 
 def _waited(c: Comparison) -> str:
     waits = sorted(c.waits_ns.items(), key=lambda item: (-item[1], item[0]))
-    shown = ", ".join(f"rank {rank} {ns / 1e6:.2f}" for rank, ns in sorted(waits[:MAX_NAMED_RANKS]))
-    more = f", and {len(waits) - MAX_NAMED_RANKS} that wait less" if len(waits) > MAX_NAMED_RANKS else ""
+    shown = ", ".join(f"rank {rank} {ns / 1e6:.2f}" for rank, ns in sorted(waits[:MAX_LISTED]))
+    more = f", and {len(waits) - MAX_LISTED} that wait less" if len(waits) > MAX_LISTED else ""
     return f"Waiting that nothing hides, ms a step: {shown}{more}."
-
-
-def _in_order(numbers: list[int]) -> str:
-    """Return the ranks as they are given: who is waited for most stands first."""
-    shown = [str(n) for n in numbers[:MAX_NAMED_RANKS]]
-    if len(numbers) > MAX_NAMED_RANKS:
-        return f"{', '.join(shown)} and {len(numbers) - MAX_NAMED_RANKS} more"
-    return f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _confidence(c: Comparison) -> Confidence:
