@@ -181,10 +181,15 @@ def test_losses_keep_the_size_that_the_scaler_knows():
 def test_a_block_within_another_is_refused_and_drops_the_window():
     model = nn.Linear(2, 1)
     accumulation = GradientAccumulation(model, torch.optim.SGD(model.parameters(), lr=0.1), every=2)
-    with pytest.raises(RuntimeError, match="entered within another one"), accumulation.micro_batch(1) as micro:
-        micro.backward(model(torch.ones(1, 2)).sum())
-        with accumulation.micro_batch(1):
-            pass
+
+    def nested():
+        with accumulation.micro_batch(1) as micro:
+            micro.backward(model(torch.ones(1, 2)).sum())
+            with accumulation.micro_batch(1):
+                pass
+
+    with pytest.raises(RuntimeError, match="entered within another one"):
+        nested()
     assert model.weight.grad is None
     with accumulation.micro_batch(1) as micro:  # it goes on
         micro.backward(model(torch.ones(1, 2)).sum())
