@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from diagnose.model.frozen import dataclass
 from diagnose.reports.format import plural
+from diagnose.reports.language import tr, translated
 from diagnose.reports.pages import render_page
 from diagnose.reports.svg import Axis, Svg, ticks
 
@@ -40,9 +41,14 @@ def render(boards: Sequence[Board], interval: float, why: str = "") -> str:
         data={},
         legends={},
         drawn=False,
-        headline=f"{plural(len(boards), 'GPU')}, {plural(num, 'reading')}, one every {interval:g} s"
+        headline=tr(
+            "{boards}, {readings}, one every {interval} s",
+            boards=plural(len(boards), "GPU"),
+            readings=plural(num, "reading"),
+            interval=f"{interval:g}",
+        )
         if boards
-        else "No GPU was watched",
+        else tr("No GPU was watched"),
         why=why,
         boards=[
             {
@@ -60,7 +66,7 @@ def render(boards: Sequence[Board], interval: float, why: str = "") -> str:
 def _chart(board: Board) -> Markup:
     """Return the tracks of a GPU, one below the other on one axis of time."""
     names = [name for name in board.percentiles if any(v is not None for v in board.series.get(name, ()))]
-    svg = Svg(f"Readings of GPU {board.label} over time.", TRACK * len(names) + 36)
+    svg = Svg(tr("Readings of GPU {name} over time.", name=board.label), TRACK * len(names) + 36)
     x = Axis(0, max(board.seconds, default=0) or 1, LEFT, RIGHT)
     for row, name in enumerate(names):
         top = TRACK * row + 14
@@ -68,8 +74,8 @@ def _chart(board: Board) -> Markup:
         points = _thinned([(t, v) for t, v in zip(board.seconds, values, strict=False) if v is not None])
         highest = max(v for _, v in points) or 1.0
         y = Axis(0, highest, top + TALL, top)
-        svg.text(LEFT - 12, top + 18, name.replace("_", " "), "end")
-        svg.text(LEFT - 12, top + 34, f"to {highest:,.4g}", "end")
+        svg.text(LEFT - 12, top + 18, translated(name.replace("_", " ")), "end")
+        svg.text(LEFT - 12, top + 34, tr("to {num}", num=f"{highest:,.4g}"), "end")
         svg.line([(LEFT, top + TALL), (RIGHT, top + TALL)], "currentColor", 0.5)
         line = [(x(t), y(v)) for t, v in points]
         svg.area(line, top + TALL, LINE)

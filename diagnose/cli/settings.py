@@ -6,6 +6,8 @@ the option's own default:
     [tool.diagnose.trace]
     steps = 20
     max-mb = 400
+
+``lang`` of ``[tool.diagnose]`` itself is that of all commands.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ __all__ = ["ENVIRONMENT_PREFIX", "defaults_of"]
 
 ENVIRONMENT_PREFIX = "DIAGNOSE"
 PROJECT = "pyproject.toml"
+LANG = "lang"  # set for all commands at once; those without it ignore it
 TABLE = "[tool.diagnose"  # a file without it is not parsed
 # Of one run, and not of a project: consent, what is started or connected to, and the files of an answer. A table may
 # come with somebody else's repository.
@@ -52,7 +55,9 @@ def defaults_of(cli: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
         if TABLE in text:
             table = _parsed(text, file).get("tool", {}).get("diagnose")
             if table is not None:
-                return {name: _of_command(cli, name, options, file) for name, options in table.items()}
+                shared = {LANG: table.pop(LANG)} if isinstance(table.get(LANG), str) else {}
+                found = {name: _of_command(cli, name, options, file) for name, options in table.items()}
+                return {name: {**shared, **found.get(name, {})} for name in (cli.commands if shared else found)}
     return {}
 
 
