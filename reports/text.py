@@ -19,7 +19,7 @@ from diagnose.reports.format import duration, path_tail, percent, plural, ranks,
 from diagnose.reports.language import tr, translated
 from diagnose.reports.localized import localized
 from diagnose.reports.rule_labels import shown_phases
-from diagnose.reports.text_answer import first_screen
+from diagnose.reports.text_answer import NO_BREAK, first_screen
 from diagnose.reports.text_charts import cause_shares
 from diagnose.text.plain_text import MAX_WIDTH, MIN_WIDTH, columns, in_encoding, one_line
 
@@ -57,7 +57,7 @@ def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False, verbose: b
     )
     for part in _parts(localized(d), console.width, verbose=verbose):
         console.print(part, overflow="fold")
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip().replace(NO_BREAK, " ") for line in out.getvalue().splitlines()) + "\n"
 
 
 def terminal_text(d: Diagnosis, *, verbose: bool = False) -> str:

@@ -21,7 +21,7 @@ from diagnose.reports.text_charts import bar
 from diagnose.reports.trial_charts import measured_words
 from diagnose.text.plain_text import one_line
 
-__all__ = ["first_screen", "padded", "place_style"]
+__all__ = ["NO_BREAK", "first_screen", "padded", "place_style"]
 
 _TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info": "bold cyan"}
 _NUMBERS_WIDTH = 22  # of a bar's line before the bar: its name and the step

@@ -48,19 +48,17 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
     )
     files = plan_text(options, inputs=[path], has_page=True)
     result = run_what_if(path, request)
-    answer_text(
-        lambda: _wrapped("\n".join(map(_line, result.text().split("\n")))),
-        result.to_json,
-        options,
-        files,
-        page=lambda: _page(path, result),
-    )
+    answer_text(lambda: _text(result), result.to_json, options, files, page=lambda: _page(path, result))
 
 
 def _page(path: str, result: WhatIfResult) -> str:
     from diagnose.reports.forecast_page import render
 
     return render(path, result.forecasts, result.error, result.path, is_doubtful=result.is_doubtful)
+
+
+def _text(result: WhatIfResult) -> str:
+    return _wrapped("\n".join(map(_line, result.text().split("\n"))))
 
 
 def _line(english: str) -> str:

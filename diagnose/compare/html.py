@@ -24,6 +24,7 @@ _PILLS = {
     "slower": ("Slower", "bad"), "faster": ("Faster", "good"), "same": ("The same", "good"),
     "undecided": ("Undecided", "warn"), "not comparable": ("Not comparable", "warn"),
 }  # fmt: skip
+TABULAR = {"exposed_communication": "communication alone", "exposed_copy": "copies alone"}  # as a report's bar has it
 _GATES = {
     "passed": ("Passed", "good"), "failed": ("Failed", "bad"), "undecided": ("Undecided", "warn"),
     "not comparable": ("Not comparable", "warn"),
@@ -95,7 +96,7 @@ def _parts(d: Diagnosis) -> list[tuple[str, str, float, bool]]:
     found: list[tuple[str, str, float, bool]] = []
     if d.partition is not None:
         found = [
-            (name.replace("_", " "), legible(style.colour), getattr(d.partition, name), name == "idle")
+            (TABULAR.get(name, name), legible(style.colour), getattr(d.partition, name), name == "idle")
             for name, style in PARTS.items()
             if name != "idle" or not d.idle_by_cause
         ]
