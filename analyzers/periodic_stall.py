@@ -35,7 +35,7 @@ META = RuleMeta(
     order=10,
     legend=Legend("one step in many was much longer", "#c2577a"),
     needs="steps of the whole run",
-    changes=("save-in-background", "load-mapped", "evaluate-less", "keep-workers"),
+    changes=("save-in-background", "batch-rollouts", "load-mapped", "evaluate-less", "keep-workers"),
 )
 MIN_SHARE = 0.01  # of the run's time, as findings need of the step
 MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from diagnose.model.charts import FlopUtilisation
 from diagnose.model.diagnosis import Where
 from diagnose.reports.language import counted, tr
 from diagnose.text import numbers
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, growth, percent
 from diagnose.text.plain_text import middle
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "confidence",
     "duration",
     "enumeration",
+    "flops",
+    "growth",
     "line_of",
     "op_name",
     "path_tail",
@@ -85,11 +88,11 @@ def recording_cost(overhead: float | None, removed: float) -> str:
     if overhead is None:
         return ""
     if removed > 0:
-        longer = percent(removed + max(overhead, 0.0))
+        longer = growth(removed + max(overhead, 0.0))
         if overhead > 0:
-            return tr("{longer} longer while recorded, all but {left} taken out", longer=longer, left=percent(overhead))
+            return tr("{longer} longer while recorded, all but {left} taken out", longer=longer, left=growth(overhead))
         return tr("{longer} longer while recorded, taken out", longer=longer)
-    longer = percent(overhead)
+    longer = growth(overhead)
     return tr("{longer} longer while recorded", longer=longer) if overhead > 0 else tr("no longer while recorded")
 
 
@@ -122,3 +125,17 @@ def size(count: int) -> str:
         if count >= each:
             return f"{count / each:.3g} {unit}" if count < 1000 * each else f"{count / each:.0f} {unit}"
     return f"{count} B"
+
+
+def flops(f: FlopUtilisation) -> str:
+    """Return what the device computed against its peak, one line."""
+    known = (
+        "" if f.known_share > 0.995 else tr("; counted for {share} of its compute time", share=percent(f.known_share))
+    )
+    return tr(
+        "MFU {share}: {rate} TFLOP/s over the step, of the {device}'s peak{known}",
+        share=percent(f.share),
+        rate=f"{f.tflops:.3g}",
+        device=f.device,
+        known=known,
+    )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
-from diagnose.model.diagnosis import Diagnosis, Finding
-from diagnose.reports.format import duration, percent, plural
+from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
+from diagnose.reports.format import duration, growth, percent, plural
 from diagnose.reports.language import ENGLISH, current, tr
 from diagnose.text.plain_text import one_line
 
@@ -23,7 +24,7 @@ def record_again(d: Diagnosis) -> str:
         first = d.findings[0] if d.findings else None
         if first is not None and first.rule == d.prescriptions[0].rule:
             return _sentence(first.title.partition(":")[0])
-        return tr("Too much of the device's work is missing from this recording.")
+        return tr("Too little of the device's work is in this recording.")
     if d.profiler_overhead is not None and d.profiler_overhead >= MAX_OVERHEAD:
         return tr(
             "Recording made the step {factor} × as long: it shows the profiler's own cost.",
@@ -48,8 +49,13 @@ def headline(d: Diagnosis, why: str) -> str:
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None:
         start = tr("Nothing to fix") if not d.findings else tr("Little to gain")
+        if d.ignored:
+            start = tr("Nothing else to fix") if not d.findings else tr("Little else to gain")
         if d.queue is None:
-            return _fitted(tr("{start}: no rule found avoidable time in the {step} step", start=start, step=step), "")
+            words = "{start}: no rule found avoidable time in the {step} step"
+            if d.ignored:
+                words = "{start}: no other rule found avoidable time in the {step} step"
+            return _fitted(tr(words, start=start, step=step), "")
         if d.verdict == "kernel-bound":
             busy = percent(d.queue.busy_share)
             return _fitted(
@@ -57,6 +63,8 @@ def headline(d: Diagnosis, why: str) -> str:
             )
         idle = percent(d.queue.idle_share)
         words = "{start}: the GPU idles {share} of each {step} step, without avoidable waste"
+        if d.ignored:
+            words = "{start}: the GPU idles {share} of each {step} step, without other avoidable waste"
         return _fitted(tr(words, start=start, share=idle, step=step), "")
     j = d.job
     if finding.rule == "straggler" and j is not None and j.begins_late is not None and not j.late_ranks:
@@ -105,12 +113,12 @@ def checked(d: Diagnosis) -> str:
 
 def cautions(d: Diagnosis, why: str) -> list[str]:
     """Return what limits the numbers of the first screen, one sentence each."""
-    found = []
+    found = [_left_out(d.ignored)] if d.ignored else []
     if d.profiler_overhead is not None and d.profiler_overhead >= MIN_OVERHEAD and not why:
         found.append(
             tr(
                 "Recording made the step {share} longer: shares are of the recorded step, {step}.",
-                share=percent(d.profiler_overhead),
+                share=growth(d.profiler_overhead),
                 step=duration(d.step_ns),
             )
         )
@@ -132,6 +140,21 @@ def cautions(d: Diagnosis, why: str) -> list[str]:
     if low is not None and not why:
         found.append(tr("Low confidence: the recording shows the cost, but hardly its cause."))
     return found
+
+
+def _left_out(ignored: Sequence[IgnoredFinding]) -> str:
+    """State how many findings were left out, which, and why."""
+    listed = ", ".join(map(_ignored, ignored))
+    return tr("Left out as asked: {findings}: {listed}.", findings=plural(len(ignored), "finding"), listed=listed)
+
+
+def _ignored(one: IgnoredFinding) -> str:
+    finding, by = one.finding, tr("by an option or setting")
+    if one.by == "comment":
+        place = finding.where[0]
+        line = f"{one_line((place.file or '').rpartition('/')[2])}:{place.line}"
+        by = tr("by the comment at {line}", line=line)
+    return tr("{rule} ({time} per step, {by})", rule=finding.rule, time=duration(finding.lost_ns), by=by)
 
 
 def late_rank(d: Diagnosis) -> int | None:

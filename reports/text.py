@@ -15,7 +15,7 @@ from rich.text import Text
 from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.answer import answer
-from diagnose.reports.format import duration, path_tail, percent, plural, ranks, recording_cost
+from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks, recording_cost
 from diagnose.reports.language import tr, translated
 from diagnose.reports.localized import localized
 from diagnose.reports.rule_labels import shown_phases
@@ -106,6 +106,8 @@ def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     if d.partition is not None:
         yield _title(tr("Where the step goes"))
         yield text_picture.partition(d.partition, width)
+        if d.flops is not None:
+            yield Text(f"  {flops(d.flops)}", style="dim")
     if d.idle_by_cause:
         yield _title(tr("Idle by cause"))
         yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns, width)

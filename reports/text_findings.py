@@ -86,7 +86,7 @@ def _finding(
 ) -> RenderableType:
     fix, gained = change
     width, verbose = layout
-    parts: list[RenderableType] = [_first_line(finding, d.step_ns), Text(one_line(finding.title))]
+    parts: list[RenderableType] = [_first_line(finding, d), Text(one_line(finding.title))]
     if finding.where:
         parts.extend(_where(finding.where, width))
     shown = finding.evidence if verbose else finding.evidence[:1] if not finding.where else ()
@@ -114,19 +114,30 @@ def _example(example: Example) -> Text:
     return Text(f"{when}  {one_line(at)}", "dim")
 
 
-def _first_line(finding: Finding, step_ns: float) -> Text:
+def _first_line(finding: Finding, d: Diagnosis) -> Text:
+    step_ns = d.step_ns
     share = percent(finding.share_of(step_ns)) if step_ns > 0 else ""
     if finding.share is not None:
         share = tr("{share} of the run", share=share)
     lost = duration(finding.lost_ns) + (tr(" ({words})", words=share) if step_ns > 0 else "")
-    of = tr(" of each step") if finding.share is None else tr(" per step")
+    of = tr(" of the recording") if d.source.found_steps_by == "none" else tr(" of each step")
+    if finding.share is not None:
+        of = tr(" per step")
     return Text.assemble(
         (finding.rule, "bold"),
         "  ",
-        *([(lost, "bold red"), (of, "dim")] if finding.lost_ns else [(tr("costs no time by itself"), "dim")]),
+        *([(lost, "bold red"), (of, "dim")] if finding.lost_ns else [(_unfelt(finding, step_ns), "dim")]),
         (_without(finding, step_ns), "dim"),
         (f", {confidence(finding.confidence)}" if finding.confidence != "high" else "", _CONFIDENCE_STYLES["medium"]),
     )
+
+
+def _unfelt(finding: Finding, step_ns: float) -> str:
+    """Return what a cause costs that leaves no idle time of its own behind."""
+    relief = finding.relief_ns or 0.0
+    if step_ns <= 0 or relief < _SAME_SHARE * step_ns:
+        return tr("costs no time by itself")
+    return tr("runs under the device's own work; without it the step is {time} shorter", time=duration(relief))
 
 
 def _without(finding: Finding, step_ns: float) -> str:

@@ -80,6 +80,7 @@ def as_json(c: Comparison, more: Mapping[str, object] | None = None) -> str:
             "slower": c.is_slower,
             "faster": c.is_faster,
             "tolerance": c.tolerance,
+            "ignored": list(c.ignored),
             **(more or {}),
             **lists,
         },
@@ -105,6 +106,8 @@ def _lines(c: Comparison, width: int) -> Iterator[str]:
     if c.evaluation.outcome != "not comparable":
         for difference in c.differences:
             yield from _wrapped(difference.sentence(), width)
+    if c.ignored:
+        yield from _wrapped(f"Left out as asked: findings of {', '.join(c.ignored)}.", width)
     for label, side, verdict in (("before", c.before, c.verdicts[0]), ("after", c.after, c.verdicts[1])):
         name = middle(one_line(side.name), width - 12 - len(verdict))
         yield f"  {translated(label):<7} {name}: {translated(verdict)}"

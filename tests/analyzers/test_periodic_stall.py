@@ -79,3 +79,9 @@ def test_an_evaluation_is_a_phase_unless_it_costs_much(ran, evaluating, found):
 
 def test_without_times_of_the_run_nothing_is_found(late):
     assert late.find("periodic-stall") is None
+
+
+def test_rollouts_of_one_step_in_many_are_collected_in_larger_batches(ran):
+    took = one_in_16()
+    d = ran(took, rollout=[390.0 * (t > 10) for t in took], backwards=[1] * 160).diagnosis()
+    assert d.prescriptions[0].id == "batch-rollouts"
