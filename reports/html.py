@@ -13,6 +13,7 @@ from diagnose.reports import answer as answers
 from diagnose.reports.answer import answer
 from diagnose.reports.charts import achieved, memory_chart, roofline_chart, steps_chart
 from diagnose.reports.colours import legible
+from diagnose.reports.factors import factor_range
 from diagnose.reports.flame_data import flame_data
 from diagnose.reports.format import confidence, line_of
 from diagnose.reports.glossary import glossary
@@ -53,7 +54,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         each=each,
         gain=lambda fix: answers.gain(fix, each),
         behind=answers.behind,
-        factor_range=answers.factor_range,
+        factor_range=factor_range,
         keeps_numbers=answers.keeps_numbers,
         confidence=confidence,
         saving=answers.saving,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.reports.answer import Action, Answer, behind, factor_words, gain, saving
+from diagnose.reports.answer import Action, Answer, behind, gain, saving
+from diagnose.reports.factors import factor_words
 from diagnose.reports.format import duration, place
 from diagnose.reports.language import tr
 from diagnose.reports.trial_charts import measured_words

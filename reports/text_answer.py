@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.diagnosis import Where
-from diagnose.reports.answer import Action, Answer, behind, factor_words, gain, keeps_numbers, saving
+from diagnose.reports.answer import Action, Answer, behind, gain, keeps_numbers, saving
+from diagnose.reports.factors import factor_words
 from diagnose.reports.format import duration, line_of, percent, plural
 from diagnose.reports.language import tr, translated
 from diagnose.reports.text_charts import bar
