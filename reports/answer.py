@@ -10,10 +10,22 @@ from typing import Literal, TypeAlias
 from diagnose.model.diagnosis import Diagnosis, Prescription, Trial, Where
 from diagnose.model.frozen import dataclass
 from diagnose.reports import headline as words
-from diagnose.reports.format import duration
-from diagnose.text.numbers import enumeration
+from diagnose.reports.format import duration, enumeration
+from diagnose.reports.language import tr
 
-__all__ = ["Action", "Answer", "Prediction", "Tone", "answer", "behind", "gain", "of_busy", "predictions", "saving"]
+__all__ = [
+    "Action",
+    "Answer",
+    "Prediction",
+    "Tone",
+    "answer",
+    "behind",
+    "gain",
+    "keeps_numbers",
+    "of_busy",
+    "predictions",
+    "saving",
+]
 
 MAX_ACTIONS = 3
 MIN_GAIN_SHARE = 0.01  # of the step: less is no action
@@ -92,11 +104,11 @@ class Answer:
 
     @property
     def factor(self) -> tuple[float, float, float] | None:
-        """Return how many times faster the step can become: least, predicted, most."""
-        if self.after is None or min(self.after.low_ns, self.after.after_ns) <= 0:
+        """Return how many times faster the step can become: least, predicted, most (infinity where all can go)."""
+        if self.after is None or self.after.after_ns <= 0:
             return None
         a = self.after
-        return self.now_ns / a.high_ns, self.now_ns / a.after_ns, self.now_ns / a.low_ns
+        return self.now_ns / a.high_ns, self.now_ns / a.after_ns, self.now_ns / a.low_ns if a.low_ns > 0 else math.inf
 
 
 def answer(d: Diagnosis) -> Answer:
@@ -108,8 +120,8 @@ def answer(d: Diagnosis) -> Answer:
     after, num = proven or _together(d, actions)
     pill, meaning, tone = _pill(d, why)
     return Answer(
-        pill=pill,
-        meaning=meaning,
+        pill=tr(pill),
+        meaning=tr(meaning),
         tone=tone,
         headline=words.headline(d, why),
         now_ns=d.step_ns,
@@ -163,41 +175,53 @@ def predictions(d: Diagnosis) -> dict[str, Prediction]:
 def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
     """Return what a change saves in words, "" where nothing is predicted."""
     if p.mean_step_ns is not None and p.saves_ns[1] > 0:
-        return f"saves {_range(*p.saves_ns)} of the run's mean step of {duration(p.mean_step_ns)}"
+        saved, mean = _range(*p.saves_ns), duration(p.mean_step_ns)
+        return tr("saves {saved} of the run's mean step of {mean}", saved=saved, mean=mean)
     if p.id not in each:
         is_hidden = p.basis == "replay" and p.predicted_step_ns is not None
-        return "no gain on its own: other work is the bottleneck" if is_hidden else ""
+        return tr("no gain on its own: other work is the bottleneck") if is_hidden else ""
     found = each[p.id]
     least, most = map(duration, found.range_ns)
     words = saving(found)
     if found.is_replayed and least != most:
-        words += f" ({least} to {most})" if found.range_ns[0] > 0 else f" (up to {most})"
+        span = tr("{low} to {high}", low=least, high=most) if found.range_ns[0] > 0 else tr("up to {most}", most=most)
+        words += tr(" ({words})", words=span)
     return f"{words}{behind(found)}"
+
+
+def keeps_numbers(p: Prescription) -> bool:
+    """Return whether a change is known to leave the numbers as they are."""
+    return p.safety.startswith(("same numbers", tr("same numbers")))
 
 
 def saving(p: Prediction) -> str:
     """Return what a change saves, in words; without a replay of it what it saves at most."""
     if not p.is_replayed and p.range_ns[0] <= 0:
-        return f"saves up to {duration(p.range_ns[1])} a step"
-    return f"saves {duration(p.saves_ns)} a step"
+        return tr("saves up to {time} a step", time=duration(p.range_ns[1]))
+    return tr("saves {time} a step", time=duration(p.saves_ns))
 
 
 def _range(least: float, most: float) -> str:
     low, high = duration(least), duration(most)
-    return f"up to {high}" if least <= 0 else high if low == high else f"{low} to {high}"
+    if least <= 0:
+        return tr("up to {most}", most=high)
+    return high if low == high else tr("{low} to {high}", low=low, high=high)
 
 
 def behind(p: Prediction, actions: Sequence[Action] = ()) -> str:
     """Return after which changes a prediction counts, in words that follow the saving.
 
-    Changes that are all among the ``actions`` are named by their numbers.
+    Changes that are among the ``actions`` are named by their numbers, the others by their ids.
     """
     if not p.behind:
         return ""
     numbers = {action.prescription.id: str(i) for i, action in enumerate(actions, 1)}
-    names = [numbers.get(name, "") for name in p.behind]
-    after = f"change{'s' * (len(names) > 1)} {enumeration(names)}" if all(names) else enumeration(p.behind)
-    return f", {'only ' if p.is_enabled else ''}after {after}"
+    listed = [numbers[name] for name in p.behind if name in numbers]
+    others = [name for name in p.behind if name not in numbers]
+    numbered = tr("change {num}") if len(listed) == 1 else tr("changes {num}")
+    named = [numbered.replace("{num}", enumeration(listed))] if listed else []
+    changes = enumeration([*named, *others])
+    return tr(", only after {changes}", changes=changes) if p.is_enabled else tr(", after {changes}", changes=changes)
 
 
 def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]:

@@ -12,6 +12,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.rules import Legend
 from diagnose.reports.colours import legible
 from diagnose.reports.format import duration, percent, plural, size
+from diagnose.reports.language import tr, translated
 from diagnose.reports.rule_labels import BUSY, CATEGORIES, PARTS
 from diagnose.reports.svg import Axis, Svg, log_ticks, ticks
 from diagnose.text.plain_text import middle
@@ -50,10 +51,10 @@ def steps_chart(d: Diagnosis) -> Markup | None:
     if others:
         x = Axis(0, len(others), border + 16, RIGHT)
         for i, ns in enumerate(others):
-            svg.mark((x(i + 0.5), y(ns / 1e6)), "circle", 2.5, GOOD, f"not recorded: {duration(ns)}")
+            svg.mark((x(i + 0.5), y(ns / 1e6)), "circle", 2.5, GOOD, tr("not recorded: {time}", time=duration(ns)))
         middle_ns = median(d.source.unprofiled_step_ns)
         svg.line([(border + 16, y(middle_ns / 1e6)), (RIGHT, y(middle_ns / 1e6))], GOOD, 1.2, ' stroke-dasharray="5 4"')
-        svg.text((border + 16 + RIGHT) / 2, 224, f"not recorded, median {duration(middle_ns)}", "middle")
+        svg.text((border + 16 + RIGHT) / 2, 224, tr("not recorded, median {time}", time=duration(middle_ns)), "middle")
     for i, track in enumerate(tracks):
         _track(svg, track, Axis(0, len(recorded), LEFT, border), 250 + TRACK * i)
     return svg.render()
@@ -71,7 +72,7 @@ def _track(svg: Svg, track: Readings, x: Axis, top: float) -> None:
     svg.area(at, y.first, LINE)
     svg.line(at, LINE)
     for (px, py), (_, value) in zip(at, track.points, strict=False):
-        svg.mark((px, py), "circle", 2.2, LINE, f"{track.name} {_short(value)} {track.unit}")
+        svg.mark((px, py), "circle", 2.2, LINE, f"{translated(track.name)} {_short(value)} {track.unit}")
     svg.text(LEFT - 7, y.last + 5, _short(y.high), "end")
     svg.text(LEFT - 7, y.first + 4, "0", "end")
 
@@ -80,9 +81,9 @@ def track_words(track: Readings) -> str:
     """Return a series in words: its median, its range, and what the board allows."""
     values = [value for _, value in track.points]
     low, high = _short(min(values)), _short(max(values))
-    ends = f" ({low} to {high})" if low != high else ""
-    limit = f" of {_short(track.limit)}" if track.limit and track.unit != "%" else ""
-    return f"{track.name}: {_short(median(values))}{limit} {track.unit}{ends}"
+    ends = f" ({tr('{low} to {high}', low=low, high=high)})" if low != high else ""
+    limit = " " + tr("of {num}", num=_short(track.limit)) if track.limit and track.unit != "%" else ""
+    return f"{translated(track.name)}: {_short(median(values))}{limit} {track.unit}{ends}"
 
 
 def _short(value: float) -> str:
@@ -99,15 +100,21 @@ def _stack(svg: Svg, d: Diagnosis, steps: Sequence[StepParts], y: Axis, border: 
         for name in order:
             if part := step.parts.get(name, 0):
                 top = y((total + part) / 1e6)
-                title = f"step {step.number}: {name} {duration(part)} of {duration(step.length_ns)}"
+                title = tr(
+                    "step {num}: {part} {time} of {whole}",
+                    num=step.number,
+                    part=translated(name),
+                    time=duration(part),
+                    whole=duration(step.length_ns),
+                )
                 svg.rect((left, top, width, y(total / 1e6) - top), colour_of(name, d.legends), title)
                 total += part
         is_drawn = d.picture is not None and step.number == d.picture.step
         if is_drawn:
-            svg.text(left + width / 2, y(total / 1e6) - 6, "drawn", "middle", "strong")
+            svg.text(left + width / 2, y(total / 1e6) - 6, tr("drawn"), "middle", "strong")
         if i % labelled == 0 or is_drawn:
             svg.text(left + width / 2, 224, str(step.number), "middle")
-    svg.text((LEFT + border) / 2, 244, "recorded step", "middle")
+    svg.text((LEFT + border) / 2, 244, tr("recorded step"), "middle")
 
 
 def in_order(parts: Sequence[Mapping[str, float]]) -> list[str]:
@@ -122,11 +129,17 @@ def in_order(parts: Sequence[Mapping[str, float]]) -> list[str]:
 def _steps_label(d: Diagnosis, steps: Sequence[StepParts], tracks: Sequence[Readings]) -> str:
     first, last = (f"{steps[0].number}", f"{steps[-1].number}") if steps else ("", "")
     lengths = [s.length_ns for s in steps] or [0]
-    return (
-        f"Times of the recorded steps {first} to {last}: {duration(min(lengths))} to {duration(max(lengths))}, "
-        f"and of {plural(len(d.source.unprofiled_step_ns), 'step')} that were not recorded."
-        + (f" NVML read meanwhile: {'; '.join(map(track_words, tracks))}." if tracks else "")
+    words = tr(
+        "Times of the recorded steps {first} to {last}: {low} to {high}, and of {others} that were not recorded.",
+        first=first,
+        last=last,
+        low=duration(min(lengths)),
+        high=duration(max(lengths)),
+        others=plural(len(d.source.unprofiled_step_ns), "step"),
     )
+    if not tracks:
+        return words
+    return f"{words} {tr('NVML read meanwhile: {readings}.', readings='; '.join(map(track_words, tracks)))}"
 
 
 def colour_of(name: str, legends: Mapping[str, Legend]) -> str:
@@ -144,25 +157,32 @@ def memory_chart(m: Memory) -> Markup | None:
     reserved = [r for _, _, r in m.timeline]
     highest = max([m.peak_allocated, *(a for _, a, _ in m.timeline), *reserved]) or 1
     unit, per = next((u for u in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if highest >= u[1]), ("B", 1.0))
-    svg = Svg(f"Memory of {m.device} over the steady steps: {size(m.peak_allocated)} at the peak.", 248)
+    svg = Svg(
+        tr(
+            "Memory of {device} over the steady steps: {size} at the peak.",
+            device=m.device,
+            size=size(m.peak_allocated),
+        ),
+        248,
+    )
     x, y = Axis(0, last / 1e6, LEFT, RIGHT), Axis(0, highest * 1.08 / per, 190, 20)
     svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / per, 4)], unit)
-    svg.x_axis(x, 190, [(v, f"{v:g}") for v in ticks(0, last / 1e6, 8)], 20, "ms from the first steady step")
+    svg.x_axis(x, 190, [(v, f"{v:g}") for v in ticks(0, last / 1e6, 8)], 20, tr("ms from the first steady step"))
     allocated = _held([(x(t / 1e6), y(a / per)) for t, a, _ in m.timeline])
     if m.categories_over_time:
         _categories(svg, m, x, Axis(0, y.high * per, y.first, y.last))
     else:
         svg.area(allocated, 190, LINE)
     svg.line(allocated, LINE)
-    svg.text(allocated[-1][0] - 4, allocated[-1][1] - 5, "allocated", "end", "strong")
+    svg.text(allocated[-1][0] - 4, allocated[-1][1] - 5, tr("allocated"), "end", "strong")
     if min(reserved) > 0:
         line = _held([(x(t / 1e6), y(r / per)) for t, _, r in m.timeline])
         svg.line(line, WARN, 1.5, ' stroke-dasharray="6 3"')
-        svg.text(LEFT + 6, line[0][1] - 5, "reserved", "start", "strong")
+        svg.text(LEFT + 6, line[0][1] - 5, tr("reserved"), "start", "strong")
     if m.capacity and highest > m.capacity / 10 and m.capacity <= highest * 1.08:
         svg.line([(LEFT, y(m.capacity / per)), (RIGHT, y(m.capacity / per))], "currentColor", 1)
     at = x(m.peak_at_ns / 1e6)
-    svg.mark((at, y(m.peak_allocated / per)), "diamond", 4.5, LINE, f"peak: {size(m.peak_allocated)}")
+    svg.mark((at, y(m.peak_allocated / per)), "diamond", 4.5, LINE, tr("peak: {size}", size=size(m.peak_allocated)))
     return svg.render()
 
 
@@ -179,7 +199,7 @@ def _categories(svg: Svg, m: Memory, x: Axis, y: Axis) -> None:
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in [*up, *reversed(down)])
         svg.parts.append(f'<polygon points="{path}" fill="{colour}" fill-opacity="0.75"/>')
         svg.rect((at, 230, 10, 10), colour)
-        svg.text(at + 15, 239, middle(name, 48))
+        svg.text(at + 15, 239, middle(translated(name), 48))
         at += 34 + 6.6 * min(len(name), 48)
         base = top
 
@@ -202,10 +222,17 @@ def roofline_chart(r: Roofline) -> Markup | None:
     top = max(r.tflops.values())
     low = min([1.0, *(p.flop_per_byte for p in shown)]) / 2
     high = max(1000.0, *(p.flop_per_byte for p in shown)) * 2
-    svg = Svg(f"Roofline of {r.device}: {plural(len(shown), 'operator')} with what they achieve.", 380)
+    svg = Svg(
+        tr(
+            "Roofline of {device}: {operators} with what they achieve.",
+            device=r.device,
+            operators=plural(len(shown), "operator"),
+        ),
+        380,
+    )
     floor = min([low * r.gb_per_s / 1000, *(p.tflops for p in shown)]) / 1.5
     x, y = Axis(low, high, LEFT, RIGHT, is_log=True), Axis(floor, top * 1.6, 330, 18, is_log=True)
-    svg.x_axis(x, 330, [(v, f"{v:g}") for v in log_ticks(low, high)], 18, "FLOP per byte of memory traffic")
+    svg.x_axis(x, 330, [(v, f"{v:g}") for v in log_ticks(low, high)], 18, tr("FLOP per byte of memory traffic"))
     svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in log_ticks(floor, top * 1.6)], "TFLOP/s")
     used = {p.precision for p in shown}
     for i, (name, rate) in enumerate(r.tflops.items()):
@@ -219,7 +246,8 @@ def roofline_chart(r: Roofline) -> Markup | None:
         roof = min(p.flop_per_byte * r.gb_per_s / 1000, r.tflops.get(p.precision, top))
         title = (
             f"{middle(p.op, 60)} {middle(p.shapes, 80)}: {min(p.tflops, roof):.1f} TFLOP/s, "
-            f"{achieved(p.achieved)} of the {p.bound} bound, {percent(p.step_share)} of the step, {p.precision}"
+            + tr("{share} of the {bound} bound", share=achieved(p.achieved), bound=translated(p.bound))
+            + f", {tr('{share} of the step', share=percent(p.step_share))}, {p.precision}"
         )
         at = x(p.flop_per_byte), y(min(p.tflops, roof))
         radius = 4 + 12 * max(p.step_share, 0.0) ** 0.5

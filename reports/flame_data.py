@@ -10,6 +10,7 @@ import numpy as np
 from diagnose.model.charts import Flame
 from diagnose.model.rules import Legend
 from diagnose.reports.colours import legible
+from diagnose.reports.language import translated
 from diagnose.reports.timeline_data import LARGEST, Data, packed
 from diagnose.text.plain_text import middle, one_line
 
@@ -46,7 +47,7 @@ def flame_data(flames: Sequence[Flame], legends: Mapping[str, Legend]) -> Data |
                 "label": legends.get(flame.cause, Legend()).label,
                 "colour": legible(legends.get(flame.cause, Legend()).colour),
                 "time": flame.time_ns / 1e6,
-                "note": NOTES[_source(flame)],
+                "note": translated(NOTES[_source(flame)]),
                 "count": len(flame.frames),
             }
             for flame in flames

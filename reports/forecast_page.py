@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from diagnose.model.forecast import Forecast
 from diagnose.reports.colours import legible
 from diagnose.reports.format import duration, percent
+from diagnose.reports.language import tr
 from diagnose.reports.pages import render_page
 from diagnose.reports.rule_labels import CATEGORIES, PATH
 
@@ -18,7 +19,9 @@ def render(
 ) -> str:
     """Return the page; the first forecast is the step as measured, ``error`` how far the replay misses it."""
     now, then = forecasts[0].step_ns, forecasts[-1].step_ns
-    doubt = f"Replayed with usual delays, the unchanged step comes out {percent(abs(error))} off the measured one"
+    words = "Replayed with usual delays, the unchanged step comes out {error} off the measured one."
+    if is_doubtful:
+        words = words.removesuffix(".") + ": too much to rely on this."
     return render_page(
         "forecasts.html",
         scripts=["report.js"],
@@ -26,7 +29,7 @@ def render(
         legends={},
         drawn=True,
         source=source,
-        pill="Prediction",
+        pill=tr("Prediction"),
         tone="warn" if is_doubtful else "info",
         headline=_headline(now, then, len(forecasts) - 1),
         forecasts=forecasts,
@@ -34,11 +37,11 @@ def render(
         path=path,
         path_tone=lambda category: legible(PATH.get(category, CATEGORIES["operator"])),
         is_doubtful=is_doubtful,
-        doubt=doubt + (": too much to rely on this." if is_doubtful else "."),
+        doubt=tr(words, error=percent(abs(error))),
     )
 
 
 def _headline(now: float, then: float, num: int) -> str:
     if not num or then <= 0:
-        return f"The step takes {duration(now)}"
-    return f"{duration(now)} → {duration(then)}, {now / then:.2f} × as fast"
+        return tr("The step takes {time}", time=duration(now))
+    return f"{duration(now)} → {duration(then)}, {tr('{factor} × as fast', factor=f'{now / then:.2f}')}"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from diagnose.model.charts import FlopUtilisation
 from diagnose.model.diagnosis import Where
-from diagnose.text.numbers import duration, growth, percent, plural
+from diagnose.reports.language import counted, tr
+from diagnose.text import numbers
+from diagnose.text.numbers import duration, growth, percent
 from diagnose.text.plain_text import middle
 
 __all__ = [
     "MAX_LOSSES",
+    "confidence",
     "duration",
+    "enumeration",
     "flops",
     "growth",
     "line_of",
+    "op_name",
     "path_tail",
     "percent",
     "place",
@@ -23,15 +30,32 @@ __all__ = [
     "summed",
 ]
 
+
+def plural(count: float, noun: str) -> str:
+    """Return "1 step", "12 steps", "2 copies" in the language that is shown."""
+    return counted(f"{count:,.0f}", noun) or numbers.plural(count, noun)
+
+
+def enumeration(words: Sequence[str]) -> str:
+    """Return "a", "a and b", "a, b and c" in the language that is shown."""
+    *front, last = words
+    return tr("{words} and {last}", words=tr(", ").join(front), last=last) if front else last
+
+
 MAX_LOSSES = 100  # of each side of a trial, in the JSON and in the charts
 
 
 def line_of(where: Where) -> str:
     """Return "train.py:42" alone, the operator where the line is not known, or ""."""
     if not where.file:
-        return middle(where.op or where.function or "", 50)
+        return middle(op_name(where.op) or where.function or "", 50)
     name = where.file.rpartition("/")[2]
     return f"{name}:{where.line}" if where.line is not None and where.line > 0 else name
+
+
+def op_name(op: str | None) -> str:
+    """Return an operator without what autograd puts before the names of its nodes."""
+    return (op or "").removeprefix("autograd::engine::evaluate_function: ")
 
 
 def path_tail(path: str, limit: int = 40) -> str:
@@ -48,14 +72,14 @@ def place(where: Where, limit: int = 40) -> str:
     parts = []
     if where.file:
         line = f":{where.line}" if where.line is not None and where.line > 0 else ""
-        inside = f" in {where.function}" if where.function else ""
+        inside = f" {tr('in {function}', function=where.function)}" if where.function else ""
         parts.append(path_tail(where.file, limit) + line + inside)
         if where.library:
-            parts.append(f"inside it {path_tail(where.library, limit + 20)}")
+            parts.append(tr("inside it {library}", library=path_tail(where.library, limit + 20)))
     elif where.function:
         parts.append(where.function)
     if where.op:
-        parts.append(middle(where.op, limit))
+        parts.append(middle(op_name(where.op), limit))
     return " · ".join(parts)
 
 
@@ -64,15 +88,26 @@ def recording_cost(overhead: float | None, removed: float) -> str:
     if overhead is None:
         return ""
     if removed > 0:
-        left = f"all but {growth(overhead)} taken out" if overhead > 0 else "taken out"
-        return f"{growth(removed + max(overhead, 0.0))} longer while recorded, {left}"
-    return f"{growth(overhead)} longer while recorded" if overhead > 0 else "no longer while recorded"
+        longer = growth(removed + max(overhead, 0.0))
+        if overhead > 0:
+            return tr("{longer} longer while recorded, all but {left} taken out", longer=longer, left=growth(overhead))
+        return tr("{longer} longer while recorded, taken out", longer=longer)
+    longer = growth(overhead)
+    return tr("{longer} longer while recorded", longer=longer) if overhead > 0 else tr("no longer while recorded")
+
+
+def confidence(level: str) -> str:
+    """Return "high confidence"."""
+    known = {
+        "high": tr("high confidence"), "medium": tr("medium confidence"), "low": tr("low confidence"),
+    }  # fmt: skip
+    return known.get(level, level)
 
 
 def ranks(world_size: int, given: int) -> str:
     """Return "4 ranks", or "1 of 300 ranks" where fewer traces than ranks were given."""
     total = plural(world_size, "rank")
-    return total if max(given, 1) >= world_size else f"{max(given, 1)} of {total}"
+    return total if max(given, 1) >= world_size else tr("{num} of {total}", num=max(given, 1), total=total)
 
 
 def summed(shares: dict[str, float], keep: int) -> list[tuple[str, float]]:
@@ -81,7 +116,7 @@ def summed(shares: dict[str, float], keep: int) -> list[tuple[str, float]]:
     if len(ranked) <= keep + 1:
         return ranked
     rest = ranked[keep:]
-    return [*ranked[:keep], (f"{len(rest)} smaller causes", sum(v for _, v in rest))]
+    return [*ranked[:keep], (tr("{num} smaller causes", num=len(rest)), sum(v for _, v in rest))]
 
 
 def size(count: int) -> str:
@@ -94,5 +129,13 @@ def size(count: int) -> str:
 
 def flops(f: FlopUtilisation) -> str:
     """Return what the device computed against its peak, one line."""
-    counted = "" if f.known_share > 0.995 else f"; counted for {percent(f.known_share)} of its compute time"
-    return f"MFU {percent(f.share)}: {f.tflops:.3g} TFLOP/s over the step, of the {f.device}'s peak{counted}"
+    known = (
+        "" if f.known_share > 0.995 else tr("; counted for {share} of its compute time", share=percent(f.known_share))
+    )
+    return tr(
+        "MFU {share}: {rate} TFLOP/s over the step, of the {device}'s peak{known}",
+        share=percent(f.share),
+        rate=f"{f.tflops:.3g}",
+        device=f.device,
+        known=known,
+    )

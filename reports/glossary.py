@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.rules import Legend
+from diagnose.reports.language import tr
 
 __all__ = ["TERMS", "glossary"]
 
@@ -27,12 +28,15 @@ TERMS = {
 
 def glossary(d: Diagnosis, causes: Iterable[str]) -> list[tuple[str, str, str]]:
     """Return (anchor, term, explanation): the general terms, then the rules that this report names."""
-    terms = [(f"term-{term.replace(' ', '-').replace('%', 'percent')}", term, text) for term, text in TERMS.items()]
+    terms = [
+        (f"term-{term.replace(' ', '-').replace('%', 'percent')}", tr(term), tr(text)) for term, text in TERMS.items()
+    ]
     named = dict.fromkeys([*(f.rule for f in d.findings), *causes])
     return [*terms, *((f"term-{rule}", rule, _of_rule(rule, d.legends.get(rule, Legend()).label)) for rule in named)]
 
 
 def _of_rule(rule: str, label: str) -> str:
     if rule == WORK:
-        return "The step's own operators on the host."
-    return f"{label[:1].upper()}{label[1:]}{'. ' if label else ''}In full: diagnose explain {rule}"
+        return tr("The step's own operators on the host.")
+    full = tr("In full: {command}", command=f"diagnose explain {rule}")
+    return tr("{label}. {full}", label=f"{label[:1].upper()}{label[1:]}", full=full) if label else full

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
 from diagnose.reports.format import duration, growth, percent, plural
+from diagnose.reports.language import ENGLISH, current, tr
 from diagnose.text.plain_text import one_line
 
 __all__ = ["MAX_WORDS", "cautions", "checked", "command", "headline", "late_rank", "record_again", "shown_rank", "view"]
@@ -22,9 +24,12 @@ def record_again(d: Diagnosis) -> str:
         first = d.findings[0] if d.findings else None
         if first is not None and first.rule == d.prescriptions[0].rule:
             return _sentence(first.title.partition(":")[0])
-        return "Too little of the device's work is in this recording."
+        return tr("Too little of the device's work is in this recording.")
     if d.profiler_overhead is not None and d.profiler_overhead >= MAX_OVERHEAD:
-        return f"Recording made the step {1 + d.profiler_overhead:.1f} × as long: it shows the profiler's own cost."
+        return tr(
+            "Recording made the step {factor} × as long: it shows the profiler's own cost.",
+            factor=f"{1 + d.profiler_overhead:.1f}",
+        )
     return ""
 
 
@@ -38,35 +43,50 @@ def command(d: Diagnosis) -> str:
 def headline(d: Diagnosis, why: str) -> str:
     """Return the answer in at most sixteen words; ``why`` states why the recording cannot be relied on, or is empty."""
     if why:
-        return _fitted("Record again first: " + _lower(why.rstrip(".").partition(":")[0]), "")
-    step = f"{duration(d.step_ns)} step"
+        again = re.split("[:：]", why.rstrip(".。"), maxsplit=1)[0]
+        return _fitted(tr("Record again first: {why}", why=_lower(again)), "")
+    step = duration(d.step_ns)
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None:
-        else_, other = (" else", " other") if d.ignored else ("", "")
-        start = f"Nothing{else_} to fix" if not d.findings else f"Little{else_} to gain"
+        start = tr("Nothing to fix") if not d.findings else tr("Little to gain")
+        if d.ignored:
+            start = tr("Nothing else to fix") if not d.findings else tr("Little else to gain")
         if d.queue is None:
-            return _fitted(f"{start}: no{other} rule found avoidable time in the {step}", "")
+            words = "{start}: no rule found avoidable time in the {step} step"
+            if d.ignored:
+                words = "{start}: no other rule found avoidable time in the {step} step"
+            return _fitted(tr(words, start=start, step=step), "")
         if d.verdict == "kernel-bound":
-            return _fitted(f"{start}: the GPU is busy {percent(d.queue.busy_share)} of each {step}", "")
-        return _fitted(
-            f"{start}: the GPU idles {percent(d.queue.idle_share)} of each {step}, without{other} avoidable waste", ""
-        )
+            busy = percent(d.queue.busy_share)
+            return _fitted(
+                tr("{start}: the GPU is busy {share} of each {step} step", start=start, share=busy, step=step), ""
+            )
+        idle = percent(d.queue.idle_share)
+        words = "{start}: the GPU idles {share} of each {step} step, without avoidable waste"
+        if d.ignored:
+            words = "{start}: the GPU idles {share} of each {step} step, without other avoidable waste"
+        return _fitted(tr(words, start=start, share=idle, step=step), "")
     j = d.job
     if finding.rule == "straggler" and j is not None and j.begins_late is not None and not j.late_ranks:
         late = duration(j.begins_late_ns)
-        return f"The ranks wait for rank {j.begins_late}, which begins its step {late} late"
-    return _fitted(_sentence(finding.title).rstrip("."), _share(d, finding))
+        return tr("The ranks wait for rank {num}, which begins its step {time} late", num=j.begins_late, time=late)
+    return _fitted(_sentence(finding.title).rstrip(".。"), _share(d, finding))
 
 
 def _share(d: Diagnosis, finding: Finding) -> str:
     if d.step_ns <= 0 or not finding.lost_ns or not math.isfinite(finding.lost_ns):
         return ""
-    of = "run" if finding.share is not None else "step"
-    return f" ({percent(min(finding.share_of(d.step_ns), 1.0))} of the {of})"
+    share = percent(min(finding.share_of(d.step_ns), 1.0))
+    words = (
+        tr("{share} of the run", share=share) if finding.share is not None else tr("{share} of the step", share=share)
+    )
+    return tr(" ({words})", words=words)
 
 
 def _fitted(text: str, share: str) -> str:
     """Return the text and the share in at most sixteen words; clauses at the end are left out, then words."""
+    if current() != ENGLISH:
+        return one_line(text + share)
     if len((text + share).split()) > MAX_WORDS and "%" in share:
         share = f" ({share.strip(' ()').partition(' of ')[0]})"
     share_words = len(share.split())
@@ -83,12 +103,12 @@ def checked(d: Diagnosis) -> str:
     """Return what was checked and found in order."""
     if not d.checked:
         return ""
-    missing = f"; {plural(len(d.not_checked), 'rule')} lacked data" if d.not_checked else ""
+    missing = tr("; {rules} lacked data", rules=plural(len(d.not_checked), "rule")) if d.not_checked else ""
     most = max(d.findings, key=lambda f: f.lost_ns, default=None)
-    found = "none found 1 % of the step that can be won back"
+    found = tr("none found 1 % of the step that can be won back")
     if most is not None and d.step_ns > 0:
-        found = f"the largest finding takes {percent(most.share_of(d.step_ns))}: {most.rule}"
-    return f"{plural(len(d.checked), 'rule')} checked, {found}{missing}."
+        found = tr("the largest finding takes {share}: {rule}", share=percent(most.share_of(d.step_ns)), rule=most.rule)
+    return tr("{rules} checked, {found}{missing}.", rules=plural(len(d.checked), "rule"), found=found, missing=missing)
 
 
 def cautions(d: Diagnosis, why: str) -> list[str]:
@@ -96,36 +116,45 @@ def cautions(d: Diagnosis, why: str) -> list[str]:
     found = [_left_out(d.ignored)] if d.ignored else []
     if d.profiler_overhead is not None and d.profiler_overhead >= MIN_OVERHEAD and not why:
         found.append(
-            f"Recording made the step {growth(d.profiler_overhead)} longer: shares are of the recorded step, "
-            f"{duration(d.step_ns)}."
+            tr(
+                "Recording made the step {share} longer: shares are of the recorded step, {step}.",
+                share=growth(d.profiler_overhead),
+                step=duration(d.step_ns),
+            )
         )
     if d.source.world_size > 1 and len(d.ranks) < 2:
-        found.append(f"One rank of {d.source.world_size}: what its collectives wait for is not in this recording.")
+        found.append(
+            tr("One rank of {num}: what its collectives wait for is not in this recording.", num=d.source.world_size)
+        )
     j = d.job
     if j is not None and d.dominant == "straggler" and j.begins_late is not None and not j.late_ranks and not why:
-        steps = "recorded step" if len(j.steps) == 1 else f"{len(j.steps)} recorded steps"
         found.append(
-            f"Why rank {j.begins_late} begins late lies before the {steps}: record more of every rank to see whether "
-            "it recurs."
+            tr(
+                "Why rank {num} begins late lies before the {steps}: record more of every rank to see whether it "
+                "recurs.",
+                num=j.begins_late,
+                steps=tr("recorded step") if len(j.steps) == 1 else plural(len(j.steps), "recorded step"),
+            )
         )
     low = next((f for f in d.findings if f.rule == d.dominant and f.confidence == "low"), None)
     if low is not None and not why:
-        found.append("Low confidence: the recording shows the cost, but hardly its cause.")
+        found.append(tr("Low confidence: the recording shows the cost, but hardly its cause."))
     return found
 
 
 def _left_out(ignored: Sequence[IgnoredFinding]) -> str:
     """State how many findings were left out, which, and why."""
     listed = ", ".join(map(_ignored, ignored))
-    return f"Left out as asked: {plural(len(ignored), 'finding')}: {listed}."
+    return tr("Left out as asked: {findings}: {listed}.", findings=plural(len(ignored), "finding"), listed=listed)
 
 
 def _ignored(one: IgnoredFinding) -> str:
-    finding, by = one.finding, "by an option or setting"
+    finding, by = one.finding, tr("by an option or setting")
     if one.by == "comment":
         place = finding.where[0]
-        by = f"by the comment at {one_line((place.file or '').rpartition('/')[2])}:{place.line}"
-    return f"{finding.rule} ({duration(finding.lost_ns)} per step, {by})"
+        line = f"{one_line((place.file or '').rpartition('/')[2])}:{place.line}"
+        by = tr("by the comment at {line}", line=line)
+    return tr("{rule} ({time} per step, {by})", rule=finding.rule, time=duration(finding.lost_ns), by=by)
 
 
 def late_rank(d: Diagnosis) -> int | None:
@@ -147,15 +176,22 @@ def view(d: Diagnosis) -> str:
         return ""
     shown, late = shown_rank(d), late_rank(d)
     if shown is None:
-        return f"Step and changes are those of one of {len(d.ranks)} ranks, the one waited for or else the slowest."
+        return tr(
+            "Step and changes are those of one of {num} ranks, the one waited for or else the slowest.",
+            num=len(d.ranks),
+        )
     if shown == late:
-        return f"Step and changes are those of rank {shown}, which the other {len(d.ranks) - 1} wait for."
-    return f"Step and changes are those of rank {shown}, the slowest of {len(d.ranks)}."
+        return tr(
+            "Step and changes are those of rank {num}, which the other {others} wait for.",
+            num=shown,
+            others=len(d.ranks) - 1,
+        )
+    return tr("Step and changes are those of rank {num}, the slowest of {ranks}.", num=shown, ranks=len(d.ranks))
 
 
 def _sentence(text: str) -> str:
     text = text.strip()
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "。")) else ".")
 
 
 def _lower(text: str) -> str:

@@ -10,14 +10,17 @@ from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.rules import Legend
 from diagnose.reports import answer as answers
-from diagnose.reports.answer import Answer, answer
+from diagnose.reports.answer import answer
 from diagnose.reports.charts import achieved, memory_chart, roofline_chart, steps_chart
 from diagnose.reports.colours import legible
+from diagnose.reports.factors import factor_range
 from diagnose.reports.flame_data import flame_data
-from diagnose.reports.format import line_of
+from diagnose.reports.format import confidence, line_of
 from diagnose.reports.glossary import glossary
 from diagnose.reports.headline import shown_rank
 from diagnose.reports.json import to_dict
+from diagnose.reports.language import tr
+from diagnose.reports.localized import localized
 from diagnose.reports.markdown import as_markdown
 from diagnose.reports.pages import render_page
 from diagnose.reports.rank_charts import arrival_chart, job_sentences, rank_chart
@@ -37,19 +40,23 @@ TABULAR = {"exposed_communication": "communication alone", "exposed_copy": "copi
 
 def render(d: Diagnosis, *, charts: bool = True) -> str:
     """Return the page; without its scripts it has no timeline, and tables cannot be sorted."""
+    whole, d = d, localized(d)
     first, each = answer(d), answers.predictions(d)
     timeline = timeline_data(d.picture, d.legends, _places(d)) if charts and d.picture is not None else None
     flames = flame_data(d.picture.flames, d.legends) if charts and d.picture is not None else None
     return render_page(
         "page.html",
         scripts=["columns.js", "timeline.js", "flame.js", "report.js"] if charts else [],
-        data=_data(d, first, timeline, flames) if charts else {},
+        data=_data(whole, as_markdown(d, first), timeline, flames) if charts else {},
         legends=d.legends,
         d=d,
         a=first,
         each=each,
         gain=lambda fix: answers.gain(fix, each),
         behind=answers.behind,
+        factor_range=factor_range,
+        keeps_numbers=answers.keeps_numbers,
+        confidence=confidence,
         saving=answers.saving,
         drawn=charts,
         timeline=timeline,
@@ -88,13 +95,13 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
     )
 
 
-def _data(d: Diagnosis, first: Answer, timeline: Data | None, flames: Data | None) -> Data:
+def _data(d: Diagnosis, markdown: str, timeline: Data | None, flames: Data | None) -> Data:
     """Return what the scripts need: what they draw, the combinations of changes, what the buttons copy and save."""
     return {
         "timeline": timeline,
         "flames": flames,
         "combinations": _combinations(d),
-        "markdown": as_markdown(d, first),
+        "markdown": markdown,
         "diagnosis": to_dict(d),
     }
 
@@ -139,7 +146,7 @@ def _run_parts(d: Diagnosis, share: float | None) -> list[tuple[str, str, str, f
     if share is None or d.dominant is None or not d.watched_steps:
         return []
     legend = d.legends.get(d.dominant, Legend())
-    usual = "the usual steps"
+    usual = tr("the usual steps")
     return [
         (d.dominant, legible(legend.colour), legend.label, min(share, 1.0)),
         (usual, legible(PHASES["training"].colour), usual, max(1 - share, 0.0)),
@@ -201,11 +208,13 @@ def _samples(d: Diagnosis) -> list[tuple[str, str]]:
 
 def _reading(value: object) -> str:
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return tr("yes") if value else tr("no")
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, dict):
         return ", ".join(f"{str(k).replace('_', ' ')} {_reading(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(_reading, value[:8])) + (f" and {len(value) - 8} more" if len(value) > 8 else "")
-    return "not known" if value is None else str(value)
+        return ", ".join(map(_reading, value[:8])) + (
+            " " + tr("and {num} more", num=len(value) - 8) if len(value) > 8 else ""
+        )
+    return tr("not known") if value is None else str(value)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.reports.answer import Action, Answer, behind, gain, saving
+from diagnose.reports.factors import factor_words
 from diagnose.reports.format import duration, place
+from diagnose.reports.language import tr
 from diagnose.reports.trial_charts import measured_words
 from diagnose.text.plain_text import one_line
 
@@ -18,7 +20,7 @@ def as_markdown(d: Diagnosis, a: Answer) -> str:
     lines = [f"**{a.pill}: {one_line(a.headline)}**", ""]
     lines += [outcome(a), ""] if outcome(a) else []
     if a.record_again:
-        lines += [f"Record again first. {one_line(a.record_again)}", "", f"    {a.command}", ""]
+        lines += [tr("Record again first: {why}", why=one_line(a.record_again)), "", f"    {a.command}", ""]
     lines += [a.view, ""] if a.view else []
     for number, action in enumerate(a.actions, 1):
         lines += [f"{number}. {_line(action, a.actions)}"]
@@ -40,19 +42,14 @@ def outcome(a: Answer) -> str:
     """Return "178 ms → 77.0 ms, 2.3 × (1.9 to 2.6 ×)", "" where nothing is predicted."""
     if a.after is None:
         return ""
-    factor = a.factor
     times = f"{duration(a.now_ns)} → {duration(a.after.after_ns)}"
-    if factor is None:
-        return times
-    low, middle, high = factor
-    span = f" ({low:.1f} to {high:.1f} ×)" if f"{low:.1f}" != f"{high:.1f}" else ""
-    return f"{times}, {middle:.1f} ×{span}"
+    return f"{times}, {factor_words(a.factor)}" if a.factor is not None else times
 
 
 def _line(action: Action, actions: Sequence[Action]) -> str:
     p, found = action.prescription, action.prediction
-    at = f" on rank {action.rank}" if action.rank is not None else ""
-    at += f" at `{place(action.where, 60)}`" if action.where is not None else ""
+    at = " " + tr("on rank {num}", num=action.rank) if action.rank is not None else ""
+    at += " " + tr("at {place}", place=f"`{place(action.where, 60)}`") if action.where is not None else ""
     saves = f": {saving(found)}{behind(found, actions)}" if found is not None else ""
     if found is None and gain(p, {}):
         saves = f": {gain(p, {})}"

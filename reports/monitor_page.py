@@ -8,11 +8,22 @@ from markupsafe import Markup
 
 from diagnose.model.frozen import dataclass
 from diagnose.reports.format import plural
+from diagnose.reports.language import tr, translated
 from diagnose.reports.pages import render_page
 from diagnose.reports.svg import Axis, Svg, ticks
 
 __all__ = ["Board", "render"]
 
+NAMES = {
+    "kernel_running_percent": "Kernel running, %",
+    "memory_used_mb": "Memory in use, MB",
+    "sm_mhz": "SM clock, MHz",
+    "power_w": "Power, W",
+    "temperature_c": "Temperature, °C",
+    "pcie_to_host_mb_s": "PCIe to the host, MB/s",
+    "pcie_from_host_mb_s": "PCIe from the host, MB/s",
+}
+"""The names of readings with their units, as people write them."""
 LINE = "#5b7fa6"
 TRACK, TALL = 66.0, 46.0
 LEFT, RIGHT = 220.0, 1046.0
@@ -40,27 +51,42 @@ def render(boards: Sequence[Board], interval: float, why: str = "") -> str:
         data={},
         legends={},
         drawn=False,
-        headline=f"{plural(len(boards), 'GPU')}, {plural(num, 'reading')}, one every {interval:g} s"
+        headline=tr(
+            "{boards}, {readings}, one every {interval} s",
+            boards=plural(len(boards), "GPU"),
+            readings=plural(num, "reading"),
+            interval=f"{interval:g}",
+        )
         if boards
-        else "No GPU was watched",
+        else tr("No GPU was watched"),
         why=why,
+        reading=reading,
         boards=[
             {
                 "label": b.label,
                 "slowed": b.slowed,
                 "reasons": list(b.reasons),
                 "chart": _chart(b),
-                "readings": [(name.replace("_", " "), values) for name, values in b.percentiles.items()],
+                "readings": [(_name(name), values) for name, values in b.percentiles.items()],
             }
             for b in boards
         ],
     )
 
 
+def reading(value: float) -> str:
+    """Return a number with four digits, and with all of them where it has more before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _name(metric: str) -> str:
+    return translated(NAMES.get(metric, metric.replace("_", " ")))
+
+
 def _chart(board: Board) -> Markup:
     """Return the tracks of a GPU, one below the other on one axis of time."""
     names = [name for name in board.percentiles if any(v is not None for v in board.series.get(name, ()))]
-    svg = Svg(f"Readings of GPU {board.label} over time.", TRACK * len(names) + 36)
+    svg = Svg(tr("Readings of GPU {name} over time.", name=board.label), TRACK * len(names) + 36)
     x = Axis(0, max(board.seconds, default=0) or 1, LEFT, RIGHT)
     for row, name in enumerate(names):
         top = TRACK * row + 14
@@ -68,8 +94,8 @@ def _chart(board: Board) -> Markup:
         points = _thinned([(t, v) for t, v in zip(board.seconds, values, strict=False) if v is not None])
         highest = max(v for _, v in points) or 1.0
         y = Axis(0, highest, top + TALL, top)
-        svg.text(LEFT - 12, top + 18, name.replace("_", " "), "end")
-        svg.text(LEFT - 12, top + 34, f"to {highest:,.4g}", "end")
+        svg.text(LEFT - 12, top + 18, _name(name), "end")
+        svg.text(LEFT - 12, top + 34, tr("to {num}", num=reading(highest)), "end")
         svg.line([(LEFT, top + TALL), (RIGHT, top + TALL)], "currentColor", 0.5)
         line = [(x(t), y(v)) for t, v in points]
         svg.area(line, top + TALL, LINE)

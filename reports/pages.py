@@ -16,17 +16,21 @@ from importlib import resources
 from typing import Final
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from diagnose.model.rules import Legend
 from diagnose.reports import format as words
 from diagnose.reports.colours import legible
 from diagnose.reports.kernel_names import shorten
+from diagnose.reports.language import ENGLISH, current, tr, translated
 from diagnose.text.plain_text import clean, middle
 
-__all__ = ["environment", "render_page"]
+__all__ = ["environment", "render_page", "texts_of_script"]
 
 _JOINTS: Final = re.compile(r"(?<=[_/.,#<:])(?=\w)|(?<=[a-z])(?=[A-Z])")
+_SHOWN_BY_SCRIPT: Final = re.compile(r'\btr\("([^"]+)"')
+_KEY: Final = re.compile(r"\[([^\]]+)\]")
+HTML_LANGUAGES: Final = {"en": "en", "zh": "zh-Hans"}
 _IN_SCRIPT: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -39,11 +43,14 @@ def render_page(
     **values: object,
 ) -> str:
     """Return the page that a template makes; ``scripts`` are files of the templates' folder."""
-    sources = [_script(_resource(name)) for name in scripts]
+    sources = [_script(_resource(name)) for name in (["words.js", *scripts] if scripts else ())]
+    if current() != ENGLISH:
+        data = {**data, "words": {text: tr(text) for source in sources for text in texts_of_script(source)}}
     page = (
         environment()
         .get_template(template)
         .render(
+            html_lang=HTML_LANGUAGES[current()],
             colour=lambda cause: legible(legends.get(cause, Legend()).colour),
             label=lambda cause: legends.get(cause, Legend()).label,
             style=Markup(_resource("report.css")),
@@ -54,6 +61,11 @@ def render_page(
         )
     )
     return page + "\n"
+
+
+def texts_of_script(source: str) -> list[str]:
+    """Return what a script shows: the texts that it gives to ``tr``."""
+    return _SHOWN_BY_SCRIPT.findall(source)
 
 
 @cache
@@ -67,7 +79,9 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals |= {"_": _text, "keys": _keys}
     made.filters |= {
+        "tr": translated,
         "duration": words.duration,
         "percent": words.percent,
         "place": words.place,
@@ -82,6 +96,17 @@ def environment() -> Environment:
         "middle": lambda text, limit: middle(clean(text), limit),
     }
     return made
+
+
+def _text(english: str, **values: object) -> Markup:
+    """Return a text of the page in the current language; what stands at its placeholders is escaped."""
+    shown = {name: value if isinstance(value, Markup) else escape(clean(str(value))) for name, value in values.items()}
+    return Markup(tr(english, **shown))
+
+
+def _keys(english: str) -> Markup:
+    """Return a text in which [x] is the key x."""
+    return Markup(_KEY.sub(r"<kbd>\1</kbd>", str(escape(tr(english)))))
 
 
 def _finalize(value: object) -> object:

@@ -12,6 +12,7 @@ from diagnose.model.rules import Legend
 from diagnose.reports.charts import colour_of, in_order
 from diagnose.reports.colours import legible
 from diagnose.reports.format import duration, percent, plural
+from diagnose.reports.language import tr, translated
 from diagnose.reports.svg import Axis, Svg, ticks
 from diagnose.text.plain_text import middle
 
@@ -32,11 +33,16 @@ def rank_chart(ranks: Sequence[RankSummary], legends: Mapping[str, Legend]) -> M
     height = 24 + bars + 16 + cell * len(rows) + 26
     slowest = max(ranks, key=lambda r: r.step_ns)
     svg = Svg(
-        f"Steps of {plural(len(ranks), 'rank')} and what they lose by cause; rank {slowest.rank} is slowest.", height
+        tr(
+            "Steps of {ranks} and what they lose by cause; rank {num} is slowest.",
+            ranks=plural(len(ranks), "rank"),
+            num=slowest.rank,
+        ),
+        height,
     )
     each = (RIGHT - left) / len(ranks)
     y = Axis(0, max(slowest.step_ns, 1) / 1e6, 24 + bars, 24)
-    svg.y_axis(y, left, RIGHT, [(v, f"{v:g}") for v in ticks(0, slowest.step_ns / 1e6, 3)], "step, ms")
+    svg.y_axis(y, left, RIGHT, [(v, f"{v:g}") for v in ticks(0, slowest.step_ns / 1e6, 3)], tr("step, ms"))
     path = "".join(
         f"M{left + i * each:.2f},{24 + bars:.1f}V{y(r.step_ns / 1e6):.1f}h{each * 0.9:.2f}V{24 + bars:.1f}z"
         for i, r in enumerate(ranks)
@@ -45,18 +51,18 @@ def rank_chart(ranks: Sequence[RankSummary], legends: Mapping[str, Legend]) -> M
     for row, name in enumerate(rows):
         top = 24 + bars + 16 + row * cell
         most = percent(max(s.get(name, 0.0) for s in shares))
-        svg.text(left - 8, top + 14, f"{middle(name, 24)} {most}", "end")
+        svg.text(left - 8, top + 14, f"{middle(translated(name), 24)} {most}", "end")
         _heat(svg, [s.get(name, 0.0) for s in shares], (left, top), (each, cell), colour_of(name, legends))
     if len(ranks) <= MAX_NAMED_RANKS:
         for i, rank in enumerate(ranks):
-            title = f"rank {rank.rank}, step {duration(rank.step_ns)}: " + ", ".join(
-                f"{name} {percent(shares[i][name])}" for name in rows if shares[i].get(name, 0) > 0
+            title = tr("rank {num}, step {time}: ", num=rank.rank, time=duration(rank.step_ns)) + ", ".join(
+                f"{translated(name)} {percent(shares[i][name])}" for name in rows if shares[i].get(name, 0) > 0
             )
             svg.rect((left + i * each, 24, each, height - 50), "transparent", title)
     jump = max(1, round(len(ranks) / 16))
     for i in range(0, len(ranks), jump):
         svg.text(left + (i + 0.45) * each, height - 8, str(ranks[i].rank), "middle")
-    svg.text(left - 8, height - 8, "rank", "end")
+    svg.text(left - 8, height - 8, tr("rank"), "end")
     return svg.render()
 
 
@@ -88,25 +94,35 @@ def job_sentences(j: Job) -> Iterator[str]:
     """Yield what the comparison of the ranks found, one sentence each."""
     if j.late_ranks:
         who = ", ".join(map(str, j.late_ranks[:8])) + (" …" if len(j.late_ranks) > 8 else "")
-        several = len(j.late_ranks) > 1
-        them = f"Ranks {who} are" if several else f"Rank {who} is"
-        why = f", {percent(j.cause_share)} of it {j.cause}" if j.cause else "; no recorded cause explains it"
-        yield f"{them} late in most steps, by {duration(j.late_ns)}{why}."
-        yield f"A step would be {duration(j.saved_ns)} shorter with {'them' if several else 'it'} no later."
+        several, late, saved = len(j.late_ranks) > 1, duration(j.late_ns), duration(j.saved_ns)
+        why = tr("; no recorded cause explains it")
+        if j.cause:
+            why = tr(", {share} of it {cause}", share=percent(j.cause_share), cause=j.cause)
+        if several:
+            yield tr("Ranks {who} are late in most steps, by {late}{why}.", who=who, late=late, why=why)
+            yield tr("A step would be {saved} shorter with them no later.", saved=saved)
+        else:
+            yield tr("Rank {who} is late in most steps, by {late}{why}.", who=who, late=late, why=why)
+            yield tr("A step would be {saved} shorter with it no later.", saved=saved)
     elif j.taking_turns:
-        yield f"Ranks {', '.join(map(str, j.taking_turns[:8]))} are late in turns: a step waits {duration(j.saved_ns)}."
+        who = ", ".join(map(str, j.taking_turns[:8]))
+        yield tr("Ranks {who} are late in turns: a step waits {saved}.", who=who, saved=duration(j.saved_ns))
     else:
-        yield "No rank is late in most steps."
+        yield tr("No rank is late in most steps.")
     if j.begins_late is not None:
-        yield (
-            f"Rank {j.begins_late} begins its first step {duration(j.begins_late_ns)} late; the first collective takes "
-            f"{percent(j.first_share)} of all waiting for it."
+        yield tr(
+            "Rank {num} begins its first step {time} late; the first collective takes {share} of all waiting for it.",
+            num=j.begins_late,
+            time=duration(j.begins_late_ns),
+            share=percent(j.first_share),
         )
     if j.slow_group is not None:
         g = j.slow_group
-        yield (
-            f"The group of ranks {', '.join(map(str, g.members[:8]))} transfers {g.ratio:.1f} × as long as the "
-            f"{plural(g.num_others, 'other group')} that do the same."
+        yield tr(
+            "The group of ranks {members} transfers {factor} × as long as the {others} that do the same.",
+            members=", ".join(map(str, g.members[:8])),
+            factor=f"{g.ratio:.1f}",
+            others=plural(g.num_others, "other group"),
         )
 
 
@@ -119,7 +135,14 @@ def arrival_chart(j: Job) -> Markup | None:
     left, cell = 90.0, max(8.0, min(20.0, 420 / len(rows)))
     height = 20 + cell * len(rows) + 36
     latest = [r.rank for r in rows if r.rank in j.late_ranks]
-    svg = Svg(f"Arrival of {plural(len(rows), 'rank')} at each collective; late: {latest or 'none'}.", height)
+    svg = Svg(
+        tr(
+            "Arrival of {ranks} at each collective; late: {late}.",
+            ranks=plural(len(rows), "rank"),
+            late=latest or tr("none"),
+        ),
+        height,
+    )
     width = (RIGHT - left) / len(j.arrivals)
     highest = max((ns for r in rows for ns in r.arrivals_ns if ns is not None), default=0) or 1
     shades: dict[int, list[str]] = {}
@@ -128,7 +151,13 @@ def arrival_chart(j: Job) -> Markup | None:
         jump = max(1, round(14 / cell))
         beside = any(r.rank in j.late_ranks for r in rows[max(i - jump + 1, 0) : i + jump] if r is not row)
         if row.rank in j.late_ranks or (i % jump == 0 and not (beside and jump > 1)):
-            svg.text(left - 8, top + cell - 3, f"rank {row.rank}", "end", "strong" if row.rank in j.late_ranks else "")
+            svg.text(
+                left - 8,
+                top + cell - 3,
+                tr("rank {num}", num=row.rank),
+                "end",
+                "strong" if row.rank in j.late_ranks else "",
+            )
         for k, ns in enumerate(row.arrivals_ns[: len(j.arrivals)]):
             if ns is None:
                 continue
@@ -139,5 +168,6 @@ def arrival_chart(j: Job) -> Markup | None:
                 shades.setdefault(min(int(ns / highest * LEVELS) + 1, LEVELS), []).append(box)
     for level, boxes in shades.items():
         svg.parts.append(f'<path d="{"".join(boxes)}" fill="{LINE}" fill-opacity="{level / LEVELS:.1f}"/>')
-    svg.text(left, height - 8, f"red: came last; the stronger the blue the longer it waited, up to {duration(highest)}")
+    words = "red: came last; the stronger the blue the longer it waited, up to {time}"
+    svg.text(left, height - 8, tr(words, time=duration(highest)))
     return svg.render()

@@ -16,8 +16,10 @@ from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.answer import answer
 from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks, recording_cost
+from diagnose.reports.language import tr, translated
+from diagnose.reports.localized import localized
 from diagnose.reports.rule_labels import shown_phases
-from diagnose.reports.text_answer import first_screen
+from diagnose.reports.text_answer import NO_BREAK, first_screen
 from diagnose.reports.text_charts import cause_shares
 from diagnose.text.plain_text import MAX_WIDTH, MIN_WIDTH, columns, in_encoding, one_line
 
@@ -53,9 +55,9 @@ def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False, verbose: b
         emoji=False,
         soft_wrap=False,
     )
-    for part in _parts(d, console.width, verbose=verbose):
+    for part in _parts(localized(d), console.width, verbose=verbose):
         console.print(part, overflow="fold")
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip().replace(NO_BREAK, " ") for line in out.getvalue().splitlines()) + "\n"
 
 
 def terminal_text(d: Diagnosis, *, verbose: bool = False) -> str:
@@ -69,43 +71,45 @@ def _parts(d: Diagnosis, width: int, *, verbose: bool) -> Iterator[RenderableTyp
     yield Text(" · ".join(_context(d)), style="dim")
     yield from _device(d, width) if d.partition is not None else _host(d, width)
     if phases := shown_phases(d.phases):
-        yield _title("Where the run's time goes", f"{plural(d.watched_steps, 'step')}, recorded or not")
+        yield _title(
+            tr("Where the run's time goes"), tr("{steps}, recorded or not", steps=plural(d.watched_steps, "step"))
+        )
         yield text_picture.phases(phases)
     yield from text_findings.findings(d, width, verbose=verbose)
     yield from _kernels(d, width, verbose=verbose)
     if d.waterfall is not None:
-        yield _title("Predicted step time after each change", "replayed one after the other")
+        yield _title(tr("Predicted step time after each change"), tr("replayed one after the other"))
         yield from text_forecast.waterfall(d.waterfall)
     if d.critical_path is not None and d.partition is not None:
-        yield _title("Critical path", "what the step's length depends on")
+        yield _title(tr("Critical path"), tr("what the step's length depends on"))
         yield text_forecast.path(d.critical_path.shares)
     if d.trials:
-        yield _title("Trials")
+        yield _title(tr("Trials"))
         yield from text_trials.trials(d)
         if d.after is not None:
-            yield _title("With the gains applied")
+            yield _title(tr("With the gains applied"))
             yield from text_trials.after(d)
     if len(d.ranks) > 1:
-        yield _title("Ranks")
+        yield _title(tr("Ranks"))
         yield _ranks(d.ranks)
     if d.trust:
-        yield _title("Limitations of this recording")
+        yield _title(tr("Limitations of this recording"))
         yield from _notes(d)
 
 
 def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     """Yield the device's queue, and what its step and its idle time consist of."""
     if d.picture is not None and d.picture.step_ns > 0:
-        ahead = ", as the host issued it" if d.picture.step_ns < _AHEAD * d.step_ns else ""
-        yield _title("Queue", f"step {d.picture.step}{ahead}")
+        ahead = tr(", as the host issued it") if d.picture.step_ns < _AHEAD * d.step_ns else ""
+        yield _title(tr("Queue"), tr("step {num}", num=d.picture.step) + ahead)
         yield text_picture.queue(d.picture, d.queue, d.idle_by_cause, width)
     if d.partition is not None:
-        yield _title("Where the step goes")
+        yield _title(tr("Where the step goes"))
         yield text_picture.partition(d.partition, width)
         if d.flops is not None:
             yield Text(f"  {flops(d.flops)}", style="dim")
     if d.idle_by_cause:
-        yield _title("Idle by cause")
+        yield _title(tr("Idle by cause"))
         yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns, width)
 
 
@@ -114,7 +118,7 @@ def _kernels(d: Diagnosis, width: int, *, verbose: bool) -> Iterator[RenderableT
     longest = max((row.time_ns for row in d.kernels if row.calls_per_step), default=0.0)
     is_wanted = verbose or d.verdict == "kernel-bound" or d.dominant is None or longest >= d.step_ns / 2
     if d.kernels and is_wanted:
-        yield _title("Kernels", "where the device's time goes; shares of the time of all its tasks")
+        yield _title(tr("Kernels"), tr("where the device's time goes; shares of the time of all its tasks"))
         yield text_kernels.kernels(d.kernels, width)
 
 
@@ -122,12 +126,12 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     """Yield what takes the place of queue and partition where the trace has no device."""
     if d.picture is not None and d.picture.gaps and d.picture.step_ns > 0:
         shares = d.host_by_cause or cause_shares(d.picture)
-        over = f"{plural(d.steps, 'step')}; the row is step {d.picture.step}"
-        yield _title("Where the host's time goes", over)
+        over = tr("{steps}; the row is step {num}", steps=plural(d.steps, "step"), num=d.picture.step)
+        yield _title(tr("Where the host's time goes"), over)
         yield text_picture.host(d.picture, shares, width)
         yield text_picture.causes(shares, d.legends, d.step_ns, width)
     if d.operators:
-        yield _title("Host operators by self time")
+        yield _title(tr("Host operators by self time"))
         yield text_findings.operators(d.operators, d.step_ns, width)
 
 
@@ -136,12 +140,13 @@ def _title(title: str, aside: str = "") -> RenderableType:
 
 
 def _context(d: Diagnosis) -> Iterator[str]:
-    yield f"verdict {d.verdict}"
-    yield f"step {duration(d.step_ns)}" + (f", mean of {d.steps} steps" if d.steps > 1 else "")
+    yield tr("verdict {verdict}", verdict=translated(d.verdict))
+    mean = tr(", mean of {steps}", steps=plural(d.steps, "step")) if d.steps > 1 else ""
+    yield tr("step {time}", time=duration(d.step_ns)) + mean
     if cost := recording_cost(d.profiler_overhead, d.recording_removed):
         yield cost
     if d.replay_error is not None:
-        yield f"replay error {percent(d.replay_error)}"
+        yield tr("replay error {error}", error=percent(d.replay_error))
     names = [one_line(name) for name in d.source.devices]
     if names:
         yield f"{len(names)} × {names[0]}" if len(names) > 1 and len(set(names)) == 1 else ", ".join(names)
@@ -160,25 +165,28 @@ def _ranks(ranks: tuple[RankSummary, ...]) -> Table:
     grid.add_column(justify="right", no_wrap=True)
     for rank in sorted(slowest, key=lambda r: r.rank):
         shares = _rank_shares(rank)
-        grid.add_row(f"  {rank.rank}", duration(rank.step_ns), rank.verdict, one_line(rank.dominant or "–"), *shares)
+        grid.add_row(
+            f"  {rank.rank}", duration(rank.step_ns), translated(rank.verdict), one_line(rank.dominant or "–"), *shares
+        )
     if len(ranks) > len(slowest):
-        grid.add_row("  …", "", f"{len(ranks) - len(slowest)} faster")
+        grid.add_row("  …", "", tr("{num} faster", num=len(ranks) - len(slowest)))
     return grid
 
 
 def _rank_shares(rank: RankSummary) -> tuple[str, str]:
-    waits = f"waits {duration(rank.waits_ns)}" if rank.waits_ns is not None else ""
+    waits = tr("waits {time}", time=duration(rank.waits_ns)) if rank.waits_ns is not None else ""
     if rank.partition is None:
         return "", waits
-    others = f"communication {percent(rank.partition.exposed_communication)}"
-    return f"idle {percent(rank.partition.idle)}", f"{others}, {waits}" if waits else others
+    others = tr("communication {share}", share=percent(rank.partition.exposed_communication))
+    return tr("idle {share}", share=percent(rank.partition.idle)), f"{others}, {waits}" if waits else others
 
 
 def _notes(d: Diagnosis) -> Iterator[RenderableType]:
     for note in d.trust[:_MAX_NOTES]:
         yield _bullet((f"{note.rule}: " if note.rule else "") + one_line(note.text))
     if len(d.trust) > _MAX_NOTES:
-        yield _bullet(f"and {plural(len(d.trust) - _MAX_NOTES, 'more note')} in the JSON and HTML reports")
+        left = plural(len(d.trust) - _MAX_NOTES, "more note")
+        yield _bullet(tr("and {notes} in the JSON and HTML reports", notes=left))
 
 
 def _bullet(text: str) -> Table:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.style import Style
@@ -12,18 +14,24 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.diagnosis import Where
-from diagnose.reports.answer import Action, Answer, behind, gain, saving
-from diagnose.reports.format import duration, line_of, percent
+from diagnose.reports.answer import Action, Answer, behind, gain, keeps_numbers, saving
+from diagnose.reports.factors import factor_words
+from diagnose.reports.format import duration, line_of, percent, plural
+from diagnose.reports.language import tr, translated
 from diagnose.reports.text_charts import bar
 from diagnose.reports.trial_charts import measured_words
 from diagnose.text.plain_text import one_line
 
-__all__ = ["first_screen", "place_style"]
+__all__ = ["NO_BREAK", "first_screen", "padded", "place_style"]
 
 _TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info": "bold cyan"}
 _NUMBERS_WIDTH = 22  # of a bar's line before the bar: its name and the step
 _NOTE_WIDTH = 28  # beside the bar: the factor and its range
 _SAVING_CELLS = 20
+NO_BREAK = "\u00a0"
+_UNBROKEN = re.compile(
+    r"(?<=\bafter) (?=change)|(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
+)
 
 
 def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
@@ -31,7 +39,7 @@ def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
     yield Text.assemble((a.pill, _TONES[a.tone]), "  ", (one_line(a.headline), "bold"))
     if a.record_again:
         yield Padding(
-            Text("No change is named: what it shows may not be what holds the step back.", "yellow"), (1, 0, 0, 2)
+            Text(tr("No change is named: what it shows may not be what holds the step back."), "yellow"), (1, 0, 0, 2)
         )
         yield Text.assemble("  ", ("$ ", "dim"), (one_line(a.command), "bold"))
     else:
@@ -54,37 +62,36 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     room = max(width - _NUMBERS_WIDTH - _NOTE_WIDTH, 10)
     yield Text("")
     if a.run_share is not None and a.run_steps:
-        note = f"  {percent(a.run_share)} lost"
-        yield _bar("run", f"{a.run_steps:,} steps", (bar(a.run_share, room), "red"), note)
-    if a.after is None:
-        yield _bar("usual step" if a.run_share is not None else "step now", duration(a.now_ns), (bar(1.0, room), "red"))
-        yield from _consists(a, width)
-        return
-    factor = a.factor
-    span = duration(a.after.low_ns), duration(a.after.high_ns)
-    yield _bar("step now", duration(a.now_ns), (bar(1.0, room), "red"))
+        note = "  " + tr("{share} lost", share=percent(a.run_share))
+        yield _bar(tr("run"), plural(a.run_steps, "step"), (bar(a.run_share, room), "red"), note)
+    yield _bar(
+        tr("usual step") if a.run_share is not None else tr("step now"), duration(a.now_ns), (bar(1.0, room), "red")
+    )
     yield from _consists(a, width)
-    low, middle, high = factor or (1.0, 1.0, 1.0)
-    note = f"  {middle:.1f} ×" + (f" ({low:.1f} to {high:.1f} ×)" if f"{low:.1f}" != f"{high:.1f}" else "")
-    name = "step proven" if a.is_measured else "step possible"
+    if a.after is None:
+        return
+    span = duration(a.after.low_ns), duration(a.after.high_ns)
+    name = tr("step proven") if a.is_measured else tr("step possible")
     picture = bar(a.after.after_ns / a.now_ns, room), "green"
-    yield _bar(name, duration(a.after.after_ns), picture, note if factor else "")
+    yield _bar(name, duration(a.after.after_ns), picture, f"  {factor_words(a.factor)}" if a.factor else "")
     if span[0] != span[1]:
-        how = "measured by running the script" if a.is_measured else "as a replay of the recorded steps predicts"
-        yield Text(f"                 {span[0]} to {span[1]}, {how}", "dim")
+        words = "{low} to {high}, as a replay of the recorded steps predicts"
+        if a.is_measured:
+            words = "{low} to {high}, measured by running the script"
+        yield Text(" " * 17 + tr(words, low=span[0], high=span[1]), "dim")
 
 
 def _bar(name: str, number: str, picture: tuple[str, str], note: str = "") -> Text:
-    return Text.assemble(f"  {name:<13}  ", (f"{number:>8}  ", "bold"), picture, (note, "bold green"))
+    return Text.assemble(f"  {padded(name, 13)}  ", (f"{number:>8}  ", "bold"), picture, (note, "bold green"))
 
 
 def _consists(a: Answer, width: int) -> Iterator[RenderableType]:
     """Yield the largest parts of the step on one line, as many as fit."""
     indent, line = " " * 17, ""
     for name, share in a.parts:
-        whole = " in all" if name == "compute" and line else ""
-        longer = f"{line}{', ' if line else ''}{one_line(name)} {percent(share)}{whole}"
-        if len(indent) + len(longer) > width:
+        whole = " " + tr("in all") if name == "compute" and line else ""
+        longer = f"{line}{', ' if line else ''}{translated(one_line(name))} {percent(share)}{whole}"
+        if len(indent) + cell_len(longer) > width:
             break
         line = longer
     if line:
@@ -96,32 +103,39 @@ def _action(number: int, action: Action, a: Answer) -> RenderableType:
     head = Text(one_line(p.title), "bold")
     parts: list[RenderableType] = [head]
     at = line_of(action.where) if action.where is not None else ""
-    saves = Text(f"rank {action.rank}  " if action.rank is not None else "")
+    saves = Text(f"{tr('rank {num}', num=action.rank)}  " if action.rank is not None else "")
     if at and action.where is not None:
         saves.append(one_line(at), Style.parse("cyan") + place_style(action.where))
         saves.append("  ")
     if found is not None and a.now_ns > 0:
         saves.append(f"{saving(found)} ", "green")
         saves.append(bar(found.saves_ns / a.now_ns, _SAVING_CELLS), "green")
-        saves.append(behind(found, a.actions).replace(", ", "  ", 1), "dim")
+        after = behind(found, a.actions).lstrip(",， ")
+        saves.append(f"  {_UNBROKEN.sub(NO_BREAK, after)}" if after else "", "dim")
     else:
-        words = "saving not predicted: no replay of these steps shows it"
+        words = tr("saving not predicted") + tr(": no replay of these steps shows it")
         if p.mean_step_ns is not None and p.saves_ns[1] > 0:
             words = gain(p, {})
         elif a.run_share is not None:
-            words = f"up to {percent(a.run_share)} of the run: outside the recorded steps, so not predicted"
+            words = tr("up to {share} of the run", share=percent(a.run_share))
+            words += tr(": outside the recorded steps, so not predicted")
         saves.append(words, "dim")
     parts.append(saves)
     if action.trial is not None:
         parts.append(
             Text(one_line(measured_words(action.trial)), "bold green" if action.trial.interval[0] > 1 else "bold")
         )
-    parts.append(Text(one_line(p.safety), "yellow" if p.safety.startswith("may") else "dim"))
+    parts.append(Text(one_line(p.safety), "dim" if keeps_numbers(p) else "yellow"))
     grid = Table.grid()
     grid.add_column(width=5)
     grid.add_column(overflow="fold")
     grid.add_row(Text(f"  {number}", "bold"), Group(*parts))
     return Padding(grid, (1 if number == 1 else 0, 0, 0, 0))
+
+
+def padded(text: str, width: int) -> str:
+    """Return a text filled up to ``width`` columns; a Chinese character takes two."""
+    return text + " " * max(width - cell_len(text), 0)
 
 
 def place_style(where: Where) -> Style:

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from diagnose.model.diagnosis import Diagnosis, Example, Finding, HostOperator, Prescription, Where
 from diagnose.reports.answer import gain, predictions
-from diagnose.reports.format import duration, percent, place, plural
+from diagnose.reports.format import confidence, duration, percent, place, plural
+from diagnose.reports.language import tr, translated
 from diagnose.reports.text_answer import place_style
 from diagnose.reports.text_charts import bar
 from diagnose.text.plain_text import clean, middle, one_line
@@ -27,7 +28,6 @@ _MAX_DIFF_LINES = 16  # with the neighbours of each changed line: two calls of s
 _MAX_OPERATORS = 8
 _MAX_ALSO = 4  # further changes of a finding, by id
 _SAME_SHARE = 0.01  # of the step: what differs by less reads as the same
-_HIDDEN = "; without it other work takes as long"
 _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 
 
@@ -38,13 +38,13 @@ def findings(d: Diagnosis, width: int, *, verbose: bool = False) -> Iterator[Ren
     """
     if not d.findings:
         if d.checked or d.not_checked:
-            yield Padding(Text("What was checked", "bold"), (1, 0, 0, 0))
+            yield Padding(Text(tr("What was checked"), "bold"), (1, 0, 0, 0))
         yield from _checked(d)
         return
     each, most = predictions(d), len(d.findings) if verbose else _MAX_FINDINGS
-    yield Padding(Text("Findings, the most valuable first", "bold"), (1, 0, 0, 0))
+    yield Padding(Text(tr("Findings, the most valuable first"), "bold"), (1, 0, 0, 0))
     if d.dominant is None:
-        yield Text("  Little to gain: none of these holds the step back much.", style="green")
+        yield Text("  " + tr("Little to gain: none of these holds the step back much."), style="green")
     fixes: dict[str, Prescription] = {}
     for prescription in d.prescriptions:
         fixes.setdefault(prescription.rule, prescription)
@@ -59,7 +59,7 @@ def findings(d: Diagnosis, width: int, *, verbose: bool = False) -> Iterator[Ren
         yield _finding(number, finding, (fix, gained), d, _Layout(width, verbose))
     if len(d.findings) > len(shown):
         left = plural(len(d.findings) - len(shown), "smaller finding")
-        yield Text(f"  and {left} with --verbose, and in the JSON and HTML reports", style="dim")
+        yield Text("  " + tr("and {left} with --verbose, and in the JSON and HTML reports", left=left), style="dim")
     if d.dominant is None:
         yield from _checked(d)
 
@@ -67,10 +67,13 @@ def findings(d: Diagnosis, width: int, *, verbose: bool = False) -> Iterator[Ren
 def _checked(d: Diagnosis) -> Iterator[RenderableType]:
     """Yield what was looked for, where little or nothing was found."""
     if d.checked:
-        yield Padding(Text(f"Checked: {', '.join(d.checked)}.", style="dim"), (0, 0, 0, 2))
+        yield Padding(Text(tr("Checked: {rules}.", rules=", ".join(d.checked)), style="dim"), (0, 0, 0, 2))
     for what in dict.fromkeys(d.not_checked.values()):
         rules = ", ".join(rule for rule, missing in d.not_checked.items() if missing == what)
-        yield Padding(Text(f"Not checked, for lack of {what}: {rules}.", style="dim"), (0, 0, 0, 2))
+        yield Padding(
+            Text(tr("Not checked, for lack of {what}: {rules}.", what=translated(what), rules=rules), style="dim"),
+            (0, 0, 0, 2),
+        )
 
 
 class _Layout(NamedTuple):
@@ -93,8 +96,10 @@ def _finding(
     if fix is not None:
         parts.extend(_fix(fix, gained, width))
     if others := [p.id for p in d.also_possible if p.rule == finding.rule]:
-        more = f" and {plural(len(others) - _MAX_ALSO, 'more change')}" if len(others) > _MAX_ALSO else ""
-        parts.append(Text(f"also possible: {', '.join(others[:_MAX_ALSO])}{more}", style="dim"))
+        shown_ids = ", ".join(others[:_MAX_ALSO])
+        if len(others) > _MAX_ALSO:
+            shown_ids = tr("{words} and {last}", words=shown_ids, last=plural(len(others) - _MAX_ALSO, "more change"))
+        parts.append(Text(tr("also possible: {changes}", changes=shown_ids), style="dim"))
     grid = Table.grid()
     grid.add_column(width=4)
     grid.add_column(overflow="fold")
@@ -104,23 +109,26 @@ def _finding(
 
 def _example(example: Example) -> Text:
     at = place(example.where, limit=40) or one_line(example.host)
-    return Text(
-        f"step {example.step} at {duration(example.start_ns)}: {duration(example.lost_ns)}  {one_line(at)}", "dim"
-    )
+    begin, lost = duration(example.start_ns), duration(example.lost_ns)
+    when = tr("step {num} at {begin}: {lost}", num=example.step, begin=begin, lost=lost)
+    return Text(f"{when}  {one_line(at)}", "dim")
 
 
 def _first_line(finding: Finding, d: Diagnosis) -> Text:
     step_ns = d.step_ns
-    of_run = "" if finding.share is None else " of the run"
-    whole = " of the recording" if d.source.found_steps_by == "none" else " of each step"
-    share = f" ({percent(finding.share_of(step_ns))}{of_run})" if step_ns > 0 else ""
-    lost = [(f"{duration(finding.lost_ns)}{share}", "bold red"), (" per step" if of_run else whole, "dim")]
+    share = percent(finding.share_of(step_ns)) if step_ns > 0 else ""
+    if finding.share is not None:
+        share = tr("{share} of the run", share=share)
+    lost = duration(finding.lost_ns) + (tr(" ({words})", words=share) if step_ns > 0 else "")
+    of = tr(" of the recording") if d.source.found_steps_by == "none" else tr(" of each step")
+    if finding.share is not None:
+        of = tr(" per step")
     return Text.assemble(
         (finding.rule, "bold"),
         "  ",
-        *(lost if finding.lost_ns else [(_unfelt(finding, d.step_ns), "dim")]),
+        *([(lost, "bold red"), (of, "dim")] if finding.lost_ns else [(_unfelt(finding, step_ns), "dim")]),
         (_without(finding, step_ns), "dim"),
-        (f", {finding.confidence} confidence" if finding.confidence != "high" else "", _CONFIDENCE_STYLES["medium"]),
+        (f", {confidence(finding.confidence)}" if finding.confidence != "high" else "", _CONFIDENCE_STYLES["medium"]),
     )
 
 
@@ -128,8 +136,8 @@ def _unfelt(finding: Finding, step_ns: float) -> str:
     """Return what a cause costs that leaves no idle time of its own behind."""
     relief = finding.relief_ns or 0.0
     if step_ns <= 0 or relief < _SAME_SHARE * step_ns:
-        return "costs no time by itself"
-    return f"runs under the device's own work; without it the step is {duration(relief)} shorter"
+        return tr("costs no time by itself")
+    return tr("runs under the device's own work; without it the step is {time} shorter", time=duration(relief))
 
 
 def _without(finding: Finding, step_ns: float) -> str:
@@ -137,27 +145,33 @@ def _without(finding: Finding, step_ns: float) -> str:
     relief = finding.relief_ns
     if relief is None or not finding.lost_ns or abs(relief - finding.lost_ns) < _SAME_SHARE * step_ns:
         return ""
-    return f"; without it the step is {duration(relief)} shorter" if relief >= _SAME_SHARE * step_ns else _HIDDEN
+    if relief < _SAME_SHARE * step_ns:
+        return tr("; without it other work takes as long")
+    return tr("; without it the step is {time} shorter", time=duration(relief))
 
 
 def _where(places: tuple[Where, ...], width: int) -> Iterator[Text]:
     first = places[0]
-    more = f"  and {plural(len(places) - 1, 'more place')}" if len(places) > 1 else ""
+    more = "  " + tr("and {others}", others=plural(len(places) - 1, "more place")) if len(places) > 1 else ""
     text = one_line(place(first, limit=width // 2))
     if text:
-        yield Text.assemble(("at  ", "dim"), (text, Style.parse("cyan") + place_style(first)), (more, "dim"))
+        yield Text.assemble((tr("at") + "  ", "dim"), (text, Style.parse("cyan") + place_style(first)), (more, "dim"))
     if first.code:
         yield Text(f"    {middle(one_line(first.code), width - 12)}")
 
 
 def _fix(fix: Prescription, gained: str, width: int) -> Iterator[RenderableType]:
-    yield Text.assemble(("fix ", "dim"), (one_line(fix.title), "green"), (f"  {gained}" if gained else "", "dim"))
-    if fix.safety and fix.safety != "same numbers":
+    yield Text.assemble(
+        (tr("fix") + " ", "dim"), (one_line(fix.title), "green"), (f"  {gained}" if gained else "", "dim")
+    )
+    if fix.safety and fix.safety not in ("same numbers", tr("same numbers")):
         yield Padding(Text(one_line(fix.safety), style="yellow"), (0, 0, 0, 4))
     if fix.needs:
-        yield Padding(Text(f"needs {one_line(fix.needs)}", style="dim"), (0, 0, 0, 4))
+        yield Padding(Text(tr("needs {what}", what=one_line(fix.needs)), style="dim"), (0, 0, 0, 4))
     if fix.edits:
-        yield Text.assemble(("    edit ", "dim"), (", ".join(one_line(place(edit)) for edit in fix.edits), "cyan"))
+        yield Text.assemble(
+            (f"    {tr('edit')} ", "dim"), (", ".join(one_line(place(edit)) for edit in fix.edits), "cyan")
+        )
     lines, most = _code(fix), _MAX_DIFF_LINES if fix.diff else _MAX_CODE_LINES
     for line in lines[:most]:
         yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, width - 12))

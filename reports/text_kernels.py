@@ -12,6 +12,7 @@ from rich.text import Text
 from diagnose.model.charts import KernelTime
 from diagnose.reports.format import duration, percent, place
 from diagnose.reports.kernel_names import shorten
+from diagnose.reports.language import tr
 from diagnose.text.plain_text import middle, one_line
 
 __all__ = ["calls", "kernels"]
@@ -30,7 +31,7 @@ def kernels(listed: Sequence[KernelTime], width: int) -> RenderableType:
         at = place(replace(row.where, op=None) if row.where.file else row.where, limit=room - 10)
         lines = [name, *([Text(middle(one_line(at), room), style="dim")] if at else [])]
         kind = " ".join(part for part in (row.family, row.dtype) if part)
-        peak = f"{percent(row.peak_share)} of peak" if row.peak_share is not None else ""
+        peak = tr("{share} of peak", share=percent(row.peak_share)) if row.peak_share is not None else ""
         of_peak = [Text(peak, style="dim")] if peak else []
         time = Text(f"{duration(row.time_ns)}")
         grid.add_row(f"  {percent(row.share)}", time, calls(row), Group(Text(kind), *of_peak), Group(*lines))

@@ -14,7 +14,9 @@ from diagnose.model.charts import Picture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.rules import Legend
 from diagnose.reports.format import duration, percent, plural, summed
+from diagnose.reports.language import tr, translated
 from diagnose.reports.rule_labels import PHASES
+from diagnose.reports.text_answer import padded
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
 from diagnose.text.plain_text import middle, one_line
 
@@ -45,9 +47,9 @@ def queue(picture: Picture, queue: Queue | None, idle_by_cause: Mapping[str, flo
     rows: list[RenderableType] = []
     if picture.depth:
         line = sparkline(depth_columns(picture.depth, picture.step_ns, columns))
-        rows.append(Text.assemble(("  depth".ljust(_LABEL_WIDTH + 2), "dim"), (line, "blue")))
+        rows.append(Text.assemble((padded("  " + tr("depth"), _LABEL_WIDTH + 2), "dim"), (line, "blue")))
     busy = [1 - sum(column.values()) for column in idle]
-    rows.append(Text.assemble(("  device".ljust(_LABEL_WIDTH + 2), "dim"), (shades(busy), "green")))
+    rows.append(Text.assemble((padded("  " + tr("device"), _LABEL_WIDTH + 2), "dim"), (shades(busy), "green")))
     if any(idle):
         rows.append(_cause_row(idle, keys))
     if queue is not None:
@@ -61,7 +63,7 @@ def host(picture: Picture, shares: Mapping[str, float], width: int) -> Renderabl
 
 
 def _cause_row(idle: list[dict[str, float]], keys: dict[str, tuple[str, str]]) -> Text:
-    row = Text("  cause".ljust(_LABEL_WIDTH + 2), style="dim")
+    row = Text(padded("  " + tr("cause"), _LABEL_WIDTH + 2), style="dim")
     for column in idle:
         cause = max(column, key=lambda name: column[name], default="")
         letter, style = keys.get(cause, ("?", "dim"))
@@ -79,10 +81,14 @@ def _keys(idle_by_cause: Mapping[str, float]) -> dict[str, tuple[str, str]]:
 
 
 def _depth_text(queue: Queue) -> str:
-    return (
-        f"depth {queue.depth_p50:,.0f} at the median, {queue.depth_p90:,.0f} at the 90th percentile; "
-        f"empty {percent(queue.empty_share)}; {plural(queue.launches_per_step, 'launch')} a step, "
-        f"{percent(queue.late_share)} of tasks launched onto an empty device"
+    return tr(
+        "depth {median} at the median, {high} at the 90th percentile; empty {empty}; {launches} a step, {late} of "
+        "tasks launched onto an empty device",
+        median=f"{queue.depth_p50:,.0f}",
+        high=f"{queue.depth_p90:,.0f}",
+        empty=percent(queue.empty_share),
+        launches=plural(queue.launches_per_step, "launch"),
+        late=percent(queue.late_share),
     )
 
 
@@ -96,7 +102,7 @@ def partition(partition: Partition, width: int) -> RenderableType:
         line.append(mark * count, style)
         if share > 0:
             legend.append(mark, style)
-            legend.append(f" {label} {percent(share)}".replace(" ", _JOINED))
+            legend.append(f" {translated(label)} {percent(share)}".replace(" ", _JOINED))
             legend.append("   ")
     return Padding(Group(line, legend), (0, 0, 0, 2))
 
@@ -111,9 +117,8 @@ def phases(shares: Mapping[str, float]) -> RenderableType:
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for name, share in shares.items():
         picture = Text(bar(share / top, _BAR_CELLS), style="cyan")
-        grid.add_row(
-            f"  {one_line(name)}", percent(share), picture, Text(PHASES.get(name, Legend()).label, style="dim")
-        )
+        label = Text(translated(PHASES.get(name, Legend()).label), style="dim")
+        grid.add_row(f"  {translated(one_line(name))}", percent(share), picture, label)
     return grid
 
 

@@ -10,12 +10,11 @@ from rich.text import Text
 
 from diagnose.model.diagnosis import Diagnosis, Trial
 from diagnose.reports.format import duration, percent
+from diagnose.reports.language import tr, translated
 from diagnose.reports.trial_charts import verdict
 from diagnose.text.plain_text import one_line
 
 __all__ = ["after", "trials"]
-
-_LABELS = {"single": "", "combination": "together: ", "without": "together, without "}
 
 
 def trials(d: Diagnosis) -> Iterator[RenderableType]:
@@ -33,20 +32,25 @@ def after(d: Diagnosis) -> Iterator[RenderableType]:
 
 
 def _name(trial: Trial) -> str:
-    return f"{_LABELS[trial.kind]}{one_line(trial.id)}"
+    name = one_line(trial.id)
+    if trial.kind == "single":
+        return name
+    return (
+        tr("together: {name}", name=name) if trial.kind == "combination" else tr("together, without {name}", name=name)
+    )
 
 
 def _failed(trial: Trial) -> Text:
-    return Text.assemble(("failed ", "red"), _name(trial), (f"  {one_line(trial.failure)}", "dim"))
+    return Text.assemble((tr("failed") + " ", "red"), _name(trial), (f"  {one_line(trial.failure)}", "dim"))
 
 
 def _line(trial: Trial) -> Text:
     low, high = trial.interval
     style = {"gain": "green", "loss": "red"}.get(verdict(trial), "yellow")
-    parts = [f"  numbers: {_numbers(trial)}", *_times(trial)]
+    parts = ["  " + tr("numbers: {numbers}", numbers=_numbers(trial)), *_times(trial)]
     return Text.assemble(
         (f"{trial.speed_up:.2f} × ", style),
-        (f"({low:.2f} to {high:.2f})  ", "dim"),
+        (f"({tr('{low} to {high}', low=f'{low:.2f}', high=f'{high:.2f}')})  ", "dim"),
         _name(trial),
         ("".join(parts), "dim"),
     )
@@ -54,17 +58,18 @@ def _line(trial: Trial) -> Text:
 
 def _numbers(trial: Trial) -> str:
     if trial.numerics == "identical" or trial.drift is None or trial.worst_drift is None:
-        return trial.numerics
-    return f"{trial.numerics} (losses {trial.drift:.1e} apart, the worst {trial.worst_drift:.1e})"
+        return translated(trial.numerics)
+    apart = tr("losses {drift} apart, the worst {worst}", drift=f"{trial.drift:.1e}", worst=f"{trial.worst_drift:.1e}")
+    return f"{translated(trial.numerics)} ({apart})"
 
 
 def _times(trial: Trial) -> Iterator[str]:
     if trial.steps_ms is None:
         return
     baseline, changed = trial.steps_ms
-    predicted = f" (predicted {duration(trial.predicted_ms * 1e6)})" if trial.predicted_ms is not None else ""
-    yield f"  step {duration(baseline * 1e6)} to {duration(changed * 1e6)}{predicted}"
+    guess = "" if trial.predicted_ms is None else tr(" (predicted {time})", time=duration(trial.predicted_ms * 1e6))
+    yield "  " + tr("step {low} to {high}", low=duration(baseline * 1e6), high=duration(changed * 1e6)) + guess
     if trial.peak_bytes is not None and trial.peak_bytes[0] > 0:
         change = trial.peak_bytes[1] / trial.peak_bytes[0] - 1
         if abs(change) >= 0.02:  # less is the allocator's own rounding
-            yield f"  memory {'+' if change > 0 else '−'}{percent(abs(change))}"
+            yield f"  {tr('memory')} {'+' if change > 0 else '−'}{percent(abs(change))}"

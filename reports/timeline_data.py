@@ -20,6 +20,7 @@ from diagnose.model.charts import Gap, Picture, Span, SpanTable
 from diagnose.model.rules import Legend
 from diagnose.reports.colours import legible
 from diagnose.reports.kernel_names import shorten
+from diagnose.reports.language import translated
 from diagnose.reports.rule_labels import CATEGORIES
 from diagnose.text.plain_text import middle, one_line
 
@@ -77,7 +78,11 @@ def timeline_data(
         "rows": counts.tolist(),
         "names": names.texts,
         "categories": [
-            {"name": one_line(c), "colour": legible(CATEGORIES.get(c, CATEGORIES["operator"]))}
+            {
+                "name": one_line(c),
+                "label": translated(one_line(c)),
+                "colour": legible(CATEGORIES.get(c, CATEGORIES["operator"])),
+            }
             for c in table.categories
         ],
         "causes": [
@@ -146,7 +151,7 @@ def _lanes(table: SpanTable, titles: Mapping[str, str]) -> tuple[list[Data], Int
     for base in sorted(dict.fromkeys(bases), key=lambda name: (name not in devices, _natural(name))):
         rows = 1 + max(depth for b, depth in zip(bases, depths, strict=True) if b == base)
         label = one_line(titles.get(base, base))
-        lanes.append({"label": middle(label, 60), "row": used, "rows": rows, "device": base in devices})
+        lanes.append({"label": middle(translated(label), 60), "row": used, "rows": rows, "device": base in devices})
         first[base] = used
         used += rows
     return lanes, np.array([first[b] + depth for b, depth in zip(bases, depths, strict=True)] or [0], np.int64)

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from diagnose.model.diagnosis import Diagnosis, Trial
 from diagnose.reports.colours import legible
 from diagnose.reports.format import MAX_LOSSES, duration
+from diagnose.reports.language import tr, translated
 from diagnose.reports.svg import Axis, Svg, log_ticks, ticks
 from diagnose.text.plain_text import middle, one_line
 
@@ -31,7 +32,9 @@ DASHES = ("", ' stroke-dasharray="7 3"', ' stroke-dasharray="2 3"')
 
 def trial_name(trial: Trial) -> str:
     """Return what was run, in a few words."""
-    return {"single": trial.id, "combination": "together", "without": f"together, without {trial.id}"}[trial.kind]
+    if trial.kind == "single":
+        return trial.id
+    return tr("together") if trial.kind == "combination" else tr("together, without {name}", name=trial.id)
 
 
 def verdict(trial: Trial) -> str:
@@ -52,18 +55,25 @@ def trial_chart(d: Diagnosis) -> Markup | None:
     finite = [x for x in ends if math.isfinite(x)]
     low, high = min(0.95, *finite) * 0.98, max(1.1, *finite) * 1.02
     bottom = 30 + ROW * len(measured)
-    svg = Svg("Measured speed-ups with their 95 % intervals: " + "; ".join(map(_words, measured)) + ".", bottom + 46)
+    svg = Svg(
+        tr("Measured speed-ups with their 95 % intervals: {trials}.", trials="; ".join(map(_words, measured))),
+        bottom + 46,
+    )
     x = Axis(low, high, LEFT, RIGHT)
     noise = max((t.noise for t in measured if t.noise is not None and math.isfinite(t.noise)), default=0.0)
     band = x(1 - noise), x(1 + noise)
     svg.rect(
         (band[0], 22, band[1] - band[0], bottom - 22),
         "currentColor",
-        "what equal runs differ by",
+        tr("what equal runs differ by"),
         ' fill-opacity="0.12"',
     )
     svg.x_axis(
-        x, bottom, [(v, f"{v:g} ×") for v in ticks(low, high, 8)], 22, "speed-up of the step; a gain lies right of 1 ×"
+        x,
+        bottom,
+        [(v, f"{v:g} ×") for v in ticks(low, high, 8)],
+        22,
+        tr("speed-up of the step; a gain lies right of 1 ×"),
     )
     svg.line([(x(1), 22), (x(1), bottom)], "currentColor", 1.2, ' stroke-dasharray="4 3"')
     for i, (t, guess) in enumerate(zip(measured, foretold, strict=True)):
@@ -73,7 +83,7 @@ def trial_chart(d: Diagnosis) -> Markup | None:
         svg.line([(x(t.interval[0]), y), (x(t.interval[1]), y)], legible(colour), 3)
         svg.mark((x(t.speed_up), y), shape, 5, legible(colour), _words(t))
         if guess is not None:
-            svg.mark((x(guess), y), "open", 6, "currentColor", f"predicted {guess:.2f} ×")
+            svg.mark((x(guess), y), "open", 6, "currentColor", tr("predicted {time}", time=f"{guess:.2f} ×"))
     return svg.render()
 
 
@@ -85,7 +95,8 @@ def tones(d: Diagnosis) -> list[tuple[str, str, str]]:
 
 def _words(trial: Trial) -> str:
     low, high = trial.interval
-    return f"{trial_name(trial)} {trial.speed_up:.2f} × ({low:.2f} to {high:.2f}), {TONES[verdict(trial)][0]}"
+    span = tr("{low} to {high}", low=f"{low:.2f}", high=f"{high:.2f}")
+    return f"{trial_name(trial)} {trial.speed_up:.2f} × ({span}), {translated(TONES[verdict(trial)][0])}"
 
 
 def _predicted(trial: Trial) -> float | None:
@@ -99,9 +110,15 @@ def loss_chart(d: Diagnosis) -> Markup | None:
     shown = [t for t in d.trials if len(t.losses[0]) > 1 and len(t.losses[1]) > 1]
     if not shown:
         return None
-    curves = [("without a change", *curve) for curve in _unchanged(shown)]
+    curves = [(tr("without a change"), *curve) for curve in _unchanged(shown)]
     curves += [
-        (f"{trial_name(t)}: {t.numerics}", t.losses[1][:MAX_LOSSES], legible(LINES[i % len(LINES)]), 1.8, DASHES[i % 3])
+        (
+            f"{trial_name(t)}: {translated(t.numerics)}",
+            t.losses[1][:MAX_LOSSES],
+            legible(LINES[i % len(LINES)]),
+            1.8,
+            DASHES[i % 3],
+        )
         for i, t in enumerate(shown)
     ]
     known = [y for _, ys, *_ in curves for y in ys if math.isfinite(y)]
@@ -110,11 +127,11 @@ def loss_chart(d: Diagnosis) -> Markup | None:
     is_log = 0 < min(known) < max(known) / 30
     low, high = (min(known) / 1.2, max(known) * 1.2) if is_log else (min(known), max(known) or 1.0)
     bottom = 210.0
-    svg = Svg("Losses of the same steps with each change and without.", bottom + 40 + 18 * len(curves))
+    svg = Svg(tr("Losses of the same steps with each change and without."), bottom + 40 + 18 * len(curves))
     x = Axis(1, max(len(ys) for _, ys, *_ in curves), 70, 1046)
     y = Axis(low, high if high > low else low + 1, bottom, 22, is_log=is_log)
     marks = log_ticks(low, high) if is_log else ticks(low, high, 4)
-    svg.y_axis(y, 70, 1046, [(v, f"{v:.3g}") for v in marks], "loss")
+    svg.y_axis(y, 70, 1046, [(v, f"{v:.3g}") for v in marks], tr("loss"))
     svg.x_axis(x, bottom, [(v, f"{v:.0f}") for v in ticks(1, x.high, 8) if v == round(v)], 22)
     for row, (name, ys, colour, width, dash) in enumerate(curves):
         svg.line([(x(i + 1), y(v)) for i, v in enumerate(ys) if math.isfinite(v)], colour, width, dash)
@@ -134,6 +151,9 @@ def measured_words(trial: Trial) -> str:
     low, high = trial.interval
     steps = trial.steps_ms
     times = f"{duration(steps[0] * 1e6)} → {duration(steps[1] * 1e6)}, " if steps is not None else ""
-    known = {"identical": "losses identical", "within": "losses within noise", "drifted": "losses drifted"}
-    losses = known.get(trial.numerics, "losses unknown")
-    return f"measured {times}{trial.speed_up:.2f} × ({low:.2f} to {high:.2f}), {losses}"
+    known = {
+        "identical": tr("losses identical"), "within": tr("losses within noise"), "drifted": tr("losses drifted"),
+    }  # fmt: skip
+    losses = known.get(trial.numerics, tr("losses unknown"))
+    span = tr("{low} to {high}", low=f"{low:.2f}", high=f"{high:.2f}")
+    return tr("measured {times}", times=f"{times}{trial.speed_up:.2f} × ({span}), {losses}")

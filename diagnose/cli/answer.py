@@ -10,6 +10,7 @@ from diagnose.cli import output
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import printable
 from diagnose.model.frozen import dataclass
+from diagnose.reports.language import language
 from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
     if files:
         with request.progress.phase("writing " + ", ".join(map(printable, files))):
             try:
-                output.write(diagnosis, files, force=request.force)
+                output.write(diagnosis, files, force=request.force, lang=request.lang)
             except OutputError as error:
                 failure = error
     output.print_result(_printed(diagnosis, request))
@@ -113,7 +114,8 @@ def _printed(diagnosis: Diagnosis, request: Request) -> str:
         return json.render(diagnosis)
     from diagnose.reports.text import terminal_text
 
-    return terminal_text(diagnosis, verbose=request.verbose)
+    with language(request.lang):
+        return terminal_text(diagnosis, verbose=request.verbose)
 
 
 def _is_page(file: Path) -> bool:

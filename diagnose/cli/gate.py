@@ -20,6 +20,7 @@ from diagnose.compare.sides import Side, join_sides, open_side
 from diagnose.errors import InputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
 from diagnose.model.frozen import dataclass
+from diagnose.reports.language import ENGLISH, current, translated
 from diagnose.text.plain_text import columns
 from diagnose.text.progress import Progress
 
@@ -175,7 +176,8 @@ def _update(request: GateRequest, side: Side, progress: Progress) -> None:
 
 def _text(result: GateResult) -> str:
     text = result.text.removeprefix("Undecided: ").removeprefix("Not comparable. ")
-    return "\n  ".join([f"{result.verdict}: {text}", *result.changed])
+    verdict = translated(result.verdict.capitalize()) if current() != ENGLISH else result.verdict
+    return "\n  ".join([f"{verdict}: {translated(text)}", *map(translated, result.changed)])
 
 
 def _is_script(request: GateRequest) -> bool:

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 STEP_SOURCES = ("auto", "optimizer", "dataloader", "forward", "marker")  # as in capture.options
+LANGUAGES = ("en", "zh")  # as in reports.language
 OUTPUT, RANKS, RULES = "Output", "Ranks", "Rules"
 JSON = "Print JSON instead of text."
 
@@ -63,7 +64,7 @@ def result_options(command: _Decorated) -> _Decorated:
 
 def page_options(command: _Decorated) -> _Decorated:
     """Give a command that prints a result and makes a page of it the same options and ``--html``."""
-    return _with(command, [_json(), _output(".html, .json or .txt"), _html(), _force(), _quiet()])
+    return _with(command, [_json(), _output(".html, .json or .txt"), _html(), _lang(), _force(), _quiet()])
 
 
 def report_options(command: _Decorated) -> _Decorated:
@@ -72,6 +73,7 @@ def report_options(command: _Decorated) -> _Decorated:
         _html(),
         option("--open", "open_browser", group=OUTPUT, is_flag=True, help="Open the HTML report in a browser."),
         option("--verbose", group=OUTPUT, is_flag=True, help="Print every finding and kernel, with evidence."),
+        _lang(),
     ]
     return _with(command, [_json(), _output(".html, .json or .txt"), *page, _force(), _quiet(), *_rules()])
 
@@ -134,7 +136,7 @@ def summary_options(command: _Decorated) -> _Decorated:
 
 def monitor_options(command: _Decorated) -> _Decorated:
     """Give ``monitor`` the options of the other commands; its ``--json`` still accepts the FILE of before."""
-    made = [_json_or_file(), _output(".html, .json or .txt"), _html(), _force(), _quiet()]
+    made = [_json_or_file(), _output(".html, .json or .txt"), _html(), _lang(), _force(), _quiet()]
     return _with(command, made)
 
 
@@ -169,6 +171,18 @@ def _html() -> Decorator:
 def _output(suffixes: str, *, required: bool = False) -> Decorator:
     text = f"Write the result to FILE; its suffix is the format: {suffixes}."
     return option("-o", "--output", group=OUTPUT, metavar="FILE", required=required, help=text)
+
+
+def _lang() -> Decorator:
+    return option(
+        "--lang",
+        group=OUTPUT,
+        type=click.Choice(LANGUAGES),
+        default="en",
+        show_default=True,
+        envvar="DIAGNOSE_LANG",
+        help="Show text and pages in English or Chinese; JSON stays the same.",
+    )
 
 
 def _force() -> Decorator:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
 from diagnose.model.frozen import dataclass
+from diagnose.reports.language import ENGLISH, language
 from diagnose.text.plain_text import in_encoding
 from diagnose.text.progress import Progress
 
@@ -33,6 +34,7 @@ class ResultRequest:
     html: str | None = None
     force: bool = False
     quiet: bool = False
+    lang: str = ENGLISH  # of text and pages; JSON stays English
 
     @property
     def progress(self) -> Progress:
@@ -68,8 +70,9 @@ def answer_text(
         OutputError: a file cannot be written; the result has been printed all the same.
     """
     failure: OutputError | None = None
+    text, page = _shown(text, request.lang), _shown(page or text, request.lang)
     for file in files:  # before anything is printed: the reader of standard output may go
-        make = {".json": json, ".html": page or text}.get(_format(file), text)
+        make = {".json": json, ".html": page}.get(_format(file), text)
         try:
             write_file(file, make().rstrip("\n") + "\n", force=request.force)
         except OutputError as error:
@@ -79,6 +82,16 @@ def answer_text(
         raise failure
     for file in files:
         request.progress.say(f"wrote {printable(file)}")
+
+
+def _shown(make: Callable[[], str], lang: str) -> Callable[[], str]:
+    """Return what makes a text or a page, in a language."""
+
+    def in_language() -> str:
+        with language(lang):
+            return make()
+
+    return in_language
 
 
 def print_result(text: str) -> None:
@@ -140,20 +153,22 @@ def render(diagnosis: Diagnosis, path: Path) -> str:
             return text.render(diagnosis)
 
 
-def write(diagnosis: Diagnosis, paths: Sequence[Path], *, force: bool) -> None:
+def write(diagnosis: Diagnosis, paths: Sequence[Path], *, force: bool, lang: str = ENGLISH) -> None:
     """Write the diagnosis to every path that can be written; an existing file is replaced only with ``force``.
 
     Raises:
         OutputError: a file cannot be written, or has appeared since it was checked; the others were written.
     """
-    failures = [failure for path in paths if (failure := _failure(diagnosis, path, force=force)) is not None]
+    failures = [failure for path in paths if (failure := _failure(diagnosis, path, force=force, lang=lang))]
     if failures:
         raise failures[0]
 
 
-def _failure(diagnosis: Diagnosis, path: Path, *, force: bool) -> OutputError | None:
+def _failure(diagnosis: Diagnosis, path: Path, *, force: bool, lang: str) -> OutputError | None:
     try:
-        write_file(path, render(diagnosis, path), force=force)
+        with language(lang):
+            text = render(diagnosis, path)
+        write_file(path, text, force=force)
     except OutputError as error:
         return error
     return None

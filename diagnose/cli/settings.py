@@ -10,7 +10,8 @@ the option's own default:
     steps = 20
     max-mb = 400
 
-Rules to show and to leave out stand above the tables of commands, and are those of every command that shows findings.
+Rules to show and to leave out stand above the tables of commands, and are those of every command that shows findings;
+so does ``lang``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = ["ENVIRONMENT_PREFIX", "defaults_of"]
 
 ENVIRONMENT_PREFIX = "DIAGNOSE"
 PROJECT = "pyproject.toml"
+LANG = "lang"  # set for all commands at once; those without it ignore it
 TABLE = "[tool.diagnose"  # a file without it is not parsed
 # Of one run, and not of a project: consent, what is started or connected to, and the files of an answer. A table may
 # come with somebody else's repository.
@@ -66,6 +68,9 @@ def defaults_of(cli: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
 def _of_all(cli: click.Group, table: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]]:
     """Return the defaults of each command from the table and those below it."""
     found: dict[str, dict[str, Any]] = {}
+    if isinstance(table.get(LANG), str):
+        known = (n for n, c in cli.commands.items() if any(parameter.name == LANG for parameter in c.params))
+        found = {name: {LANG: table[LANG]} for name in known}
     for key in SHARED & set(table):
         if not (isinstance(table[key], list) and all(isinstance(rule, str) for rule in table[key])):
             raise UsageError(
@@ -75,7 +80,7 @@ def _of_all(cli: click.Group, table: Mapping[str, Any], file: Path) -> dict[str,
             if any(parameter.name == key for parameter in command.params):
                 found.setdefault(name, {})[key] = table[key]
     for name, options in table.items():
-        if name not in SHARED:
+        if name not in SHARED and not (name == LANG and isinstance(options, str)):
             found[name] = {**found.get(name, {}), **_of_command(cli, name, options, file)}
     return found
 

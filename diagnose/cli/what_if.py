@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.model.frozen import dataclass
+from diagnose.reports.language import translated
 from diagnose.text.plain_text import columns
 
 if TYPE_CHECKING:
@@ -47,13 +48,23 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
     )
     files = plan_text(options, inputs=[path], has_page=True)
     result = run_what_if(path, request)
-    answer_text(lambda: _wrapped(result.text()), result.to_json, options, files, page=lambda: _page(path, result))
+    answer_text(lambda: _text(result), result.to_json, options, files, page=lambda: _page(path, result))
 
 
 def _page(path: str, result: WhatIfResult) -> str:
     from diagnose.reports.forecast_page import render
 
     return render(path, result.forecasts, result.error, result.path, is_doubtful=result.is_doubtful)
+
+
+def _text(result: WhatIfResult) -> str:
+    return _wrapped("\n".join(map(_line, result.text().split("\n"))))
+
+
+def _line(english: str) -> str:
+    """Return a line of the result in the language that is shown."""
+    text = english.lstrip()
+    return english[: len(english) - len(text)] + translated(text)
 
 
 def _wrapped(text: str) -> str:

@@ -9,6 +9,8 @@ from textwrap import wrap
 from diagnose.compare.compare import Change, Comparison
 from diagnose.reports.format import duration, percent
 from diagnose.reports.kernel_names import shorten
+from diagnose.reports.language import ENGLISH, current, tr, translated
+from diagnose.reports.text_answer import padded
 from diagnose.text.plain_text import MAX_WIDTH, middle, one_line
 
 __all__ = ["as_json", "as_text", "sentence", "step_times", "what_changed"]
@@ -100,28 +102,34 @@ def _side(c: Comparison, index: int) -> dict[str, object]:
 
 
 def _lines(c: Comparison, width: int) -> Iterator[str]:
-    yield from wrap(sentence(c), width)
+    yield from _wrapped(sentence(c), width)
     if c.evaluation.outcome != "not comparable":
         for difference in c.differences:
-            yield from wrap(difference.sentence(), width)
+            yield from _wrapped(difference.sentence(), width)
     if c.ignored:
-        yield from wrap(f"Left out as asked: findings of {', '.join(c.ignored)}.", width)
+        yield from _wrapped(f"Left out as asked: findings of {', '.join(c.ignored)}.", width)
     for label, side, verdict in (("before", c.before, c.verdicts[0]), ("after", c.after, c.verdicts[1])):
-        yield f"  {label:<7} {middle(one_line(side.name), width - 12 - len(verdict))}: {verdict}"
+        name = middle(one_line(side.name), width - 12 - len(verdict))
+        yield f"  {translated(label):<7} {name}: {translated(verdict)}"
     title = "Idle by cause" if c.after.diagnosis.partition else "Where the host's time goes"
     tables = (("Where the step goes", c.parts), (title, c.causes), ("Findings", c.findings), ("Kernels", c.kernels))
     if any(changes for _, changes in tables):
         before, after = duration(c.before.diagnosis.step_ns), duration(c.after.diagnosis.step_ns)
         which = ", one run of each side" if max(len(c.before.runs), len(c.after.runs)) > 1 else ""
         yield ""
-        yield from wrap(
+        yield from _wrapped(
             f"Below: the mean recorded step, {before} before and {after} after{which}.{_other_way(c)}", width
         )
     for heading, changes in tables:
         yield from _table(heading, changes, width)
     if not (c.before.kernels and c.after.kernels) and c.after.diagnosis.partition:
         yield ""
-        yield from wrap("Kernels are compared where both sides are traces or captures, not reports.", width)
+        yield from _wrapped("Kernels are compared where both sides are traces or captures, not reports.", width)
+
+
+def _wrapped(english: str, width: int) -> list[str]:
+    """Return a sentence in the current language in lines; a Chinese character takes two columns."""
+    return wrap(translated(english), width if current() == ENGLISH else width // 2)
 
 
 def _other_way(c: Comparison) -> str:
@@ -139,19 +147,20 @@ def _table(heading: str, changes: Sequence[Change], width: int) -> Iterator[str]
     if not changes:
         return
     yield ""
-    yield heading
+    yield translated(heading)
     name_width = min(NAME_WIDTH, width - NUMBERS_WIDTH)
     for change in changes[:MAX_LINES]:
-        name = shorten(one_line(change.name), name_width)
+        name = shorten(translated(one_line(change.name)), name_width)
         sign = "+" if change.by_ns > 0 else "−"
         times = f"{duration(change.before_ns):>8} {duration(change.after_ns):>8}"
-        line = f"  {name:<{name_width}} {times} {sign}{duration(abs(change.by_ns))}"
-        fits = len(line) + 2 + len(change.note) <= width
-        yield f"{line}  {change.note}".rstrip() if fits else line
+        line = f"  {padded(name, name_width)} {times} {sign}{duration(abs(change.by_ns))}"
+        note = translated(change.note)
+        fits = len(line) + 2 + len(note) <= width
+        yield f"{line}  {note}".rstrip() if fits else line
         if not fits:
-            yield f"    {change.note}"
+            yield f"    {note}"
     if len(changes) > MAX_LINES:
-        yield f"  and {len(changes) - MAX_LINES} more"
+        yield "  " + tr("and {num} more", num=len(changes) - MAX_LINES)
 
 
 def _sentence_of(change: Change, what: str) -> str:

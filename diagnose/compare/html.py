@@ -12,6 +12,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.reports.charts import colour_of
 from diagnose.reports.colours import legible
 from diagnose.reports.format import duration
+from diagnose.reports.language import tr, translated
 from diagnose.reports.pages import render_page
 from diagnose.reports.rule_labels import PARTS
 
@@ -23,6 +24,7 @@ _PILLS = {
     "slower": ("Slower", "bad"), "faster": ("Faster", "good"), "same": ("The same", "good"),
     "undecided": ("Undecided", "warn"), "not comparable": ("Not comparable", "warn"),
 }  # fmt: skip
+TABULAR = {"exposed_communication": "communication alone", "exposed_copy": "copies alone"}  # as a report's bar has it
 _GATES = {
     "passed": ("Passed", "good"), "failed": ("Failed", "bad"), "undecided": ("Undecided", "warn"),
     "not comparable": ("Not comparable", "warn"),
@@ -43,7 +45,7 @@ def as_html(c: Comparison, gate: GateResult | None = None) -> str:
     """Return the page of a comparison; with ``gate`` that of the gate which it decided."""
     pill, tone = _GATES[gate.verdict] if gate is not None else _PILLS[c.evaluation.outcome]
     sides = [
-        _Shown(label, side.name, verdict, ns, side.run_steps(c.measured), _parts(side.diagnosis))
+        _Shown(tr(label), side.name, verdict, ns, side.run_steps(c.measured), _parts(side.diagnosis))
         for label, side, verdict, ns in zip(
             ("Before", "After"), (c.before, c.after), c.verdicts, c.steps_ns, strict=True
         )
@@ -56,18 +58,18 @@ def as_html(c: Comparison, gate: GateResult | None = None) -> str:
         legends=c.after.diagnosis.legends,
         drawn=True,
         command="gate" if gate is not None else "compare",
-        pill=pill,
+        pill=tr(pill),
         tone=tone,
-        headline=_headline(c),
+        headline=translated(_headline(c)),
         before=sides[0],
         after=sides[1],
         longest=max(c.steps_ns),
         ratio=c.ratio if is_alike else None,
         interval=c.interval,
-        sentence=gate.text if gate is not None else sentence(c),
-        notes=[d.sentence() for d in c.differences],
+        sentence=translated(gate.text if gate is not None else sentence(c)),
+        notes=[translated(d.sentence()) for d in c.differences],
         tables=[
-            (title, changes[:MAX_CHANGES], max(abs(change.by_ns) for change in changes))
+            (translated(title), changes[:MAX_CHANGES], max(abs(change.by_ns) for change in changes))
             for title, changes in _tables(c)
             if changes
         ],
@@ -94,7 +96,7 @@ def _parts(d: Diagnosis) -> list[tuple[str, str, float, bool]]:
     found: list[tuple[str, str, float, bool]] = []
     if d.partition is not None:
         found = [
-            (name.replace("_", " "), legible(style.colour), getattr(d.partition, name), name == "idle")
+            (TABULAR.get(name, name), legible(style.colour), getattr(d.partition, name), name == "idle")
             for name, style in PARTS.items()
             if name != "idle" or not d.idle_by_cause
         ]

@@ -43,6 +43,7 @@ class MonitorRequest:
     html: str | None = None  # the same as a page
     force: bool = False
     quiet: bool = False  # no live table
+    lang: str = "en"  # of the page
 
     @property
     def to_stdout(self) -> bool:
@@ -277,6 +278,7 @@ def _rendered(request: MonitorRequest, records: list[Record], summary: Callable[
 
 def _page(request: MonitorRequest, records: Sequence[Record], why: str = "") -> str:
     """Return the readings as a page; ``why`` states why there are none."""
+    from diagnose.reports.language import language
     from diagnose.reports.monitor_page import Board, render
 
     boards = [
@@ -290,4 +292,5 @@ def _page(request: MonitorRequest, records: Sequence[Record], why: str = "") -> 
         )
         for r in records
     ]
-    return render(boards, request.interval, why)
+    with language(request.lang):
+        return render(boards, request.interval, why)

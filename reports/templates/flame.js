@@ -1,13 +1,14 @@
 "use strict";
 // The flame graph of one cause: a box for each frame, as wide as its time, below the one that called it.
 window.drawFlames = async (data, { time }) => {
+  const tr = window.tr;
   const byId = (id) => document.getElementById(id);
   const box = byId("flame-boxes"), select = byId("flame-cause"), search = byId("flame-search");
   const detail = byId("flame-detail"), status = byId("flame-found"), note = byId("flame-note"), whole = byId("flame-all");
   const ROW = 21, NARROWEST = 1.5, NAMED = 34, TRUNK = 0.99, SHOWN_ABOVE = 2, MIN_TRUNK = 4;
   const column = await window.unpackColumns(data.packed);
   if (!column) {
-    detail.textContent = "This browser is too old for the flame graph: it needs one of 2023 or later.";
+    detail.textContent = tr("This browser is too old for the flame graph: it needs one of 2023 or later.");
     return;
   }
   const total = data.causes.reduce((sum, cause) => sum + cause.count, 0);
@@ -56,8 +57,8 @@ window.drawFlames = async (data, { time }) => {
     element.setAttribute("aria-level", one.depth + 1);
     element.setAttribute("aria-label", label || `${one.full}, ${time(one.ms)}, ${percent(one.ms / graph.cause.time)}`);
     element.tabIndex = -1;
-    if (width * box.clientWidth > NAMED) element.textContent = label || (one.kind === "cause" ? `${one.text}  ${time(one.ms)} a step` : one.text);
-    element.title = label || `${one.full}\n${time(one.ms)} a step, ${percent(one.ms / graph.cause.time)} of ${graph.cause.name}`;
+    if (width * box.clientWidth > NAMED) element.textContent = label || (one.kind === "cause" ? `${one.text}  ${tr("{time} a step", { time: time(one.ms) })}` : one.text);
+    element.title = label || `${one.full}\n${tr("{time} a step, {share} of {cause}", { time: time(one.ms), share: percent(one.ms / graph.cause.time), cause: graph.cause.name })}`;
     element.addEventListener("click", () => zoom(one));
     element.addEventListener("focus", () => describe(one));
     box.append(element);
@@ -72,7 +73,7 @@ window.drawFlames = async (data, { time }) => {
     let row = 0;
     callers.forEach((one, i) => {
       if (i > 0 && i <= folded.length) {
-        if (i === 1) add({ ...graph.boxes[0], depth: 1, kind: "library" }, row++, 0, 1, `${folded.length} callers above, show them`);
+        if (i === 1) add({ ...graph.boxes[0], depth: 1, kind: "library" }, row++, 0, 1, tr("{num} callers above, show them", { num: folded.length }));
         return;
       }
       add(one, row++, 0, 1);
@@ -99,13 +100,13 @@ window.drawFlames = async (data, { time }) => {
     if (shown.has(one)) shown.get(one).tabIndex = 0;
     const own = one.ms - one.used, code = document.createElement("code");
     code.textContent = one.full;
-    const kinds = { own: "your code", library: "library", module: "module", cause: "cause" };
+    const kinds = { own: tr("your code"), library: tr("library"), module: tr("module"), cause: tr("cause"), operator: tr("operator"), annotation: tr("annotation"), runtime: tr("driver call") };
     if (one.kind === "cause") {
-      const rest = own > 0.005 * one.ms ? `, ${time(own)} of it in no recorded frame or operator` : "";
-      detail.replaceChildren(`${one.text}: ${time(one.ms)} a step${rest}. ${graph.cause.label}`);
+      const rest = own > 0.005 * one.ms ? tr(", {time} of it in no recorded frame or operator", { time: time(own) }) : "";
+      detail.replaceChildren(`${tr("{name}: {time} a step{rest}.", { name: one.text, time: time(one.ms), rest })} ${graph.cause.label}`);
       return;
     }
-    detail.replaceChildren(`${kinds[one.kind] || one.kind}, ${time(one.ms)} a step (${percent(one.ms / graph.cause.time)})${own > 0.005 * one.ms && one.children.length ? `, ${time(own)} in itself` : ""}`, code);
+    detail.replaceChildren(`${tr("{name}, {time} a step ({share})", { name: kinds[one.kind] || one.kind, time: time(one.ms), share: percent(one.ms / graph.cause.time) })}${own > 0.005 * one.ms && one.children.length ? tr(", {time} in itself", { time: time(own) }) : ""}`, code);
   }
   function go(one) {
     if (!one) return;
@@ -132,7 +133,7 @@ window.drawFlames = async (data, { time }) => {
     wanted = search.value.trim().toLowerCase();
     const found = wanted ? graph.boxes.filter(matches) : [];
     const outer = found.filter((one) => !above(one).some(matches)).reduce((sum, one) => sum + one.ms, 0);
-    status.textContent = wanted ? `${found.length} found${found.length ? `, ${time(outer)} (${percent(outer / graph.cause.time)})` : ""}` : "";
+    status.textContent = wanted ? tr("{num} found", { num: found.length }) + (found.length ? `, ${time(outer)} (${percent(outer / graph.cause.time)})` : "") : "";
     draw();
     return found;
   }
@@ -161,7 +162,7 @@ window.drawFlames = async (data, { time }) => {
     action();
   });
   whole.addEventListener("click", () => { top = graph.boxes[0]; draw(); describe(top); });
-  graphs.forEach(({ cause }) => select.append(new Option(`${cause.name} · ${time(cause.time)} a step`)));
+  graphs.forEach(({ cause }) => select.append(new Option(`${cause.name} · ${tr("{time} a step", { time: time(cause.time) })}`)));
   select.addEventListener("change", () => choose(select.selectedIndex));
   for (const link of document.querySelectorAll("a.to-flame")) {
     const index = data.causes.findIndex((cause) => cause.name === link.dataset.cause);

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const data = window.pageData, tr = window.tr;
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
   const byId = (id) => document.getElementById(id);
   const time = (ms) => ms >= 1000 ? `${(ms / 1000).toPrecision(3)} s` : ms >= 1 ? `${ms.toPrecision(3)} ms` : `${(ms * 1000).toPrecision(3)} µs`;
@@ -24,7 +24,7 @@
 
   function confirmOn(button, done) {
     const before = button.dataset.label || (button.dataset.label = button.textContent);
-    button.textContent = done ? "Copied" : "Selected";
+    button.textContent = done ? tr("Copied") : tr("Selected");
     said(button.textContent);
     setTimeout(() => { button.textContent = before; }, 1600);
   }
@@ -35,7 +35,7 @@
     link.download = name;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-    said(`Saved ${name}`);
+    said(tr("Saved {name}", { name }));
   }
 
   for (const button of all("button.copy")) {
@@ -84,7 +84,7 @@
       const wanted = input.value.trim().toLowerCase();
       let shown = 0;
       rows.forEach((row, i) => { row.hidden = !texts[i].includes(wanted); shown += row.hidden ? 0 : 1; });
-      found.textContent = wanted ? `${shown} of ${rows.length}` : "";
+      found.textContent = wanted ? tr("{num} of {total}", { num: shown, total: rows.length }) : "";
     });
   }
 
@@ -103,10 +103,10 @@
         const range = row.querySelector(".fall b");
         if (range) Object.assign(range.style, { left: `${(100 * low) / now}%`, width: `${(100 * (high - low)) / now}%` });
         row.cells[2].textContent = time(step);
-        row.cells[3].textContent = time(low) === time(high) ? "" : `${time(low)} to ${time(high)}`;
+        row.cells[3].textContent = time(low) === time(high) ? "" : tr("{low} to {high}", { low: time(low), high: time(high) });
       });
       const step = steps[mask][0];
-      byId("combined").textContent = mask ? `${time(now)} → ${time(step)} (${(now / step).toFixed(2)} ×)` : `No change: ${time(now)}`;
+      byId("combined").textContent = mask ? `${time(now)} → ${time(step)} (${(now / step).toFixed(2)} ×)` : tr("No change: {step}", { step: time(now) });
     };
     boxes.forEach((box) => box.addEventListener("change", update));
     update();

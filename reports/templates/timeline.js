@@ -1,6 +1,7 @@
 "use strict";
 // One step on a canvas. What is narrower than a pixel is added up by pixel, so that a view costs as much as it is wide.
 window.drawTimeline = async (t, { time, save }) => {
+  const tr = window.tr;
   const box = document.getElementById("timeline"), canvas = box.querySelector("canvas"), pen = canvas.getContext("2d");
   const byId = (id) => document.getElementById(id);
   const ROW = 19, GAP = 24, TOP = 24, DEPTH = 84, FOOT = 10, SPACE = 10, MAX_EACH = 4000, MAX_ARROWS = 120;
@@ -9,7 +10,7 @@ window.drawTimeline = async (t, { time, save }) => {
 
   const column = await window.unpackColumns(t.packed);
   if (!column) {
-    byId("detail").textContent = "This browser is too old for the timeline: it needs one of 2023 or later.";
+    byId("detail").textContent = tr("This browser is too old for the timeline: it needs one of 2023 or later.");
     return;
   }
   const [num, numGaps, numDepths] = t.counts;
@@ -317,11 +318,13 @@ window.drawTimeline = async (t, { time, save }) => {
     chosen = at < 0 ? null : { kind, at };
     if (kind === "span" && at >= 0) {
       const tasks = tasksOf.get(at);
-      const delay = launch[at] >= 0 ? `launched by ${short(name[launch[at]])} ${spanText(Math.max(start[at] - start[launch[at]] - length[launch[at]], 0))} before` : tasks ? `launches ${tasks.length > 1 ? `${tasks.length} tasks` : short(name[tasks[0]])}` : "";
-      tell(`${t.categories[category[at]].name}, ${spanText(length[at])} from ${spanText(start[at])}`, full(name[at]), delay);
+      let delay = "";
+      if (launch[at] >= 0) delay = tr("launched by {name} {time} before", { name: short(name[launch[at]]), time: spanText(Math.max(start[at] - start[launch[at]] - length[launch[at]], 0)) });
+      else if (tasks) delay = tr("launches {what}", { what: tasks.length > 1 ? tr("{num} tasks", { num: tasks.length }) : short(name[tasks[0]]) });
+      tell(tr("{what}, {time} from {start}", { what: t.categories[category[at]].label || t.categories[category[at]].name, time: spanText(length[at]), start: spanText(start[at]) }), full(name[at]), delay);
     } else if (at >= 0) {
-      const cause = t.causes[gapCause[at]], place = full(gapPlace[at]) || (cause.place && `mostly at ${cause.place}`);
-      tell(`${cause.name}, ${spanText(gapLength[at])} from ${spanText(gapStart[at])}${cause.label ? `: ${cause.label}` : ""}`, full(gapDetail[at]), place);
+      const cause = t.causes[gapCause[at]], place = full(gapPlace[at]) || (cause.place && tr("mostly at {place}", { place: cause.place }));
+      tell(`${tr("{what}, {time} from {start}", { what: cause.name, time: spanText(gapLength[at]), start: spanText(gapStart[at]) })}${cause.label ? `: ${cause.label}` : ""}`, full(gapDetail[at]), place);
     }
     draw();
   }
@@ -400,7 +403,7 @@ window.drawTimeline = async (t, { time, save }) => {
       }
       found.sort((a, b) => start[a] - start[b]);
     }
-    status.textContent = wanted ? `${found.length} found${found.length ? ", Enter goes on" : ""}` : "";
+    status.textContent = wanted ? found.length ? tr("{num} found, Enter goes on", { num: found.length }) : tr("{num} found", { num: 0 }) : "";
     draw();
   }
   function nextFound(by) {
@@ -409,7 +412,7 @@ window.drawTimeline = async (t, { time, save }) => {
     const i = found[foundAt];
     goTo(start[i], length[i], 4);
     choose("span", i);
-    status.textContent = `${foundAt + 1} of ${found.length}`;
+    status.textContent = tr("{num} of {total}", { num: foundAt + 1, total: found.length });
   }
   search.addEventListener("input", () => find(search.value));
   search.addEventListener("keydown", (event) => {
@@ -453,7 +456,7 @@ window.drawTimeline = async (t, { time, save }) => {
     mark.style.background = cause.colour;
     let at = -1;
     button.append(mark, cause.name);
-    button.title = `to the next largest gap${cause.label ? `: ${cause.label}` : ""}`;
+    button.title = `${tr("to the next largest gap")}${cause.label ? `: ${cause.label}` : ""}`;
     button.addEventListener("click", () => {
       const mine = gapOrder.filter((i) => gapCause[i] === index);
       at = (at + 1) % mine.length;

@@ -111,3 +111,34 @@ def test_a_shell_gets_its_completion(shell, capsys):
     assert run(["completion", shell]) == 0
     assert "_DIAGNOSE_COMPLETE" in capsys.readouterr().out
     assert isinstance(cli, click.Group)
+
+
+@pytest.fixture
+def lang(monkeypatch, tmp_path):
+    """Return the function that runs ``diagnose analyze`` and returns the value that --lang had."""
+    seen = []
+    monkeypatch.setattr(cli.commands["analyze"], "callback", lambda **asked: seen.append(asked["lang"]))
+    monkeypatch.chdir(tmp_path)
+
+    def value(*args):
+        assert run(["analyze", *args, "trace.json"]) == 0
+        return seen.pop()
+
+    return value
+
+
+def test_one_language_is_set_for_all_commands(lang, tmp_path, monkeypatch):
+    assert lang() == "en"
+    (tmp_path / "pyproject.toml").write_text('[tool.diagnose]\nlang = "zh"\n[tool.diagnose.watch]\nevery = 20\n')
+    assert lang() == "zh"
+    assert defaults_of(cli, tmp_path)["watch"]["every"] == 20
+    monkeypatch.setenv("DIAGNOSE_LANG", "en")
+    assert lang() == "en"
+    assert lang("--lang", "zh") == "zh"
+
+
+def test_a_language_that_is_none_is_an_error(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DIAGNOSE_LANG", "fr")
+    assert run(["analyze", "trace.json"]) == 2
+    assert "'fr' is not one of 'en', 'zh'" in capsys.readouterr().err

@@ -42,3 +42,14 @@ def test_names_stay_text(side):
     page = as_html(compare(side(100.0, {hostile: 10.0}), side(100.0)))
     assert "<img" not in page
     assert "\x1b" not in page
+
+
+def test_parts_have_the_names_of_the_report(slower):
+    from dataclasses import replace
+
+    from diagnose.model.diagnosis import Partition
+
+    d = replace(slower.after.diagnosis, partition=Partition(0.5, 0.1, 0.1, 0.3), idle_by_cause={"exposed-copy": 0.3})
+    text = text_of(as_html(replace(slower, after=replace(slower.after, diagnosis=d))))
+    assert "copies alone 10.0 %" in text
+    assert "exposed copy 10.0 %" not in text

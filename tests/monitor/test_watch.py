@@ -169,7 +169,7 @@ def test_a_page_shows_each_gpu_over_time(tmp_path):
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "<h1>1 GPU, 4 readings, one every 0.05 s</h1>" in page
     assert page.count("<polygon ") == page.count('<th scope="row">')  # a track for each reading
-    assert "kernel running percent" in page
+    assert "Kernel running, %" in page
     assert "<script" not in page
 
 

@@ -18,6 +18,7 @@ FLAGS = (
 )  # fmt: skip
 WIDTHS = {1440: {"width": 1440, "height": 900, "deviceScaleFactor": 1, "mobile": False},
           390: {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}}  # fmt: skip
+PATIENCE_S = 300  # a page is never waited for as long but on a machine that much else keeps busy
 MARKS = [
     pytest.mark.browser,
     pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="needs chromium and chromedriver"),
@@ -32,6 +33,7 @@ def start(tmp_path_factory) -> Iterator["webdriver.Chrome"]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.set_script_timeout(PATIENCE_S)
     yield driver
     driver.quit()
 
@@ -46,9 +48,9 @@ def opener(browser, tmp_path):
         browser.get_log("performance")
         browser.get(page.as_uri())
         if count(browser, "#timeline"):
-            WebDriverWait(browser, 20, 0.02).until(lambda b: count(b, "#timeline[data-spans][data-took]"))
+            WebDriverWait(browser, PATIENCE_S, 0.02).until(lambda b: count(b, "#timeline[data-spans][data-took]"))
         if count(browser, "#flame-boxes"):
-            WebDriverWait(browser, 20, 0.02).until(lambda b: count(b, "#flame-boxes[data-boxes]"))
+            WebDriverWait(browser, PATIENCE_S, 0.02).until(lambda b: count(b, "#flame-boxes[data-boxes]"))
         return browser
 
     return open_page

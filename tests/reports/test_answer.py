@@ -8,7 +8,7 @@ import pytest
 from diagnose.model.diagnosis import Finding
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
-from diagnose.reports.answer import answer, predictions
+from diagnose.reports.answer import Prediction, answer, behind, predictions
 from diagnose.reports.colours import contrast, legible
 from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.markdown import as_markdown, outcome
@@ -46,6 +46,21 @@ def test_the_savings_of_a_report_add_up_to_its_step_then(forms):
     a = answer(forms["gaps"])
     assert a.now_ns - sum(action.prediction.saves_ns for action in a.actions) == a.after.after_ns
     assert outcome(a) == "20.0 ms → 12.0 ms, 1.7 × (1.5 to 1.7 ×)"
+
+
+def test_changes_that_are_not_on_the_first_screen_are_named_behind_the_numbers(forms):
+    listed = answer(forms["gaps"]).actions
+    found = Prediction(20 * MS, 15 * MS, 14 * MS, 16 * MS, ("data-stall-fix", "host-sync-fix", "other"))
+    assert behind(found, listed) == ", after changes 1 and 2 and other"
+    assert behind(replace(found, behind=("data-stall-fix", "other"), is_enabled=True), listed) == (
+        ", only after change 1 and other"
+    )
+
+
+def test_a_step_that_may_vanish_has_a_factor_without_an_upper_end(forms):
+    a = answer(forms["gaps"])
+    found = replace(a, now_ns=20 * MS, after=Prediction(20 * MS, 4 * MS, 0, 10 * MS))
+    assert outcome(found) == "20.0 ms → 4.00 ms, 5.0 × (2.0 × or more)"
 
 
 def test_an_action_gains_a_hundredth_of_the_step_at_least(forms):

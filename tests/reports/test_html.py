@@ -53,7 +53,7 @@ def test_every_form_is_one_whole_file(any_form):
     text = render(any_form)
     page = Page(text)
     assert text.startswith("<!DOCTYPE html>")
-    assert len(page.scripts) == 5
+    assert len(page.scripts) == 6
     for tag, attributes in page.tags:
         address = attributes.get("src") or attributes.get("href") or "#"
         assert address.startswith(("#", "data:")), (tag, address)
@@ -185,7 +185,7 @@ def test_hostile_strings_stay_text(forms, hostile_text):
     text = render(forms["hostile"])
     page = Page(text)
     assert not [tag for tag, _ in page.tags if tag == "img"]
-    assert len(page.scripts) == 5
+    assert len(page.scripts) == 6
     assert r"</script><img src=x onerror=alert(1)>[red]\x1b[31m\u2028\u202e{{ 7*7 }}" in page.text
     head, _, tail = text.partition('id="data">')
     data = tail[: tail.index("</script>")]

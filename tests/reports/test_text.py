@@ -182,6 +182,13 @@ def test_the_first_screen_has_headline_bars_and_actions(forms):
     assert "     train.py:42  saves 3.00 ms a step ███  after change 1" in lines
 
 
+def test_the_bar_of_a_usual_step_has_one_name_with_a_prediction_and_without(forms):
+    d = forms["gaps"]
+    run = replace(d, findings=(replace(d.findings[0], share=0.9), *d.findings[1:]), watched_steps=25)
+    assert "  usual step      20.0 ms" in render(run)
+    assert "  usual step      20.0 ms" in render(replace(run, waterfall=None, prescriptions=()))
+
+
 def test_verbose_lists_every_finding_with_its_evidence(forms):
     text = render(forms["gaps"], verbose=True)
     assert len(re.findall(r"^  \d [a-z-]+  ", text, re.MULTILINE)) == 6

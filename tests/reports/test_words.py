@@ -4,8 +4,9 @@ import pytest
 
 from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Where
-from diagnose.reports.format import duration, path_tail, percent, place, recording_cost, summed
+from diagnose.reports.format import duration, line_of, path_tail, percent, place, recording_cost, summed
 from diagnose.reports.kernel_names import shorten
+from diagnose.reports.monitor_page import reading
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
 
 
@@ -44,6 +45,7 @@ def test_what_recording_cost_is_one_sentence(left, removed, text):
 def test_places_say_what_is_known():
     assert place(Where("a/train.py", 3, "step", "aten::mm")) == "a/train.py:3 in step · aten::mm"
     assert place(Where(op="aten::mm")) == "aten::mm"
+    assert line_of(Where(op="autograd::engine::evaluate_function: IndexBackward0")) == "IndexBackward0"
     assert place(Where()) == ""
     assert path_tail("/very/long/path/to/some/project/src/train.py", 24) == "…/project/src/train.py"
 
@@ -120,3 +122,10 @@ def test_small_causes_are_summed_up():
     shares = {"a": 0.5, "b": 0.2, "c": 0.1, "d": 0.1, "e": 0.0}
     assert summed(shares, 2) == [("a", 0.5), ("b", 0.2), ("2 smaller causes", 0.2)]
     assert [name for name, _ in summed(shares, 3)] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (302.54, "302.5"), (1980, "1,980"), (41_190.4, "41,190"), (0.1234567, "0.1235")]
+)
+def test_readings_of_a_gpu_are_never_in_powers_of_ten(value, text):
+    assert reading(value) == text

@@ -1,0 +1,148 @@
+"""The language in which reports are shown: one catalogue of translations, keyed by the English text.
+
+Placeholders have names. ``tr`` is for texts that are filled in where they are shown. ``translated`` is for finished
+English sentences, as a diagnosis and its JSON hold them: they are matched with the catalogue's, whatever stands at the
+placeholders. What the catalogue does not have is shown in English.
+
+A placeholder whose name begins with ``num`` stands for a number, ``{s}`` for the ending of a plural, any other for any
+text. ``{cause!t}`` in a translation is what stood at ``{cause}``, translated as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from diagnose.reports.catalogue import read_catalogue
+
+__all__ = ["ENGLISH", "LANGUAGES", "counted", "current", "joined", "language", "tr", "translated"]
+
+ENGLISH: Final = "en"
+LANGUAGES: Final = (ENGLISH, "zh")
+_CURRENT: ContextVar[str] = ContextVar("language", default=ENGLISH)
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)(!t)?\}")
+_ENDS: Final = re.compile(r"(?<=[.;]) (?=\S)")
+_HEAD: Final = 4  # characters that sentences are looked up by
+MIN_LETTERS: Final = 6  # of a text beside its placeholders: one of fewer would be found in others
+_TOUCHING: Final = re.compile(r"(?<=[\u4e00-\u9fff])(?=[A-Za-z0-9<>])|(?<=[A-Za-z0-9%])(?=[\u4e00-\u9fff])")
+"""Between Chinese and Latin characters, where good typesetting has a space."""
+_COUNT: Final = re.compile(r"(?P<num>[\d.,]+) (?P<noun>\w[\w ]*?)s?")
+
+
+@contextmanager
+def language(name: str) -> Iterator[None]:
+    """Show texts in a language within the block."""
+    before = _CURRENT.set(name)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(before)
+
+
+def current() -> str:
+    """Return the language that texts are shown in."""
+    return _CURRENT.get()
+
+
+def tr(english: str, **values: object) -> str:
+    """Return a text in the current language, with its placeholders filled in."""
+    return _filled(_texts(current()).get(english, english), values)
+
+
+def counted(shown: str, noun: str) -> str | None:
+    """Return a count and its noun in the current language, None in English and where the noun is not known."""
+    found = _texts(current()).get(f"{{num}} {noun}")
+    return _filled(found, {"num": shown}) if found is not None else None
+
+
+def translated(text: str) -> str:
+    """Return a finished English text in the current language, sentence by sentence where it is not known as a whole."""
+    if current() == ENGLISH or not text:
+        return text
+    whole = _matched(text, current())
+    if whole is not None:
+        return whole
+    parts = _ENDS.split(text)
+    found = [_sentence(part, current()) for part in parts] if len(parts) > 1 else []
+    if not any(found):
+        return text
+    return joined(new if new is not None else old for new, old in zip(found, parts, strict=True))
+
+
+def _sentence(text: str, name: str) -> str | None:
+    """Return the translation of a sentence, or of a clause that ends with a semicolon."""
+    if not text.endswith(";"):
+        return _matched(text, name)
+    clause = _matched(text[:-1], name)
+    return f"{clause}；" if clause is not None else None
+
+
+def joined(sentences: Iterator[str]) -> str:
+    """Return sentences in one line: no space follows a Chinese one."""
+    return re.sub(r"(?<=[。；：，]) ", "", " ".join(sentences))
+
+
+def _filled(text: str, values: Mapping[str, object]) -> str:
+    def value(found: re.Match[str]) -> str:
+        shown = str(values.get(found[1], found[0]))
+        return translated(shown) if found[2] else shown
+
+    filled = _PLACEHOLDER.sub(value, text) if values else text
+    return _TOUCHING.sub(" ", filled) if current() != ENGLISH else filled
+
+
+@cache
+def _texts(name: str) -> Mapping[str, str]:
+    """Return the catalogue of a language; English has none."""
+    if name == ENGLISH:
+        return {}
+    return read_catalogue(
+        resources.files("diagnose.reports").joinpath("templates").joinpath(f"{name}.po").read_text(encoding="utf-8")
+    )
+
+
+@cache
+def _patterns(name: str) -> Mapping[str, list[tuple[re.Pattern[str], str]]]:
+    """Return the texts with placeholders as patterns, by how they begin, the most specific first."""
+    found: dict[str, list[tuple[re.Pattern[str], str]]] = {}
+    texts = _texts(name)
+    filled = (e for e in texts if _PLACEHOLDER.search(e) and (_letters(e) >= MIN_LETTERS or e.endswith(".")))
+    for english in sorted(filled, key=_letters, reverse=True):
+        start = english.partition("{")[0][:_HEAD]
+        found.setdefault(start, []).append((_pattern(english), texts[english]))
+    return found
+
+
+def _letters(english: str) -> int:
+    return sum(map(str.isalpha, _PLACEHOLDER.sub("", english)))
+
+
+def _pattern(english: str) -> re.Pattern[str]:
+    parts, at, seen = [], 0, set[str]()
+    for found in _PLACEHOLDER.finditer(english):
+        parts.append(re.escape(english[at : found.start()]))
+        at, name = found.end(), found[1]
+        kind = r"[\d.,]+" if name.startswith("num") else "(?:e?s)?" if name == "s" else ".*?"
+        parts.append(f"(?P={name})" if name in seen and name != "s" else kind if name == "s" else f"(?P<{name}>{kind})")
+        seen.add(name)
+    return re.compile("".join([*parts, re.escape(english[at:])]), re.DOTALL)
+
+
+@cache
+def _matched(text: str, name: str) -> str | None:
+    """Return the translation of a text, None where the catalogue has none."""
+    texts = _texts(name)
+    if text in texts:
+        return texts[text]
+    if (count := _COUNT.fullmatch(text)) is not None and (noun := f"{{num}} {count['noun']}") in texts:
+        return _filled(texts[noun], {"num": count["num"]}).strip()
+    starts = (text[:n] for n in range(min(_HEAD, len(text)), -1, -1))
+    for pattern, chinese in (p for start in starts for p in _patterns(name).get(start, ())):
+        if (match := pattern.fullmatch(text)) is not None:
+            return _filled(chinese, match.groupdict())
+    return _matched(text[:1].upper() + text[1:], name) if text[:1].islower() else None

@@ -1,0 +1,203 @@
+"""Reports in Chinese: one catalogue, complete, keyed by the English text; the JSON has one language."""
+
+import ast
+import json
+import re
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from jinja2 import Environment
+from jinja2.ext import extract_from_ast
+from rich.cells import cell_len
+
+from diagnose.analyzers import LEGENDS
+from diagnose.changes import CHANGES
+from diagnose.compare.html import _GATES, _PILLS
+from diagnose.reports import html, text
+from diagnose.reports import json as json_report
+from diagnose.reports.answer import _PILLS as VERDICTS
+from diagnose.reports.answer import answer
+from diagnose.reports.catalogue import read_catalogue
+from diagnose.reports.flame_data import NOTES
+from diagnose.reports.glossary import TERMS
+from diagnose.reports.language import language, tr, translated
+from diagnose.reports.pages import texts_of_script
+from diagnose.reports.rule_labels import PARTS, PATH, PHASES
+from diagnose.reports.trial_charts import TONES
+from tests.reports.test_html import Page
+
+ROOT = Path(__file__).parents[2]
+TEMPLATES = ROOT / "reports" / "templates"
+CATALOGUE = read_catalogue((TEMPLATES / "zh.po").read_text(encoding="utf-8"))
+PLACEHOLDER = re.compile(r"\{(\w+)(?:!t)?\}")
+SAME = {".", "Rank", "TFLOP/s", "GB/s", "Roofline", "rank", "loss", "diff"}
+
+
+@pytest.fixture
+def chinese():
+    with language("zh"):
+        yield
+
+
+def calls(folder: str) -> list[ast.Call]:
+    """Return the calls in the Python files of a folder."""
+    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in sorted((ROOT / folder).glob("*.py")))
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def texts_of_python(folder: str) -> set[str]:
+    """Return what ``tr`` and ``plural`` are given there."""
+    found = set()
+    for call in calls(folder):
+        name = getattr(call.func, "id", "")
+        at = {"tr": 0, "plural": 1}.get(name, -1)
+        if 0 <= at < len(call.args) and isinstance(given := call.args[at], ast.Constant):
+            found.add(f"{{num}} {given.value}" if name == "plural" else given.value)
+    return found
+
+
+def texts_of_templates() -> set[str]:
+    found = set()
+    for file in sorted(TEMPLATES.glob("*.html")):
+        source = file.read_text(encoding="utf-8")
+        for _line, _function, given in extract_from_ast(Environment().parse(source), ("_", "keys")):
+            found.add(given if isinstance(given, str) else given[0])
+        found |= {f"{{num}} {noun}" for noun in re.findall(r'plural\("([^"]+)"\)', source)}
+    return found
+
+
+def sample(node: ast.expr) -> str | None:
+    """Return a text as a constant or an f-string makes it, with 7 for each value."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "7" for part in node.values)
+    return None
+
+
+def test_every_text_of_pages_reports_and_scripts_is_translated():
+    scripts = {t for file in TEMPLATES.glob("*.js") for t in texts_of_script(file.read_text(encoding="utf-8"))}
+    shown = texts_of_templates() | texts_of_python("reports") | texts_of_python("diagnose/compare") | scripts
+    assert len(shown) > 450
+    assert sorted(shown - CATALOGUE.keys()) == []
+
+
+def test_every_label_of_causes_parts_and_verdicts_is_translated():
+    labels = {legend.label for legends in (LEGENDS, PARTS, PHASES) for legend in legends.values()}
+    names = {*PARTS, *PHASES, *PATH, *TERMS, *TERMS.values(), *(label for label, *_ in TONES.values()), *NOTES.values()}
+    pills = {text for pill in VERDICTS.values() for text in pill[:2]} | {
+        pill for pill, _ in (*_PILLS.values(), *_GATES.values())
+    }
+    known = {name.replace("_", " ") for name in names} | names
+    wanted = {t for t in labels | pills | (known & CATALOGUE.keys()) | set(TERMS.values()) if t}
+    assert sorted(wanted - CATALOGUE.keys()) == []
+
+
+def test_the_title_of_every_change_and_every_title_that_it_can_have_is_translated(chinese):
+    titles = [change.title for change in CHANGES.values()]
+    advised = [k.value for call in calls("diagnose/changes") for k in call.keywords if k.arg == "title"]
+    titles += [title for node in advised if (title := sample(node)) is not None]
+    assert len(titles) > 150
+    assert [title for title in titles if not re.search("[\u4e00-\u9fff]", translated(title))] == []
+
+
+def test_the_title_of_every_finding_is_translated(chinese):
+    titles = [k.value for folder in ("analyzers", "analyzers/common") for call in calls(folder) for k in call.keywords
+              if k.arg == "title"]  # fmt: skip
+    for file in (ROOT / "analyzers").glob("*.py"):
+        nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        titles += [n.value for n in nodes if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "title"]
+    known = [title for node in titles if (title := sample(node)) is not None]
+    assert len(known) > 30
+    composed = {
+        "7 7 late7: 7; 7",
+        "7 takes 7 times as long7",
+        "Ranks 7 take turns in coming late7",
+        "7; otherwise ranks 7 take turns",
+        "7: rank 7 begins its step 7 late",
+    }
+    assert [t for t in known if not re.search("[\u4e00-\u9fff]", translated(t)) and t not in composed] == []
+
+
+def test_what_every_change_does_to_the_numbers_is_translated(chinese):
+    found = {change.numerics.safety for change in CHANGES.values()}
+    assert [words for words in found if not re.search("[\u4e00-\u9fff]", translated(words))] == []
+
+
+def test_a_translation_has_the_placeholders_of_its_text():
+    for english, chinese_text in CATALOGUE.items():
+        assert set(PLACEHOLDER.findall(chinese_text)) <= set(PLACEHOLDER.findall(english)), english
+        missing = set(PLACEHOLDER.findall(english)) - set(PLACEHOLDER.findall(chinese_text))
+        assert missing <= {"s", "there", "what", "condition"}, english
+        assert re.search("[\u4e00-\u9fff（。、]", chinese_text) or chinese_text in SAME or "{num}" in chinese_text, (
+            english
+        )
+        assert not re.search(r"[<>&]", english + chinese_text), english  # pages take the texts as they are
+
+
+@pytest.mark.parametrize(
+    ("english", "shown"),
+    [
+        ("Load batches in 2 worker processes, ahead of the step", "用 2 个 worker 进程提前加载批次"),
+        ("Load batches in 1 worker process, ahead of the step", "用 1 个 worker 进程提前加载批次"),
+        ("may change the numbers: fused kernels round differently; compare the outputs",
+         "可能改变数值：融合的核函数舍入不同；请比较输出"),
+        ("1 step in 3 takes 44 times as long: it saves a checkpoint", "每 3 步中有 1 步耗时为 44 倍：在保存检查点"),
+        ("2 launches a step; 100 % of the device tasks were launched onto an empty device.",
+         "每步发起 2 次；100 % 的设备任务发起时设备为空。"),
+        ("Memory is full: 2 allocations had to empty the cache first", "显存已满：2 次分配不得不先清空缓存"),
+        ("a text of a plug-in's own", "a text of a plug-in's own"),
+        ("Stacks were not recorded in the timing window. Unknown words.", "计时窗口内没有录制调用栈。Unknown words."),
+    ],
+)  # fmt: skip
+def test_finished_sentences_are_recognised_whatever_stands_in_them(chinese, english, shown):
+    assert translated(english) == shown
+
+
+def test_english_is_shown_where_no_language_was_chosen():
+    assert tr("Step now") == "Step now"
+    assert translated("The host waits for the device, which then runs dry") == (
+        "The host waits for the device, which then runs dry"
+    )
+    assert '<html lang="en">' in html.render(replace_nothing())
+
+
+def replace_nothing():
+    from tests.reports.forms import healthy
+
+    return replace(healthy(), legends=LEGENDS)
+
+
+def test_a_page_and_a_text_have_the_same_answer_in_chinese(chinese, any_form):
+    page = html.render(any_form)
+    assert '<html lang="zh-Hans">' in page
+    assert answer(any_form).pill in page
+    assert answer(any_form).pill in text.render(any_form)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_chinese_lines_fit_the_terminal(chinese, any_form, width):
+    assert max(cell_len(line) for line in text.render(any_form, width=width).splitlines()) <= width
+
+
+def test_the_json_is_the_same_in_every_language(forms):
+    english = json_report.render(forms["trials"])
+    page = Page(html.render(forms["trials"])).data()
+    with language("zh"):
+        chinese_page = Page(html.render(forms["trials"])).data()
+    assert json.loads(english) == page["diagnosis"] == chinese_page["diagnosis"]
+    assert "words" not in page
+    assert chinese_page["words"]["{num} of {total}"] == "{num} / {total}"
+
+
+def test_the_catalogue_is_read_as_gettext_writes_it():
+    header, entry, left = (
+        'msgid ""\nmsgstr "Language: zh\\n"',
+        'msgid ""\n"one "\n"text"\nmsgstr "一"',
+        'msgid "left"\nmsgstr ""',
+    )
+    found = read_catalogue(f"{header}\n\n# a note\n{entry}\n\n{left}\n")
+    assert found == {"one text": "一"}
+    assert resources.files("diagnose.reports").joinpath("templates").joinpath("zh.po").is_file()
