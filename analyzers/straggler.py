@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.frozen import dataclass
 from diagnose.model.rules import RuleMeta
-from diagnose.ranks.usable import listed
+from diagnose.ranks.usable import MAX_LISTED, in_order, listed
 from diagnose.tables import Tables
 from diagnose.text.numbers import duration, percent, plural
 
@@ -51,7 +51,6 @@ MIN_EXCHANGE_SHARE = 0.05  # of the step, waited in all-to-alls or between the s
 MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
 MIN_STEPS_HIGH = 5  # compared, for high confidence
 SURE_SIGMAS = 10.0
-MAX_NAMED_RANKS = 8
 MIN_CORE_SHARE = 0.5  # of the lateness, that the rank lacked a core for longer than the others
 _FROM_BEGIN = frozenset({"late-begin", "turns"})  # findings that name a late begin, where there is one
 MAX_DIFFERENCES = 3
@@ -190,7 +189,7 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
     if not lateness.in_turns:
         return None
     numbers = [c.ranks[i].rank for i in lateness.taking_turns]
-    names = _in_order(numbers)
+    names = in_order(numbers)
     cause = f"; {_because(c.reason, 'on whichever is late')}" if c.reason.cause else ""
     title = f"Ranks {names} take turns in coming late{cause}"
     lost_ns = lateness.saved_ns + (begin.lost_ns if begin else 0.0)
@@ -296,23 +295,15 @@ def _shares(c: Comparison, numbers: list[int]) -> str:
 
 def _blamed(c: Comparison) -> str:
     blame = c.waits.blame / max(float(c.waits.blame.sum()), 1.0)
-    named = [f"{percent(blame[i], 0)} is for rank {c.ranks[i].rank}" for i in c.lateness.taking_turns[:MAX_NAMED_RANKS]]
+    named = [f"{percent(blame[i], 0)} is for rank {c.ranks[i].rank}" for i in c.lateness.taking_turns[:MAX_LISTED]]
     return ", ".join(named)
 
 
 def _waited(c: Comparison) -> str:
     waits = sorted(c.waits_ns.items(), key=lambda item: (-item[1], item[0]))
-    shown = ", ".join(f"rank {rank} {ns / 1e6:.2f}" for rank, ns in sorted(waits[:MAX_NAMED_RANKS]))
-    more = f", and {len(waits) - MAX_NAMED_RANKS} that wait less" if len(waits) > MAX_NAMED_RANKS else ""
+    shown = ", ".join(f"rank {rank} {ns / 1e6:.2f}" for rank, ns in sorted(waits[:MAX_LISTED]))
+    more = f", and {len(waits) - MAX_LISTED} that wait less" if len(waits) > MAX_LISTED else ""
     return f"Waiting that nothing hides, ms a step: {shown}{more}."
-
-
-def _in_order(numbers: list[int]) -> str:
-    """Return the ranks as they are given: who is waited for most stands first."""
-    shown = [str(n) for n in numbers[:MAX_NAMED_RANKS]]
-    if len(numbers) > MAX_NAMED_RANKS:
-        return f"{', '.join(shown)} and {len(numbers) - MAX_NAMED_RANKS} more"
-    return f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _confidence(c: Comparison) -> Confidence:

@@ -41,7 +41,7 @@ class Prediction:
     behind: tuple[str, ...] = ()  # ids of the changes that are made before it
     is_enabled: bool = False  # alone it gains nothing: it pays only behind those
     is_replayed: bool = False
-    before_range_ns: tuple[float, float] | None = None  # of the step before, where changes before this one leave it open
+    before_range_ns: tuple[float, float] | None = None  # of the step before, where earlier changes leave it open
 
     @property
     def saves_ns(self) -> float:

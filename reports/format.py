@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from diagnose.model.diagnosis import Where
-from diagnose.text.numbers import duration, percent, plural
+from diagnose.text.numbers import duration, growth, percent, plural
 from diagnose.text.plain_text import middle
 
 __all__ = [
     "MAX_LOSSES",
     "duration",
+    "growth",
     "line_of",
     "path_tail",
     "percent",
@@ -61,9 +62,9 @@ def recording_cost(overhead: float | None, removed: float) -> str:
     if overhead is None:
         return ""
     if removed > 0:
-        left = f"all but {percent(overhead)} taken out" if overhead > 0 else "taken out"
-        return f"{percent(removed + max(overhead, 0.0))} longer while recorded, {left}"
-    return f"{percent(overhead)} longer while recorded" if overhead > 0 else "no longer while recorded"
+        left = f"all but {growth(overhead)} taken out" if overhead > 0 else "taken out"
+        return f"{growth(removed + max(overhead, 0.0))} longer while recorded, {left}"
+    return f"{growth(overhead)} longer while recorded" if overhead > 0 else "no longer while recorded"
 
 
 def ranks(world_size: int, given: int) -> str:

@@ -71,6 +71,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "host_by_cause": _shares(d.host_by_cause),
         "run": {"steps": d.watched_steps, "phases": _shares(d.phases)},
         "findings": [_finding(f, d.step_ns) for f in d.findings],
+        "ignored": [{"by": one.by, "finding": _finding(one.finding, d.step_ns)} for one in d.ignored],
         "prescriptions": each(_prescription, d.prescriptions),
         "also_possible": each(_prescription, d.also_possible),
         "operators": each(_operator, d.operators),

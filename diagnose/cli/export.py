@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from diagnose.cli.answer import check_rules, chosen
 from diagnose.errors import UsageError, missing_extra
 from diagnose.model.charts import Picture
 from diagnose.model.diagnosis import Diagnosis
@@ -29,6 +30,8 @@ class ExportRequest:
     findings: str | None = None
     kernels: str | None = None
     markdown: str | None = None
+    select: tuple[str, ...] = ()  # rules
+    ignore: tuple[str, ...] = ()
     force: bool = False
     quiet: bool = False
 
@@ -62,7 +65,7 @@ def export(paths: Sequence[str], request: ExportRequest) -> None:
     progress = Progress(quiet=request.quiet)
     with progress.phase("analysing"):
         captures = open_captures(paths)
-        diagnosis = analyze_captures(captures)
+        diagnosis = chosen(analyze_captures(captures), request.select, request.ignore)
         picture = whole_window(captures[shown_rank(captures)])
     makers: dict[str, Callable[[Path], bytes]] = {
         "--perfetto": lambda _path: exports.perfetto(diagnosis, picture).encode(),
@@ -79,6 +82,7 @@ def export(paths: Sequence[str], request: ExportRequest) -> None:
 
 
 def _check(paths: Sequence[str], request: ExportRequest) -> None:
+    check_rules(request.select, request.ignore)
     files = request.files
     if not files:
         raise UsageError("Name at least one file to write, such as --perfetto trace.json or --markdown issue.md.")

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import secrets
 import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,12 +27,13 @@ from mcp.server.stdio import stdio_server
 
 from diagnose import __version__
 from diagnose.cli.mcp_tools import TOOLS, Arguments, Prove, checked
-from diagnose.errors import DiagnoseError, InputError, UsageError
+from diagnose.cli.roots import Roots
+from diagnose.errors import DiagnoseError, UsageError
 from diagnose.model.files import printable
 from diagnose.text.plain_text import MAX_LINE, one_line
 from diagnose.trials.protection import can_restrict
 
-__all__ = ["Roots", "serve"]
+__all__ = ["serve"]
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 
@@ -84,49 +83,6 @@ async def _serve(roots: Roots, *, agreed: bool) -> None:
     )
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
-
-
-@dataclass(frozen=True, slots=True)
-class Roots:
-    """The folders below which a tool may read, links followed."""
-
-    folders: tuple[Path, ...]
-
-    @classmethod
-    def of(cls, names: Sequence[str]) -> Roots:
-        """Return the folders of ``--root``, else the working folder.
-
-        Raises:
-            UsageError: one of them is no folder.
-        """
-        for name in names:
-            if not Path(name).is_dir():
-                raise UsageError(f"Invalid --root: {printable(name)} is no folder; check the path.")
-        return cls(tuple(Path(name).resolve() for name in names or (".",)))
-
-    def path(self, name: str) -> str:
-        """Return what to read in the place of ``name``: an existing path without links, relative where it can be.
-
-        Raises:
-            InputError: it does not exist, or it or a link in it leads elsewhere.
-        """
-        try:
-            found = Path(name).resolve(strict=True)
-            entries = list(os.scandir(found)) if found.is_dir() else []
-            links = [Path(entry.path).resolve() for entry in entries if entry.is_symlink()]
-        except (OSError, ValueError, RuntimeError):  # RuntimeError: links in a circle
-            raise InputError(
-                f"{printable(name)} cannot be read: give the path of a file or folder that exists here."
-            ) from None
-        for path in (found, *links):
-            if not any(path.is_relative_to(folder) for folder in self.folders):
-                where = " and ".join(map(printable, self.folders))
-                raise InputError(
-                    f"{printable(name)} leads out of {where} and is not read; the server reads elsewhere with "
-                    "diagnose mcp --root FOLDER."
-                )
-        here = Path.cwd().resolve()
-        return str(found.relative_to(here)) if found.is_relative_to(here) else str(found)
 
 
 class _Tools:

@@ -39,10 +39,13 @@ class Analyze(Arguments, frozen=True):
     """Diagnose a recording."""
 
     paths: Annotated[list[Recording], Meta(min_length=1, description="One recording, or the ranks of one run.")]
+    select: Annotated[list[str], Meta(description="Ids of rules: show findings of these only.")] = []
+    ignore: Annotated[list[str], Meta(description="Ids of rules: leave out their findings.")] = []
 
     def command(self, locate: Locate) -> list[str]:
         """Return the words of ``diagnose analyze``."""
-        return ["analyze", *_files(map(locate, self.paths))]
+        words = [f"--{name}={rule}" for name in ("select", "ignore") for rule in getattr(self, name)]
+        return ["analyze", *words, *_files(map(locate, self.paths))]
 
 
 class WhatIf(Arguments, frozen=True):

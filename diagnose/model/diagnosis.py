@@ -33,6 +33,7 @@ __all__ = [
     "Facts",
     "Finding",
     "HostOperator",
+    "IgnoredFinding",
     "Partition",
     "Prescription",
     "Queue",
@@ -83,6 +84,14 @@ class Finding:
     def gain_ns(self) -> float:
         """Return what removing the cause saves a step, as far as that was replayed, else what it costs."""
         return self.lost_ns if self.relief_ns is None else self.relief_ns
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredFinding:
+    """A finding that the user did not want to see."""
+
+    finding: Finding
+    by: Literal["option", "comment"]  # the command or its settings, or a comment in the program
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +263,7 @@ class Diagnosis:
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     also_possible: tuple[Prescription, ...] = ()  # further changes for the findings, whose gain is not predicted
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
+    ignored: tuple[IgnoredFinding, ...] = ()  # findings that were left out as asked; they are not among ``findings``
     pages: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)  # that it was written to
 
     @property

@@ -13,7 +13,7 @@ from statistics import median
 
 from diagnose.monitor.record import percentile
 from diagnose.monitor.step_rows import Row
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, growth, percent
 
 __all__ = ["MIN_REFERENCE", "Observation", "Slowdown", "SlowdownDetector", "observe", "trend"]
 
@@ -48,7 +48,7 @@ class Slowdown:
 
     def __str__(self) -> str:
         """Return it in one clause."""
-        more = percent(self.ratio - 1)
+        more = growth(self.ratio - 1)
         times = f"{duration(self.before_ns)} until step {self.step - 1}, then {duration(self.after_ns)}"
         return f"steps take {more} more than before: {times}"
 
@@ -138,7 +138,7 @@ def _creep(rows: Sequence[Row]) -> list[Observation]:
     share = grown / median(values)
     if z < MIN_TREND_Z or share < MIN_CREEP:
         return []
-    text = f"Steps became slower little by little: {percent(share)} from step {rows[0].step} to step {rows[-1].step}."
+    text = f"Steps became slower little by little: {growth(share)} from step {rows[0].step} to step {rows[-1].step}."
     return [Observation("creep", text, share)]
 
 

@@ -36,7 +36,11 @@ def before_graphs(t: Tables) -> Intervals:
         first = np.searchsorted(events.start[mine], events.start[own])
         for region, at in zip(own.tolist(), first.tolist(), strict=True):
             is_look_up = t.name(region).startswith("TorchDynamo")
-            if at < len(mine) and int(mine[at]) in graphs and (is_look_up or events.start[mine[at]] < events.end[region]):
+            if (
+                at < len(mine)
+                and int(mine[at]) in graphs
+                and (is_look_up or events.start[mine[at]] < events.end[region])
+            ):
                 starts.append(int(events.start[region]))
                 ends.append(int(min(events.start[mine[at]], events.end[region])))
     return union((np.array(starts, np.int64), np.array(ends, np.int64))) if starts else EMPTY

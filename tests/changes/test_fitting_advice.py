@@ -276,3 +276,42 @@ def test_without_graphs_a_recording_lacks_steps_and_not_the_nodes_of_graphs():
     assert p.needs == "a few whole steps"
     (p,) = advised("lost-records", Program(has_graphs=True))
     assert "CUDA graphs" in p.needs
+
+
+@pytest.mark.parametrize(
+    ("has_loader", "change"), [(False, "make-on-device"), (True, "prefetch-to-device"), (None, "prefetch-to-device")]
+)
+def test_what_no_loader_made_is_made_on_the_device(has_loader, change):
+    copied = {"where": (Where("train.py", 46, code="mask.to(device)"),), "facts": {"num": 3, "to_host": 0}}
+    (p,) = advised("exposed-copy", Program(trains=True, has_loader=has_loader), **copied)
+    assert p.id == change
+
+
+@pytest.mark.parametrize(("in_model", "share", "fits"), [(True, 0.9, True), (False, 0.9, False), (False, 0.4, True)])
+def test_no_graph_for_a_loop_outside_the_model(in_model, share, fits):
+    loop = {"issuer": {"file": "a.py", "line": 3, "num": 400.0, "reads": 0.0, "share": share, "in_model": in_model}}
+    assert ("compile-graphs" in ids("launch-bound", TRAINING, facts={"has_device": True, **loop})) is fits
+
+
+@pytest.mark.parametrize(
+    ("names", "reads", "code"),
+    [
+        (("aten::linalg_vector_norm", "aten::item"), 200.0, "clip_grad_norm_"),
+        (("aten::detach", "aten::mul", "aten::copy_"), 0.0, "_foreach_lerp_"),
+        (("aten::sum", "aten::item"), 200.0, "tolist()"),
+        (("aten::index", "aten::sub"), 0.0, "x[:, None]"),
+    ],
+)
+def test_a_loop_gets_an_example_like_it(names, reads, code):
+    loop = {"file": "a.py", "line": 3, "num": 400.0, "reads": reads, "share": 0.9, "in_model": False, "names": names}
+    (p,) = advised("launch-bound", TRAINING, facts={"has_device": True, "issuer": loop})
+    assert code in p.after
+
+
+def test_no_compiled_model_has_gradients_of_gradients():
+    twice = Program(trains=True, second_derivatives=True)
+    (p,) = [p for p in advised("launch-bound", twice, facts={"has_device": True}) if p.id == "compile-graphs"]
+    assert p.title.startswith("Capture the whole step as one CUDA graph")
+    assert "StepGraph(whole_step" in p.after
+    assert "torch.compile(" not in p.after
+    assert ids("launch-bound", twice, facts={"has_device": False}) == []

@@ -12,7 +12,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp_types import ElicitResult
 
-from diagnose.cli.mcp import Roots
+from diagnose.cli.roots import Roots
 from diagnose.errors import InputError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
