@@ -42,14 +42,15 @@ def headline(d: Diagnosis, why: str) -> str:
     step = f"{duration(d.step_ns)} step"
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None:
+        whole = f"the {duration(d.step_ns)} recording" if d.source.found_steps_by == "none" else f"each {step}"
         else_, other = (" else", " other") if d.ignored else ("", "")
         start = f"Nothing{else_} to fix" if not d.findings else f"Little{else_} to gain"
         if d.queue is None:
             return _fitted(f"{start}: no{other} rule found avoidable time in the {step}", "")
         if d.verdict == "kernel-bound":
-            return _fitted(f"{start}: the GPU is busy {percent(d.queue.busy_share)} of each {step}", "")
+            return _fitted(f"{start}: the GPU is busy {percent(d.queue.busy_share)} of {whole}", "")
         return _fitted(
-            f"{start}: the GPU idles {percent(d.queue.idle_share)} of each {step}, without{other} avoidable waste", ""
+            f"{start}: the GPU idles {percent(d.queue.idle_share)} of {whole}, without{other} avoidable waste", ""
         )
     j = d.job
     if finding.rule == "straggler" and j is not None and j.begins_late is not None and not j.late_ranks:
@@ -61,7 +62,8 @@ def headline(d: Diagnosis, why: str) -> str:
 def _share(d: Diagnosis, finding: Finding) -> str:
     if d.step_ns <= 0 or not finding.lost_ns or not math.isfinite(finding.lost_ns):
         return ""
-    of = "run" if finding.share is not None else "step"
+    whole = "recording" if d.source.found_steps_by == "none" else "step"
+    of = "run" if finding.share is not None else whole
     return f" ({percent(min(finding.share_of(d.step_ns), 1.0))} of the {of})"
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-
 from diagnose.model.capture import Samples
 from diagnose.pipeline.rank import analyze_rank, find_in_rank
 from diagnose.pipeline.savings import effect_in

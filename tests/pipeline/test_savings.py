@@ -162,6 +162,8 @@ def test_a_cold_recording_states_no_savings_of_steady_steps(recording):
     r.step(1, 0, 3000)
     r.op("aten::mm", 0, 100)
     r.kernel("gemm", 0, 100, launched=(-20, -15))
+    for i in range(50):
+        r.kernel("gemm", 2250 + i / 2, 2250.4 + i / 2, launched=(2145 + i / 2, 2145.2 + i / 2))
     r.runtime("cuModuleLoadData", 110, 2110)
     r.op("aten::mm", 2110, 2150)
     r.kernel("gemm", 2150, 2250, launched=(2140, 2145))
