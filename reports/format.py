@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diagnose.model.charts import FlopUtilisation
 from diagnose.model.diagnosis import Where
 from diagnose.text.numbers import duration, growth, percent, plural
 from diagnose.text.plain_text import middle
@@ -9,6 +10,7 @@ from diagnose.text.plain_text import middle
 __all__ = [
     "MAX_LOSSES",
     "duration",
+    "flops",
     "growth",
     "line_of",
     "path_tail",
@@ -88,3 +90,9 @@ def size(count: int) -> str:
         if count >= each:
             return f"{count / each:.3g} {unit}" if count < 1000 * each else f"{count / each:.0f} {unit}"
     return f"{count} B"
+
+
+def flops(f: FlopUtilisation) -> str:
+    """Return what the device computed against its peak, one line."""
+    counted = "" if f.known_share > 0.995 else f"; counted for {percent(f.known_share)} of its compute time"
+    return f"MFU {percent(f.share)}: {f.tflops:.3g} TFLOP/s over the step, of the {f.device}'s peak{counted}"

@@ -63,7 +63,7 @@ handle.remove()
 # in a forward: tensor operators in place of Python loops, and nothing computed anew that stays the same"""
 
 
-_AFTER_A_READ = """# it works on what the device computed: tensor operators there (sort, topk, where), and read less
+_AFTER_A_READ = """# it works on what the device computed: tensor operators there (sort, topk, argmax), and read less
 order = scores.argsort(descending=True)          # in place of sorted(…, key=scores.__getitem__)
 # or another process, while the next step runs
 from concurrent.futures import ProcessPoolExecutor
