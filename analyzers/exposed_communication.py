@@ -24,6 +24,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.analyzers.common.extent import of_whole
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.locate import enclosing_operators, locate
 from diagnose.model.arrays import Ints, Mask, Rows
@@ -117,7 +118,7 @@ def find(t: Tables) -> list[Finding]:
     base = idle[0] if idle else Finding(META.id, TITLE, lost_ns)
     evidence = (
         f"{len(rows) / t.steps.num:.1f} collectives a step, median {_median_ms(length):.3f} ms; "
-        f"{percent(exposed / busy, 0)} of their time is exposed: {duration(exposed / t.steps.num)} of each step.",
+        f"{percent(exposed / busy, 0)} of their time is exposed: {duration(exposed / t.steps.num)} {of_whole(t)}.",
     )
     return [
         replace(

@@ -22,6 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from diagnose.analyzers.common.extent import of_whole
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect, total, union
@@ -70,7 +71,7 @@ def find(t: Tables) -> list[Finding]:
     to_host = sum(1 for name in names if _TO_HOST.search(name))
     evidence = [
         f"{len(rows) / t.steps.num:.1f} copies a step, {pageable} of {len(rows)} pageable, {to_host} to the host; "
-        f"{duration(total(t.occupancy.exposed_copy) / t.steps.num)} of each step only copies.",
+        f"{duration(total(t.occupancy.exposed_copy) / t.steps.num)} {of_whole(t)} only copies.",
         *_rate(t, rows),
     ]
     return [

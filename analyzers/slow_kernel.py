@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.chains import chains
+from diagnose.analyzers.common.extent import of_whole
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import locate_one
 from diagnose.model.arrays import Mask
@@ -79,7 +80,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
             median_ns=int(np.median(length)),
             tasks=tasks,
             evidence=(
-                f"They take {duration(time / t.steps.num)} of each step, {percent(time / total(t.occupancy.busy), 0)} "
+                f"They take {duration(time / t.steps.num)} {of_whole(t)}, {percent(time / total(t.occupancy.busy), 0)} "
                 f"of the busy time; rates are held against the {peak.source} ({peak.name}).",
                 *(
                     f"{g.op} {g.shapes}: {g.achieved()} of {g.peak(peak)}, {duration(g.time_ns / t.steps.num)} a "

@@ -56,16 +56,16 @@ def headline(d: Diagnosis, why: str) -> str:
             if d.ignored:
                 words = "{start}: no other rule found avoidable time in the {step} step"
             return _fitted(tr(words, start=start, step=step), "")
+        found_no_steps = d.source.found_steps_by == "none"
+        whole = tr("the {step} recording", step=step) if found_no_steps else tr("each {step} step", step=step)
         if d.verdict == "kernel-bound":
             busy = percent(d.queue.busy_share)
-            return _fitted(
-                tr("{start}: the GPU is busy {share} of each {step} step", start=start, share=busy, step=step), ""
-            )
+            return _fitted(tr("{start}: the GPU is busy {share} of {whole}", start=start, share=busy, whole=whole), "")
         idle = percent(d.queue.idle_share)
-        words = "{start}: the GPU idles {share} of each {step} step, without avoidable waste"
+        words = "{start}: the GPU idles {share} of {whole}, without avoidable waste"
         if d.ignored:
-            words = "{start}: the GPU idles {share} of each {step} step, without other avoidable waste"
-        return _fitted(tr(words, start=start, share=idle, step=step), "")
+            words = "{start}: the GPU idles {share} of {whole}, without other avoidable waste"
+        return _fitted(tr(words, start=start, share=idle, whole=whole), "")
     j = d.job
     if finding.rule == "straggler" and j is not None and j.begins_late is not None and not j.late_ranks:
         late = duration(j.begins_late_ns)
@@ -77,9 +77,11 @@ def _share(d: Diagnosis, finding: Finding) -> str:
     if d.step_ns <= 0 or not finding.lost_ns or not math.isfinite(finding.lost_ns):
         return ""
     share = percent(min(finding.share_of(d.step_ns), 1.0))
-    words = (
-        tr("{share} of the run", share=share) if finding.share is not None else tr("{share} of the step", share=share)
-    )
+    words = tr("{share} of the step", share=share)
+    if finding.share is not None:
+        words = tr("{share} of the run", share=share)
+    elif d.source.found_steps_by == "none":
+        words = tr("{share} of the recording", share=share)
     return tr(" ({words})", words=words)
 
 

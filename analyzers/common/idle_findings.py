@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.analyzers.common.extent import of_whole
 from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
@@ -178,8 +179,8 @@ def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
             count=len(length),
             median_ns=int(np.median(length)),
             evidence=(
-                f"{len(length)} {several} in {t.steps.num} step{'s' * (t.steps.num != 1)}, {duration(took)} of each "
-                f"step ({percent(took / t.steps.step_ns)}), while the device was still busy.",
+                f"{len(length)} {several} in {t.steps.num} step{'s' * (t.steps.num != 1)}, {duration(took)} "
+                f"{of_whole(t)} ({percent(took / t.steps.step_ns)}), while the device was still busy.",
             ),
             where=_places(t, length, during),
             confidence=idle.confidence,

@@ -166,7 +166,8 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     prescriptions = worth_showing(found, prescribed, steps_after, step_ns)
     with noting("trust", notes):
         prescriptions = recording_first(prescriptions, found, step_ns, program_of(t), is_incomplete=again)
-        if again:
+        if again or (prescriptions and prescriptions[0].records_again):
+            # Of a cold recording as of an incomplete one: what a steady step would save is not in it.
             prescriptions, steps_after = without_savings(prescriptions), None
     partition = t.partition if queue else None
     told = Answer(answer, queue, step_ns, partition, idle, found, prescriptions)

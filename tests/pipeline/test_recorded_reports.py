@@ -10,7 +10,7 @@ import pytest
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
-from diagnose.reports.answer import answer, saving
+from diagnose.reports.answer import answer, predictions, saving
 from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.text import render
 from diagnose.tables.thresholds import THRESHOLDS
@@ -58,6 +58,39 @@ def savings(d):
             assert after.step_ns < before.step_ns
             assert after.ids[:-1] == before.ids
         assert set(chain[-1].ids) <= {p.id for p in d.prescriptions}
+
+
+def additions(d):
+    """Check what a change adds behind others, and that a recording to be made anew promises nothing."""
+    each = predictions(d)
+    chain = d.waterfall.forecasts if d.waterfall is not None else ()
+    for before, after in pairwise(chain):
+        found = each.get(after.ids[-1])
+        if found is not None:
+            least, most = found.range_ns
+            assert 0 <= least <= found.saves_ns * (1 + ROUNDING) + 1
+            assert found.saves_ns <= most + 1
+            assert most <= max(before.low_ns - after.low_ns, before.high_ns - after.high_ns, found.saves_ns) + 1
+    saved = sum(before.step_ns - after.step_ns for before, after in pairwise(chain))
+    assert saved <= d.step_ns
+    if d.waterfall is None and d.prescriptions and d.prescriptions[0].records_again:
+        assert all(p.saves_ns == (0.0, 0.0) for p in d.prescriptions)
+    if d.prescriptions and d.prescriptions[0].records_again:
+        assert d.waterfall is None
+        assert not each
+
+
+def places(d):
+    """Check that costs are of each step only where steps were found, and are parts of the step."""
+    if d.source.found_steps_by == "none":
+        assert not any(" of each step" in line for f in d.findings for line in f.evidence[:1])
+        assert " of each step" not in render(d)
+    assert all(found.lost_ns <= d.step_ns * (1 + ROUNDING) for found in d.findings)
+    assert sum(f.lost_ns for f in d.findings if META[f.rule].kind == "idle" and d.partition is not None) <= (
+        (1 + ROUNDING)
+        * d.step_ns
+        * (d.partition.idle + d.partition.exposed_communication + d.partition.exposed_copy if d.partition else 1)
+    )
 
 
 def order(d):
@@ -115,7 +148,8 @@ def text(d):
     for finding in d.findings[:5]:
         if finding.lost_ns:
             share = percent(finding.lost_ns / d.step_ns)
-            assert f"{finding.rule} {duration(finding.lost_ns)} ({share}) of each step" in words
+            whole = "the recording" if d.source.found_steps_by == "none" else "each step"
+            assert f"{finding.rule} {duration(finding.lost_ns)} ({share}) of {whole}" in words
     if d.partition is not None:
         assert f"idle {percent(d.partition.idle)}" in shown or d.partition.idle == 0
     if d.partition is not None and (d.verdict == "kernel-bound" or d.dominant is None):
@@ -167,7 +201,7 @@ def read(page):
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", shown)).split())
 
 
-CHECKS = [shares, savings, order, sentences, text, as_json, as_page]
+CHECKS = [shares, savings, additions, places, order, sentences, text, as_json, as_page]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

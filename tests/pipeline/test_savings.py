@@ -154,3 +154,24 @@ def test_of_changes_that_save_about_as_much_what_recording_inflates_comes_second
     first, second = recorded.diagnoses["kineto_rn50_profapi_nw0"].prescriptions[:2]
     assert (first.id, second.id) == ("load-in-workers", "compile-graphs")  # 38.7 ms, and 31.4 to 48.5 ms of dispatch
     assert sum(second.saves_ns) > sum(first.saves_ns) > 0.75 * sum(second.saves_ns)
+
+
+def test_a_cold_recording_states_no_savings_of_steady_steps(recording):
+    # 2000 of 3000 µs load code; the collector takes 600 more.
+    r = recording()
+    r.step(1, 0, 3000)
+    r.op("aten::mm", 0, 100)
+    r.kernel("gemm", 0, 100, launched=(-20, -15))
+    for i in range(50):
+        r.kernel("gemm", 2250 + i / 2, 2250.4 + i / 2, launched=(2145 + i / 2, 2145.2 + i / 2))
+    r.runtime("cuModuleLoadData", 110, 2110)
+    r.op("aten::mm", 2110, 2150)
+    r.kernel("gemm", 2150, 2250, launched=(2140, 2145))
+    r.gc(2290, 2890)
+    r.op("aten::mm", 2900, 3000)
+    r.kernel("gemm", 2950, 3000, launched=(2940, 2945))
+    answer = r.diagnosis()
+    assert answer.dominant == "warm-up"
+    assert [p.id for p in answer.prescriptions][:2] == ["capture-steady-steps", "schedule-gc"]
+    assert {p.saves_ns for p in answer.prescriptions} == {(0.0, 0.0)}
+    assert answer.waterfall is None

@@ -144,7 +144,7 @@ def recording_first(
 
 
 def without_savings(prescribed: Sequence[Prescription]) -> tuple[Prescription, ...]:
-    """Return the prescriptions without what they would save: a recording that lacks work cannot show it."""
+    """Return the prescriptions without what they would save: a recording that is cold or lacks work cannot show it."""
     return tuple(
         replace(p, saves_ns=(0.0, 0.0), predicted_step_ns=None, basis="bound", assumes="", mean_step_ns=None)
         for p in prescribed
