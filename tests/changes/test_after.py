@@ -60,6 +60,7 @@ FACTS = {
         {}, {"kind": "slow-group"}, {"kind": "slow-group", "hosts": ("one",)}, {"begins_late_rank": 1},
         *({"kind": "turns", "cause": cause} for cause in ("gc-pause", "python-stall", "off-cpu", "data-stall", "")),
     ),
+    "discarded-gradients": ({}, {"is_frozen": True}),
     "rollout-bound": ({"phase": "rollout"}, {"phase": "inference"}),
 }  # fmt: skip
 ISSUER = {"file": "train.py", "line": 3, "num": 640.0, "share": 0.9, "in_model": False}
