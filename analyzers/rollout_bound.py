@@ -29,6 +29,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.no_grad_calls import no_grad_calls
 from diagnose.tables.run_steps import lines_in, phase_shares
+from diagnose.text.numbers import percent
 
 META = RuleMeta(
     id="rollout-bound",
@@ -80,8 +81,8 @@ def _finding(t: Tables, run: RunSteps, phase: str, title: str, share: float) -> 
     times, where = run.phase(phase), _where(t, run)
     median_ms, rest_ms = np.median(times) / 1e6, np.median(run.took_ns - times) / 1e6
     evidence = (
-        f"{share:.0%} of the time of {run.num} watched steps is before the first backward pass with gradients off: "
-        f"{median_ms:,.1f} ms in the median step, and {rest_ms:,.1f} ms are the rest.",
+        f"{percent(share, 0)} of the time of {run.num} watched steps is before the first backward pass with gradients "
+        f"off: {median_ms:,.1f} ms in the median step, and {rest_ms:,.1f} ms are the rest.",
     )
     return Finding(
         rule=META.id,

@@ -72,7 +72,8 @@ def _section(name: str, command: Command) -> Iterator[str]:
 
 def _cell(text: str) -> str:
     """Return a description as a cell of a table; ranges of numbers are left to the help."""
-    return re.sub(r"\s*\[x[^]]*\]$", "", text).replace("; x>=0.05]", "]").replace("|", "\\|").replace("  [", " [")
+    text = re.sub(r"; [^][;]*[<>][^][;]*\]$", "]", text)
+    return re.sub(r"\s*\[[^][;]*[<>][^][;]*\]$", "", text).replace("|", "\\|").replace("  [", " [")
 
 
 if __name__ == "__main__":

@@ -96,10 +96,10 @@ def _changes_page() -> Iterator[str]:
         yield from _page_of(f"diagnose.changes.{name.replace('-', '_')}", name)
         yield from (f"- **{heading}**: {text}" for heading, text in _properties(change))
         yield ""
-    yield from _modules()
+    yield from modules_section()
 
 
-def _modules() -> Iterator[str]:
+def modules_section() -> Iterator[str]:
     """Yield which change hands over each module, and how that is proved."""
     modules = public_modules()
     handed = [m for m in modules if m.changes]

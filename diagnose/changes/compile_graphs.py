@@ -18,7 +18,7 @@ from diagnose.changes.capture_step import whole_step
 from diagnose.changes.common.applies import graphable, to_calls_of_the_model, to_launches_without_graphs
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical, rounding
 from diagnose.changes.patches import compiling
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -123,8 +123,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     left = UNCAPTURED_OF_STEP if whole else UNCAPTURED
     stays = [min(1.0, max(share, fixed / each)) for share, fixed in zip(left, graphed, strict=True)]
     assumption = (
-        f"Of {duration(each)} a step in operators outside loading and the optimizer, {stays[1]:.0%} to "
-        f"{stays[0]:.0%} stay as launches of graphs and operators that no graph holds."
+        f"Of {duration(each)} a step in operators outside loading and the optimizer, {percent(stays[1], 0)} to "
+        f"{percent(stays[0], 0)} stay as launches of graphs and operators that no graph holds."
     )
     tasks = np.arange(len(t.tasks.row))  # which take as long as before, at most with shorter pauses between them
     nothing = np.zeros(len(tasks))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import to_a_model_of_the_script, to_calls_of_the_model
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.arrays import Mask, Rows
@@ -70,7 +71,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         finding,
         tasks,
         (FUSED_AT_LEAST * lost * length, lost * length),
-        f"Between {FUSED_AT_LEAST:.0%} and all of the runs become one kernel each, with one launch.",
+        f"Between {percent(FUSED_AT_LEAST, 0)} and all of the runs become one kernel each, with one launch.",
         host=host_time_behind_first(
             t, [chain.tasks for chain in chains(t) if not _called_outside(t, chain.tasks).any()]
         ),

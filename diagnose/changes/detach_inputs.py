@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -59,7 +60,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         finding,
         finding.tasks,
         (LEAST * length, length),
-        f"Between {LEAST:.0%} and all of the unused end of the backward pass goes away.",
+        f"Between {percent(LEAST, 0)} and all of the unused end of the backward pass goes away.",
         host=found.host,
         host_left=(1 - LEAST, 0.0),
         pauses_left=(1 - LEAST, 0.0),

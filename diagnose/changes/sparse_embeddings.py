@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, other_training
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -38,7 +39,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         finding,
         finding.tasks,
         (LEAST * length, MOST * length),
-        f"Between {LEAST:.0%} and {MOST:.0%} of what is read and written goes away; at most the launches for it too.",
+        f"Between {percent(LEAST, 0)} and {percent(MOST, 0)} of what is read and written goes away; at most the "
+        "launches for it too.",
         host=t.covering(called[called >= 0]),
         host_left=(1.0, 1 - MOST),
         frees_host=True,

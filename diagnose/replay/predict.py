@@ -84,10 +84,23 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     if effect.limit_ns < float("inf"):
         most = max(most, _behind_recording(t, before.most, graphs[0]) * scale)
         least, most = _limited(least, most, effect.limit_ns)
+        # Neither end is widened far beyond what the device itself takes then.
+        floor_ns = min(_device_ns(base, graphs[0]), replayed[0]) * scale
         missed = max(REPLAY_ERROR, base.error) * middle_ns(least, most)
+        left_ns = max(before.low_ns - most, 0.0)
+        missed = min(missed, max(left_ns - floor_ns, REPLAY_ERROR * left_ns))
         least, most = max(least - missed, 0.0), max(most, min(most + missed, effect.limit_ns))
     ends = sorted((max(before.low_ns - most, 0.0), max(before.high_ns - least, 0.0)))
     return Predicted(*graphs, ends[0], ends[1], (replayed[0], replayed[1]), changes)
+
+
+def _device_ns(base: ReplayBase, graph: Graph) -> float:
+    """Return what the tasks of the busiest stream take per step: no step is shorter."""
+    tasks = graph.is_task
+    if not tasks.any():
+        return 0.0
+    _, stream = np.unique(graph.lane[tasks], return_inverse=True)
+    return float(np.bincount(stream.ravel(), graph.duration[tasks]).max()) / base.t.steps.num
 
 
 def _behind_recording(t: Tables, before: Graph, after: Graph) -> float:

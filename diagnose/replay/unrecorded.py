@@ -141,7 +141,7 @@ class _Moved:
         rows = np.flatnonzero(of_device)
         start[rows], end[rows] = _warped(self._device, start[rows]), _warped(self._device, end[rows])
         tasks = np.flatnonzero(graph.is_task)
-        start[graph.row[tasks]] = np.round(self._times.ready[tasks]).astype(np.int64)
+        start[graph.row[tasks]] = np.round(graph.ready(self._times)[tasks]).astype(np.int64)
         end[graph.row[tasks]] = np.round(self._times.end[tasks]).astype(np.int64)
         return replace(trace, events=_sorted(replace(events, start=start, end=np.maximum(start, end))))
 

@@ -28,7 +28,7 @@ def test_its_period_and_what_it_costs_a_step(ran):
     assert finding.title == "1 step in 16 takes 40 times as long: it saves a checkpoint"
     assert (finding.count, finding.facts["period"], finding.facts["amortised_ms"]) == (10, 16, 24.684)
     assert finding.evidence[0] == (
-        "10 of 158 watched steps took 400.0 ms each, the others 10.0 ms: 24.7 ms a step, 71% of the run's time."
+        "10 of 158 watched steps took 400.0 ms each, the others 10.0 ms: 24.7 ms a step, 71 % of the run's time."
     )
     assert "None of the steps in the timing window" in finding.evidence[-1]
 

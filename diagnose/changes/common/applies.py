@@ -120,17 +120,17 @@ def is_in_the_model(finding: Finding) -> bool:
 
 def waits_for(finding: Finding) -> WaitsFor:
     """Return what the host waits for, in most of the time that the finding names."""
-    from diagnose.model.host_reads import as_reason, read_by
+    from diagnose.model.host_reads import SHARES, as_reason, read_by
 
     reason, place = as_reason(finding.facts.get("waits_for")), own_place(finding)
     if reason == "synchronize" and place is not None and place.code and not _WAITS.search(place.code):
         return "value"  # the line reads one, whatever the trace shows of it
     if reason is not None:
         return reason
-    for share, why in (("to_device", "copy"), ("feeds_exchange", "exchange")):
+    for share, why in SHARES.items():
         value = finding.facts.get(share)
         if isinstance(value, float) and value >= MOSTLY:
-            return as_reason(why) or "value"
+            return why
     first = [w.op for w in finding.where[:1] if w.op]
     path = [name for example in finding.examples[:1] for name in example.host.split(" > ")]
     return read_by((*first, *path))

@@ -1,0 +1,1 @@
+"""What the site of the documentation has beside docs/: pages of rules and changes, and of sources that are linked."""
