@@ -2,8 +2,9 @@
 
 What it looks for
     Steps with several backward passes, each with an optimizer's call behind it, in which a pass accumulates gradients
-    that this call does not update and that are cleared before the pass of the optimizer which does: the end of the
-    pass, after the last gradient that is used. At least 2 % of the step.
+    that this call does not update and that are cleared before the pass of the optimizer which does; or one pass, and
+    gradients of layers that no optimizer updates. The time is the end of the pass, after the last gradient that is
+    used: at least 2 % of the step.
 
 Why it costs
     A loss that leads through another model makes autograd go back through that model as well: a discriminator's loss
@@ -42,6 +43,7 @@ META = RuleMeta(
 )
 MIN_SHARE = 0.02  # of the busy time, or of the step
 TITLE = "A backward pass goes on through a model whose gradients are cleared unused"
+FROZEN = "A backward pass goes on through layers that no optimizer updates"
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -60,16 +62,19 @@ def find(t: Tables) -> list[Finding]:
     found = discarded_gradients(t)
     if found is None:
         return []
+    title = FROZEN if found.is_frozen else TITLE
     text = (
         f"{found.num:.0f} gradients a step are cleared before an optimizer uses them, behind {found.used:.0f} that one "
         "does."
     )
-    idle = idle_finding(t, IdleRule(META.id, TITLE, evidence=lambda _t, _o: [text]))
+    idle = idle_finding(
+        t, IdleRule(META.id, title, evidence=lambda _t, _o: [text], facts={"is_frozen": found.is_frozen})
+    )
     if t.device_id < 0:
         return idle
     launch = t.tasks.launch
     tasks = np.flatnonzero((launch >= 0) & contains(found.host, t.trace.events.start[np.maximum(launch, 0)]))
-    busy = kernel_finding(t, KernelRule(META.id, TITLE, MIN_SHARE), tasks)
+    busy = kernel_finding(t, KernelRule(META.id, title, MIN_SHARE, facts={"is_frozen": found.is_frozen}), tasks)
     if not busy:
         return idle
     where = tuple(place for place, _ in sampled_lines(t, found.host, most=1)) or busy[0].where

@@ -19,8 +19,29 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
+    from diagnose.tables.program import Program
 
 LEAST = 0.8  # of the unused end of the pass: the first function behind the last used gradient may be needed
+
+
+_DETACHED = """fake = generator(noise)
+loss = criterion(discriminator(fake.detach()), zeros)   # the generator's own loss keeps `fake`
+# or make it under torch.no_grad(), where no other loss needs it"""
+_FROZEN = """model.requires_grad_(False)            # the layers that no optimizer has; then those that train:
+model.layer.requires_grad_(True)
+# or call the frozen part under torch.no_grad()"""
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    if finding.facts.get("is_frozen"):
+        return Advice(
+            title="Freeze the layers that no optimizer updates, or run them without gradients",
+            after=_FROZEN,
+            least=LEAST,
+            needs="layers that come before all that train",
+        )
+    before = "fake = generator(noise)\nloss = criterion(discriminator(fake), zeros)"
+    return Advice(before=before, after=_DETACHED, least=LEAST)
 
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
@@ -51,15 +72,7 @@ CHANGE = Change(
     id="detach-inputs",
     title="Detach what the other model made: its gradients are cleared unused",
     numerics=identical(),
-    advice=Advice(
-        before="fake = generator(noise)\nloss = criterion(discriminator(fake), zeros)",
-        after=(
-            "fake = generator(noise)\nloss = criterion(discriminator(fake.detach()), zeros)   # the generator's own "
-            "loss keeps `fake`\n# or make it under torch.no_grad(), where no other loss needs it"
-        ),
-        least=LEAST,
-        most=1.0,
-    ),
+    advice=_advice,
     applies=to_training,
     effect=_effect,
     patch=ByHand("which tensor leads to the other model only the script's author knows"),

@@ -38,7 +38,7 @@ hits = torch.bincount(target[pred == target], minlength=num_classes)"""
 _NORMS = """# all gradients in one call, which leaves their norm on the device
 norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
 # norms to log: a few operators for all, and one transfer
-norms = torch.stack(torch._foreach_norm([p.grad for p in model.parameters()])).tolist()"""
+norms = torch.stack(torch._foreach_norm([p.grad for p in model.parameters() if p.grad is not None])).tolist()"""
 _TENSORS = """# one call for a list of tensors; the lists are made once, before the loop
 parameters, averages = list(model.parameters()), list(average.parameters())
 with torch.no_grad():

@@ -1,8 +1,8 @@
 """Backward passes that go on after the last gradient which the optimizer's next step uses.
 
 Of two models with an optimizer each, a loss of the one may lead through the other: its gradients are accumulated, and
-cleared before that one's own pass. Engines compute the gradients of what ran last first, so what nobody uses is the end
-of the pass.
+cleared before that one's own pass. Of a model of which an optimizer has a part alone, nobody uses the others. Engines
+compute the gradients of what ran last first, so what nobody uses is the end of the pass.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class DiscardedGradients(NamedTuple):
     host: Intervals  # the ends of backward passes
     num: float  # gradients that are cleared without being used
     used: float  # gradients of the same passes that are
+    is_frozen: bool  # no optimizer updates them at all
 
 
 class _Pass(NamedTuple):
@@ -71,13 +72,15 @@ def discarded_gradients(t: Tables) -> DiscardedGradients | None:
         return None
     begin, end = np.array(ends, np.int64).T
     host = union((begin, end))
-    return DiscardedGradients(host, unused / t.steps.num, used / t.steps.num)
+    return DiscardedGradients(host, unused / t.steps.num, used / t.steps.num, all(num == 1 for num, _, _ in kept))
 
 
 def _kept(t: Tables) -> dict[tuple[int, int, int], int]:
     """Return how many gradients of a pass are used, by the number of passes, its place among them and its length."""
     found = Counter[tuple[int, int, int, int]]()
     every = _passes(t)
+    if len({len(passes) for passes in every}) > 1:  # of several optimizers some step now and then
+        every = [passes for passes in every if len(passes) >= 2]
     for passes in every:
         shapes = [_shapes(t, one.gradients) for one in passes]
         steps = [_updated(t, one.step) for one in passes]
@@ -102,6 +105,8 @@ def _num_used(
     num = updated.total()
     if left.total() < MIN_DISCARDED or Counter(shapes[i][num:]) != left:
         return 0
+    if len(passes) == 1:  # of a frozen part whose parameters still ask for gradients
+        return num
     for j in range(i + 1, len(passes)):
         if left <= Counter(shapes[j]) and any(left <= other for other in steps[j]):
             return num if _is_cleared(t, passes[i], passes[j]) else 0
@@ -118,13 +123,13 @@ def _is_cleared(t: Tables, before: _Pass, after: _Pass) -> bool:
 
 
 def _passes(t: Tables) -> list[list[_Pass]]:
-    """Return each step's backward passes that an optimizer's call follows, where a step has several."""
+    """Return each step's backward passes that an optimizer's call follows."""
     events = t.trace.events
     gradients = t.in_window(matching(t.trace, (Kind.OP, Kind.ANNOTATION), _ACCUMULATE))
     updates = t.in_window(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
     updates = updates[np.argsort(events.start[updates], kind="stable")]
     gradients = gradients[np.argsort(events.start[gradients], kind="stable")]
-    if len(updates) < 2 * t.steps.num or not len(gradients):
+    if len(updates) < t.steps.num or not len(gradients):
         return []
     behind = np.searchsorted(events.start[updates], events.start[gradients])
     step = np.searchsorted(t.steps.start, events.start[gradients], side="right") - 1
@@ -132,7 +137,7 @@ def _passes(t: Tables) -> list[list[_Pass]]:
     for update in np.unique(behind[behind < len(updates)]).tolist():
         mine = gradients[behind == update]
         found[int(step[behind == update][0])].append(_Pass(mine, int(updates[update])))
-    return [passes for passes in found if len(passes) >= 2]
+    return [passes for passes in found if passes]
 
 
 def _shapes(t: Tables, functions: Rows) -> list[Shape]:

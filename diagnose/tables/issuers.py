@@ -21,7 +21,7 @@ from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.no_grad_calls import HEAVY
 from diagnose.tables.optimizer_spans import updates
 
-__all__ = ["MIN_IN_MODEL", "Issuer", "issued", "issuer_of"]
+__all__ = ["MIN_IN_MODEL", "Issuer", "called_by_functions", "issued", "issuer_of"]
 
 MAX_LOOKED_AT = 20_000  # operators: the first of the window stand for the rest
 MIN_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
@@ -94,6 +94,23 @@ def issued(t: Tables) -> Intervals:
         starts.append(start[mine])
         ends.append(_reaching(start, end, mine)[mine])
     return union((np.concatenate(starts), np.concatenate(ends))) if starts else EMPTY
+
+
+@shared_table
+def called_by_functions(t: Tables) -> dict[str, Rows]:
+    """Return the operators that functions of the user's call themselves, not through torch's layers, by the frame.
+
+    They are known of the steps that the attribution window has a like of: the same operators in the same order.
+    """
+    if not _has_frames(t):
+        return {}
+    known = dict(_owners_of(_named(t), rows) for rows in _by_step(_named(t)))
+    found: dict[str, list[int]] = {}
+    for rows in _by_step(t):
+        for row, owner in zip(rows.tolist(), known.get(_names_of(t, rows), ()), strict=False):
+            if owner is not None:
+                found.setdefault(owner[0], []).append(row)
+    return {frame: np.array(rows, np.intp) for frame, rows in found.items()}
 
 
 def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:

@@ -56,3 +56,18 @@ def test_beside_a_device_it_is_the_kernels_of_the_end(recording):
 @pytest.mark.parametrize("change", [{"detached": True}, {"cleared": False}])
 def test_gradients_that_are_used(recording, change):
     assert adversarial(recording, **change).find("discarded-gradients") is None
+
+
+@pytest.mark.parametrize(("updated", "found"), [([4], True), ([4, 8, 9], False)])
+def test_layers_that_no_optimizer_has_are_frozen(recording, updated, found):
+    r = recording(devices=())
+    for step in range(3):
+        at = 1000 * step
+        r.step(step, at, at + 1000)
+        gradients(r, at + 100, [4, 8, 9], ())
+        updates(r, at + 600, updated)
+    finding = r.find("discarded-gradients")
+    assert (finding is not None) is found
+    if found:
+        assert finding.title == "A backward pass goes on through layers that no optimizer updates"
+        assert r.prescribe("discarded-gradients")[0].title.startswith("Freeze the layers")

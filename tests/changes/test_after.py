@@ -60,6 +60,7 @@ FACTS = {
         {}, {"kind": "slow-group"}, {"kind": "slow-group", "hosts": ("one",)}, {"begins_late_rank": 1},
         *({"kind": "turns", "cause": cause} for cause in ("gc-pause", "python-stall", "off-cpu", "data-stall", "")),
     ),
+    "discarded-gradients": ({}, {"is_frozen": True}),
     "rollout-bound": ({"phase": "rollout"}, {"phase": "inference"}),
 }  # fmt: skip
 ISSUER = {"file": "train.py", "line": 3, "num": 640.0, "share": 0.9, "in_model": False}
@@ -67,6 +68,8 @@ FACTS["launch-bound"] = (
     *FACTS.get("launch-bound", ({"has_device": True}, {"has_device": False})),
     {"has_device": False, "issuer": ISSUER | {"reads": 160.0}},
     {"has_device": False, "issuer": ISSUER | {"reads": 0.0}},
+    {"has_device": True, "issuer": ISSUER | {"reads": 160.0, "names": ("aten::linalg_vector_norm",)}},
+    {"has_device": True, "issuer": ISSUER | {"reads": 0.0, "names": ("aten::mul", "aten::copy_")}},
 )
 SHELL = (
     "diagnose ", "python -m sglang", "nvidia-smi", "sudo ", "env ", "rocm-smi",
@@ -99,7 +102,12 @@ PLACED = {
 PROGRAMS = (Program(trains=True, allocator="caching"), Program(trains=False, allocator="uncached"))
 OTHER_PROGRAMS = {
     "allocator-stall": (Program(trains=True, vendor="AMD"),),
-    "launch-bound": (Program(server="vllm"), Program(server="sglang")),
+    "launch-bound": (
+        Program(server="vllm"),
+        Program(server="sglang"),
+        Program(trains=True, second_derivatives=True),
+    ),
+    "exposed-copy": (Program(trains=True, has_loader=False),),
     "memory-headroom": (Program(has_loader=False, batch_size=4),),
     "recompute": (Program(trains=True, heavy=frozenset({"convolution", "product"})),),
     "full-precision-matmul": (Program(),),
@@ -177,6 +185,8 @@ def script(monkeypatch):
         "new_keys": torch.ones(2, 1, 1, 4), "distance": torch.rand(4, 4), "num_neighbours": 2,
         "os": SimpleNamespace(sched_getaffinity=lambda _pid: {0, 1}, sched_setaffinity=lambda *_: None),
         "local_world_size": 1, "num_workers": 1, "time": time, "rank": 0, "executor": SimpleNamespace(submit=len_of),
+        "generator": model, "discriminator": model, "noise": x, "zeros": torch.zeros(2, 4), "average": Model(),
+        "decay": 0.9, "max_norm": 1.0, "n": 2, "tensor": SimpleNamespace(pin_memory=lambda: x),
         "gymnasium": SimpleNamespace(make_vec=environments),
     }  # fmt: skip
     yield names
@@ -215,6 +225,8 @@ def test_what_is_pasted_runs(prescription, script, tmp_path):
         script |= {"x": torch.randn(1, 4, 2), "w": torch.randn(4, 3)}
     if prescription.id == "checkpoint-blocks":
         script |= {"model": nn.Sequential(Model(), Model())}
+    if prescription.id == "vectorise-loop":
+        script["loss"].backward()
     if prescription.id == "channels-last":
         script |= {"Model": lambda: nn.Conv2d(3, 4, 1)}
     if prescription.id == "sparse-embeddings":
