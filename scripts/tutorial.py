@@ -88,9 +88,8 @@ def run(*, write: bool) -> Iterator[str]:
         for command in commands():
             outputs.append(_output(command.line, folder))
             missing = command.missing(outputs[-1], is_quiet=write)
-            if missing:  # what follows would rest on it
+            if missing:
                 yield f"$ {command.line}\n{outputs[-1]}\nwhich lacks: {'; '.join(missing)}"
-                return
     if write:
         blocks = iter(zip(commands(), outputs, strict=True))
         PAGE.write_text(HEAD + BLOCK.sub(_show(blocks), _text()), encoding="utf-8")
