@@ -26,6 +26,7 @@ from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import REACHED_SHARE, gpu_spec, groups
 from diagnose.tables.thresholds import THRESHOLDS
+from diagnose.text.numbers import percent
 
 META = RuleMeta(
     id="at-roofline",
@@ -49,14 +50,14 @@ def find(t: Tables) -> list[Finding]:
     return [
         Finding(
             rule=META.id,
-            title=f"The heavy kernels run at {near:.0%} of what the device can do: little to gain there",
+            title=f"The heavy kernels run at {percent(near, 0)} of what the device can do: little to gain there",
             lost_ns=0.0,
             count=len(tasks),
             total_ns=time,
             median_ns=int(np.median((t.tasks.end - t.tasks.start)[tasks])),
             evidence=(
-                f"Operators whose work is known take {time / total(t.occupancy.busy):.0%} of the busy time; rates are "
-                f"held against the {peak.source} ({peak.name}).",
+                f"Operators whose work is known take {percent(time / total(t.occupancy.busy), 0)} of the busy time; "
+                f"rates are held against the {peak.source} ({peak.name}).",
                 *(f"{g.op} {g.shapes}: {g.achieved()} of {g.peak(peak)}." for g in known[:3]),
             ),
             confidence="high",

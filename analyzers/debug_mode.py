@@ -19,8 +19,11 @@ How sure
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
 from diagnose.model.diagnosis import Finding
+from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -42,7 +45,7 @@ META = RuleMeta(
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim the host's part of what is left, but for long stretches outside operators and interruptions within."""
-    if not len(anomaly_checks(t)) and not _blocks_launches(t):
+    if _setting(t) is None:
         return EMPTY
     return subtract(intersect(left, t.gaps.host_part()), without_operators(t))
 
@@ -54,11 +57,24 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time under the setting."""
-    title = "CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel"
+    setting = _setting(t) or _LAUNCH_BLOCKING  # whose idle time has been claimed, if there is any
+    facts = {"blocks_launches": _blocks_launches(t)}
+    return idle_finding(t, IdleRule(META.id, setting.title, evidence=setting.evidence, facts=facts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """One that is meant for finding bugs: the finding's title, and what shows it."""
+
+    title: str
+    evidence: Callable[[Tables, Occurrences], list[str]]
+
+
+def _setting(t: Tables) -> _Setting | None:
+    """Return the setting that costs most of those that are on, None where none is."""
     if len(anomaly_checks(t)):
-        title = "Anomaly detection is on: each operator records its stack, and each gradient is checked for NaN"
-    blocks = _blocks_launches(t)
-    return idle_finding(t, IdleRule(META.id, title, evidence=_checks, facts={"blocks_launches": blocks}))
+        return _ANOMALY_DETECTION
+    return _LAUNCH_BLOCKING if _blocks_launches(t) else None
 
 
 def _blocks_launches(t: Tables) -> bool:
@@ -68,8 +84,16 @@ def _blocks_launches(t: Tables) -> bool:
 
 def _checks(t: Tables, _o: Occurrences) -> list[str]:
     rows = anomaly_checks(t)
-    if not len(rows):
-        return ["CUDA_LAUNCH_BLOCKING was set in the environment of the recorded process."]
     num = sum(t.name(row) == "aten::item" for row in rows.tolist()) / t.steps.num
     spent_ms = total(t.covering(rows)) / t.steps.num / 1e6
     return [f"{plural(num, 'check')} a step, each read back by the host: {spent_ms:,.1f} ms of the step."]
+
+
+def _environment(_t: Tables, _o: Occurrences) -> list[str]:
+    return ["CUDA_LAUNCH_BLOCKING was set in the environment of the recorded process."]
+
+
+_ANOMALY_DETECTION = _Setting(
+    "Anomaly detection is on: each operator records its stack, and each gradient is checked for NaN", _checks
+)
+_LAUNCH_BLOCKING = _Setting("CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel", _environment)

@@ -36,7 +36,7 @@ from diagnose.ranks.collectives import collectives_of, element_bytes
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, REDUCTION, matching
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
     id="exposed-communication",
@@ -117,7 +117,7 @@ def find(t: Tables) -> list[Finding]:
     base = idle[0] if idle else Finding(META.id, TITLE, lost_ns)
     evidence = (
         f"{len(rows) / t.steps.num:.1f} collectives a step, median {_median_ms(length):.3f} ms; "
-        f"{exposed / busy:.0%} of their time is exposed: {duration(exposed / t.steps.num)} of each step.",
+        f"{percent(exposed / busy, 0)} of their time is exposed: {duration(exposed / t.steps.num)} of each step.",
     )
     return [
         replace(

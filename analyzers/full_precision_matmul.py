@@ -29,7 +29,7 @@ from diagnose.model.intervals import among, distinct, grouped, intersect, total,
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import AnyCase, matching
-from diagnose.text.numbers import duration, plural
+from diagnose.text.numbers import duration, percent, plural
 
 META = RuleMeta(
     id="full-precision-matmul",
@@ -97,7 +97,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             tasks=np.flatnonzero(among(t.tasks.row, rows)),
             evidence=(
                 f"{plural(len(rows) / t.steps.num, 'float32 product')} a step: {duration(time / t.steps.num)}, "
-                f"{time / max(total(t.occupancy.busy), 1):.0%} of the busy time.",
+                f"{percent(time / max(total(t.occupancy.busy), 1), 0)} of the busy time.",
                 *(f"Kernel: {name}" for name in top),
             ),
             where=_where(t, rows),

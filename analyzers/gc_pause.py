@@ -17,14 +17,12 @@ How sure
 
 from __future__ import annotations
 
-import numpy as np
-
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, thread_of
 from diagnose.model.diagnosis import Finding
-from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, intersect, union
+from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.calls import collections
 
 META = RuleMeta(
     id="gc-pause",
@@ -39,18 +37,10 @@ META = RuleMeta(
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle during collections, which the profiler records or the capture has noted."""
-    runs = union(t.covering(t.host_rows(Kind.GC)), _noted(t))
-    return intersect(intersect(left, t.gaps.host_part()), runs)
-
-
-def _noted(t: Tables) -> Intervals:
-    samples = t.capture.samples
-    if samples is None or not samples.gc_runs or not t.trace.epoch_ns:
-        return EMPTY
-    runs = np.array(samples.gc_runs, np.int64) - t.trace.epoch_ns
-    return union((runs[:, 0], runs[:, 1]))
+    return intersect(intersect(left, t.gaps.host_part()), collections(t))
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of garbage collections."""
-    return idle_finding(t, IdleRule(META.id, "Python's garbage collector stops the training thread", cause=META.cause))
+    title = f"Python's garbage collector stops the {thread_of(t)}"
+    return idle_finding(t, IdleRule(META.id, title, cause=META.cause))

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +30,7 @@ from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Facts, Finding
 from diagnose.model.events import Kind
-from diagnose.model.host_reads import WaitsFor, read_by
+from diagnose.model.host_reads import SHARES, WaitsFor, read_by
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -50,7 +49,6 @@ META = RuleMeta(
 )
 _EXCHANGE = re.compile(r"^record_param_comms|^c10d::(?!barrier)|^nccl:|all_?to_?all.*init", re.IGNORECASE)
 _ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
-_SHARES: Mapping[str, WaitsFor] = {"to_device": "copy", "feeds_exchange": "exchange"}
 MIN_WORK_SHARE = 0.5  # a gap that Python or operators of the host fill to this share is theirs, whatever began it
 
 
@@ -92,7 +90,7 @@ def _facts(t: Tables) -> Facts:
     for reason, lost in zip(_reasons(t, _last_calls(t, o)), o.lost.tolist(), strict=True):
         cost[reason] += lost
     whole = max(cost.total(), 1)
-    shares = {name: cost[reason] / whole for name, reason in _SHARES.items()}
+    shares = {name: cost[reason] / whole for name, reason in SHARES.items()}
     return {**shares, "waits_for": max(cost, key=lambda reason: cost[reason])}
 
 

@@ -27,6 +27,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.lost import MIN_HOLE_NS, MIN_LOST_SHARE, graph_holes, lost_share, time_without_task
 from diagnose.tables.syncs import RETURN_NS, blocking_calls
+from diagnose.text.numbers import percent
 
 META = RuleMeta(
     id="lost-records",
@@ -56,7 +57,7 @@ def find(t: Tables) -> list[Finding]:
     share, holes = lost_share(t), graph_holes(t)
     texts = []
     if share > MIN_LOST_SHARE:
-        texts.append(f"{share:.1%} of the launches in the window have no device task in the file.")
+        texts.append(f"{percent(share)} of the launches in the window have no device task in the file.")
     if len(holes.start):
         texts.append(
             f"{len(holes.start)} holes of {MIN_HOLE_NS / 1e6:.0f} ms or more beside tasks of CUDA graphs, whose nodes "

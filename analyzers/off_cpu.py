@@ -17,7 +17,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, thread_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -48,4 +48,5 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time in which the training thread did not run."""
-    return idle_finding(t, IdleRule(META.id, "The training thread waits off the CPU between operators", probe="middle"))
+    title = f"The {thread_of(t)} waits off the CPU between operators"
+    return idle_finding(t, IdleRule(META.id, title, probe="middle"))

@@ -27,7 +27,7 @@ from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import LIGHT, Stall, stalls
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
     id="periodic-stall",
@@ -35,7 +35,7 @@ META = RuleMeta(
     order=10,
     legend=Legend("one step in many was much longer", "#c2577a"),
     needs="steps of the whole run",
-    changes=("save-in-background", "load-mapped", "evaluate-less", "keep-workers"),
+    changes=("save-in-background", "batch-rollouts", "load-mapped", "evaluate-less", "keep-workers"),
 )
 MIN_SHARE = 0.01  # of the run's time, as findings need of the step
 MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted
@@ -102,12 +102,13 @@ def _evidence(t: Tables, stall: Stall) -> list[str]:
     num = len(stall.rows)
     evidence = [
         f"{num} of {stall.num_steps} watched steps took {stall.each_ns / 1e6:,.1f} ms each, the others "
-        f"{stall.base_ns / 1e6:,.1f} ms: {duration(stall.lost_ns)} a step, {stall.share:.0%} of the run's time.",
+        f"{stall.base_ns / 1e6:,.1f} ms: {duration(stall.lost_ns)} a step, {percent(stall.share, 0)} of the run's time."
+        "",
     ]
     if stall.phase:
-        evidence.append(f"{stall.phase_share:.0%} of what they take longer is {stall.phase}.")
+        evidence.append(f"{percent(stall.phase_share, 0)} of what they take longer is {stall.phase}.")
     if stall.place:
-        evidence.append(f"{stall.place_share:.0%} of the samples in it were at this line or in what it calls.")
+        evidence.append(f"{percent(stall.place_share, 0)} of the samples in it were at this line or in what it calls.")
     if num == 1:
         evidence.append("It came once, so how often it recurs is not known: --keep-going watches the whole run.")
     else:

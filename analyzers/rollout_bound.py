@@ -3,7 +3,8 @@
 What it looks for
     Time before a step's first backward pass in which gradients are off, in at least half of the steps: stretches
     between several calls count whole, since an environment is simulated between two calls of a policy. At least 20 % of
-    the run's time.
+    the run's time. Where operators are recorded, a model must run in it: a moving average of weights is other work. Of
+    one stretch, in which a model is called four times or more: one call of a teacher is the step's own work.
 
 Why it costs
     The model waits for an environment, or produces one token or action after the other in small batches; the update,
@@ -26,7 +27,9 @@ from diagnose.model.capture import RunSteps
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.no_grad_calls import no_grad_calls
 from diagnose.tables.run_steps import lines_in, phase_shares
+from diagnose.text.numbers import percent
 
 META = RuleMeta(
     id="rollout-bound",
@@ -38,6 +41,7 @@ META = RuleMeta(
 )
 MIN_SHARE = 0.2  # of the run's time: target networks, teachers of usual size and moving averages take less
 RECURS_IN = 0.5  # of the steps
+MIN_CALLS = 4  # of a model in a stretch, a step: a teacher is called once or twice, each token is a call
 TITLES = {
     "rollout": "Each update waits for data that is collected with the model",
     "inference": "Each update waits for the model to run without gradients",
@@ -55,16 +59,30 @@ def find(t: Tables) -> list[Finding]:
         times = run.phase(phase)
         if (times > 0).mean() < RECURS_IN:
             continue  # one step in many: periodic-stall
+        if not _runs_a_model(t, phase):
+            continue
         found.append(_finding(t, run, phase, title, share))
     return found
+
+
+def _runs_a_model(t: Tables, phase: str) -> bool:
+    """Return whether a model runs there, and in one stretch again and again, as far as operators show it."""
+    calls = no_grad_calls(t)
+    if calls is None:
+        return True
+    if phase == "rollout":  # a policy may be called with gradients on, and only its draws have none
+        return calls.operators > 0 or calls.all_modules >= MIN_CALLS
+    if not calls.modules:
+        return calls.operators > 0
+    return calls.modules >= MIN_CALLS
 
 
 def _finding(t: Tables, run: RunSteps, phase: str, title: str, share: float) -> Finding:
     times, where = run.phase(phase), _where(t, run)
     median_ms, rest_ms = np.median(times) / 1e6, np.median(run.took_ns - times) / 1e6
     evidence = (
-        f"{share:.0%} of the time of {run.num} watched steps is before the first backward pass with gradients off: "
-        f"{median_ms:,.1f} ms in the median step, and {rest_ms:,.1f} ms are the rest.",
+        f"{percent(share, 0)} of the time of {run.num} watched steps is before the first backward pass with gradients "
+        f"off: {median_ms:,.1f} ms in the median step, and {rest_ms:,.1f} ms are the rest.",
     )
     return Finding(
         rule=META.id,

@@ -37,7 +37,7 @@ from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, gpu_spec, groups
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
     id="slow-kernel",
@@ -71,16 +71,16 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     return [
         Finding(
             rule=META.id,
-            title=f"Heavy kernels run at {sum(g.bound_ns for g in slow) / sum(g.time_ns for g in slow):.0%} of what "
-            "the device can do",
+            title=f"Heavy kernels run at {percent(sum(g.bound_ns for g in slow) / sum(g.time_ns for g in slow), 0)} of "
+            "what the device can do",
             lost_ns=time * (1 - needed) / t.steps.num,
             count=len(tasks),
             total_ns=time,
             median_ns=int(np.median(length)),
             tasks=tasks,
             evidence=(
-                f"They take {duration(time / t.steps.num)} of each step, {time / total(t.occupancy.busy):.0%} of "
-                f"the busy time; rates are held against the {peak.source} ({peak.name}).",
+                f"They take {duration(time / t.steps.num)} of each step, {percent(time / total(t.occupancy.busy), 0)} "
+                f"of the busy time; rates are held against the {peak.source} ({peak.name}).",
                 *(
                     f"{g.op} {g.shapes}: {g.achieved()} of {g.peak(peak)}, {duration(g.time_ns / t.steps.num)} a "
                     f"step in {g.kernel[:80]}."

@@ -25,13 +25,15 @@ How sure
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING
 
-from diagnose.model.diagnosis import Confidence, Facts, Finding
+from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.model.frozen import dataclass
 from diagnose.model.rules import RuleMeta
-from diagnose.ranks.usable import listed
+from diagnose.ranks.usable import MAX_LISTED, in_order, listed
 from diagnose.tables import Tables
-from diagnose.text.numbers import duration, plural
+from diagnose.text.numbers import duration, percent, plural
 
 if TYPE_CHECKING:
     from diagnose.ranks.comparison import Comparison
@@ -49,7 +51,6 @@ MIN_EXCHANGE_SHARE = 0.05  # of the step, waited in all-to-alls or between the s
 MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
 MIN_STEPS_HIGH = 5  # compared, for high confidence
 SURE_SIGMAS = 10.0
-MAX_NAMED_RANKS = 8
 MIN_CORE_SHARE = 0.5  # of the lateness, that the rank lacked a core for longer than the others
 _FROM_BEGIN = frozenset({"late-begin", "turns"})  # findings that name a late begin, where there is one
 MAX_DIFFERENCES = 3
@@ -80,18 +81,16 @@ def _late(c: Comparison) -> Finding | None:
     come, there = ("comes", "there") if len(numbers) == 1 else ("come", "on them")
     once = " in the one recorded step" if c.num_steps == 1 else ""
     waits = f"the others wait {duration(c.saved_ns)} a step"
-    return Finding(
-        rule=META.id,
+    waiting = _Waiting(
         title=f"{who} {come} late{once}: {waits}; {_because(c.reason, there)}",
         lost_ns=c.saved_ns,
-        count=_num_collectives(c),
-        total_ns=int(c.saved_ns * c.num_steps),
-        median_ns=int(c.saved_ns),
         where=c.reason.where,
-        evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), *_cores(c), _waited(c)),
-        confidence="low" if _cores(c) else _confidence(c),
-        facts=_facts(c, "late", numbers[0]),
+        evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), *_cores(c)),
+        confidence="low" if _cores(c) else None,
+        kind="late",
+        late=numbers[0],
     )
+    return _finding(c, waiting)
 
 
 def _slow_links(c: Comparison) -> Finding | None:
@@ -101,21 +100,17 @@ def _slow_links(c: Comparison) -> Finding | None:
     rates = f": {slow.bus_gbps:.1f} GB/s against {slow.others_gbps:.1f}" if slow.bus_gbps else ""
     of = f" of group {slow.use}" if slow.use and slow.use != "undefined" else ""
     others = "the other group" if slow.num_others == 1 else f"the {slow.num_others} other groups"
-    return Finding(
-        rule=META.id,
+    waiting = _Waiting(
         title=f"Slow links among {listed(slow.members)}: transfers take {slow.ratio:.1f} × as long as elsewhere",
         lost_ns=slow.more_ns,
-        count=_num_collectives(c),
-        total_ns=int(slow.more_ns * c.num_steps),
-        median_ns=int(slow.more_ns),
         evidence=(
             f"Collectives{of} among {listed(slow.members)} transfer {duration(slow.more_ns)} a step longer than the "
             f"same in {others}{rates}.",
-            _waited(c),
         ),
-        confidence=_confidence(c),
-        facts={**_facts(c, "slow-group", None), "members": list(slow.members), "hosts": _hosts(c, slow.members)},
+        kind="slow-group",
+        facts={"members": list(slow.members), "hosts": _hosts(c, slow.members)},
     )
+    return _finding(c, waiting)
 
 
 def _hosts(c: Comparison, members: Sequence[int]) -> list[str]:
@@ -128,17 +123,13 @@ def _bubbles(c: Comparison) -> Finding | None:
     waited = sum(k.exposed_waiting_ns for k in c.collectives if k.purpose == "pipeline")
     if waited < MIN_EXCHANGE_SHARE * c.step_ns:
         return None
-    return Finding(
-        rule=META.id,
+    waiting = _Waiting(
         title=f"Stages of the pipeline wait for each other: bubbles of {duration(waited)} a step",
         lost_ns=waited,
-        count=_num_collectives(c),
-        total_ns=int(waited * c.num_steps),
-        median_ns=int(waited),
-        evidence=(f"Sends and receives wait {duration(waited)} a step, mean of the ranks.", _waited(c)),
-        confidence=_confidence(c),
-        facts=_facts(c, "bubbles", None),
+        evidence=(f"Sends and receives wait {duration(waited)} a step, mean of the ranks.",),
+        kind="bubbles",
     )
+    return _finding(c, waiting)
 
 
 def _uneven_exchange(c: Comparison) -> Finding | None:
@@ -148,21 +139,19 @@ def _uneven_exchange(c: Comparison) -> Finding | None:
     if most is None or most[1] < MIN_IMBALANCE or waited < MIN_EXCHANGE_SHARE * c.step_ns:
         return None
     rank, ratio = c.ranks[most[0]].rank, most[1]
-    return Finding(
-        rule=META.id,
+    waiting = _Waiting(
         title=f"All-to-all is uneven: rank {rank} exchanges {ratio:.1f} × as much as the mean",
         lost_ns=waited,
-        count=_num_collectives(c),
-        total_ns=int(waited * c.num_steps),
-        median_ns=int(waited),
         evidence=(
             f"Rank {rank} exchanges {ratio:.1f} times the bytes of the mean rank; all-to-alls wait "
             f"{duration(waited)} a step, mean of the ranks.",
-            _waited(c),
         ),
         confidence="medium",  # who computes more before it comes late as well
-        facts={**_facts(c, "uneven-exchange", rank), "is_exchange": True},
+        kind="uneven-exchange",
+        late=rank,
+        facts={"is_exchange": True},
     )
+    return _finding(c, waiting)
 
 
 def _late_begin(c: Comparison) -> Finding | None:
@@ -171,23 +160,21 @@ def _late_begin(c: Comparison) -> Finding | None:
         return None
     number = c.ranks[late].rank
     waited = c.waits.first.sum() / max(len(c.ranks) - 1, 1) / c.num_steps
-    share = f"{c.waits.first_share:.0%} of the waiting is in the first collective"
-    return Finding(
-        rule=META.id,
+    share = f"{percent(c.waits.first_share, 0)} of the waiting is in the first collective"
+    waiting = _Waiting(
         title=f"{share}: rank {number} begins its step {duration(c.lateness.begins_late_ns)} late",
         lost_ns=float(waited),
         count=1,
-        total_ns=int(waited * c.num_steps),
-        median_ns=int(waited),
         evidence=(
-            f"{share} ({_of_communication(c):.0%} of the time in communication that nothing hides), for rank {number}: "
-            f"its first step begins {duration(c.lateness.begins_late_ns)} after the "
+            f"{share} ({percent(_of_communication(c), 0)} of the time in communication that nothing hides), for rank "
+            f"{number}: its first step begins {duration(c.lateness.begins_late_ns)} after the "
             "median of the others. Why lies before the recorded window.",
-            _waited(c),
         ),
         confidence="medium" if c.num_steps == 1 else "low",  # what recurs, the steps behind the first one show
-        facts=_facts(c, "late-begin", number),
+        kind="late-begin",
+        late=number,
     )
+    return _finding(c, waiting)
 
 
 def _of_communication(c: Comparison) -> float:
@@ -202,26 +189,56 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
     if not lateness.in_turns:
         return None
     numbers = [c.ranks[i].rank for i in lateness.taking_turns]
-    names = _in_order(numbers)
+    names = in_order(numbers)
     cause = f"; {_because(c.reason, 'on whichever is late')}" if c.reason.cause else ""
     title = f"Ranks {names} take turns in coming late{cause}"
     lost_ns = lateness.saved_ns + (begin.lost_ns if begin else 0.0)
     first = f"{begin.title}; otherwise ranks {names} take turns" if begin else title
-    return Finding(
-        rule=META.id,
+    waiting = _Waiting(
         title=first,
         lost_ns=lost_ns,
-        count=_num_collectives(c),
-        total_ns=int(lateness.saved_ns * c.num_steps),
-        median_ns=int(lateness.saved_ns),
+        own_ns=lateness.saved_ns,
         evidence=(
             *(begin.evidence[:1] if begin else ()),
             f"No rank is late in most steps: of the {'other ' if begin else ''}waiting {_blamed(c)}.",
             *((_compared(c.reason, "Whichever is late"),) if c.reason.differences else ()),
-            _waited(c),
         ),
-        confidence=_confidence(c) if not begin else "medium",
-        facts={**_facts(c, "turns", None), "begin_share": begin.lost_ns / lost_ns if begin and lost_ns else 0.0},
+        confidence="medium" if begin else None,
+        kind="turns",
+        facts={"begin_share": begin.lost_ns / lost_ns if begin and lost_ns else 0.0},
+    )
+    return _finding(c, waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What the reasons that ranks wait for differ in."""
+
+    kind: str
+    title: str
+    lost_ns: float
+    evidence: tuple[str, ...]
+    late: int | None = None  # the rank
+    own_ns: float | None = None  # of a step, of this reason alone; ``lost_ns`` where that is all
+    count: int | None = None  # of the collectives unless given
+    where: tuple[Where, ...] = ()
+    confidence: Confidence | None = None  # as the number of compared steps has it unless given
+    facts: Facts = field(default_factory=dict)
+
+
+def _finding(c: Comparison, waiting: _Waiting) -> Finding:
+    own_ns = waiting.lost_ns if waiting.own_ns is None else waiting.own_ns
+    return Finding(
+        rule=META.id,
+        title=waiting.title,
+        lost_ns=waiting.lost_ns,
+        count=c.matches.num if waiting.count is None else waiting.count,
+        total_ns=int(own_ns * c.num_steps),
+        median_ns=int(own_ns),
+        where=waiting.where,
+        evidence=(*waiting.evidence, _waited(c)),
+        confidence=waiting.confidence or _confidence(c),
+        facts={**_facts(c, waiting.kind, waiting.late), **waiting.facts},
     )
 
 
@@ -261,8 +278,8 @@ def _cores(c: Comparison) -> tuple[str, ...]:
     if (own - others) * c.step_ns < MIN_CORE_SHARE * c.lateness.late_ns or own <= others:
         return ()
     return (
-        f"It was runnable but not scheduled for {own:.0%} of the time, the others for {others:.0%}: other programs or "
-        "too many threads on its cores may be all that makes it late.",
+        f"It was runnable but not scheduled for {percent(own, 0)} of the time, the others for {percent(others, 0)}: "
+        "other programs or too many threads on its cores may be all that makes it late.",
     )
 
 
@@ -271,34 +288,22 @@ def _shares(c: Comparison, numbers: list[int]) -> str:
     share = float(blame[list(c.lateness.late)].sum()) / max(float(blame.sum()), 1.0)
     steps = "the one step" if c.num_steps == 1 else f"{c.num_steps} steps"
     return (
-        f"Of the waiting in {plural(_num_collectives(c), 'collective')} of {steps}, {share:.0%} is for "
+        f"Of the waiting in {plural(c.matches.num, 'collective')} of {steps}, {percent(share, 0)} is for "
         f"{listed(numbers)}, late by {duration(c.lateness.late_ns)}."
     )
 
 
 def _blamed(c: Comparison) -> str:
     blame = c.waits.blame / max(float(c.waits.blame.sum()), 1.0)
-    named = [f"{blame[i]:.0%} is for rank {c.ranks[i].rank}" for i in c.lateness.taking_turns[:MAX_NAMED_RANKS]]
+    named = [f"{percent(blame[i], 0)} is for rank {c.ranks[i].rank}" for i in c.lateness.taking_turns[:MAX_LISTED]]
     return ", ".join(named)
 
 
 def _waited(c: Comparison) -> str:
     waits = sorted(c.waits_ns.items(), key=lambda item: (-item[1], item[0]))
-    shown = ", ".join(f"rank {rank} {ns / 1e6:.2f}" for rank, ns in sorted(waits[:MAX_NAMED_RANKS]))
-    more = f", and {len(waits) - MAX_NAMED_RANKS} that wait less" if len(waits) > MAX_NAMED_RANKS else ""
+    shown = ", ".join(f"rank {rank} {ns / 1e6:.2f}" for rank, ns in sorted(waits[:MAX_LISTED]))
+    more = f", and {len(waits) - MAX_LISTED} that wait less" if len(waits) > MAX_LISTED else ""
     return f"Waiting that nothing hides, ms a step: {shown}{more}."
-
-
-def _in_order(numbers: list[int]) -> str:
-    """Return the ranks as they are given: who is waited for most stands first."""
-    shown = [str(n) for n in numbers[:MAX_NAMED_RANKS]]
-    if len(numbers) > MAX_NAMED_RANKS:
-        return f"{', '.join(shown)} and {len(numbers) - MAX_NAMED_RANKS} more"
-    return f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
-def _num_collectives(c: Comparison) -> int:
-    return c.matches.num
 
 
 def _confidence(c: Comparison) -> Confidence:

@@ -22,6 +22,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.nvml_readings import ANY, POWER, clocks_of, gpu_rows, slowed_by
+from diagnose.text.numbers import percent
 
 META = RuleMeta(
     id="throttled",
@@ -51,7 +52,7 @@ def find(t: Tables) -> list[Finding]:
         return [
             Finding(
                 rule=META.id,
-                title=f"The device runs at {1 - drop:.0%} of its clock",
+                title=f"The device runs at {percent(1 - drop, 0)} of its clock",
                 lost_ns=0.0 if at_most else t.queue.busy_share * t.steps.step_ns * share * drop,
                 count=int(clocks.slowed.sum()),
                 evidence=(

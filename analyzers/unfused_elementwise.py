@@ -34,7 +34,7 @@ from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import operator_inputs
-from diagnose.text.numbers import duration, plural
+from diagnose.text.numbers import duration, percent, plural
 
 META = RuleMeta(
     id="unfused-elementwise",
@@ -69,7 +69,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             evidence=(
                 f"{plural(len(tasks) / t.steps.num, 'pointwise kernel')} a step in "
                 f"{plural(len(found) / t.steps.num, 'run')} over tensors of one size: {duration(time / t.steps.num)}, "
-                f"{time / total(t.occupancy.busy):.0%} of the busy time.",
+                f"{percent(time / total(t.occupancy.busy), 0)} of the busy time.",
                 *_commonest(found, t.steps.num),
             ),
             where=_where(t, found),

@@ -41,6 +41,7 @@ class Prediction:
     behind: tuple[str, ...] = ()  # ids of the changes that are made before it
     is_enabled: bool = False  # alone it gains nothing: it pays only behind those
     is_replayed: bool = False
+    before_range_ns: tuple[float, float] | None = None  # of the step before, where earlier changes leave it open
 
     @property
     def saves_ns(self) -> float:
@@ -49,8 +50,10 @@ class Prediction:
 
     @property
     def range_ns(self) -> tuple[float, float]:
-        """Return the least and the most that it saves."""
-        return max(self.before_ns - self.high_ns, 0.0), self.before_ns - self.low_ns
+        """Return the least and the most that it saves: what the changes before it leave open is not its own."""
+        low_ns, high_ns = self.before_range_ns or (self.before_ns, self.before_ns)
+        least, most = sorted((high_ns - self.high_ns, low_ns - self.low_ns))
+        return max(min(least, self.saves_ns), 0.0), max(most, self.saves_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,14 @@ def predictions(d: Diagnosis) -> dict[str, Prediction]:
         p = alone.get(after.ids[-1])
         enabled = p is not None and bool(before.ids) and p.saves_ns[1] < MIN_GAIN_SHARE * d.step_ns
         found[after.ids[-1]] = Prediction(
-            before.step_ns, after.step_ns, after.low_ns, after.high_ns, before.ids, enabled, is_replayed=True
+            before.step_ns,
+            after.step_ns,
+            after.low_ns,
+            after.high_ns,
+            before.ids,
+            enabled,
+            is_replayed=True,
+            before_range_ns=(before.low_ns, before.high_ns),
         )
     for name, p in alone.items():
         if name in found or p.mean_step_ns is not None or p.predicted_step_ns is None:

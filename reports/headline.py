@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from diagnose.model.diagnosis import Diagnosis, Finding
-from diagnose.reports.format import duration, percent, plural
+from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
+from diagnose.reports.format import duration, growth, percent, plural
 from diagnose.text.plain_text import one_line
 
 __all__ = ["MAX_WORDS", "cautions", "checked", "command", "headline", "late_rank", "record_again", "shown_rank", "view"]
@@ -21,7 +22,7 @@ def record_again(d: Diagnosis) -> str:
         first = d.findings[0] if d.findings else None
         if first is not None and first.rule == d.prescriptions[0].rule:
             return _sentence(first.title.partition(":")[0])
-        return "Too much of the device's work is missing from this recording."
+        return "Too little of the device's work is in this recording."
     if d.profiler_overhead is not None and d.profiler_overhead >= MAX_OVERHEAD:
         return f"Recording made the step {1 + d.profiler_overhead:.1f} × as long: it shows the profiler's own cost."
     return ""
@@ -41,13 +42,14 @@ def headline(d: Diagnosis, why: str) -> str:
     step = f"{duration(d.step_ns)} step"
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None:
-        start = "Nothing to fix" if not d.findings else "Little to gain"
+        else_, other = (" else", " other") if d.ignored else ("", "")
+        start = f"Nothing{else_} to fix" if not d.findings else f"Little{else_} to gain"
         if d.queue is None:
-            return _fitted(f"{start}: no rule found avoidable time in the {step}", "")
+            return _fitted(f"{start}: no{other} rule found avoidable time in the {step}", "")
         if d.verdict == "kernel-bound":
             return _fitted(f"{start}: the GPU is busy {percent(d.queue.busy_share)} of each {step}", "")
         return _fitted(
-            f"{start}: the GPU idles {percent(d.queue.idle_share)} of each {step}, without avoidable waste", ""
+            f"{start}: the GPU idles {percent(d.queue.idle_share)} of each {step}, without{other} avoidable waste", ""
         )
     j = d.job
     if finding.rule == "straggler" and j is not None and j.begins_late is not None and not j.late_ranks:
@@ -91,10 +93,10 @@ def checked(d: Diagnosis) -> str:
 
 def cautions(d: Diagnosis, why: str) -> list[str]:
     """Return what limits the numbers of the first screen, one sentence each."""
-    found = []
+    found = [_left_out(d.ignored)] if d.ignored else []
     if d.profiler_overhead is not None and d.profiler_overhead >= MIN_OVERHEAD and not why:
         found.append(
-            f"Recording made the step {percent(d.profiler_overhead)} longer: shares are of the recorded step, "
+            f"Recording made the step {growth(d.profiler_overhead)} longer: shares are of the recorded step, "
             f"{duration(d.step_ns)}."
         )
     if d.source.world_size > 1 and len(d.ranks) < 2:
@@ -110,6 +112,20 @@ def cautions(d: Diagnosis, why: str) -> list[str]:
     if low is not None and not why:
         found.append("Low confidence: the recording shows the cost, but hardly its cause.")
     return found
+
+
+def _left_out(ignored: Sequence[IgnoredFinding]) -> str:
+    """State how many findings were left out, which, and why."""
+    listed = ", ".join(map(_ignored, ignored))
+    return f"Left out as asked: {plural(len(ignored), 'finding')}: {listed}."
+
+
+def _ignored(one: IgnoredFinding) -> str:
+    finding, by = one.finding, "by an option or setting"
+    if one.by == "comment":
+        place = finding.where[0]
+        by = f"by the comment at {one_line((place.file or '').rpartition('/')[2])}:{place.line}"
+    return f"{finding.rule} ({duration(finding.lost_ns)} per step, {by})"
 
 
 def late_rank(d: Diagnosis) -> int | None:

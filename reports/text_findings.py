@@ -83,7 +83,7 @@ def _finding(
 ) -> RenderableType:
     fix, gained = change
     width, verbose = layout
-    parts: list[RenderableType] = [_first_line(finding, d.step_ns), Text(one_line(finding.title))]
+    parts: list[RenderableType] = [_first_line(finding, d), Text(one_line(finding.title))]
     if finding.where:
         parts.extend(_where(finding.where, width))
     shown = finding.evidence if verbose else finding.evidence[:1] if not finding.where else ()
@@ -109,17 +109,27 @@ def _example(example: Example) -> Text:
     )
 
 
-def _first_line(finding: Finding, step_ns: float) -> Text:
+def _first_line(finding: Finding, d: Diagnosis) -> Text:
+    step_ns = d.step_ns
     of_run = "" if finding.share is None else " of the run"
+    whole = " of the recording" if d.source.found_steps_by == "none" else " of each step"
     share = f" ({percent(finding.share_of(step_ns))}{of_run})" if step_ns > 0 else ""
-    lost = [(f"{duration(finding.lost_ns)}{share}", "bold red"), (" per step" if of_run else " of each step", "dim")]
+    lost = [(f"{duration(finding.lost_ns)}{share}", "bold red"), (" per step" if of_run else whole, "dim")]
     return Text.assemble(
         (finding.rule, "bold"),
         "  ",
-        *(lost if finding.lost_ns else [("costs no time by itself", "dim")]),
+        *(lost if finding.lost_ns else [(_unfelt(finding, d.step_ns), "dim")]),
         (_without(finding, step_ns), "dim"),
         (f", {finding.confidence} confidence" if finding.confidence != "high" else "", _CONFIDENCE_STYLES["medium"]),
     )
+
+
+def _unfelt(finding: Finding, step_ns: float) -> str:
+    """Return what a cause costs that leaves no idle time of its own behind."""
+    relief = finding.relief_ns or 0.0
+    if step_ns <= 0 or relief < _SAME_SHARE * step_ns:
+        return "costs no time by itself"
+    return f"runs under the device's own work; without it the step is {duration(relief)} shorter"
 
 
 def _without(finding: Finding, step_ns: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.text.numbers import percent
 from diagnose.text.plain_text import one_line
 
 __all__ = ["Line", "live", "percentiles"]
@@ -39,7 +40,7 @@ def percentiles(lines: Sequence[tuple[str, Mapping[str, Mapping[str, float]], fl
     for label, found, slowed in lines:
         for name in ("p5", "p50", "p95"):
             values = {metric: each[name] for metric, each in found.items()}
-            title = f"{one_line(label)}, slowed in {slowed:.0%}" if name == "p5" and slowed else one_line(label)
+            title = f"{one_line(label)}, slowed in {percent(slowed, 0)}" if name == "p5" and slowed else one_line(label)
             table.add_row(Text(f"{title if name == 'p5' else ''}  {name}"), *_cells(values))
     return table
 

@@ -21,13 +21,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "third_party_scripts"))
 from catalogue import FOLDER, SCRIPTS, Script  # the folder is no package: its files are scripts
+from third_party_page import COLUMNS, Row, page
 from third_party_proof import OPEN, RIGHT, WRONG, score_proof
 
 TRACE_SECONDS = 900  # a machine that does something else beside takes several times as long
@@ -37,33 +39,6 @@ ALWAYS = frozenset({"training", "loading", "other"})
 RUNS_SECONDS = 12  # a changed script runs where it is still at work, or ended well, after so long
 CERTAIN = frozenset({"steps", "applies", "runs"})  # columns that do not rest on times
 BUDGET = "90s"
-COLUMNS = ("steps", "phases", "dominant", "line", "advice", "applies", "runs", "prove", "saves", "harmless")
-
-
-@dataclass(frozen=True)
-class Row:
-    """The score of one script; a column is ``yes``, ``no``, or ``n/a`` where it does not apply."""
-
-    name: str
-    waste: str
-    found: str = ""  # the dominant finding and its line
-    step_ms: float = 0.0
-    remark: str = ""  # why a column is wrong, or why the script was not run
-    steps: str = OPEN
-    phases: str = OPEN
-    dominant: str = OPEN
-    line: str = OPEN
-    advice: str = OPEN
-    applies: str = OPEN
-    runs: str = OPEN
-    prove: str = OPEN
-    saves: str = OPEN
-    harmless: str = OPEN
-
-    @property
-    def wrong(self) -> tuple[str, ...]:
-        """Return the columns that are wrong."""
-        return tuple(column for column in COLUMNS if getattr(self, column) == WRONG)
 
 
 def main() -> int:
@@ -124,9 +99,11 @@ def score(script: Script, prove: bool = False, keep: Path | None = None) -> Row:
         if script.prepare:
             subprocess.run([sys.executable, str(project / script.prepare)], check=True)
         capture, result = Path(scratch, "capture"), Path(scratch, "result.json")
+        begun = time.perf_counter()
         failure = _run(
             [*_tracing(script), "-q", "--capture", str(capture), "-o", str(result), *_target(script)], folder
         )
+        seconds = time.perf_counter() - begun
         if not result.exists():
             return _with(blank, remark=f"no diagnosis: {failure}", steps=WRONG, dominant=WRONG)
         diagnosis = json.loads(result.read_text(encoding="utf-8"))
@@ -141,7 +118,7 @@ def score(script: Script, prove: bool = False, keep: Path | None = None) -> Row:
             )
     remarks = "; ".join(str(value) for key, value in columns.items() if key.startswith("remark_") and value)
     told = {key: value for key, value in columns.items() if not key.startswith("remark_")}
-    return _with(blank, remark=remarks, **told)
+    return _with(blank, remark=remarks, answer_s=seconds, **told)
 
 
 def _with(row: Row, **values: Any) -> Row:
@@ -291,36 +268,7 @@ def _proof(script: Script, folder: Path, result: Path) -> dict[str, str]:
 
 def _line(row: Row) -> str:
     marks = " ".join(f"{column}={getattr(row, column)}" for column in COLUMNS)
-    return f"{row.name}: {marks} | {row.found} | {row.remark}"
-
-
-def page(rows: Iterable[Row]) -> str:
-    """Return docs/third-party.md."""
-    rows = list(rows)
-    head = ["# Scripts as users write them", "", INTRODUCTION, "", "Made by `scripts/third_party --write`.", ""]
-    head += [f"| script | {' | '.join(COLUMNS)} | found | remark |", "|---|" + "---|" * (len(COLUMNS) + 2)]
-    for row in rows:
-        cells = " | ".join(getattr(row, column) for column in COLUMNS)
-        head.append(f"| {row.name} | {cells} | {row.found} | {row.remark.replace('|', '¦')} |")
-    totals = []
-    for column in COLUMNS:
-        scored = [value for row in rows if (value := getattr(row, column)) != OPEN]
-        totals.append(f"{scored.count(RIGHT)} of {len(scored)}" if scored else OPEN)
-    found = [row for row in rows if row.found]
-    right = sum(not row.wrong for row in found)
-    head.append(f"| **right** | {' | '.join(totals)} | {right} of {len(found)} throughout | |")
-    return "\n".join(head) + "\n"
-
-
-INTRODUCTION = """Each script of `scripts/third_party_scripts` is written in the manner of a well-known kind of
-training script, with a waste planted or none, and the truth about it stands in `catalogue.py` beside it: how many
-optimizer calls and operators a step has, its phases, the rules that may be dominant, the exact line, and changes that
-would be wrong. `scripts/third_party` traces each as a user would and compares. A column is `n/a` where it does not
-apply: `line` where nothing is planted, `applies` and `runs` (the printed diff, applied, and the script after it) where
-no diff is printed, `phases` where they were not measured. `diagnose prove` has 90 s for each script:
-`prove` is whether it tried a change (`n/a` where only the author can make one, or where the script starts its ranks
-itself), `saves` whether every measured saving can lie within the range that its report states, and `harmless` whether
-no change made steps longer for certain."""
+    return f"{row.name}: {marks} | {row.answer_s:.1f} s | {row.found} | {row.remark}"
 
 
 if __name__ == "__main__":

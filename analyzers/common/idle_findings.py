@@ -13,10 +13,11 @@ from diagnose.analyzers.common.locate import enclosing_operators, locate, locate
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import EMPTY, Intervals, grouped, intersect, span, total, union
+from diagnose.model.intervals import EMPTY, Intervals, distinct, grouped, intersect, span, total, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.host_work import host_work
+from diagnose.tables.program import program_of
 from diagnose.tables.syncs import RETURN_NS
 from diagnose.text.numbers import duration, percent, plural
 
@@ -27,7 +28,7 @@ MAX_LOOKED_UP = 200
 MAX_PLACES = 5
 NUM_EXAMPLES = 3
 MIN_HIDDEN_SHARE = 0.01  # of the step: what a finding must cost to be listed
-_STRETCHES = "stretch of the training thread", "stretches of the training thread"
+MIN_STEPS_SHARE = 0.5  # with an occurrence: of fewer steps it is no cost of each
 
 
 class Occurrences(NamedTuple):
@@ -67,7 +68,10 @@ def _at_launch(t: Tables, o: Occurrences) -> Probe:
     events = t.trace.events
     middle = (o.start + o.end) // 2
     thread = np.where(launch >= 0, events.thread[launch], t.main).astype(np.int16)
-    return Probe(thread, np.where(launch >= 0, events.start[launch], middle), o.pieces)
+    # Where the next task was queued already, the line that runs during the gap is another than the one that queued it.
+    late = o.gap[(launch < 0) | (t.gaps.launch_start[o.gap] > t.gaps.start[o.gap])]
+    during = intersect(o.pieces, union((t.gaps.start[late], t.gaps.end[late])))
+    return Probe(thread, np.where(launch >= 0, events.start[launch], middle), during)
 
 
 def _in_the_middle(t: Tables, o: Occurrences) -> Probe:
@@ -113,10 +117,9 @@ def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
     step_ns = t.steps.step_ns
     total_ns = int(o.lost.sum())
     lost = total_ns / t.steps.num
-    one, several = ("idle gap", "idle gaps") if t.device_id >= 0 else _STRETCHES
+    one, several = ("idle gap", "idle gaps") if t.device_id >= 0 else _stretches(t)
     evidence = [
-        f"{len(o.gap)} {one if len(o.gap) == 1 else several} in {t.steps.num} step{'s' * (t.steps.num != 1)}: "
-        f"{duration(lost)} of each step ({percent(lost / step_ns)}).",
+        f"{len(o.gap)} {one if len(o.gap) == 1 else several} in {_extent(t, o, lost)} ({percent(lost / step_ns)}).",
         *(idle.evidence(t, o) if idle.evidence else ()),
     ]
     return [
@@ -134,6 +137,26 @@ def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
             facts=idle.facts,
         )
     ]
+
+
+def thread_of(t: Tables) -> str:
+    """Return what a report calls the thread that issues the steps: inference trains nothing."""
+    return "thread that runs the model" if program_of(t).trains is False else "training thread"
+
+
+def _stretches(t: Tables) -> tuple[str, str]:
+    return f"stretch of the {thread_of(t)}", f"stretches of the {thread_of(t)}"
+
+
+def _extent(t: Tables, o: Occurrences, lost_ns: float) -> str:
+    """Return in how many steps it occurred, and what it costs of what: of each step only where most have it."""
+    if not t.steps.marked:
+        return f"the recording: {duration(lost_ns)} of it"
+    steps = f"{t.steps.num} step{'s' * (t.steps.num != 1)}"
+    having = len(distinct(np.searchsorted(t.steps.start, o.start, side="right")))
+    if having >= MIN_STEPS_SHARE * t.steps.num:
+        return f"{steps}: {duration(lost_ns)} of each step"
+    return f"{having} of {steps}: {duration(lost_ns * t.steps.num / having)} each, {duration(lost_ns)} of the mean step"
 
 
 def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
@@ -176,8 +199,6 @@ def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
     ranked = sorted(cost, key=lambda where: -cost[where])
     ranked = [w for w in ranked if w.file or w.op]
     lines = [where for where, share in sampled_lines(t, probe.during) if share >= 0.2]
-    if lines and ranked:
-        lines[0] = replace(lines[0], op=ranked[0].op)
     return tuple([*lines, *ranked][:MAX_PLACES])
 
 

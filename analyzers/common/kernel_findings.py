@@ -13,7 +13,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import distinct, grouped, intersect, total, union
 from diagnose.tables import Tables
-from diagnose.text.numbers import duration, plural
+from diagnose.text.numbers import duration, percent, plural
 
 __all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels"]
 
@@ -73,7 +73,7 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
             tasks=tasks,
             evidence=(
                 f"{plural(len(tasks) / t.steps.num, 'kernel')} a step: {duration(time / t.steps.num)} of it, "
-                f"{time / busy:.0%} of the busy time.",
+                f"{percent(time / busy, 0)} of the busy time.",
                 *waste.evidence,
             ),
             where=_where(t, tasks[np.argsort(-length, kind="stable")]),

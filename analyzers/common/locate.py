@@ -184,5 +184,14 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     found = []
     for row, count in seen.most_common(most):
         file, line, function = samples.places[row]
-        found.append((Where(file, line, function, code=source_line(t, file, line)), count / total))
+        op = _operator_at(t, time[inside][samples.place[inside] == row])
+        found.append((Where(file, line, function, op, code=source_line(t, file, line)), count / total))
     return found
+
+
+def _operator_at(t: Tables, time: Ints) -> str | None:
+    """Return the operator that the stepping thread was in at most of the times, None between operators."""
+    work = t.work_layers.get(t.main)
+    opened = work.at_each(time) if work else []
+    inner = [next((name for name in _names(t, rows) if not KERNEL_LAUNCH.match(name)), None) for rows in opened]
+    return Counter(inner).most_common(1)[0][0] if inner else None

@@ -32,6 +32,11 @@ _INFERENCE = """with torch.inference_mode(), torch.autocast("cuda", dtype=torch.
 # a teacher or an encoder that does not change: compute its outputs once and store them beside the samples"""
 
 
+def _applies(_program: Program, finding: Finding) -> str:
+    is_rollout = finding.facts.get("phase") == "rollout" or finding.rule == "rollout-bound"
+    return "" if is_rollout else "the long steps collect no data with the model"
+
+
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     place = own_place(finding)
     is_rollout = finding.facts.get("phase") != "inference"
@@ -56,5 +61,6 @@ CHANGE = Change(
     patch=ByHand("what the model is called on is the script's own"),
     edit=ByHand("what the model is called on is the script's own"),
     advice=_advice,
+    applies=_applies,
     without_remedy="how a script collects data is its own",
 )

@@ -23,7 +23,7 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
     return Advice(
         after=f"diagnose trace --steps 3 {script_of(program)}",
         most=0.0,
-        needs="a driver and a torch that record the nodes of CUDA graphs, where graphs are used",
+        needs="a driver and torch that record the nodes of CUDA graphs" if program.has_graphs else "a few whole steps",
     )
 
 

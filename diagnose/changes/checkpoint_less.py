@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -58,7 +59,7 @@ def _effect(t: Tables, finding: Finding) -> Effect:
         finding,
         finding.tasks,
         (LEAST_BLOCKS * length, length),
-        f"Between {LEAST_BLOCKS:.0%} and all of the second forward goes, with its launches, as memory allows.",
+        f"Between {percent(LEAST_BLOCKS, 0)} and all of the second forward goes, with its launches, as memory allows.",
         host=host,
         host_left=(1 - LEAST_BLOCKS, 0.0),
         pauses_left=(1 - LEAST_BLOCKS, 0.0),

@@ -9,14 +9,15 @@ What to watch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import to_a_model_of_the_script
+from diagnose.changes.common.applies import to_a_model_of_the_script, to_calls_of_the_model
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
+    from diagnose.model.arrays import Mask, Rows
     from diagnose.model.diagnosis import Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
@@ -45,10 +46,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
 
 
 def _applies(program: Program, finding: Finding) -> str:
-    issuer = finding.facts.get("issuer")
-    if isinstance(issuer, Mapping) and not issuer.get("in_model"):
-        return "the operators are called by the script's own loop, outside the model"
-    return to_a_model_of_the_script(program, finding)
+    return to_calls_of_the_model(finding) or to_a_model_of_the_script(program, finding)
 
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
@@ -61,20 +59,40 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
 
     if finding.rule != "unfused-elementwise" or not len(finding.tasks):
         return None
-    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
-    lost = min(finding.lost_ns * t.steps.num / max(float(length.sum()), 1.0), 1.0)
+    tasks = finding.tasks[~_called_outside(t, finding.tasks)]
+    if not len(tasks):
+        return None
+    whole = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
+    length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
+    lost = min(finding.lost_ns * t.steps.num / max(float(whole.sum()), 1.0), 1.0)
     launched = finding.count / len(finding.tasks)
     return effect_of_tasks(
         t,
         finding,
-        finding.tasks,
+        tasks,
         (FUSED_AT_LEAST * lost * length, lost * length),
-        f"Between {FUSED_AT_LEAST:.0%} and all of the runs become one kernel each, with one launch.",
-        host=host_time_behind_first(t, [chain.tasks for chain in chains(t)]),
+        f"Between {percent(FUSED_AT_LEAST, 0)} and all of the runs become one kernel each, with one launch.",
+        host=host_time_behind_first(
+            t, [chain.tasks for chain in chains(t) if not _called_outside(t, chain.tasks).any()]
+        ),
         host_left=(1 - FUSED_AT_LEAST, 0.0),
         pauses_left=(1 - FUSED_AT_LEAST * (1 - launched), launched),
         frees_host=True,
     )
+
+
+def _called_outside(t: Tables, tasks: Rows) -> Mask:
+    """Return which tasks a loop of the script's own launches, which no compiled model holds."""
+    import numpy as np
+
+    from diagnose.model.intervals import contains
+    from diagnose.tables.issuers import issued, issuer_of
+
+    issuer, launch = issuer_of(t), t.tasks.launch[tasks]
+    if issuer is None or issuer.in_model:
+        return np.zeros(len(tasks), bool)
+    found: Mask = (launch >= 0) & contains(issued(t), t.trace.events.start[np.maximum(launch, 0)])
+    return found
 
 
 CHANGE = Change(

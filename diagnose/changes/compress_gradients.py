@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
 from diagnose.changes.common.gradients import ddp_arguments, ddp_call, is_a_reduction, to_large_gradients
 from diagnose.changes.patches import distributed
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -51,7 +52,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     if not carried.sum():
         return None
     assumption = (
-        f"Each collective takes {HALVED[0]:.0%} to {HALVED[1]:.0%} less, but for {START_UP_NS // 1000} µs of latency."
+        f"Each collective takes {percent(HALVED[0], 0)} to {percent(HALVED[1], 0)} less, but for "
+        f"{START_UP_NS // 1000} µs of latency."
     )
     return effect_of_tasks(t, finding, tasks, (carried * HALVED[0], carried * HALVED[1]), assumption)
 

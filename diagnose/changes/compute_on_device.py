@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import at_line, own_place
+from diagnose.changes.common.applies import at_line, is_in_a_library, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 
 if TYPE_CHECKING:
@@ -21,11 +21,18 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
+_OF_DDP = ("aten::flatten_dense_tensors", "aten::unflatten_dense_tensors")
+
+
 def _applies(_program: Program, finding: Finding) -> str:
     if not finding.facts.get("operator"):
         return "the operators that compute there launch kernels or copy: they run on the device already"
     if str(finding.facts["operator"]).startswith("Optimizer."):
         return "the optimizer computes where its parameters are"
+    if finding.facts["operator"] in _OF_DDP:
+        return "DistributedDataParallel calls it to hand its buffers back"
+    if is_in_a_library(finding):
+        return "a library calls it on tensors of its own"
     return ""
 
 

@@ -13,22 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
-from diagnose.changes.common.gradients import is_a_reduction, is_costly, to_large_gradients
-from diagnose.changes.common.memory import num_ranks
+from diagnose.changes.common.gradients import is_a_reduction, is_costly, up_to_ranks
 from diagnose.changes.patches import distributed
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-
 MAX_RANKS = 8  # each receives the bytes of all others
-
-
-def _applies(program: Program, finding: Finding) -> str:
-    if num_ranks(finding) > MAX_RANKS:
-        return f"each of {num_ranks(finding)} ranks would receive the bytes of all others"
-    return to_large_gradients(program, finding)
 
 
 def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
@@ -50,6 +42,6 @@ CHANGE = Change(
     patch=Patch(distributed.eight_bit_gradients, group="hook"),
     edit=ByHand("which variable holds the DistributedDataParallel only the script's author knows"),
     advice=_advice,
-    applies=_applies,
+    applies=up_to_ranks(MAX_RANKS),
     remedy="diagnose.kernels.distributed.comm_hooks",
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import is_in_a_library
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -63,8 +64,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         finding,
         np.concatenate([*between, *products]),
         (surely, goes),
-        f"Between {LEAST:.0%} and all of what runs between the products goes, with its launches; at most the products "
-        "move no scores any more.",
+        f"Between {percent(LEAST, 0)} and all of what runs between the products goes, with its launches; at most the "
+        "products move no scores any more.",
         host=host_time_behind_first(t, [np.concatenate(run) for run in zip(between, products, strict=True)]),
         host_left=(1 - LEAST, 0.0),
         pauses_left=(1 - LEAST, 0.0),

@@ -34,6 +34,7 @@ from diagnose.changes.common.loading import (
     with_batch_size,
 )
 from diagnose.changes.patches import loading
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -63,7 +64,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     shared_out = SHARED_OUT if is_iterable(facts) and not facts.get("shares_out") else ""
     busy = 0.0 if waits else number(facts, "ready_share")
     if busy > MAX_READY_SHARE:
-        takes = f"{cores.rstrip(',')} (none was free for {busy:.0%} of the recording),"
+        takes = f"{cores.rstrip(',')} (none was free for {percent(busy, 0)} of the recording),"
     left_ns = max(load_ns / workers - rest_ns, 0.0) if waits else left_of_stall(facts, load_ns, rest_ns, workers, cpus)
     return Advice(
         title=f"Load batches in {workers} worker process{'es' if workers > 1 else ''}, ahead of the step",

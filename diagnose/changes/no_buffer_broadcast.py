@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
 from diagnose.changes.common.gradients import CONSTRUCTORS
 from diagnose.changes.patches import distributed
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -43,7 +44,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         finding,
         tasks,
         (GONE[0] * length, GONE[1] * length),
-        f"{GONE[0]:.0%} to {GONE[1]:.0%} of what the forward does for the broadcast goes, on the host and the device.",
+        f"{percent(GONE[0], 0)} to {percent(GONE[1], 0)} of what the forward does for the broadcast goes, on the host "
+        "and the device.",
         host=updates,
         host_left=(1 - GONE[0], 1 - GONE[1]),
         pauses_left=(1 - GONE[0], 1 - GONE[1]),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 from diagnose.changes.patches import debugging
 from diagnose.changes.patches.debugging import LAUNCH_BLOCKING
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -72,7 +73,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         unchecked,
         quick,
         t.steps.step_ns,
-        f"At least the checks go; at most all but {LEFT:.0%} of the host's work in the idle time is recording stacks.",
+        f"At least the checks go; at most all but {percent(LEFT, 0)} of the host's work in the idle time is recording "
+        "stacks.",
     )
 
 

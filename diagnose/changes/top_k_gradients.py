@@ -11,37 +11,11 @@ What to watch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
-from diagnose.changes.common.gradients import is_a_reduction, is_dominant, to_large_gradients
-from diagnose.changes.common.memory import num_ranks
+from diagnose.changes.common.change import ByHand, Change, Patch, reduced
+from diagnose.changes.common.gradients import late_gradients, up_to_ranks
 from diagnose.changes.patches import distributed
 
-if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Finding
-    from diagnose.tables.program import Program
-
 MAX_RANKS = 20  # of a density of 0.05: each receives the bytes of all others
-
-
-def _applies(program: Program, finding: Finding) -> str:
-    if num_ranks(finding) > MAX_RANKS:
-        return f"each of {num_ranks(finding)} ranks would receive the bytes of all others"
-    return to_large_gradients(program, finding)
-
-
-def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
-    if not is_a_reduction(finding) or not is_dominant(finding, step_ns):
-        return None
-    return Advice(
-        after="from diagnose.kernels.distributed.comm_hooks import install\n\n"
-        'hook = install(ddp, "top_k", density=0.05, warm_up=1000)   # before the first backward\n'
-        'checkpoint = {"model": model.state_dict(), "hook": hook.state_dict()}   # on every rank: errors differ',
-        least=0.0,
-        most=0.8,
-        needs="DistributedDataParallel over a slow link; memory for the errors, as large as the gradients",
-    )
 
 
 CHANGE = Change(
@@ -50,7 +24,7 @@ CHANGE = Change(
     numerics=reduced("most gradients arrive steps later; compare the loss of the first thousand steps"),
     patch=Patch(distributed.top_k_gradients, group="hook"),
     edit=ByHand("which variable holds the DistributedDataParallel only the script's author knows"),
-    advice=_advice,
-    applies=_applies,
+    advice=late_gradients('"top_k", density=0.05, warm_up=1000'),
+    applies=up_to_ranks(MAX_RANKS),
     remedy="diagnose.kernels.distributed.comm_hooks",
 )

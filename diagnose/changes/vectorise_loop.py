@@ -10,29 +10,49 @@ What to watch
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
+    from diagnose.model.intervals import Intervals
+    from diagnose.replay.effects import Effect
+    from diagnose.replay.graph import Graph
+    from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
 MIN_READS = 8  # numbers a step that are read one by one
 # Of the loop's part of the cost: what operators over all rows need themselves is little, but not nothing.
 LEAST, MOST = 0.5, 0.95
+MAX_SMALL_NS = 20_000  # of a kernel: the kernels of one row each become one
 _READS = """# one tensor for all numbers, read once after the loop
 values = torch.stack([value.detach() for value in values]).tolist()
 
 # counts of each class without a loop
 seen = torch.bincount(target, minlength=num_classes)
 hits = torch.bincount(target[pred == target], minlength=num_classes)"""
+_NORMS = """# all gradients in one call, which leaves their norm on the device
+norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+# norms to log: a few operators for all, and one transfer
+norms = torch.stack(torch._foreach_norm([p.grad for p in model.parameters()])).tolist()"""
+_TENSORS = """# one call for a list of tensors; the lists are made once, before the loop
+parameters, averages = list(model.parameters()), list(average.parameters())
+with torch.no_grad():
+    torch._foreach_lerp_(averages, parameters, 1 - decay)   # _foreach_mul_, _foreach_add_, _foreach_copy_"""
 _ROWS = """# one operator over all rows in the place of one for each: a new axis pairs every row with every other
 distance = ((x[:, None] - x[None, :]) ** 2).sum(-1)
 same = labels[:, None] == labels[None, :]
 farthest = distance.masked_fill(~same, float("-inf")).amax(1)
 # where the loop advances independent copies (environments, sequences): a batch of them in each call"""
+
+
+# Arithmetic of tensors in place, and what a loop over parameters calls beside it.
+_IN_PLACE = re.compile(r"^aten::(copy_|lerp_?|mul_|add_|sub_|div_|addcmul_|addcdiv_|detach|zero_|fill_)$")
+_NORM = re.compile(r"^aten::(linalg_vector_norm|norm)$")
 
 
 def _issuer(facts: Facts) -> dict[str, object]:
@@ -45,17 +65,33 @@ def _number(issuer: dict[str, object], key: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
+def _names(issuer: dict[str, object]) -> list[str]:
+    names = issuer.get("names")
+    return [str(name) for name in names] if isinstance(names, list | tuple) else []
+
+
+def _what(issuer: dict[str, object]) -> str:
+    return "tensors" if any(map(_IN_PLACE.match, _names(issuer))) else "rows"
+
+
+def _example(issuer: dict[str, object], *, read: bool) -> str:
+    """Return code like the loop: norms of gradients, numbers that are read, tensors changed in place, or rows."""
+    if read:
+        return _NORMS if any(map(_NORM.match, _names(issuer))) else _READS
+    return _TENSORS if _what(issuer) == "tensors" else _ROWS
+
+
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     issuer = _issuer(finding.facts)
     num, reads, share = (_number(issuer, key) for key in ("num", "reads", "share"))
     place = own_place(finding)
     at = f"{place.file}:{place.line}" if place else f"{issuer['file']}:{issuer['line']}"
     read = reads >= MIN_READS
-    what = f"read {reads:.0f} numbers in one transfer" if read else "let few operators work on all rows"
+    what = f"read {reads:.0f} numbers in one transfer" if read else f"let few operators work on all {_what(issuer)}"
     return Advice(
         title=f"Vectorise the loop at {at} ({num:.0f} operators a step): {what}",
         before=(place.code or "") if place else "",
-        after=_READS if read else _ROWS,
+        after=_example(issuer, read=read),
         least=LEAST * share,
         most=MOST * share,
         needs="memory for all rows at once",
@@ -73,6 +109,61 @@ def _applies(_program: Program, finding: Finding) -> str:
     return ""
 
 
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    """Return the effect without the loop's calls, their waits and their backward; None where these are not known.
+
+    At most the small kernels of the loop become few as well.
+    """
+    import numpy as np
+
+    from diagnose.model.intervals import contains, total
+    from diagnose.replay.effects import Effect
+    from diagnose.replay.transforms import drop_waits, scale_host, shorten_tasks
+    from diagnose.tables.issuers import issued
+    from diagnose.tables.syncs import blocking_calls
+
+    own = issued(t)
+    if not finding.facts.get("issuer") or not total(own):
+        return None
+    host, events, tasks = _with_backward(t, own), t.trace.events, t.tasks
+    calls = blocking_calls(t)
+    calls = calls[contains(own, events.start[calls])]
+    length = (tasks.end - tasks.start).astype(np.float64)
+    mine = (tasks.launch >= 0) & contains(host, events.start[np.maximum(tasks.launch, 0)]) & (length <= MAX_SMALL_NS)
+    order = np.argsort(tasks.row[mine], kind="stable")
+    rows, less = tasks.row[mine][order], MOST * length[mine][order]
+
+    def least(graph: Graph) -> Graph:
+        return scale_host(graph, own, 1 - LEAST)
+
+    def most(graph: Graph) -> Graph:
+        shorter = scale_host(drop_waits(graph, calls), host, 1 - MOST)
+        return shorten_tasks(shorter, rows, less) if len(rows) else shorter
+
+    assumption = (
+        f"Between {percent(LEAST, 0)} of the loop's own calls and {percent(MOST, 0)} of these, of their backward "
+        "and of their small kernels go away."
+    )
+    return Effect(least, most, t.steps.step_ns, assumption)
+
+
+def _with_backward(t: Tables, own: Intervals) -> Intervals:
+    """Return the times of a loop's calls with those of the backward of what it called: the same sequence numbers."""
+    import numpy as np
+
+    from diagnose.model.events import Kind
+    from diagnose.model.intervals import contains, union
+    from diagnose.tables.names import BACKWARD
+
+    events = t.trace.events
+    rows = t.host_rows(Kind.OP)
+    called = rows[contains(own, events.start[rows])]
+    nodes = t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)
+    numbers = events.sequence[called]
+    mine = nodes[np.isin(events.sequence[nodes], numbers[numbers >= 0])]
+    return union(own, t.covering(mine))
+
+
 CHANGE = Change(
     id="vectorise-loop",
     title="Let few operators do what a Python loop calls many small ones for",
@@ -81,5 +172,6 @@ CHANGE = Change(
     edit=ByHand("what the loop computes only the script's author knows"),
     advice=_advice,
     applies=_applies,
+    effect=_effect,
     without_remedy="operators of torch in the place of a loop",
 )

@@ -15,7 +15,7 @@ from diagnose.text.progress import Progress
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
 
-__all__ = ["Request", "analyze_with_progress", "answer", "prepare"]
+__all__ = ["Request", "analyze_with_progress", "answer", "check_rules", "chosen", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,31 @@ class Request(output.ResultRequest):
 
     open_browser: bool = False
     verbose: bool = False
+    select: tuple[str, ...] = ()  # rules whose findings are shown; without any, all
+    ignore: tuple[str, ...] = ()  # rules whose findings are left out
+
+    def chosen(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Return the diagnosis without what options and comments leave out."""
+        return chosen(diagnosis, self.select, self.ignore)
+
+
+def check_rules(select: Sequence[str], ignore: Sequence[str]) -> None:
+    """Check names of rules before the work begins.
+
+    Raises:
+        UsageError: there is no rule of that name.
+    """
+    if select or ignore:  # the rules take a moment to import
+        from diagnose.pipeline.ignoring import RuleChoice
+
+        RuleChoice.of(select, ignore)
+
+
+def chosen(diagnosis: Diagnosis, select: Sequence[str], ignore: Sequence[str]) -> Diagnosis:
+    """Return the diagnosis without what options and comments leave out."""
+    from diagnose.pipeline.ignoring import RuleChoice, leave_out
+
+    return leave_out(diagnosis, RuleChoice.of(select, ignore))
 
 
 def prepare(request: Request, inputs: Sequence[str | Path] = ()) -> tuple[Path, ...]:
@@ -33,6 +58,7 @@ def prepare(request: Request, inputs: Sequence[str | Path] = ()) -> tuple[Path, 
         UsageError: the options contradict each other, or name one of the ``inputs``.
         OutputError: a file cannot be written, or exists and may not be overwritten.
     """
+    check_rules(request.select, request.ignore)
     files = output.plan(request.html, request.output, force=request.force, inputs=inputs)
     if request.open_browser and not any(_is_page(file) for file in files):
         raise UsageError("--open needs an HTML report; add --html FILE.")
@@ -61,6 +87,7 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
     Raises:
         OutputError: a file cannot be written; the answer has been printed all the same.
     """
+    diagnosis = request.chosen(diagnosis)
     failure: OutputError | None = None
     if files:
         with request.progress.phase("writing " + ", ".join(map(printable, files))):

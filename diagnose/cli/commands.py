@@ -11,13 +11,15 @@ from diagnose.cli import options as shared
 from diagnose.cli.analyze_options import analyze, reduce, summarize
 from diagnose.cli.gate_options import compare, gate
 from diagnose.cli.help import Group, option
-from diagnose.cli.other_tools import completion, doctor, export
+from diagnose.cli.mcp_options import mcp
+from diagnose.cli.other_tools import completion, doctor, export, serve
 from diagnose.cli.script_arguments import ScriptCommand
+from diagnose.cli.trace_options import trace
 from diagnose.cli.watch_options import history, watch
 
 __all__ = ["cli"]
 
-RECORDING, CHANGES, RUNS, READINGS = "Recording", "Change", "Trial", "Reading"
+CHANGES, RUNS, READINGS = "Change", "Trial", "Reading"
 
 
 @click.group(
@@ -37,75 +39,7 @@ def cli() -> None:
     """
 
 
-@cli.command(
-    cls=ScriptCommand,
-    short_help="Run a script, record a few steps and diagnose them.",
-    context_settings={"allow_interspersed_args": False},
-    examples=[
-        "diagnose trace train.py --epochs 3",
-        "diagnose trace --steps 20 --html report.html -m package.train --epochs 3",
-        "torchrun --nproc-per-node 8 -m diagnose trace train.py",
-    ],
-)
-@shared.module_option(RECORDING)
-@option(
-    "--steps",
-    group=RECORDING,
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Record N steady steps in the timing window.  [default: 10, more where steps are short]",
-)
-@option(
-    "--skip",
-    group=RECORDING,
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Wait at most N steps for stable step times; several ranks wait exactly N.  [default: 40; several ranks: 20]",
-)
-@shared.step_on_option(RECORDING)
-@option(
-    "--max-seconds",
-    group=RECORDING,
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="S",
-    help="Record for at most S seconds.  [default: 300]",
-)
-@option(
-    "--max-mb",
-    group=RECORDING,
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="MB",
-    help="Record at most MB megabytes of trace, before compression.  [default: 200]",
-)
-@option("--quick", group=RECORDING, is_flag=True, help="Record one short window of at most 4 seconds, without stacks.")
-@option("--keep-going", group=RECORDING, is_flag=True, help="Let the script run to its end after the recording.")
-@option(
-    "--ranks",
-    group=RECORDING,
-    metavar="LIST",
-    help="Record these ranks of several, such as 0,1,8-15; the script then runs to its end.  [default: all]",
-)
-@option(
-    "--capture",
-    "folder",
-    group=RECORDING,
-    metavar="FOLDER",
-    help="Write the capture to FOLDER.  [default: diagnose-capture-TIME]",
-)
-@shared.report_options
-@click.argument("script")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
-    """Run SCRIPT as Python would, record a few steady steps, and diagnose them.
-
-    Options go before SCRIPT; everything after it is passed to the script. The script is stopped after the recording
-    unless --keep-going is given. Without an output option an HTML report is written beside the capture.
-    """
-    from diagnose.cli.trace import TraceRequest, trace_and_answer
-
-    return trace_and_answer(TraceRequest(**asked))
-
-
+cli.add_command(trace)
 cli.add_command(analyze)
 cli.add_command(summarize)
 cli.add_command(reduce)
@@ -146,6 +80,7 @@ cli.add_command(reduce)
     "--launcher",
     group=RUNS,
     default="",
+    is_consent=True,
     metavar="COMMAND",
     help="Start the ranks with COMMAND, such as 'torchrun --nproc-per-node 2'.",
 )
@@ -162,8 +97,20 @@ cli.add_command(reduce)
     metavar="FILE",
     help="Write the changes that helped to FILE, a diff of the script for git apply.",
 )
-@option("--yes", group=RUNS, is_flag=True, help="Run the script repeatedly without asking for confirmation.")
-@option("--trust-command", group=RUNS, is_flag=True, help="With --yes, also run a command that a capture recorded.")
+@option(
+    "--yes",
+    group=RUNS,
+    is_flag=True,
+    is_consent=True,
+    help="Run the script repeatedly without asking for confirmation.",
+)
+@option(
+    "--trust-command",
+    group=RUNS,
+    is_flag=True,
+    is_consent=True,
+    help="With --yes, also run a command that a capture recorded.",
+)
 @shared.report_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -313,6 +260,8 @@ def monitor(gpus: str, **asked: Any) -> int:  # what click read, typed by Monito
 cli.add_command(watch)
 cli.add_command(history)
 cli.add_command(export)
+cli.add_command(serve)
+cli.add_command(mcp)
 cli.add_command(doctor)
 cli.add_command(completion)
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from diagnose.cli.answer import check_rules, chosen
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.compare.baseline import baseline_text
 from diagnose.compare.compare import Comparison, compare
@@ -35,6 +36,8 @@ class CompareRequest(ResultRequest):
     after: Sequence[str] = ()
     tolerance: str = "5%"
     allow_differences: bool = False
+    select: tuple[str, ...] = ()  # rules
+    ignore: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class GateRequest(ResultRequest):
     junit: str | None = None
     sarif: str | None = None
     update: bool = False
+    select: tuple[str, ...] = ()  # rules
+    ignore: tuple[str, ...] = ()
 
 
 def compare_and_answer(request: CompareRequest) -> None:
@@ -62,9 +67,11 @@ def compare_and_answer(request: CompareRequest) -> None:
         OutputError: the file cannot be written.
     """
     tolerance = parse_tolerance(request.tolerance)
+    check_rules(request.select, request.ignore)
     files = plan_text(request, inputs=[*request.before, *request.after], has_page=True)
     before, after = (join_sides([open_side(path) for path in paths]) for paths in (request.before, request.after))
     comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
+    comparison = _chosen(comparison, request)
     answer_text(
         lambda: as_text(comparison, columns()),
         lambda: as_json(comparison),
@@ -84,6 +91,7 @@ def gate_and_answer(request: GateRequest) -> int:
         OutputError: a report exists already, or a file cannot be written; mostly raised before the script runs.
     """
     tolerance = parse_tolerance(request.tolerance)
+    check_rules(request.select, request.ignore)
     files = _check_request(request)
     progress = request.progress
     missing = [path for path in request.baseline if not Path(path).exists()]
@@ -96,6 +104,7 @@ def gate_and_answer(request: GateRequest) -> int:
     before = join_sides([open_side(path) for path in request.baseline])
     with _candidate(request, progress) as after:
         comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
+        comparison = _chosen(comparison, request)
         result = evaluate_gate(comparison)
         answer_text(
             lambda: _text(result),
@@ -111,6 +120,13 @@ def gate_and_answer(request: GateRequest) -> int:
         if request.update:
             _update(request, after, progress)
     return 0 if request.update else EXIT_CODES[result.verdict]
+
+
+def _chosen(comparison: Comparison, request: CompareRequest | GateRequest) -> Comparison:
+    """Return the comparison without the findings that options, or comments on either side, leave out."""
+    sides = (comparison.before, comparison.after)
+    ignored = [one for side in sides for one in chosen(side.diagnosis, request.select, request.ignore).ignored]
+    return comparison.without_findings(frozenset(one.finding.rule for one in ignored))
 
 
 def _check_request(request: GateRequest) -> tuple[Path, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from diagnose.cli.help import Command, Decorator, option
-from diagnose.cli.options import module_option, page_options
+from diagnose.cli.options import module_option, page_options, rule_options
 from diagnose.cli.script_arguments import ScriptCommand
 
 __all__ = ["compare", "gate"]
@@ -48,6 +48,7 @@ def _allow_differences() -> Decorator:
 @option("--before", group=RUNS, multiple=True, metavar="PATH", help="A run of the earlier side; repeatable.")
 @_tolerance()
 @_allow_differences()
+@rule_options
 @page_options
 @click.argument("paths", nargs=-1, metavar="BEFORE AFTER...")
 def compare(before: tuple[str, ...], paths: tuple[str, ...], **asked: Any) -> None:  # typed by the request
@@ -97,6 +98,7 @@ def _target(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
 @option("--update", group=GATE, is_flag=True, help="Replace the baseline by all runs of TARGET; the gate passes.")
 @option("--junit", group=GATE, metavar="FILE", help="Write a JUnit report to FILE.")
 @option("--sarif", group=GATE, metavar="FILE", help="Write a SARIF 2.1.0 log to FILE.")
+@rule_options
 @page_options
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="BASELINE TARGET [ARGS]...")
 def gate(baseline: tuple[str, ...], paths: tuple[str, ...], **asked: Any) -> int:  # typed by the request

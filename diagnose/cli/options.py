@@ -19,13 +19,14 @@ __all__ = [
     "page_options",
     "report_options",
     "result_options",
+    "rule_options",
     "step_on_option",
     "summary_options",
     "worker_options",
 ]
 
 STEP_SOURCES = ("auto", "optimizer", "dataloader", "forward", "marker")  # as in capture.options
-OUTPUT, RANKS = "Output", "Ranks"
+OUTPUT, RANKS, RULES = "Output", "Ranks", "Rules"
 JSON = "Print JSON instead of text."
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
@@ -72,7 +73,27 @@ def report_options(command: _Decorated) -> _Decorated:
         option("--open", "open_browser", group=OUTPUT, is_flag=True, help="Open the HTML report in a browser."),
         option("--verbose", group=OUTPUT, is_flag=True, help="Print every finding and kernel, with evidence."),
     ]
-    return _with(command, [_json(), _output(".html, .json or .txt"), *page, _force(), _quiet()])
+    return _with(command, [_json(), _output(".html, .json or .txt"), *page, _force(), _quiet(), *_rules()])
+
+
+class _RuleOption(Option):
+    """An option that has one variable of the environment for all commands, beside that of the command."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        return super().resolve_envvar_value(ctx) or os.environ.get(f"DIAGNOSE_{self.name}".upper()) or None
+
+
+def rule_options(command: _Decorated) -> _Decorated:
+    """Give a command that shows findings the options of which ones."""
+    return _with(command, _rules())
+
+
+def _rules() -> list[Decorator]:
+    texts = {"--select": "Show findings of these rules only", "--ignore": "Leave out findings of these rules"}
+    return [
+        click.option(name, cls=_RuleOption, group=RULES, multiple=True, metavar="RULE,…", help=f"{text}; repeatable.")
+        for name, text in texts.items()
+    ]
 
 
 def worker_options(command: _Decorated) -> _Decorated:
@@ -151,7 +172,7 @@ def _output(suffixes: str, *, required: bool = False) -> Decorator:
 
 
 def _force() -> Decorator:
-    return option("--force", group=OUTPUT, is_flag=True, help="Overwrite existing files.")
+    return option("--force", group=OUTPUT, is_flag=True, is_consent=True, help="Overwrite existing files.")
 
 
 def _quiet() -> Decorator:

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from diagnose.cli.help import Command, Decorator, option
-from diagnose.cli.options import one_thread, result_options
+from diagnose.cli.options import one_thread, result_options, rule_options
 
-__all__ = ["completion", "doctor", "export"]
+__all__ = ["completion", "doctor", "export", "serve"]
 
-FORMS, OUTPUT = "Form", "Output"
+FORMS, OUTPUT, SERVER = "Form", "Output", "Server"
 
 
 def _form(name: str, text: str) -> Decorator:
@@ -31,8 +31,15 @@ def _form(name: str, text: str) -> Decorator:
 @_form("--collapsed", "Write the host's self times as collapsed stacks, for flame graphs.")
 @_form("--findings", "Write a table of the findings: .csv or .parquet.")
 @_form("--kernels", "Write a table of the kernels: .csv or .parquet.")
+@option(
+    "--tensorboard",
+    group=FORMS,
+    metavar="FOLDER",
+    help="Write a log folder for TensorBoard: what its profiler plugin reads right, and times of each step by cause.",
+)
 @_form("--markdown", "Write the answer as Markdown, for an issue or a pull request.")
-@option("--force", group=OUTPUT, is_flag=True, help="Overwrite existing files.")
+@rule_options
+@option("--force", group=OUTPUT, is_flag=True, is_consent=True, help="Overwrite existing files.")
 @option("-q", "--quiet", group=OUTPUT, is_flag=True, help="Show no progress.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 def export(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by ExportRequest
@@ -45,6 +52,31 @@ def export(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, ty
     from diagnose.cli.export import export as write
 
     write(paths, ExportRequest(**asked))
+
+
+@click.command(
+    cls=Command,
+    short_help="List captures and reports of a folder in a browser.",
+    examples=["diagnose serve captures/", "diagnose serve --port 8000 ."],
+)
+@option(
+    "--port",
+    group=SERVER,
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="N",
+    help="Listen on port N.  [default: any that is free]",
+)
+@click.argument("folder", metavar="FOLDER")
+def serve(folder: str, port: int) -> None:
+    """Show the captures and the JSON reports below FOLDER, how the step changed over time, and each one's report.
+
+    The page is for this machine and its address holds a secret of this start. Nothing is written. Ctrl-C ends it.
+    """
+    one_thread()
+    from diagnose.cli.serve import serve as run
+
+    run(folder, port)
 
 
 @click.command(

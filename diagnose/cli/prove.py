@@ -131,7 +131,7 @@ def _proven(
         recorded = runner.folder / "capture" if capture is None else capture
         if capture is None:
             record(runner, (), recorded, budget.left, request.progress)
-        diagnosis = analyze_with_progress([recorded], request.progress)
+        diagnosis = request.chosen(analyze_with_progress([recorded], request.progress))  # of which changes are tried
     if starts_own_ranks(diagnosis, runner.command.launcher):
         return diagnosis, ProveResult()
     script = Path(runner.command.cwd, runner.command.script[0])

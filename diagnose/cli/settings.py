@@ -3,9 +3,14 @@
 What is given on the command line comes first, then the environment (``DIAGNOSE_TRACE_STEPS=20``), then this table, then
 the option's own default:
 
+    [tool.diagnose]
+    ignore = ["launch-bound"]
+
     [tool.diagnose.trace]
     steps = 20
     max-mb = 400
+
+Rules to show and to leave out stand above the tables of commands, and are those of every command that shows findings.
 """
 
 from __future__ import annotations
@@ -30,9 +35,11 @@ TABLE = "[tool.diagnose"  # a file without it is not parsed
 # Of one run, and not of a project: consent, what is started or connected to, and the files of an answer. A table may
 # come with somebody else's repository.
 PER_RUN = {
-    *("force", "help", "yes", "trust-command", "launcher", "cluster", "open"),
+    *("force", "help", "yes", "trust-command", "trust-client", "launcher", "cluster", "open", "root"),
     *("json", "output", "html", "csv", "keep", "write-patch", "capture"),
 }
+
+SHARED = {"select", "ignore"}  # options that all commands with findings have
 
 
 def defaults_of(cli: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
@@ -52,8 +59,25 @@ def defaults_of(cli: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
         if TABLE in text:
             table = _parsed(text, file).get("tool", {}).get("diagnose")
             if table is not None:
-                return {name: _of_command(cli, name, options, file) for name, options in table.items()}
+                return _of_all(cli, table, file)
     return {}
+
+
+def _of_all(cli: click.Group, table: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]]:
+    """Return the defaults of each command from the table and those below it."""
+    found: dict[str, dict[str, Any]] = {}
+    for key in SHARED & set(table):
+        if not (isinstance(table[key], list) and all(isinstance(rule, str) for rule in table[key])):
+            raise UsageError(
+                f'{printable(file)}: {key} of [tool.diagnose] is no list of rules such as ["launch-bound"].'
+            )
+        for name, command in cli.commands.items():
+            if any(parameter.name == key for parameter in command.params):
+                found.setdefault(name, {})[key] = table[key]
+    for name, options in table.items():
+        if name not in SHARED:
+            found[name] = {**found.get(name, {}), **_of_command(cli, name, options, file)}
+    return found
 
 
 def _parsed(text: str, file: Path) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -52,6 +52,7 @@ class Comparison:
     findings: tuple[Change, ...]
     kernels: tuple[Change, ...]
     verdicts: tuple[str, str]  # of the diagnoses
+    ignored: tuple[str, ...] = ()  # rules whose findings were left out as asked
 
     @property
     def is_slower(self) -> bool:
@@ -62,6 +63,11 @@ class Comparison:
     def is_faster(self) -> bool:
         """Return whether the step is shorter for certain."""
         return self.evaluation.outcome == "faster"
+
+    def without_findings(self, rules: Collection[str]) -> Comparison:
+        """Return the comparison without the findings of these rules; every other number stays."""
+        left = tuple(change for change in self.findings if change.name not in rules)
+        return replace(self, findings=left, ignored=tuple(sorted(rules)))
 
 
 def compare(

@@ -78,6 +78,7 @@ def as_json(c: Comparison, more: Mapping[str, object] | None = None) -> str:
             "slower": c.is_slower,
             "faster": c.is_faster,
             "tolerance": c.tolerance,
+            "ignored": list(c.ignored),
             **(more or {}),
             **lists,
         },
@@ -103,6 +104,8 @@ def _lines(c: Comparison, width: int) -> Iterator[str]:
     if c.evaluation.outcome != "not comparable":
         for difference in c.differences:
             yield from wrap(difference.sentence(), width)
+    if c.ignored:
+        yield from wrap(f"Left out as asked: findings of {', '.join(c.ignored)}.", width)
     for label, side, verdict in (("before", c.before, c.verdicts[0]), ("after", c.after, c.verdicts[1])):
         yield f"  {label:<7} {middle(one_line(side.name), width - 12 - len(verdict))}: {verdict}"
     title = "Idle by cause" if c.after.diagnosis.partition else "Where the host's time goes"

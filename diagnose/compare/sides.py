@@ -17,9 +17,12 @@ from diagnose.compare.setup import Setup, setup_of
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.step_means import mean_step
+from diagnose.pipeline.exchange import read_received
+from diagnose.pipeline.job import Workers, analyze_inputs
 from diagnose.pipeline.rank import build_tables
 from diagnose.pipeline.run import analyze_captures
 from diagnose.reports.json_reading import from_json, is_report
+from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures
 
 __all__ = ["KernelUse", "Measure", "Side", "join_sides", "measure_of", "open_side", "side_of"]
@@ -55,7 +58,7 @@ class Side:
 
 
 def open_side(path: str | Path) -> Side:
-    """Read a report in JSON, a baseline that the gate wrote, a trace, or a capture folder.
+    """Read a report in JSON, a baseline that the gate wrote, a trace, or a capture folder with the ranks it received.
 
     Raises:
         InputError: it is none of them.
@@ -64,7 +67,13 @@ def open_side(path: str | Path) -> Side:
     if report is not None:
         return report
     captures = open_captures([path])
-    diagnosis = analyze_captures(captures, draw=False)
+    received = read_received([path])
+    if not received.ranks:
+        diagnosis = analyze_captures(captures, draw=False)
+    else:
+        diagnosis = analyze_inputs([path], workers=Workers(1), progress=Progress(quiet=True), draw=False)
+        if max(diagnosis.ranks, key=lambda rank: rank.step_ns).rank in received.ranks:
+            return side_of(str(path), diagnosis)  # its trace, and with it its kernels, are elsewhere
     slowest = max(captures, key=lambda c: build_tables(c, c.trace).steps.step_ns) if len(captures) > 1 else captures[0]
     t = build_tables(slowest, slowest.trace)
     if t.device_id < 0:

@@ -22,7 +22,7 @@ from diagnose.model.places import Example, Where
 from diagnose.model.rules import Legend
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import KernelTime, Memory, Picture, Roofline
+    from diagnose.model.charts import FlopUtilisation, KernelTime, Memory, Picture, Roofline
     from diagnose.model.forecast import CriticalPath, Waterfall
     from diagnose.model.job import Job
 
@@ -33,6 +33,7 @@ __all__ = [
     "Facts",
     "Finding",
     "HostOperator",
+    "IgnoredFinding",
     "Partition",
     "Prescription",
     "Queue",
@@ -83,6 +84,14 @@ class Finding:
     def gain_ns(self) -> float:
         """Return what removing the cause saves a step, as far as that was replayed, else what it costs."""
         return self.lost_ns if self.relief_ns is None else self.relief_ns
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredFinding:
+    """A finding that the user did not want to see."""
+
+    finding: Finding
+    by: Literal["option", "comment"]  # the command or its settings, or a comment in the program
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +203,7 @@ class Source:
     settled_after: int | None = None  # steps until step times were steady
     samples: Mapping[str, object] = field(default_factory=dict)  # NVML medians and the like
     setup: Mapping[str, object] = field(default_factory=dict)  # what step times depend on; unknown entries are missing
+    loading: Mapping[str, object] = field(default_factory=dict)  # what Linux counted of the processes that load
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +256,7 @@ class Diagnosis:
     critical_path: CriticalPath | None = None  # None where nothing was replayed
     waterfall: Waterfall | None = None
     roofline: Roofline | None = None  # None for an unknown device, or without shapes
+    flops: FlopUtilisation | None = None  # None for an unknown device, or without shapes
     memory: Memory | None = None  # None without memory events
     kernels: tuple[KernelTime, ...] = ()  # what the device spends its time on, the most expensive first
     summary: tuple[str, ...] = ()  # three lines at most: the queue, the largest cost, the first change
@@ -254,6 +265,7 @@ class Diagnosis:
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     also_possible: tuple[Prescription, ...] = ()  # further changes for the findings, whose gain is not predicted
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
+    ignored: tuple[IgnoredFinding, ...] = ()  # findings that were left out as asked; they are not among ``findings``
     pages: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)  # that it was written to
 
     @property

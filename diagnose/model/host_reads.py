@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
-__all__ = ["WaitsFor", "as_reason", "read_by"]
+__all__ = ["SHARES", "WaitsFor", "as_reason", "read_by"]
 
 WaitsFor: TypeAlias = Literal["copy", "exchange", "shape", "branch", "value", "synchronize"]
 """A copy from the host; the sizes of an exchange; the shape of a result; which branch to take; a value that is read;
 nothing but that the device is done."""
+
+SHARES: Mapping[str, WaitsFor] = MappingProxyType({"to_device": "copy", "feeds_exchange": "exchange"})
+"""Facts of a finding that hold the share of the idle time with one reason."""
 
 _REASONS: tuple[WaitsFor, ...] = get_args(WaitsFor)
 # Operators whose result's shape depends on values, and those that a branch in Python rests on.

@@ -18,6 +18,7 @@ from diagnose.tables.lost import MIN_LOST_SHARE, graphs_left_no_task, launches_w
 from diagnose.tables.names import matching, rows_of
 from diagnose.tables.program import program_of
 from diagnose.tables.roofline import gpu_spec
+from diagnose.text.numbers import percent
 
 __all__ = ["is_incomplete", "is_scanty", "missing_records", "trust_notes"]
 
@@ -76,7 +77,7 @@ def trust_notes(t: Tables) -> Iterator[Note]:
         yield Note(varies)
     if (share := ready_share(t)) > MAX_UNSCHEDULED_SHARE:
         yield Note(
-            f"The training thread was runnable but not scheduled for {share:.0%} of the time: the CPU is "
+            f"The training thread was runnable but not scheduled for {percent(share, 0)} of the time: the CPU is "
             "oversubscribed, by other processes or by more threads than cores. Measure on an idle machine, or with "
             "fewer threads."
         )
@@ -108,7 +109,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
     if share > MIN_LOST_SHARE:
         num = len(launches_without_task(t))
         yield Note(
-            f"{num} launches ({share:.1%}) have no device task in the file: some device work is missing.",
+            f"{num} launches ({percent(share)}) have no device task in the file: some device work is missing.",
             "lost-records",
         )
     coarse = bool((t.trace.events.start % 1000 == 0).all())  # whole microseconds: a shorter task reads as zero

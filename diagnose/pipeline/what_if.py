@@ -32,6 +32,7 @@ from diagnose.replay.remove_cause import remove_cause
 from diagnose.replay.transforms import scale_host, scale_kernels
 from diagnose.tables import Tables
 from diagnose.tables.program import program_of
+from diagnose.text.numbers import percent
 from diagnose.text.plain_text import one_line
 from diagnose.trace_reader import open_captures
 
@@ -81,12 +82,14 @@ class WhatIfResult:
     def text(self) -> str:
         """Return the answer for a terminal."""
         gain = 1 - self.after_ns / self.baseline_ns if self.baseline_ns else 0.0
-        listed = ", ".join(f"{one_line(name)} {share:.0%}" for name, share in self.path)
-        off = f"Replayed with usual delays, the unchanged step comes out {abs(self.error):.1%} off the measured one"
+        listed = ", ".join(f"{one_line(name)} {percent(share, 0)}" for name, share in self.path)
+        off = (
+            f"Replayed with usual delays, the unchanged step comes out {percent(abs(self.error))} off the measured one"
+        )
         doubt = ": too much to rely on this; the trace does not show what its tasks waited for."
         return (
             f"{NEW_LINE.join(self._lines())}\n"
-            f"step then  {self.after_ns / 1e6:.2f} ms ({gain:.0%} shorter)\n"
+            f"step then  {self.after_ns / 1e6:.2f} ms ({percent(gain, 0)} shorter)\n"
             f"its critical path: {listed}\n"
             f"{off}{doubt if self.is_doubtful else '.'}"
         )

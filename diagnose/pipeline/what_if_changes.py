@@ -24,6 +24,7 @@ from diagnose.replay.transforms import drop_waits, scale_host
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.syncs import blocking_calls
+from diagnose.text.numbers import percent
 
 __all__ = ["LATE_RANKS", "with_workers", "without_late_ranks", "without_syncs_at"]
 
@@ -76,7 +77,7 @@ def without_late_ranks(captures: Sequence[Capture], before: Forecast) -> Forecas
         )
     if abs(replayed.error) > MAX_ERROR_TO_RELY:
         raise UsageError(
-            f"The replay of all ranks misses the measured steps by {replayed.error:.0%}, too much to rely on: "
+            f"The replay of all ranks misses the measured steps by {percent(replayed.error, 0)}, too much to rely on: "
             f"{LATE_RANKS} cannot be taken away."
         )
     ranks = listed([comparison.ranks[i].rank for i in comparison.lateness.late])

@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from diagnose.ranks.profile import JobProfile, RankProfile
 
-__all__ = ["Usable", "listed", "usable"]
+__all__ = ["MAX_LISTED", "Usable", "in_order", "listed", "usable"]
 
 MAX_LISTED = 8
 
@@ -49,6 +49,14 @@ def listed(numbers: Sequence[int]) -> str:
         texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if not more else ", ".join(texts)
     )
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {plain}{more}"
+
+
+def in_order(numbers: Sequence[int]) -> str:
+    """Return several ranks in the order given, who is waited for most first: "5, 1 and 2", or the first few of many."""
+    shown = [str(n) for n in numbers[:MAX_LISTED]]
+    if len(numbers) > MAX_LISTED:
+        return f"{', '.join(shown)} and {len(numbers) - MAX_LISTED} more"
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _one_job(ranks: Sequence[RankProfile], notes: list[str]) -> list[RankProfile]:

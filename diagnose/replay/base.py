@@ -17,6 +17,7 @@ from diagnose.replay.transforms import typical_delays
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.lost import graph_holes
+from diagnose.text.numbers import percent
 
 __all__ = ["MAX_ERROR_TO_PREDICT", "MAX_ERROR_TO_RELY", "ReplayBase", "replay_base", "unreplayable"]
 
@@ -80,14 +81,14 @@ def unreplayable(t: Tables) -> str:
     if launches_unlinked(t.tasks):
         known = float((t.tasks.launch >= 0).mean())
         return (
-            f"Only {known:.0%} of the device tasks are linked to a launch, so the trace does not show what they waited "
-            "for on the host: what changes there save is bounded, not replayed."
+            f"Only {percent(known, 0)} of the device tasks are linked to a launch, so the trace does not show what "
+            "they waited for on the host: what changes there save is bounded, not replayed."
         )
     holes = total(graph_holes(t)) / max(t.steps.window[1] - t.steps.window[0], 1)
     if holes > MAX_HOLES:
         return (
-            f"For {holes:.0%} of the time nodes of a graph ran that were not recorded: what changes save is bounded, "
-            "not replayed."
+            f"For {percent(holes, 0)} of the time nodes of a graph ran that were not recorded: what changes save is "
+            "bounded, not replayed."
         )
     return ""
 
@@ -95,7 +96,7 @@ def unreplayable(t: Tables) -> str:
 def _why_not(t: Tables, error: float) -> str:
     if error > MAX_ERROR_TO_PREDICT:
         return unreplayable(t) or (
-            f"Replayed with usual delays the step comes out {error:.0%} off: the trace does not show what its "
+            f"Replayed with usual delays the step comes out {percent(error, 0)} off: the trace does not show what its "
             "tasks waited for, so what changes save is bounded, not replayed."
         )
     return unreplayable(t)

@@ -117,7 +117,7 @@ def _segment_starts(t: Tables, nodes: _Nodes, edges: Columns, points: Points) ->
     starts: Ints = np.where(segment, latest, nodes.start)
     frees = freeing_calls(t)
     ends = np.flatnonzero(points.sort == AWAITED) + 1
-    ends = ends[np.isin(nodes.row[ends], frees.calls)]
+    ends = ends[among(nodes.row[ends], frees.calls)]
     starts[ends] = frees.done[np.searchsorted(frees.calls, nodes.row[ends])]
     return starts
 
@@ -140,9 +140,9 @@ def _edges(t: Tables, points: Points) -> Columns:
     allowed[launched] = np.maximum(allowed[launched], points.time[launch])
     reads = collective_inputs(t)
     late = np.flatnonzero(tasks.start - allowed > LATE_NS)
-    late = late[~np.isin(late, recorded[1])]
+    late = late[~among(late, np.asarray(recorded[1], np.intp))]
     inferred = inferred_events(t, late, allowed)
-    given_room = room_given(t, late[~np.isin(late, inferred[1])])
+    given_room = room_given(t, late[~among(late, inferred[1])])
     parts = [
         (before, host, np.where(points.sort == AWAITED, Edge.CALL, Edge.THREAD)),
         (passed[given] + 1, given + 1, Edge.HANDOFF),

@@ -17,6 +17,7 @@ from diagnose.replay.remove_cause import remove_cause
 from diagnose.replay.transforms import scale_host, scale_pauses, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.host_work import waits_for_workers
+from diagnose.text.numbers import percent
 
 __all__ = ["Effect", "effect_of_share", "effect_of_tasks", "limit_of"]
 
@@ -36,7 +37,7 @@ def effect_of_share(t: Tables, finding: Finding, cause: Cause, shares: tuple[flo
     transform = remove_cause(t, finding, cause, most)
     if transform is None:
         return None
-    part = f"between {least:.0%} and {most:.0%}" if least < most else f"{most:.0%}"
+    part = f"between {percent(least, 0)} and {percent(most, 0)}" if least < most else f"{percent(most, 0)}"
     assumption = f"The change takes {part} of the cause away."
     limit_ns = limit_of(t, finding, frees_host=cause in FREES_HOST)
     if cause == "device-wait":

@@ -34,7 +34,7 @@ def scale_kernels(graph: Graph, trace: Trace, pattern: str, factor: float) -> Gr
     ids = trace.events.name[graph.row[tasks]]
     hit = {name for name in distinct(ids).tolist() if named.search(trace.names[name])}
     duration = graph.duration.copy()
-    duration[tasks[np.isin(ids, list(hit))]] *= factor
+    duration[tasks[among(ids, np.fromiter(hit, np.intp, len(hit)))]] *= factor
     return replace(graph, duration=duration)
 
 

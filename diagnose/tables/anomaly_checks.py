@@ -8,6 +8,7 @@ import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
+from diagnose.model.intervals import among, distinct
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BACKWARD
 
@@ -25,12 +26,12 @@ def anomaly_checks(t: Tables) -> Rows:
     trace = t.trace
     functions = t.in_window(t.calls(BACKWARD, Kind.OP))
     seen = t.in_window(t.calls(_ISNAN, Kind.OP))
-    threads = np.unique(trace.events.thread[functions])
-    seen = seen[np.isin(trace.events.thread[seen], threads)]
+    threads = distinct(trace.events.thread[functions])
+    seen = seen[among(trace.events.thread[seen], threads)]
     if not len(functions) or len(seen) < MIN_CHECKS * len(functions):
         return seen[:0]
     events, parts = trace.events, t.in_window(t.calls(_PARTS, Kind.OP))
-    parts = parts[np.isin(events.thread[parts], threads)]
+    parts = parts[among(events.thread[parts], threads)]
     last = np.searchsorted(events.start[seen], events.start[parts], side="right") - 1
     near = (last >= 0) & (events.start[parts] - events.start[seen][np.maximum(last, 0)] <= AT_ONCE_NS)
     mine: Rows = parts[near]

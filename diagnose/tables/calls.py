@@ -8,12 +8,12 @@ import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import EMPTY, Intervals, distinct, union
 from diagnose.tables import Tables
 from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD, OPTIMIZER_STEP
 from diagnose.tables.steps import COLD_CALL_NS
 
-__all__ = ["COMPILE", "allocations", "code_loads", "compile_frames", "recurs"]
+__all__ = ["COMPILE", "allocations", "code_loads", "collections", "compile_frames", "recurs"]
 
 
 _COPY_OR_GRAPH = re.compile(r"Memcpy|Memset|GraphLaunch")
@@ -23,7 +23,7 @@ COMPILE = re.compile(
     r"_compile\.compile_inner|compile_fx|compile_attempt|dynamo_timed|entire_frame_compile|backend_compile"
     r"|inductor_compile|convert_frame\.py\(\d+\): _compile|triton/compiler/compiler\.py\(\d+\): compile"
     r"|triton/runtime/jit\.py\(\d+\): _do_compile|CachingAutotuner\.benchmark|async_compile|GraphLowering"
-    r"|aot_dispatch|create_aot_dispatcher|call_user_compiler"
+    r"|aot_dispatch|create_aot_dispatcher|call_user_compiler|^dynamo$"
 )
 SETUP_NS = 50_000  # many of these calls are queries that return in a few µs when there is nothing to load
 # A slow call counts as part of every step when it shows in at least this share of them.
@@ -45,6 +45,17 @@ def code_loads(t: Tables) -> Rows:
     slow = launches[events.end[launches] - events.start[launches] > COLD_CALL_NS]
     slow = np.array([r for r in slow.tolist() if not _COPY_OR_GRAPH.search(t.name(r))], np.intp)
     return distinct(slow, setup)
+
+
+def collections(t: Tables) -> Intervals:
+    """Return when Python's garbage collector ran, as the profiler records it or the capture has noted it."""
+    samples = t.capture.samples
+    if samples is None or not samples.gc_runs or not t.trace.epoch_ns:
+        noted = EMPTY
+    else:
+        runs = np.array(samples.gc_runs, np.int64) - t.trace.epoch_ns
+        noted = union((runs[:, 0], runs[:, 1]))
+    return union(t.covering(t.host_rows(Kind.GC)), noted)
 
 
 def compile_frames(t: Tables) -> Rows:

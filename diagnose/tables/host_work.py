@@ -14,7 +14,8 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, distinct, subtract, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
-from diagnose.tables.calls import allocations, code_loads, compile_frames
+from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
+from diagnose.tables.collectives import host_exchanges
 from diagnose.tables.host_gaps import host_gaps, python_gaps
 from diagnose.tables.launch_latency import MIN_LATENCY_NS
 from diagnose.tables.names import LOADER_NEXT
@@ -68,7 +69,7 @@ def _allocating(t: Tables, _pieces: Intervals) -> Intervals:
 
 
 def _collecting(t: Tables, _pieces: Intervals) -> Intervals:
-    return t.covering(t.host_rows(Kind.GC))
+    return collections(t)
 
 
 def _compiling(t: Tables, _pieces: Intervals) -> Intervals:
@@ -86,12 +87,13 @@ def _loading(t: Tables, _pieces: Intervals) -> Intervals:
 def _between_operators(t: Tables, pieces: Intervals) -> Intervals:
     """Return the Python between operators: the stretches that a piece touches, and those that show to be Python.
 
-    What other causes take of them is not Python's: collections, and calls of the driver.
+    What other causes take of them is not Python's: collections, calls of the driver, and waits for other processes.
     """
     gaps = host_gaps(t)
     touched = covered(pieces, gaps.start, gaps.end) > 0
     python = union(Intervals(gaps.start[touched], gaps.end[touched]), python_gaps(t))
-    return subtract(python, union(_collecting(t, pieces), _allocating(t, pieces), _compiling(t, pieces)))
+    others = union(_collecting(t, pieces), _allocating(t, pieces), _compiling(t, pieces), host_exchanges(t))
+    return subtract(python, others)
 
 
 _WORK: Mapping[Cause, Callable[[Tables, Intervals], Intervals]] = {

@@ -1,4 +1,7 @@
-"""Which function of the user's issues operators one by one: a loop over tensors or numbers, seen in Python frames."""
+"""Which function of the user's issues operators one by one: a loop over tensors or numbers.
+
+Python frames show it; where so many operators run that none were recorded, the lines that the sampler saw around them.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Rows
+from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, contains, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers
+from diagnose.tables.no_grad_calls import HEAVY
 from diagnose.tables.optimizer_spans import updates
 
 __all__ = ["MIN_IN_MODEL", "Issuer", "issued", "issuer_of"]
@@ -22,6 +26,7 @@ __all__ = ["MIN_IN_MODEL", "Issuer", "issued", "issuer_of"]
 MAX_LOOKED_AT = 20_000  # operators: the first of the window stand for the rest
 MIN_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
 MIN_PER_STEP = 50
+MAX_HEAVY = 0.05  # of the operators that a function calls as samples show: products and convolutions are a model's
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
 NUM_NAMED = 3
 # Recorded with its stack an operator takes 20 to 100 µs to be called, on a busy machine several times that; one that
@@ -29,7 +34,7 @@ NUM_NAMED = 3
 MAX_NS = 200_000
 MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
 _FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
-_MODULE = re.compile(r"^nn\.Module: |torch/nn/modules/module\.py")
+_MODULE = re.compile(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
 _BACKWARD = re.compile(r"torch/autograd/.*: (backward|grad|_engine_run_backward)$")
 _OPTIMIZER = re.compile(r"(^|/)torch/optim/")
 _LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
@@ -44,7 +49,7 @@ class Issuer:
 
     frame: str  # as the profiler names it
     file: str
-    line: int  # of the function's first line
+    line: int  # the function's first; of samples the one that most are at
     function: str
     num: float  # operators
     share: float  # of the operators that Python calls outside the optimizer
@@ -59,8 +64,11 @@ _Owner: TypeAlias = tuple[str, bool]  # the frame of a function, and whether a m
 
 @shared_table
 def issuer_of(t: Tables) -> Issuer | None:
-    """Return the function that issues most, where one stands out; None where no Python frames were recorded."""
-    return _main_issuer(_named(t))
+    """Return the function that issues most, where one stands out; None where neither frames nor samples show it."""
+    if _has_frames(t):
+        return _main_issuer(_named(t))
+    sampled = _sampled(t)
+    return None if sampled is None else sampled[0]
 
 
 @shared_table
@@ -73,6 +81,8 @@ def issued(t: Tables) -> Intervals:
     issuer, named = issuer_of(t), _named(t)
     if issuer is None or issuer.median_ns > MAX_NS:
         return EMPTY
+    if not _has_frames(t):
+        return _issued_by_samples(t)
     known = dict(_owners_of(named, rows) for rows in _by_step(named))
     starts, ends = [], []
     for rows in _by_step(t):
@@ -81,16 +91,36 @@ def issued(t: Tables) -> Intervals:
             continue
         mine = np.array([owner is not None and owner[0] == issuer.frame for owner in owners], bool)
         start, end = t.trace.events.start[rows], t.trace.events.end[rows]
-        following = np.append(start[1:], end[-1:])
-        chained = np.append(mine[1:], False) & (following - end < MAX_PAUSE_NS)
         starts.append(start[mine])
-        ends.append(np.where(chained, following, end)[mine])
+        ends.append(_reaching(start, end, mine)[mine])
     return union((np.concatenate(starts), np.concatenate(ends))) if starts else EMPTY
+
+
+def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:
+    """Return the operators' ends, moved to the next one's start where that follows soon and is the function's too."""
+    following = np.append(start[1:], end[-1:])
+    chained = np.append(mine[1:], False) & (following - end < MAX_PAUSE_NS)
+    reached: Ints = np.where(chained, following, end)
+    return reached
+
+
+def _issued_by_samples(t: Tables) -> Intervals:
+    sampled, rows = _sampled(t), _all_called(t)
+    if sampled is None:
+        return EMPTY
+    mine = np.isin(rows, sampled[1])
+    start, end = t.trace.events.start[rows], t.trace.events.end[rows]
+    return union((start[mine], _reaching(start, end, mine)[mine]))
 
 
 def _named(t: Tables) -> Tables:
     trace = t.capture.attribution
     return t if trace is None else t.cached("named", lambda: Tables(t.capture, trace))
+
+
+def _has_frames(t: Tables) -> bool:
+    named = _named(t)
+    return bool(named.frame_layers.get(named.main, NO_LAYERS).rows)
 
 
 def _by_step(t: Tables) -> list[Rows]:
@@ -153,6 +183,50 @@ def _main_issuer(t: Tables) -> Issuer | None:
         in_model=owner[1],
         names=tuple(name for name, _ in mine.most_common(NUM_NAMED)),
     )
+
+
+@shared_table
+def _sampled(t: Tables) -> tuple[Issuer, Rows] | None:
+    """Return the function that most operators lie in by samples, and these; None for one that does a model's work.
+
+    An operator is a function's where the sampler saw the thread in that function on both sides of it.
+    """
+    samples, rows = t.capture.samples, _all_called(t)
+    if samples is None or len(samples.time_ns) < 2 or not len(rows) or not t.trace.epoch_ns:
+        return None
+    functions = sorted({(file, function) for file, _, function in samples.places})
+    number = {each: i for i, each in enumerate(functions)}
+    of_place = np.array([number[file, function] for file, _, function in samples.places] + [-1], np.int64)
+    seen = of_place[samples.place]
+    after = np.searchsorted(samples.time_ns - t.trace.epoch_ns, t.trace.events.start[rows])
+    inside = (after > 0) & (after < len(seen))
+    after = np.clip(after, 1, len(seen) - 1)
+    owner = np.where(inside & (seen[after] == seen[after - 1]), seen[after], -1)
+    if not (owner >= 0).any():
+        return None
+    most = int(np.bincount(owner[owner >= 0]).argmax())
+    mine, (file, function) = rows[owner == most], functions[most]
+    called = Counter(_names_of(t, mine))
+    heavy = sum(num for name, num in called.items() if HEAVY.match(name))
+    if _LIBRARY.search(file) or heavy > MAX_HEAVY * len(mine) or len(mine) < MIN_SHARE * len(rows):
+        return None
+    if len(mine) / t.steps.num < MIN_PER_STEP:
+        return None
+    lines = Counter(samples.places[i][1] for i in samples.place[seen == most].tolist())
+    line = lines.most_common(1)[0][0]
+    issuer = Issuer(
+        frame=f"{file}({line}): {function}",
+        file=file,
+        line=line,
+        function=function,
+        num=len(mine) / t.steps.num,
+        share=len(mine) / len(rows),
+        reads=called[READ] / t.steps.num,
+        median_ns=int(np.median((t.trace.events.end - t.trace.events.start)[mine])),
+        in_model=False,
+        names=tuple(name for name, _ in called.most_common(NUM_NAMED)),
+    )
+    return issuer, mine
 
 
 @shared_table

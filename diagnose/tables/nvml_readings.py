@@ -10,6 +10,7 @@ import numpy as np
 from diagnose.model.arrays import Floats, Ints, Mask
 from diagnose.model.records import GpuReadings, ProcessRecord
 from diagnose.tables import Tables
+from diagnose.text.numbers import percent
 
 __all__ = [
     "ANY",
@@ -80,7 +81,7 @@ def slowed_by(clocks: Clocks) -> list[str]:
     """Name what slowed the device, the most frequent reason first, with its share of the readings."""
     count = {text: int(((clocks.reasons & bit) != 0).sum()) for bit, text in SLOWED.items()}
     ranked = sorted((text for text in count if count[text]), key=lambda text: -count[text])
-    return [f"{text} in {count[text] / len(clocks.reasons):.0%} of the readings" for text in ranked]
+    return [f"{text} in {percent(count[text] / len(clocks.reasons), 0)} of the readings" for text in ranked]
 
 
 def other_processes(t: Tables) -> list[ProcessRecord]:

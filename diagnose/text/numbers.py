@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["duration", "enumeration", "percent", "plural"]
+__all__ = ["duration", "enumeration", "growth", "percent", "plural"]
 
 
 def duration(ns: float | None) -> str:
@@ -25,15 +25,23 @@ def _three_digits(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def percent(share: float | None) -> str:
-    """Return a share as a percentage with one digit, never rounding something to nothing or to all."""
+def percent(share: float | None, digits: int = 1) -> str:
+    """Return a share as a percentage, of one digit after the point, never rounding something to nothing or to all."""
     if share is None or not math.isfinite(share):
         return "–"
-    if 0 < share < 0.0005:
-        return "<0.1 %"
-    if 0.9995 <= share < 1:
-        return ">99.9 %"
-    return f"{100 * share:.1f} %"
+    least = 10.0**-digits
+    if 0 < share < least / 200:
+        return f"<{least:g} %"
+    if 1 - least / 200 <= share < 1:
+        return f">{100 - least:g} %"
+    return f"{100 * share:.{digits}f} %"
+
+
+def growth(share: float | None, digits: int = 1) -> str:
+    """Return by what share something became longer: "100 %" is twice as long; no whole bounds it."""
+    if share is None or share <= 0.5:
+        return percent(share, digits)
+    return f"{100 * share:.{digits}f} %" if math.isfinite(share) else percent(share, digits)
 
 
 def enumeration(words: Sequence[str]) -> str:

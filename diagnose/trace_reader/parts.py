@@ -13,9 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +23,9 @@ from diagnose.trace_reader.events import BLOCK_BYTES, Ending, Window, read_event
 from diagnose.trace_reader.remote import is_url
 from diagnose.trace_reader.rows import EventRows
 from diagnose.trace_reader.stored import Stored
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 __all__ = ["MIN_BYTES", "ReadParts", "read_parts"]
 
@@ -80,6 +81,8 @@ def read_parts(stored: Stored, name: str, processes: int) -> ReadParts | None:
 @contextmanager
 def _started(path: str, begin: int, end: int, *, is_last: bool) -> Iterator[Connection]:
     """Start a process that reads a range, and offer what it sends; it ends with the block."""
+    from multiprocessing import get_context  # 12 ms, for long files only
+
     context = get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_send_range, args=(sending, path, begin, end, is_last), daemon=True)

@@ -22,7 +22,7 @@ def test_four_fifths_of_the_peak(recording):
     r = multiplying(recording)
     finding = r.find("at-roofline")
     assert finding.lost_ns == 0
-    assert finding.title == "The heavy kernels run at 80% of what the device can do: little to gain there"
+    assert finding.title == "The heavy kernels run at 80 % of what the device can do: little to gain there"
     assert finding.confidence == "high"
     assert r.prescribe("at-roofline") == []
     assert r.diagnosis().dominant is None  # what is near its peak is no waste

@@ -22,7 +22,7 @@ def test_a_float32_product_runs_at_half_its_rate_or_less(recording):
     finding = r.find("full-precision-matmul")
     assert (finding.lost_ns, finding.count, finding.total_ns, finding.median_ns) == (200_000, 1, 400_000, 400_000)
     assert finding.evidence == (
-        "1 float32 product a step: 400 µs, 40% of the busy time.",
+        "1 float32 product a step: 400 µs, 40 % of the busy time.",
         f"Kernel: {SGEMM}",
     )
     assert finding.where[0].op == "aten::linear"

@@ -43,7 +43,7 @@ def test_syncs_are_the_blocking_calls_before_the_gaps(recorded):
 
 def test_launching_fills_what_a_small_model_leaves_idle(recorded):
     assert share(recorded, "hta_mlp_gp100", "launch-bound") > 0.9
-    assert finding(recorded, "hta_mlp_gp100", "launch-bound").evidence[1].startswith("27 launches a step; 100%")
+    assert finding(recorded, "hta_mlp_gp100", "launch-bound").evidence[1].startswith("27 launches a step; 100 %")
 
 
 def test_an_exchange_that_nothing_hides(recorded):

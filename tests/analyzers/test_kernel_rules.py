@@ -77,10 +77,10 @@ def test_a_recorded_run_of_eight_ranks(recorded):
     found = analyze_captures([recorded.captures[f"param_dlrm_v100_r{i}"] for i in range(8)], draw=False)
     straggler = next(f for f in found.findings if f.rule == "straggler")
     assert straggler.title == (
-        "58% of the waiting is in the first collective: rank 7 begins its step 4.52 ms late; otherwise ranks 7, 5 and "
+        "58 % of the waiting is in the first collective: rank 7 begins its step 4.52 ms late; otherwise ranks 7, 5 and "
         "4 take turns"
     )
-    assert "56% of the time in communication that nothing hides" in straggler.evidence[0]
+    assert "56 % of the time in communication that nothing hides" in straggler.evidence[0]
     assert found.dominant == "straggler"
     assert min(found.ranks, key=lambda r: r.waits_ns).rank == 7
 

@@ -22,7 +22,7 @@ def test_a_copy_of_one_type_only_reorders(recording):
     finding = r.find("layout-copy")
     assert (finding.lost_ns, finding.count) == (pytest.approx(100_000), 1)
     assert finding.title == "Tensors are copied into another order"
-    assert finding.evidence[0] == "1 kernel a step: 100 µs of it, 10% of the busy time."
+    assert finding.evidence[0] == "1 kernel a step: 100 µs of it, 10 % of the busy time."
     assert finding.where[0].op == "aten::copy_"
     assert [p.id for p in r.prescribe("layout-copy")] == ["no-contiguous"]
 

@@ -16,7 +16,7 @@ def test_idle_while_the_host_waits_for_missing_work_is_not_real(late):
     finding = late.find("lost-records")
     assert finding.lost_ns == 360_000
     assert finding.confidence == "medium"
-    assert "50.0% of the launches in the window have no device task in the file." in finding.evidence
+    assert "50.0 % of the launches in the window have no device task in the file." in finding.evidence
     assert finding.examples[0].before == "gemm"
 
 
@@ -24,7 +24,7 @@ def test_it_is_said_in_trust_and_leads_to_another_capture(late):
     answer = lose(late).diagnosis()
     assert answer.dominant == "lost-records"
     said = [note.text for note in answer.trust if note.rule == "lost-records"]
-    assert said == ["1 launches (50.0%) have no device task in the file: some device work is missing."]
+    assert said == ["1 launches (50.0 %) have no device task in the file: some device work is missing."]
     (again,) = late.prescribe("lost-records")
     assert (again.id, again.saves_ns, again.predicted_step_ns) == ("capture-complete-records", (0.0, 0.0), None)
 

@@ -28,7 +28,7 @@ def test_its_period_and_what_it_costs_a_step(ran):
     assert finding.title == "1 step in 16 takes 40 times as long: it saves a checkpoint"
     assert (finding.count, finding.facts["period"], finding.facts["amortised_ms"]) == (10, 16, 24.684)
     assert finding.evidence[0] == (
-        "10 of 158 watched steps took 400.0 ms each, the others 10.0 ms: 24.7 ms a step, 71% of the run's time."
+        "10 of 158 watched steps took 400.0 ms each, the others 10.0 ms: 24.7 ms a step, 71 % of the run's time."
     )
     assert "None of the steps in the timing window" in finding.evidence[-1]
 
@@ -79,3 +79,9 @@ def test_an_evaluation_is_a_phase_unless_it_costs_much(ran, evaluating, found):
 
 def test_without_times_of_the_run_nothing_is_found(late):
     assert late.find("periodic-stall") is None
+
+
+def test_rollouts_of_one_step_in_many_are_collected_in_larger_batches(ran):
+    took = one_in_16()
+    d = ran(took, rollout=[390.0 * (t > 10) for t in took], backwards=[1] * 160).diagnosis()
+    assert d.prescriptions[0].id == "batch-rollouts"

@@ -42,7 +42,7 @@ def test_two_ranks_wait_for_the_third(recording):
     )
     assert finding.lost_ns == pytest.approx(300_000)
     assert finding.evidence == (
-        "Of the waiting in 1 collective of the one step, 100% is for rank 1, late by 400 µs.",
+        "Of the waiting in 1 collective of the one step, 100 % is for rank 1, late by 400 µs.",
         "Rank 1 against the median of its equals, ms a step: compute-forward +0.40.",
         "Waiting that nothing hides, ms a step: rank 0 0.50, rank 1 0.00, rank 2 0.30.",
     )
@@ -146,7 +146,7 @@ def test_a_rank_without_a_core_may_be_late_for_that_alone(recording, ready, conf
         captures.append(replace(r.capture(), trace=replace(r.trace, rank=number, world_size=3)))
     finding = straggler(analyze_captures(captures))
     assert finding.confidence == confidence
-    assert any("not scheduled for 60% of the time, the others for 10%" in e for e in finding.evidence) is (
+    assert any("not scheduled for 60 % of the time, the others for 10 %" in e for e in finding.evidence) is (
         confidence == "low"
     )
 

@@ -20,9 +20,9 @@ def clocked(recording, *, mhz=1400, reason=0x04, rows=10, slowed=5, use=100, **w
 def test_half_of_the_time_at_seven_tenths_of_the_clock(recording):
     r = clocked(recording)
     finding = r.find("throttled")
-    assert finding.title == "The device runs at 70% of its clock"
+    assert finding.title == "The device runs at 70 % of its clock"
     assert finding.lost_ns == pytest.approx(1_000_000 * 0.5 * 0.3)
-    assert finding.evidence == ("H100: 1400 MHz of 2000 MHz, held back by the power limit in 50% of the readings.",)
+    assert finding.evidence == ("H100: 1400 MHz of 2000 MHz, held back by the power limit in 50 % of the readings.",)
     assert [p.id for p in r.prescribe("throttled")] == ["lift-the-limit"]
 
 

@@ -28,7 +28,7 @@ def test_three_operators_become_one_pass(recording):
     # 100 + 200 + 100 µs, of which the longest stays
     assert (finding.lost_ns, finding.count, finding.total_ns) == (pytest.approx(200_000), 1, 400_000)
     assert finding.evidence == (
-        "3 pointwise kernels a step in 1 run over tensors of one size: 400 µs, 40% of the busy time.",
+        "3 pointwise kernels a step in 1 run over tensors of one size: 400 µs, 40 % of the busy time.",
         "mul > add > relu: 400 µs a step.",
     )
     assert finding.where[0].op == "aten::mul"

@@ -10,7 +10,7 @@ from diagnose.cli.commands import cli
 from diagnose.cli.main import run
 
 ORDER = ["trace", "analyze", "summarize", "reduce", "prove", "compare", "gate", "what-if", "explain", "monitor"]
-ORDER += ["watch", "history", "export", "doctor", "completion"]
+ORDER += ["watch", "history", "export", "serve", "mcp", "doctor", "completion"]
 # The processes that read ranks, and of a DataLoader; the summaries of a job, and what trials leave.
 OWN_MEANINGS = {"--workers": ["what-if"], "--keep": ["prove"]}
 PAGES = [[], *([name] for name in ORDER)]
@@ -62,7 +62,9 @@ def test_every_option_is_described_in_a_sentence_and_has_a_group(name):
     assert [option.opts for option in options_of(name) if not hasattr(option, "group")] == []
 
 
-@pytest.mark.parametrize("name", [name for name in ORDER if name not in {"summarize", "watch", "export", "completion"}])
+@pytest.mark.parametrize(
+    "name", [name for name in ORDER if name not in {"summarize", "watch", "export", "serve", "mcp", "completion"}]
+)
 def test_every_command_that_prints_a_result_sends_it_the_same_way(name):
     assert {"--json", "--output", "--force", "--quiet"} <= {flag for option in options_of(name) for flag in option.opts}
 

@@ -1,6 +1,8 @@
 """Where an option's value comes from: the command line, the environment, the project, its own default."""
 
+import json
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -10,6 +12,8 @@ from diagnose.cli.main import run
 from diagnose.cli.settings import defaults_of
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no parser of TOML")
+
+CAPTURE = str(Path(__file__).parents[2] / "fixtures" / "traces" / "slow_dataset-planted")
 
 
 @pytest.fixture
@@ -35,6 +39,47 @@ def test_the_command_line_beats_the_environment_and_that_the_project(every, tmp_
     assert every("--every", "40") == 40
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "without"),
+    [
+        ("YES", "yes", False),
+        ("TRUST_COMMAND", "trust_command", False),
+        ("LAUNCHER", "launcher", ""),
+        ("FORCE", "force", False),
+    ],
+)
+def test_the_environment_gives_no_consent(name, key, without, monkeypatch, tmp_path, capsys):
+    seen = []
+    monkeypatch.setattr(cli.commands["prove"], "callback", lambda **asked: seen.append(asked[key]))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(f"DIAGNOSE_PROVE_{name}", "1")
+    assert run(["prove", "train.py"]) == 0
+    assert seen == [without]
+    option = f"--{key.replace('_', '-')}"
+    assert (
+        capsys.readouterr().err == f"diagnose: DIAGNOSE_PROVE_{name} is not used: give {option} on the command line\n"
+    )
+
+
+def rules_left_out(capsys, *words):
+    assert run([*words, CAPTURE, "--json", "-q"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return found["ignored"] if words[0] == "compare" else [one["finding"]["rule"] for one in found["ignored"]]
+
+
+def test_rules_are_left_out_by_the_command_the_environment_and_the_project(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert rules_left_out(capsys, "analyze") == []
+    (tmp_path / "pyproject.toml").write_text('[tool.diagnose]\nignore = ["data-stall"]\n')
+    assert rules_left_out(capsys, "analyze") == ["data-stall"]
+    assert rules_left_out(capsys, "compare", CAPTURE) == ["data-stall"]
+    monkeypatch.setenv("DIAGNOSE_IGNORE", "launch-bound")
+    assert rules_left_out(capsys, "analyze") == ["launch-bound"]
+    assert rules_left_out(capsys, "analyze", "--ignore", "launch-bound,data-stall") == ["data-stall", "launch-bound"]
+    assert run(["analyze", "--select", "data-stal", CAPTURE]) == 2
+    assert "Unknown rule 'data-stal' of --select: the nearest is data-stall." in capsys.readouterr().err
+
+
 def test_the_nearest_project_with_the_table_counts(tmp_path):
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -50,6 +95,7 @@ def test_the_nearest_project_with_the_table_counts(tmp_path):
         ("[tool.diagnose]\nsteps = 1\n", "has no table 'steps'"),
         ("[tool.diagnose.trace]\nstep = 1\n", "cannot set 'step'"),
         ("[tool.diagnose.prove]\nyes = true\n", "cannot set 'yes'"),
+        ("[tool.diagnose]\nignore = 'data-stall'\n", "ignore of [tool.diagnose] is no list of rules"),
         ("[tool.diagnose.trace\n", "cannot be read"),
         ("[tool.diagnose.watch]\nevery = 'often'\n", "Invalid value for '--every'"),
     ],

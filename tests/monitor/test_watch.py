@@ -132,7 +132,7 @@ def test_every_reading_is_a_row(tmp_path, capsys, sums):
     assert driver.shut == 1
     told = capsys.readouterr().out
     assert "p50" in told
-    assert "slowed in 100%" in told
+    assert "slowed in 100 %" in told
     assert all(len(line) <= 100 for line in told.splitlines())
 
 

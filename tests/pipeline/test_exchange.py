@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.compare.sides import open_side
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.launched import RECEIVED_FILE
@@ -83,6 +84,15 @@ def test_what_was_received_is_kept_in_the_capture_and_read_again(apart):
     assert read_received([apart[0]]).ranks == {1}  # what lies here is read from its own files
     again = analyze_inputs([apart[0]], workers=Workers(1), progress=QUIET, draw=True)
     assert told(again) == told(analyze_paths([CAPTURE]))
+
+
+def test_a_comparison_reads_the_ranks_that_were_received(apart):
+    write_received(apart[0], exchanged(apart))
+    side, whole = open_side(apart[0]), open_side(CAPTURE)
+    assert [rank.rank for rank in side.diagnosis.ranks] == [0, 1]
+    assert told(side.diagnosis) == told(whole.diagnosis)
+    assert (side.runs, side.setups) == (whole.runs, whole.setups)
+    assert told(open_side(apart[1]).diagnosis) != told(whole.diagnosis)  # nothing was received there
 
 
 def test_nothing_is_kept_where_all_ranks_write_into_one_folder(tmp_path, apart):

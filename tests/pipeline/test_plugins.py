@@ -56,6 +56,23 @@ def test_a_rule_and_a_change_of_another_package_are_applied_and_broken_ones_name
     assert run(installed, "explain", "shorten-steps", "--json")["rules"] == ["slow-steps"]
 
 
+def test_the_reader_of_metadata_is_loaded_only_where_a_package_or_an_archive_may_name_rules(tmp_path):
+    code = "import diagnose.analyzers, diagnose.changes, sys; print('importlib.metadata' in sys.modules)"
+    named, other, archive = tmp_path / "named", tmp_path / "other", tmp_path / "archive.egg"
+    for folder, header in ((named, "[diagnose.changes]"), (other, "[console_scripts]")):
+        (folder / "some-1.0.dist-info").mkdir(parents=True)
+        (folder / "some-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: some\nVersion: 1.0\n")
+        (folder / "some-1.0.dist-info" / "entry_points.txt").write_text(f"{header}\n")
+    archive.write_bytes(b"PK\x05\x06" + bytes(18))
+
+    def loads(folder):
+        known = {**os.environ, "PYTHONPATH": str(folder)}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=known, check=True)
+        return done.stdout.strip()
+
+    assert [loads(folder) for folder in (named, other, archive)] == ["True", "False", "True"]
+
+
 def test_plug_ins_can_be_left_out(monkeypatch):
     monkeypatch.setenv("DIAGNOSE_NO_PLUGINS", "1")
     assert load_plugins("diagnose.analyzers", "META", RuleMeta, frozenset()).modules == {}

@@ -94,7 +94,7 @@ def test_unlinked_launches_leave_bounds_of_what_the_host_does(recording):
     by_rule = {p.rule: (p.basis, *p.saves_ns) for p in replayed.prescriptions}
     assert by_rule["python-stall"] == ("bound", 200_000, 290_000)
     assert by_rule["slow-kernel"][0] == "replay"
-    assert replayed.why_not.startswith("Only 0% of the device tasks are linked to a launch")
+    assert replayed.why_not.startswith("Only 0 % of the device tasks are linked to a launch")
 
 
 def test_savings_fall_one_after_the_other_and_are_not_added(stalled):

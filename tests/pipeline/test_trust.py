@@ -104,5 +104,5 @@ def test_a_second_device_that_is_not_looked_at_is_said(late):
 def test_a_training_thread_without_a_core(hundred, sampler, fires):
     r = hundred()
     r.told(sampler=sampler)
-    notes = said(r, "runnable but not scheduled for 12% of the time")
+    notes = said(r, "runnable but not scheduled for 12 % of the time")
     assert len(notes) == fires

@@ -103,7 +103,7 @@ def test_the_diagnosis_is_of_the_step_without_its_recording(recording):
     assert abs(d.profiler_overhead) < 0.03
     assert d.recording_removed == pytest.approx(1.0, abs=0.05)
     (note,) = [n.text for n in d.trust if n.rule == "profiler-overhead"]
-    assert note.startswith("Recording made the step 100% longer")
+    assert note.startswith("Recording made the step 100 % longer")
 
 
 def test_several_ranks_stay_as_recorded(recording):

@@ -47,7 +47,7 @@ def test_a_report_of_several_ranks_states_whose_view_it_is(forms):
 
 def test_a_rank_that_begins_late_is_the_headline(forms):
     d = forms["ranks"]
-    found = replace(d.findings[0], rule="straggler", title="58% of the waiting is in the first collective: rank 7 …")
+    found = replace(d.findings[0], rule="straggler", title="58 % of the waiting is in the first collective: rank 7 …")
     job = replace(LATE, late_ranks=(), begins_late=7, begins_late_ns=4.52 * MS)
     shown = replace(d, dominant="straggler", findings=(found,), job=job)
     assert answer(shown).headline == "The ranks wait for rank 7, which begins its step 4.52 ms late"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = [
     "script_of",
     "to_a_model_of_the_script",
     "to_an_eager_model",
+    "to_calls_of_the_model",
     "to_data_parallel_training",
     "to_launches_without_graphs",
     "to_shapes_and_branches",
@@ -39,7 +41,9 @@ def to_training(program: Program, _finding: Finding) -> str:
 
 
 def to_an_eager_model(program: Program, _finding: Finding) -> str:
-    """Return why compiling does not fit a model that is compiled."""
+    """Return why compiling does not fit a model that is compiled, or whose gradients are differentiated."""
+    if program.second_derivatives:
+        return "the program takes gradients of gradients, which torch.compile does not"
     return "the model is compiled already" if program.is_compiled else ""
 
 
@@ -55,6 +59,17 @@ def to_launches_without_graphs(program: Program, finding: Finding) -> str:
         return "launches are replayed as CUDA graphs already"
     waits = graphable(finding) < MOSTLY
     return "the host waits for the device every few launches, and a graph holds no wait" if waits else ""
+
+
+def to_calls_of_the_model(finding: Finding) -> str:
+    """Return why compiling the model does not fit a loop outside of it that calls most of the operators."""
+    issuer = finding.facts.get("issuer")
+    if not isinstance(issuer, Mapping) or issuer.get("in_model"):
+        return ""
+    share = issuer.get("share")
+    if isinstance(share, float) and share < MOSTLY and finding.facts.get("has_device"):
+        return ""
+    return "the operators are called by the script's own loop, outside the model"
 
 
 def graphable(finding: Finding) -> float:
@@ -105,17 +120,17 @@ def is_in_the_model(finding: Finding) -> bool:
 
 def waits_for(finding: Finding) -> WaitsFor:
     """Return what the host waits for, in most of the time that the finding names."""
-    from diagnose.model.host_reads import as_reason, read_by
+    from diagnose.model.host_reads import SHARES, as_reason, read_by
 
     reason, place = as_reason(finding.facts.get("waits_for")), own_place(finding)
     if reason == "synchronize" and place is not None and place.code and not _WAITS.search(place.code):
         return "value"  # the line reads one, whatever the trace shows of it
     if reason is not None:
         return reason
-    for share, why in (("to_device", "copy"), ("feeds_exchange", "exchange")):
+    for share, why in SHARES.items():
         value = finding.facts.get(share)
         if isinstance(value, float) and value >= MOSTLY:
-            return as_reason(why) or "value"
+            return why
     first = [w.op for w in finding.where[:1] if w.op]
     path = [name for example in finding.examples[:1] for name in example.host.split(" > ")]
     return read_by((*first, *path))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
+from diagnose.changes.common.change import Advice
+from diagnose.changes.common.memory import num_ranks
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
@@ -21,7 +23,9 @@ __all__ = [
     "is_costly",
     "is_dominant",
     "is_reduced_by_hand",
+    "late_gradients",
     "to_large_gradients",
+    "up_to_ranks",
 ]
 
 BUCKET_MB = 25  # torch's own default; a single bucket of everything begins when backward is over
@@ -68,6 +72,35 @@ def is_costly(finding: Finding, step_ns: float) -> bool:
 def is_dominant(finding: Finding, step_ns: float) -> bool:
     """Return whether the exchange costs so much that most of the gradients may be left for later steps."""
     return finding.lost_ns >= MIN_DOMINANT_SHARE * step_ns
+
+
+def late_gradients(options: str) -> Callable[[Finding, float, Program], Advice | None]:
+    """Return the advice of a hook that leaves most of the gradients for later steps; ``options`` are its arguments."""
+
+    def advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
+        if not is_a_reduction(finding) or not is_dominant(finding, step_ns):
+            return None
+        return Advice(
+            after="from diagnose.kernels.distributed.comm_hooks import install\n\n"
+            f"hook = install(ddp, {options})   # before the first backward\n"
+            'checkpoint = {"model": model.state_dict(), "hook": hook.state_dict()}   # on every rank: errors differ',
+            least=0.0,
+            most=0.8,
+            needs="DistributedDataParallel over a slow link; memory for the errors, as large as the gradients",
+        )
+
+    return advice
+
+
+def up_to_ranks(limit: int) -> Callable[[Program, Finding], str]:
+    """Return why a hook does not fit in which each rank receives the bytes of all others, if it helps up to a limit."""
+
+    def applies(program: Program, finding: Finding) -> str:
+        if num_ranks(finding) > limit:
+            return f"each of {num_ranks(finding)} ranks would receive the bytes of all others"
+        return to_large_gradients(program, finding)
+
+    return applies
 
 
 def to_large_gradients(program: Program, finding: Finding) -> str:

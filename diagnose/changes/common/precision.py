@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from diagnose.text.numbers import percent
+
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.replay.effects import Effect
@@ -58,14 +60,14 @@ def products_in(t: Tables, finding: Finding, precision: Literal["tf32", "f16"]) 
     name = "TF32" if precision == "tf32" else "16-bit"
     share_known = min(length[known].sum() / max(length[finding.tasks].sum(), 1.0), 1.0)
     assumption = (
-        f"{share_known:.0%} of the float32 products, whose shapes are known, reach {REACHED[0]:.0%} to "
-        f"{REACHED[1]:.0%} of the device's {name} rate."
+        f"{percent(share_known, 0)} of the float32 products, whose shapes are known, reach {percent(REACHED[0], 0)} to "
+        f"{percent(REACHED[1], 0)} of the device's {name} rate."
     )
     if len(others):
         low, high = RELATIVE[precision]
         assumption += (
-            f" Those without shapes get faster by {low:.0%} to {high:.0%} of the ratio of the {name} peak to the "
-            "float32 one."
+            f" Those without shapes get faster by {percent(low, 0)} to {percent(high, 0)} of the ratio of the {name} "
+            "peak to the float32 one."
         )
     # The rule's loss is half of the products' time, whatever their shapes; with these known the model goes further.
     time_ns = min(max(finding.total_ns / t.steps.num, finding.lost_ns), t.steps.step_ns)

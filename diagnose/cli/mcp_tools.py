@@ -1,0 +1,185 @@
+"""The tools of ``diagnose mcp``: what each takes, the command that answers it, and what its JSON looks like."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from diagnose.errors import UsageError
+from diagnose.reports.json import schema as schema_of_diagnosis
+from diagnose.text.plain_text import one_line
+
+__all__ = ["TOOLS", "Arguments", "Prove", "Tool", "checked"]
+
+Locate: TypeAlias = Callable[[str], str]  # from a path as it was given to one that may be read
+
+Recording = Annotated[
+    str, Meta(description="A trace of torch.profiler (.json, .gz, .zst, .zip), a capture folder, or a folder or tar.")
+]
+
+
+class Arguments(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What every tool's arguments have."""
+
+    def command(self, locate: Locate) -> list[str]:
+        """Return the words of the command.
+
+        Raises:
+            InputError: a path may not be read.
+        """
+        raise NotImplementedError
+
+
+class Analyze(Arguments, frozen=True):
+    """Diagnose a recording."""
+
+    paths: Annotated[list[Recording], Meta(min_length=1, description="One recording, or the ranks of one run.")]
+    select: Annotated[list[str], Meta(description="Ids of rules: show findings of these only.")] = []
+    ignore: Annotated[list[str], Meta(description="Ids of rules: leave out their findings.")] = []
+
+    def command(self, locate: Locate) -> list[str]:
+        """Return the words of ``diagnose analyze``."""
+        words = [f"--{name}={rule}" for name in ("select", "ignore") for rule in getattr(self, name)]
+        return ["analyze", *words, *_files(map(locate, self.paths))]
+
+
+class WhatIf(Arguments, frozen=True):
+    """Predict the step time after changes."""
+
+    path: Recording
+    apply: Annotated[list[str], Meta(description="Ids of prescriptions of analyze, in this order.")] = []
+    without: Annotated[list[str], Meta(description="Ids of rules whose idle time is removed.")] = []
+    no_sync: Annotated[list[str], Meta(description="Lines that no longer wait for the device: FILE:LINE.")] = []
+    workers: Annotated[int, Meta(ge=1, description="Load batches in so many worker processes.")] | None = None
+    bucket_mb: Annotated[float, Meta(gt=0, description="Reduce gradients in buckets of this size, MB.")] | None = None
+    scale: Annotated[list[str], Meta(description="PATTERN=FACTOR: the time of kernels of that name.")] = []
+
+    def command(self, locate: Locate) -> list[str]:
+        """Return the words of ``diagnose what-if``."""
+        words = [f"--apply={','.join(self.apply)}"] if self.apply else []
+        for name, values in (("without", self.without), ("no-sync", self.no_sync), ("scale", self.scale)):
+            words += [f"--{name}={value}" for value in values]
+        for name, value in (("workers", self.workers), ("bucket-mb", self.bucket_mb)):
+            words += [f"--{name}={value}"] if value is not None else []
+        return ["what-if", *words, *_files([locate(self.path)])]
+
+
+class Compare(Arguments, frozen=True):
+    """Compare two sets of runs."""
+
+    before: Annotated[list[Recording], Meta(min_length=1, description="Runs before; a report in JSON is one too.")]
+    after: Annotated[list[Recording], Meta(min_length=1, description="Runs after.")]
+    tolerance: Annotated[str, Meta(description="A smaller difference does not count.")] = "5%"
+    allow_differences: Annotated[bool, Meta(description="Compare unlike set-ups all the same.")] = False
+
+    def command(self, locate: Locate) -> list[str]:
+        """Return the words of ``diagnose compare``."""
+        words = [f"--before={locate(path)}" for path in self.before]
+        words += [f"--tolerance={self.tolerance}", *(["--allow-differences"] if self.allow_differences else [])]
+        return ["compare", *words, *_files(map(locate, self.after))]
+
+
+class Explain(Arguments, frozen=True):
+    """Describe a rule or a change."""
+
+    name: Annotated[str, Meta(description="The id of a rule or a change; without one all are listed.")] = ""
+
+    def command(self, locate: Locate) -> list[str]:  # noqa: ARG002  # no path is given
+        """Return the words of ``diagnose explain``."""
+        return ["explain", *(["--", self.name] if self.name else [])]
+
+
+class Prove(Arguments, frozen=True):
+    """Measure changes by running a script."""
+
+    script: Annotated[str, Meta(description="A Python file. It is run many times, after the user has agreed.")]
+    args: Annotated[list[str], Meta(description="What is passed to the script.")] = []
+    apply: Annotated[list[str], Meta(description="Ids of the changes to try; without any, all that can be.")] = []
+    budget: Annotated[str, Meta(description="End all runs within this time: 90s, 10m or 1h.")] = "10m"
+
+    def command(self, locate: Locate) -> list[str]:
+        """Return the words of ``diagnose prove``, without those of the user's consent.
+
+        Raises:
+            UsageError: the script is a folder, whose recorded command nobody would have seen.
+        """
+        script = locate(self.script)
+        if Path(script).is_dir():
+            raise UsageError(
+                f"{one_line(self.script)} is a folder: pass the Python file and its arguments, which source.command of "
+                "the analysed capture holds."
+            )
+        words = [f"--budget={self.budget}", *([f"--apply={','.join(self.apply)}"] if self.apply else [])]
+        return ["prove", *words, *_files([script]), *self.args]
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """One tool as it is listed."""
+
+    arguments: type[Arguments]
+    title: str
+    description: str
+    output: Callable[[], dict[str, Any]]  # the schema of its JSON
+
+
+def _loose(*required: str) -> Callable[[], dict[str, Any]]:
+    return lambda: {"type": "object", "required": list(required)}
+
+
+TOOLS: Mapping[str, Tool] = {
+    "analyze": Tool(
+        Analyze,
+        "Diagnose a recording",
+        "Find what holds a recorded PyTorch step back: verdict, idle time by cause, findings with evidence and lines, "
+        "and changes with code and predicted savings.",
+        schema_of_diagnosis,
+    ),
+    "what_if": Tool(
+        WhatIf,
+        "Predict a step",
+        "Replay a recorded step as a dependency graph with changes, one after the other, and predict its time. Without "
+        "a change it gives the critical path.",
+        _loose("forecasts", "replay", "critical_path"),
+    ),
+    "compare": Tool(
+        Compare,
+        "Compare runs",
+        "Decide whether the step became slower or faster between two sets of recordings or JSON reports, and where.",
+        _loose("before", "after", "outcome", "ratio", "interval"),
+    ),
+    "explain": Tool(
+        Explain,
+        "Explain a rule or a change",
+        "Describe a rule or a change by its id: what it looks for, why it costs, what to do, how sure it is.",
+        _loose("schema_version"),
+    ),
+    "prove": Tool(
+        Prove,
+        "Measure changes",
+        "Run a training script with each prescribed change and without it, in turns, in a copy of the working folder, "
+        "and measure step time, losses and memory. Takes minutes. The user is asked before anything runs.",
+        schema_of_diagnosis,
+    ),
+}
+
+
+def checked(tool: Tool, arguments: Mapping[str, Any]) -> Arguments:
+    """Return the arguments of a call.
+
+    Raises:
+        UsageError: one is missing, unknown or of another type.
+    """
+    try:
+        return msgspec.convert(arguments, tool.arguments)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"Invalid arguments: {one_line(str(error))}. See the tool's input schema.") from None
+
+
+def _files(paths: Any) -> list[str]:
+    """Return paths as arguments that no option is mistaken for."""
+    return ["--", *map(os.fspath, paths)]
