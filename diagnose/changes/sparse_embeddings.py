@@ -39,7 +39,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         finding,
         finding.tasks,
         (LEAST * length, MOST * length),
-        f"Between {percent(LEAST, 0)} and {percent(MOST, 0)} of what is read and written goes away; at most the launches for it too.",
+        f"Between {percent(LEAST, 0)} and {percent(MOST, 0)} of what is read and written goes away; at most the "
+        "launches for it too.",
         host=t.covering(called[called >= 0]),
         host_left=(1.0, 1 - MOST),
         frees_host=True,

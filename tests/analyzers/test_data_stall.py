@@ -299,8 +299,8 @@ def test_what_linux_counted_of_the_workers_is_evidence(late):
     }  # fmt: skip
     late.told(loader={"num_workers": 2, "counters": counted})
     assert late.find("data-stall").evidence[-1] == (
-        "While steps were recorded the 2 workers read 60 MB/s, 80% of it from the page cache: 12 MB/s from storage; "
+        "While steps were recorded the 2 workers read 60 MB/s, 80 % of it from the page cache: 12 MB/s from storage; "
         "take 3 ms of CPU a sample to decode and transform and 0.25 ms in the kernel to read and copy; "
-        "use 50% of a core each; fetch 40 pages a second by major faults."
+        "use 50 % of a core each; fetch 40 pages a second by major faults."
     )
     assert json.loads(late.diagnosis().to_json())["source"]["loading"]["disk_mb_per_s"] == 12.0

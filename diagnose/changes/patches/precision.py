@@ -110,7 +110,11 @@ def _rocm_library(log: Log, name: str) -> Undo:
     before = torch.backends.cuda.preferred_rocm_fa_library()
     torch.backends.cuda.preferred_rocm_fa_library(name)
     log.did(f"flash attention in {name}")
-    return lambda: torch.backends.cuda.preferred_rocm_fa_library(before) and None
+
+    def undo() -> None:
+        torch.backends.cuda.preferred_rocm_fa_library(before)
+
+    return undo
 
 
 def single_precision(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
