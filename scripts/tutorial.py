@@ -84,7 +84,6 @@ def run(*, write: bool) -> Iterator[str]:
     outputs: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tutorial-") as folder:
         shutil.copy(SCRIPT, Path(folder, "train.py"))
-        shutil.copy(SCRIPT, Path(folder, "before.py"))
         for command in commands():
             outputs.append(_output(command.line, folder))
             missing = command.missing(outputs[-1], is_quiet=write)
