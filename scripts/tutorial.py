@@ -1,6 +1,6 @@
 """Runs the commands of docs/tutorial.md in a fresh folder, and checks that they print what the page states.
 
-Figures differ from run to run, so what has to be found again is named in scripts/documentation/tutorial_text.md: each
+Figures differ from run to run, so what has to be found again is named in scripts/documentation/tutorial.md.in: each
 of its blocks ``run`` has a command, texts that its output must hold (``expect:``; ``measured:`` where a page is
 written, since a busy machine may leave undecided what is measured), and from where until where it is shown.
 """
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXT = Path(__file__).with_name("documentation") / "tutorial_text.md"
+TEXT = Path(__file__).with_name("documentation") / "tutorial.md.in"
 PAGE = ROOT / "docs" / "tutorial.md"
 SCRIPT = ROOT / "docs" / "tutorial" / "train.py"
-HEAD = "<!-- Made by scripts/tutorial --write from scripts/documentation/tutorial_text.md -->\n"
+HEAD = "<!-- Made by scripts/tutorial --write from scripts/documentation/tutorial.md.in -->\n"
 BLOCK = re.compile(r"^```run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"^```console\n\$ .*?^```$", re.MULTILINE | re.DOTALL)
 MAX_SECONDS = 900  # of one command; a proof has a budget of its own
@@ -84,13 +84,11 @@ def run(*, write: bool) -> Iterator[str]:
     outputs: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tutorial-") as folder:
         shutil.copy(SCRIPT, Path(folder, "train.py"))
-        shutil.copy(SCRIPT, Path(folder, "before.py"))
         for command in commands():
             outputs.append(_output(command.line, folder))
             missing = command.missing(outputs[-1], is_quiet=write)
-            if missing:  # what follows would rest on it
+            if missing:
                 yield f"$ {command.line}\n{outputs[-1]}\nwhich lacks: {'; '.join(missing)}"
-                return
     if write:
         blocks = iter(zip(commands(), outputs, strict=True))
         PAGE.write_text(HEAD + BLOCK.sub(_show(blocks), _text()), encoding="utf-8")

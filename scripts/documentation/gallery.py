@@ -16,8 +16,8 @@ __all__ = ["OWN", "SHARED", "Entry", "entries", "page"]
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ROOT / "fixtures" / "traces"
 SHARED = ROOT.parent / "shared" / "traces"
-TEXT = Path(__file__).with_name("gallery_text.md")
-NOTE = "<!-- Made by scripts/pictures from the traces and scripts/documentation/gallery_text.md -->"
+TEXT = Path(__file__).with_name("gallery.md.in")
+NOTE = "<!-- Made by scripts/pictures from the traces and scripts/documentation/gallery.md.in -->"
 ENTRY = re.compile(r"^## (.+)\n\n<!-- (\S+) -->\n((?:.+\n)+)", re.MULTILINE)
 
 

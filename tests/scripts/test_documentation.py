@@ -134,3 +134,16 @@ def test_the_commands_of_the_tutorial_print_what_it_states():
 def test_pictures_and_gallery_are_up_to_date(recorded, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["pictures", "--check"])
     assert load("pictures").main() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("Trace it N times.  [default: 3]  [1<=x<=100]", "Trace it N times. [default: 3]"),
+        ("Sum up every N steps.  [default: 50; x>=2]", "Sum up every N steps. [default: 50]"),
+        ("Most runs.  [x>=1]", "Most runs."),
+        ("Read every S seconds.  [default: 1.0]", "Read every S seconds. [default: 1.0]"),
+    ],
+)
+def test_a_range_of_numbers_leaves_no_brackets_in_a_table(text, cell):
+    assert load("commands")._cell(text) == cell
