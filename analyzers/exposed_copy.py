@@ -34,7 +34,7 @@ META = RuleMeta(
     kind="idle",
     order=90,
     legend=Legend("a copy held the next task back", "#c99a1e"),
-    changes=("defer-readback", "prefetch-to-device"),
+    changes=("make-on-device", "defer-readback", "prefetch-to-device"),
     computes=False,
     cause="copy",
 )

@@ -19,12 +19,10 @@ from __future__ import annotations
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, thread_of
 from diagnose.model.diagnosis import Finding
-from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables, shared_table
-from diagnose.tables.collectives import collectives_of_calls
-from diagnose.tables.names import HOST_BACKEND, HOST_COLLECTIVE, matching
+from diagnose.tables import Tables
+from diagnose.tables.collectives import collectives_of_calls, host_backend, host_exchanges
 
 META = RuleMeta(
     id="host-collective",
@@ -36,21 +34,11 @@ META = RuleMeta(
     cause="host-work",
     awaits_ranks=True,
 )
-MIN_NS = 50_000  # shorter ones only queue work on the device
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle while the host waits for other ranks."""
-    rows = t.calls(HOST_COLLECTIVE, Kind.OP, Kind.ANNOTATION, Kind.PYTHON)
-    waits = union(longer_than(t.covering(rows), MIN_NS), _host_backend(t) if t.device_id >= 0 else EMPTY)
-    return intersect(intersect(left, t.gaps.host_part()), waits)
-
-
-@shared_table
-def _host_backend(t: Tables) -> Intervals:
-    """Return when threads of a host backend exchange tensors while the stepping thread runs no operator."""
-    exchanged = t.covering(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
-    return longer_than(subtract(exchanged, t.in_ops), MIN_NS)
+    return intersect(intersect(left, t.gaps.host_part()), host_exchanges(t))
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
@@ -64,6 +52,6 @@ def find(t: Tables) -> list[Finding]:
     title = f"The {thread_of(t)} waits for other ranks on the host"
     rows = t.causes.of(META.id)
     waits = Intervals(t.causes.start[rows], t.causes.end[rows])
-    own = intersect(waits, _host_backend(t)) if t.device_id >= 0 else EMPTY
+    own = intersect(waits, host_backend(t)) if t.device_id >= 0 else EMPTY
     facts = {"of_host_backend": 2 * total(own) > total(waits)}
     return idle_finding(t, IdleRule(META.id, title, probe="middle", facts=facts))

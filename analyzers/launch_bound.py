@@ -26,9 +26,10 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, union
+from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.compiled_calls import before_graphs, share_before_graphs
 from diagnose.tables.dispatch import TINY_NS, overhead, tiny_share
 from diagnose.tables.host_compute import without_operators
 from diagnose.tables.issuers import MIN_IN_MODEL, Issuer, issued, issuer_of
@@ -36,7 +37,7 @@ from diagnose.tables.lost import launches_without_task
 from diagnose.tables.names import DATA_SIZES
 from diagnose.tables.sync_free import MIN_GRAPH_LAUNCHES, in_sync_free
 from diagnose.tables.syncs import blocking_calls
-from diagnose.text.numbers import percent, plural
+from diagnose.text.numbers import duration, percent, plural
 
 META = RuleMeta(
     id="launch-bound",
@@ -44,7 +45,7 @@ META = RuleMeta(
     order=140,
     host_order=100,
     legend=Legend("operators were issued slower than they ran", "#6366f1"),
-    changes=("vectorise-loop", "compile-model", "compile-graphs"),
+    changes=("vectorise-loop", "compile-model", "compile-graphs", "fewer-guards"),
     inflated=True,
     cause="host-work",
     also=("capture-step",),
@@ -52,6 +53,8 @@ META = RuleMeta(
 )
 
 MIN_GRAPHABLE = 0.5  # of the idle time: below that the waits between the launches are what to remove
+MIN_BEFORE_GRAPHS = 0.5  # of the idle time: then a compiled function's own work is what to look at
+MIN_NAMED = 0.1  # of the idle time: less is no line of the evidence
 MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 
 
@@ -83,13 +86,24 @@ def find(t: Tables) -> list[Finding]:
     graphable = _graphable(t)
     if graphable < MIN_GRAPHABLE:
         title = "The host waits for the device every few launches, and gets no lead between the waits"
+    rows = t.causes.of(META.id)
+    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+    in_compiled = share_before_graphs(t, pieces)
+    if in_compiled >= MIN_BEFORE_GRAPHS:
+        title = "A compiled function works on the host before it launches its graph"
     rule = IdleRule(
         META.id,
         title,
-        evidence=lambda t, o: [*_launching(t, o), *_waiting(t, graphable), *_by_one_function(t)],
+        evidence=lambda t, o: [
+            *_launching(t, o),
+            *_waiting(t, graphable),
+            *_compiled(t, in_compiled),
+            *_by_one_function(t),
+        ],
         facts={
             "has_device": True,
             "graphable": graphable,
+            "before_graphs": in_compiled,
             "data_sizes": len(t.in_window(t.calls(DATA_SIZES, Kind.OP))) / t.steps.num,
             **_issuer(t),
         },
@@ -103,6 +117,18 @@ def _graphable(t: Tables) -> float:
     launch = t.gaps.launch[o.gap]
     time = np.where(launch >= 0, t.trace.events.start[launch], (o.start + o.end) // 2)
     return float(o.lost[in_sync_free(t, time)].sum() / max(int(o.lost.sum()), 1))
+
+
+def _compiled(t: Tables, share: float) -> list[str]:
+    """Return what compiled functions take before the launches of their graphs."""
+    if share < MIN_NAMED:
+        return []
+    calls = before_graphs(t)
+    each = duration(total(calls) / len(calls.start))
+    return [
+        f"{percent(share)} of it passes in compiled functions before they launch their graphs: guards, arguments and "
+        f"the checks of CUDA graph trees, {each} for each of {len(calls.start) / t.steps.num:,.0f} a step."
+    ]
 
 
 def _waiting(t: Tables, graphable: float) -> list[str]:

@@ -18,7 +18,10 @@ How sure
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+
+import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Confidence, Facts, Finding
@@ -50,6 +53,8 @@ META = RuleMeta(
 )
 
 MIN_SAMPLES = 5
+MAX_NUMBER_BYTES = 64
+_TO_HOST = re.compile(r"DtoH|DeviceToHost", re.IGNORECASE)
 MAX_NAMED = 3
 
 
@@ -112,8 +117,32 @@ def _is_mostly(pieces: Intervals, shown: Intervals) -> bool:
 
 
 def _facts(t: Tables) -> Facts:
-    """Return the share of the samples there that found the thread waiting, None where there are too few."""
+    """Return the share of the samples there that found the thread waiting, and of the time what follows a read.
+
+    The share of samples is None where there are too few.
+    """
     rows = t.causes.of(META.id)
     seen, waiting = waiting_share(t, Intervals(t.causes.start[rows], t.causes.end[rows]))
     num = int(seen.sum())
-    return {"waiting_share": int(waiting.sum()) / num if num >= MIN_SAMPLES else None}
+    return {
+        "waiting_share": int(waiting.sum()) / num if num >= MIN_SAMPLES else None,
+        "after_read": _share_after_reads(t, Intervals(t.causes.start[rows], t.causes.end[rows])),
+    }
+
+
+def _share_after_reads(t: Tables, pieces: Intervals) -> float:
+    """Return the share of the idle time before which the last work that was queued is a copy of data to the host.
+
+    The Python there works on what the device computed in this step: it cannot come before the step. A single number, as
+    a loss that is printed, is nothing to work on.
+    """
+    if t.device_id < 0 or not len(pieces.start):
+        return 0.0
+    queued = np.flatnonzero(t.tasks.launch >= 0)
+    start = t.trace.events.start[t.tasks.launch[queued]]
+    order = np.argsort(start, kind="stable")
+    is_read = t.tasks_matching(_TO_HOST) & (t.trace.events.size[t.tasks.row] > MAX_NUMBER_BYTES)
+    reads = np.append(is_read[queued[order]], False)
+    last = np.searchsorted(start[order], pieces.start) - 1
+    length = pieces.end - pieces.start
+    return float(length[reads[last]].sum() / length.sum())

@@ -70,7 +70,9 @@ def _runs_a_model(t: Tables, phase: str) -> bool:
     calls = no_grad_calls(t)
     if calls is None:
         return True
-    if phase == "rollout" or not calls.modules:
+    if phase == "rollout":  # a policy may be called with gradients on, and only its draws have none
+        return calls.operators > 0 or calls.all_modules >= MIN_CALLS
+    if not calls.modules:
         return calls.operators > 0
     return calls.modules >= MIN_CALLS
 

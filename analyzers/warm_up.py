@@ -28,6 +28,7 @@ from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames, recurs
 from diagnose.tables.host_compute import first_use, graph_captures
 from diagnose.tables.names import GRAPH_CAPTURE
+from diagnose.tables.thresholds import THRESHOLDS
 
 META = RuleMeta(
     id="warm-up",
@@ -58,9 +59,10 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of a cold start with the calls that took it."""
-    return idle_finding(
-        t,
-        IdleRule(
-            META.id, "The recording is of a cold start: capture again once steps are steady", evidence=calls_inside
-        ),
-    )
+    rows = t.causes.of(META.id)
+    idle = int((t.causes.end - t.causes.start).sum())
+    once = int((t.causes.end - t.causes.start)[rows].sum())
+    title = "The recording is of a cold start: capture again once steps are steady"
+    if once < THRESHOLDS.cold_share * idle:
+        title = "One-off work is in the recording: a steady step has none of it"
+    return idle_finding(t, IdleRule(META.id, title, evidence=calls_inside))

@@ -233,6 +233,8 @@ def watch(
     windows: int = 5,
     max_mb: float = 500.0,
     signal: str = "SIGUSR2",
+    prometheus: str | int = "",
+    otlp: str = "",
     quiet: bool = False,
 ) -> Watch:
     """Watch a long run: a row of times and memory per ``every`` steps, a diagnosed window where it becomes slower.
@@ -252,13 +254,17 @@ def watch(
         windows: Most windows to record.
         max_mb: Bound of what the windows take on disk, MB.
         signal: Signal that asks for a window, unless the program handles it; "" for none.
+        prometheus: Port, or "ADDRESS:PORT", at which metrics are served for Prometheus; a port alone is the loopback's.
+        otlp: URL of a collector of OpenTelemetry that metrics are sent to, over HTTP.
         quiet: Show no progress on standard error.
 
     Raises:
         UsageError: a bound makes no sense.
-        OutputError: the folder of the run cannot be made.
+        InputError: metrics are asked for and their client library is not installed.
+        OutputError: the folder of the run cannot be made, or the port cannot be served at.
     """
     from diagnose.monitor.long_run import Watch, WatchOptions
+    from diagnose.monitor.metrics import MetricsOptions
     from diagnose.monitor.windows import WindowLimits
 
     options = WatchOptions(
@@ -269,6 +275,7 @@ def watch(
         step_on="marker",
         signal=signal,
         limits=WindowLimits(count=windows, total_mb=max_mb),
+        metrics=MetricsOptions(prometheus=str(prometheus), otlp=otlp),
     )
     return Watch(options, command=tuple(sys.argv), say=Progress(quiet=quiet).say)
 

@@ -51,7 +51,7 @@ FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 class LayoutCopy:
     """A convolution that gets its input in the old layout and has to copy ``num_bytes`` in each forward pass.
 
-    ``after``: the module that handed the old layout on, empty where it was code between modules.
+    ``after``: the module that turned the layout back, empty where it was code between modules.
     """
 
     name: str
@@ -75,7 +75,7 @@ class LayoutReport:
     def __str__(self) -> str:
         """Return a few lines for a log."""
         copies = (
-            f"{c.name} copies {c.num_bytes / 1e6:.1f} MB: {c.after or 'code between modules'} hands on the old layout"
+            f"{c.name} copies {c.num_bytes / 1e6:.1f} MB: {c.after or 'code between modules'} turns the layout back"
             for c in self.copies
         )
         return "\n".join([f"{len(self.converted)} convolutions are channels_last", *self.left, *copies])
@@ -142,7 +142,7 @@ def _converted(batch: Any) -> Any:
 def _copies(model: nn.Module, sample: Sequence[Any] | Mapping[str, Any]) -> tuple[LayoutCopy, ...]:
     """Run the sample and return the convolutions whose inputs are in the old layout."""
     found: list[LayoutCopy] = []
-    lost_by: dict[int, str] = {}  # where a tensor of the old layout begins, by the module that made it
+    lost_by: dict[int, str] = {}  # by where a tensor of the old layout begins: the module that turned it back
     held: list[Tensor] = []  # no two of them may share an address
 
     def before(name: str, args: tuple[Any, ...]) -> None:
@@ -153,11 +153,13 @@ def _copies(model: nn.Module, sample: Sequence[Any] | Mapping[str, Any]) -> tupl
         )
 
     def after(name: str, args: tuple[Any, ...], output: Any) -> None:  # whatever a module returns
-        came_so = any(is_channels_last(given) for given in tensors(list(args)))
+        given = tensors(list(args))
+        known = (lost_by[t.data_ptr()] for t in given if t.data_ptr() in lost_by)
+        culprit = name if any(map(is_channels_last, given)) else next(known, "")
         for result in tensors(output):
             held.append(result)
-            if result.dim() in FORMATS and not is_channels_last(result) and came_so:
-                lost_by[result.data_ptr()] = name
+            if result.dim() in FORMATS and not is_channels_last(result):
+                lost_by[result.data_ptr()] = culprit
 
     handles = []
     for name, module in model.named_modules():

@@ -59,13 +59,17 @@ class BackgroundSaver:
         self.max_pending = max_pending
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="save-checkpoint")
         self._pending: deque[Future[None]] = deque()
+        self._is_closed = False
 
     def save(self, obj: Any, path: str | os.PathLike[str]) -> None:  # whatever torch.save takes
         """Copy ``obj`` to the host and begin to write it; return when the copy is made.
 
         Raises:
             OSError: an earlier file could not be written.
+            RuntimeError: `close` was called.
         """
+        if self._is_closed:
+            raise RuntimeError(f"{path} cannot be saved: the saver was closed; make another BackgroundSaver.")
         while len(self._pending) >= self.max_pending:
             self._pending.popleft().result()
         self._pending.append(self._pool.submit(_write, _Copies().of(obj), Path(path)))
@@ -81,6 +85,7 @@ class BackgroundSaver:
 
     def close(self) -> None:
         """Wait for the files and end the thread."""
+        self._is_closed = True
         try:
             self.wait()
         finally:

@@ -16,8 +16,8 @@ Example::
 
     from diagnose.kernels.shard_writing import write_shards
 
-    samples = ({"txt": file.encode(), "cls": b"0"} for file in files)  # or folder_samples("images")
-    shards = write_shards(samples, folder / "packed", max_bytes=256 << 20)
+    samples = ({"txt": file.encode(), "cls": b"0"} for file in files)  # or folder_samples("images"), table_samples(…)
+    shards = write_shards(samples, folder / "packed", max_bytes=256 << 20, progress=log)
     # then: WebShards(shards, ("txt", "cls"), batch_size=64, num_workers=4)
 """
 
@@ -27,20 +27,43 @@ import csv
 import io
 import os
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-__all__ = ["folder_samples", "table_samples", "write_shards"]
+__all__ = ["Progress", "folder_samples", "table_samples", "write_shards"]
+
+READERS = ("pyarrow.parquet", "pandas")
+"""What reads a Parquet table, the one that holds a part of it in memory first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far `write_shards` is: the shards that are whole, and what they hold."""
+
+    shards: int
+    samples: int
+    num_bytes: int
+
+    def __str__(self) -> str:
+        """Return one line for a log."""
+        return f"{self.samples} samples, {self.num_bytes / 1e6:.1f} MB in {self.shards} shards"
 
 
 def write_shards(
-    samples: Iterable[Mapping[str, bytes]], folder: str | os.PathLike[str], *, max_bytes: int = 256 << 20
+    samples: Iterable[Mapping[str, bytes]],
+    folder: str | os.PathLike[str],
+    *,
+    max_bytes: int = 256 << 20,
+    progress: Callable[[Progress], object] | None = None,
 ) -> list[str]:
     """Write samples into ``folder/shard-000000.tar`` and on; return the paths.
 
     ``samples`` are mappings of field, such as ``jpg`` or ``cls``, to the bytes of its file. A shard ends with the
-    sample that brings it to ``max_bytes``, and appears under its name when it is whole. Shuffle the samples first where
-    their order follows their classes: shards are shuffled as a whole.
+    sample that brings it to ``max_bytes``, and appears under its name when it is whole; ``progress`` is called then.
+    Shuffle the samples first where their order follows their classes: shards are shuffled as a whole.
 
     Raises:
         ValueError: there is no sample, ``max_bytes`` is less than one, or a field has a dot at its begin, or a slash.
@@ -53,19 +76,26 @@ def write_shards(
     if any(target.glob("shard-*.tar")):
         raise FileExistsError(f"The folder {target} holds shards already; choose another one.")
     paths: list[str] = []
-    number, source = 0, iter(samples)
+    number, total, source = 0, 0, iter(samples)
     sample = next(source, None)
     while sample is not None:
         path = target / f"shard-{len(paths):06}.tar"
         partial = path.with_suffix(".partial")
-        with tarfile.open(partial, "w") as shard:
-            size = 0
-            while sample is not None and size < max_bytes:
-                size += _add(shard, f"{number:09}", sample)
-                number += 1
-                sample = next(source, None)
-        partial.replace(path)
+        try:
+            with tarfile.open(partial, "w") as shard:
+                size = 0
+                while sample is not None and size < max_bytes:
+                    size += _add(shard, f"{number:09}", sample)
+                    number += 1
+                    sample = next(source, None)
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
         paths.append(str(path))
+        total += size
+        if progress is not None:
+            progress(Progress(len(paths), number, total))
     if not paths:
         raise ValueError("write_shards got no samples.")
     return paths
@@ -90,25 +120,77 @@ def folder_samples(root: str | os.PathLike[str]) -> Iterator[dict[str, bytes]]:
 def table_samples(
     table: str | os.PathLike[str], *, file: str, label: str, root: str | os.PathLike[str] | None = None
 ) -> Iterator[dict[str, bytes]]:
-    """Yield the rows of a CSV table as samples: the file that the column ``file`` names, and ``cls`` from ``label``.
+    """Yield the rows of a table as samples: the file that the column ``file`` names, and ``cls`` from ``label``.
 
-    Paths in the table start at ``root``, the table's own folder unless given.
+    The table is a CSV, or a Parquet one by its extension, which pyarrow or pandas reads. There ``file`` may hold the
+    bytes of a file instead of its path, also as Hugging Face's datasets store images: ``{"bytes": …, "path": …}``. Such
+    a sample's field is the path's extension, ``bin`` where there is no path. Paths start at ``root``, the table's own
+    folder unless given.
 
     Raises:
-        ValueError: the table has no such column.
+        ModuleNotFoundError: the table is a Parquet one, and neither pyarrow nor pandas is installed.
+        ValueError: the table has no such column, or a row no file.
     """
     base = Path(table).parent if root is None else Path(root)
-    with Path(table).open(encoding="utf-8", newline="") as opened:
+    rows = _parquet_rows if Path(table).suffix == ".parquet" else _csv_rows
+    for number, (cell, value) in enumerate(rows(Path(table), (file, label))):
+        sample = _stored_or_read(cell, base)
+        if sample is None:
+            raise ValueError(f"Row {number} of {table} has no file in its column {file}.")
+        yield {**sample, "cls": str(value).encode()}
+
+
+def _csv_rows(table: Path, columns: tuple[str, str]) -> Iterator[tuple[Any, Any]]:
+    with table.open(encoding="utf-8", newline="") as opened:
         rows = csv.DictReader(opened)
-        missing = {file, label} - set(rows.fieldnames or ())
-        if missing:
-            raise ValueError(f"{table} has no column {' and '.join(sorted(missing))}.")
+        _check_columns(table, columns, rows.fieldnames or ())
         for row in rows:
-            yield {**_file(base / row[file]), "cls": row[label].encode()}
+            yield row[columns[0]], row[columns[1]]
+
+
+def _parquet_rows(table: Path, columns: tuple[str, str]) -> Iterator[tuple[Any, Any]]:
+    name, reader = _parquet_reader(table)
+    if name == "pandas":
+        frame = reader.read_parquet(table)
+        _check_columns(table, columns, frame.columns)
+        yield from zip(*(frame[column].tolist() for column in columns), strict=True)
+        return
+    with reader.ParquetFile(table) as opened:
+        _check_columns(table, columns, opened.schema_arrow.names)
+        for batch in opened.iter_batches(columns=list(columns)):
+            yield from zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
+
+
+def _parquet_reader(table: Path) -> tuple[str, Any]:  # packages without types
+    for name in READERS:
+        try:
+            return name, import_module(name)
+        except ImportError:
+            continue
+    raise ModuleNotFoundError(f"{table} is a Parquet file: pip install pyarrow to read it, or write it as a CSV.")
+
+
+def _check_columns(table: Path, columns: tuple[str, str], held: Iterable[str]) -> None:
+    if missing := set(columns) - set(held):
+        raise ValueError(f"{table} has no column {' and '.join(sorted(missing))}.")
+
+
+def _stored_or_read(cell: Any, base: Path) -> dict[str, bytes] | None:  # what a column holds
+    """Return the file that a cell holds, or that it names; None where it does neither."""
+    path, data = (cell.get("path"), cell.get("bytes")) if isinstance(cell, Mapping) else (cell, None)
+    if isinstance(path, bytes | bytearray):
+        path, data = None, path
+    if data is not None:
+        return {_extension(Path(path or "")): bytes(data)}
+    return _file(base / path) if isinstance(path, str) and path else None
+
+
+def _extension(path: Path) -> str:
+    return path.suffix.removeprefix(".").lower() or "bin"
 
 
 def _file(path: Path) -> dict[str, bytes]:
-    return {path.suffix.removeprefix(".").lower() or "bin": path.read_bytes()}
+    return {_extension(path): path.read_bytes()}
 
 
 def _add(shard: tarfile.TarFile, key: str, sample: Mapping[str, bytes]) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from diagnose.model.charts import FlopUtilisation
 from diagnose.model.diagnosis import Where
-from diagnose.text.numbers import duration, percent, plural
+from diagnose.text.numbers import duration, growth, percent, plural
 from diagnose.text.plain_text import middle
 
 __all__ = [
     "MAX_LOSSES",
     "duration",
+    "flops",
+    "growth",
     "line_of",
     "path_tail",
     "percent",
@@ -61,9 +64,9 @@ def recording_cost(overhead: float | None, removed: float) -> str:
     if overhead is None:
         return ""
     if removed > 0:
-        left = f"all but {percent(overhead)} taken out" if overhead > 0 else "taken out"
-        return f"{percent(removed + max(overhead, 0.0))} longer while recorded, {left}"
-    return f"{percent(overhead)} longer while recorded" if overhead > 0 else "no longer while recorded"
+        left = f"all but {growth(overhead)} taken out" if overhead > 0 else "taken out"
+        return f"{growth(removed + max(overhead, 0.0))} longer while recorded, {left}"
+    return f"{growth(overhead)} longer while recorded" if overhead > 0 else "no longer while recorded"
 
 
 def ranks(world_size: int, given: int) -> str:
@@ -87,3 +90,9 @@ def size(count: int) -> str:
         if count >= each:
             return f"{count / each:.3g} {unit}" if count < 1000 * each else f"{count / each:.0f} {unit}"
     return f"{count} B"
+
+
+def flops(f: FlopUtilisation) -> str:
+    """Return what the device computed against its peak, one line."""
+    counted = "" if f.known_share > 0.995 else f"; counted for {percent(f.known_share)} of its compute time"
+    return f"MFU {percent(f.share)}: {f.tflops:.3g} TFLOP/s over the step, of the {f.device}'s peak{counted}"

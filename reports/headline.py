@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
-from diagnose.reports.format import duration, percent, plural
+from diagnose.reports.format import duration, growth, percent, plural
 from diagnose.text.plain_text import one_line
 
 __all__ = ["MAX_WORDS", "cautions", "checked", "command", "headline", "late_rank", "record_again", "shown_rank", "view"]
@@ -96,7 +96,7 @@ def cautions(d: Diagnosis, why: str) -> list[str]:
     found = [_left_out(d.ignored)] if d.ignored else []
     if d.profiler_overhead is not None and d.profiler_overhead >= MIN_OVERHEAD and not why:
         found.append(
-            f"Recording made the step {percent(d.profiler_overhead)} longer: shares are of the recorded step, "
+            f"Recording made the step {growth(d.profiler_overhead)} longer: shares are of the recorded step, "
             f"{duration(d.step_ns)}."
         )
     if d.source.world_size > 1 and len(d.ranks) < 2:

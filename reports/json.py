@@ -30,7 +30,7 @@ from diagnose.reports.json_job import job_to_dict
 from diagnose.reports.json_values import Json, each, ms, share, text
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import KernelTime, Memory
+    from diagnose.model.charts import FlopUtilisation, KernelTime, Memory
     from diagnose.model.forecast import Waterfall
 
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
@@ -81,6 +81,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "kernels": each(_kernel, d.kernels),
         "checked": each(text, d.checked),
         "not_checked": dict(d.not_checked),
+        "flops": None if d.flops is None else _flops(d.flops),
         "memory": None if d.memory is None else _memory(d.memory),
         "profiler_overhead": share(d.profiler_overhead),
         "recording_removed": share(d.recording_removed),
@@ -90,6 +91,16 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "job": None if d.job is None else job_to_dict(d.job),
         "trials": each(_trial, d.trials),
         "after": None if d.after is None else to_dict(d.after),
+    }
+
+
+def _flops(f: FlopUtilisation) -> dict[str, Json]:
+    return {
+        "mfu": share(f.share),
+        "tflop_per_step": f.flop_per_step / 1e12,
+        "tflop_per_s": f.tflops,
+        "known_share": share(f.known_share),
+        "device": text(f.device),
     }
 
 
@@ -105,6 +116,7 @@ def _source(s: Source) -> dict[str, Json]:
         "settled_after": s.settled_after,
         "samples": _plain(s.samples),
         "setup": _plain(s.setup),
+        "loading": _plain(s.loading),
     }
 
 

@@ -132,6 +132,7 @@ class _Source(msgspec.Struct):
     settled_after: Count | None
     samples: dict[str, object]
     setup: dict[str, Setting | list[Setting]] = {}  # msgspec gives every record its own
+    loading: dict[str, float] = {}
 
 
 class _Replay(msgspec.Struct):
@@ -231,6 +232,7 @@ def _source(s: _Source) -> Source:
         settled_after=s.settled_after,
         samples=s.samples,
         setup=s.setup,
+        loading=s.loading,
     )
 
 

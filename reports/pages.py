@@ -78,6 +78,7 @@ def environment() -> Environment:
         "shorten": lambda name: shorten(clean(name)),
         "breakable": _breakable,
         "bytes": words.size,
+        "flops": words.flops,
         "middle": lambda text, limit: middle(clean(text), limit),
     }
     return made

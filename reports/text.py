@@ -15,7 +15,7 @@ from rich.text import Text
 from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.answer import answer
-from diagnose.reports.format import duration, path_tail, percent, plural, ranks, recording_cost
+from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks, recording_cost
 from diagnose.reports.rule_labels import shown_phases
 from diagnose.reports.text_answer import first_screen
 from diagnose.reports.text_charts import cause_shares
@@ -102,6 +102,8 @@ def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     if d.partition is not None:
         yield _title("Where the step goes")
         yield text_picture.partition(d.partition, width)
+        if d.flops is not None:
+            yield Text(f"  {flops(d.flops)}", style="dim")
     if d.idle_by_cause:
         yield _title("Idle by cause")
         yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns, width)

@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "monitor": {*GROUND, "capture", "tables", "reports"},
     "trials": {*GROUND, "capture", "changes", "pipeline", "reports"},
     "api": {*GROUND, "capture", "monitor", "pipeline", "reports", "trials"},
-    "integrations": {*GROUND, "api", "monitor"},
+    "integrations": {*GROUND, "api", "monitor", "reports"},
     "cli": {
         *GROUND,
         "ranks",

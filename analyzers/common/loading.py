@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share, waiting_share
 from diagnose.tables.names import LOADER_NEXT
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, percent, plural
 
 __all__ = ["loading_evidence", "loading_facts"]
 
@@ -84,7 +85,31 @@ def loading_evidence(facts: Facts) -> list[str]:
     busy = facts.get("workers_busy")
     if isinstance(busy, float):
         spends = f" The workers compute {percent(busy, 0)} of their time."
-    return [f"One batch is loaded {how}{count}; the median wait is {duration(_ns(facts, 'batch_ns'))}.{spends}"]
+    said = [f"One batch is loaded {how}{count}; the median wait is {duration(_ns(facts, 'batch_ns'))}.{spends}"]
+    counters = facts.get("counters")
+    return said + (_counted(counters) if isinstance(counters, Mapping) else [])
+
+
+def _counted(counters: Mapping[str, float]) -> list[str]:
+    """State what Linux counted of the processes that load; what it does not show is left out."""
+    user, system = counters.get("user_ms_per_sample"), counters.get("system_ms_per_sample")
+    who = f"the {plural(int(counters['processes']), 'worker')}" if user is not None else "the training process"
+    parts = []
+    disk, read, cached = (counters.get(name) for name in ("disk_mb_per_s", "read_mb_per_s", "cached_share"))
+    if disk is not None and read is not None:
+        share = "" if cached is None else f", {percent(cached, 0)} of it from the page cache"
+        parts.append(f"read {read:.3g} MB/s{share}: {disk:.3g} MB/s from storage")
+    if user is not None and system is not None:
+        parts.append(
+            f"take {user:.2g} ms of CPU a sample to decode and transform and {system:.2g} ms in the kernel to read "
+            "and copy"
+        )
+        parts.append(f"use {percent(counters.get('cpu_share', 0), 0)} of a core each")
+    if counters.get("major_faults_per_s", 0) >= 1:
+        parts.append(f"fetch {counters['major_faults_per_s']:.0f} pages a second by major faults")
+    if counters.get("swapped_mb", 0) >= 1:
+        parts.append(f"have {counters['swapped_mb']:.0f} MB swapped out")
+    return [f"While steps were recorded {who} {'; '.join(parts)}."] if parts else []
 
 
 def _ns(facts: Facts, key: str) -> float:

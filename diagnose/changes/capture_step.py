@@ -30,7 +30,8 @@ def _applies(program: Program, finding: Finding) -> str:
     return to_launches_without_graphs(program, finding)
 
 
-def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+def whole_step(finding: Finding, program: Program) -> Advice:
+    """Return how a step is captured as one graph."""
     if program.trains is False:
         call, optimizers, step = "step(x)", "", "def whole_step(x):\n    with torch.no_grad():\n        return model(x)"
     else:
@@ -46,6 +47,10 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         most=0.95 * graphable(finding),
         needs="inputs of one shape, no value read within the step, and memory for the graph",
     )
+
+
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+    return whole_step(finding, program)
 
 
 CHANGE = Change(

@@ -11,10 +11,12 @@ What to watch
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from diagnose.changes.capture_step import whole_step
 from diagnose.changes.common.applies import graphable, to_calls_of_the_model, to_launches_without_graphs
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical, rounding
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import duration, percent
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 GUARDS_NS = (200_000, 50_000)
 NODE_NS = (1_800, 300)
 UNCAPTURED = (0.5, 0.0)
+UNCAPTURED_OF_STEP = (0.25, 0.0)
+PAUSES_LEFT = 0.3  # between the kernels of a graph, of those between launches
 MIN_DATA_SIZES = 4.0  # operators a step; fewer may stand in a loss, outside of the model
 _SERVERS = {"vllm": "vLLM", "sglang": "SGLang"}
 _OPTIONS = {
@@ -56,6 +60,10 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         return None
     if program.server:
         return _of_a_server(program.server)
+    if program.second_derivatives:
+        captured = whole_step(finding, program)
+        title = "Capture the whole step as one CUDA graph: torch.compile takes no gradients of gradients"
+        return replace(captured, title=title, numerics=identical("where no value is read within the step"))
     if program.is_compiled:
         title = "Let the compiled model replay its launches as one CUDA graph"
         before = "model = torch.compile(model)"
@@ -94,6 +102,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.tables.calls import allocations, code_loads, compile_frames
     from diagnose.tables.names import LOADER_NEXT
     from diagnose.tables.optimizer_spans import updates
+    from diagnose.tables.program import program_of
     from diagnose.tables.sync_free import sync_free
 
     # What operators do beside launching has findings of its own.
@@ -102,27 +111,32 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     apart = t.covering(np.concatenate(others))
     rows = t.causes.of(finding.rule)
     named = Intervals(t.causes.start[rows], t.causes.end[rows])
-    host = subtract(subtract(union(t.in_ops, named), apart), updates(t))
+    whole = program_of(t).second_derivatives  # a graph of the whole step holds the optimizer as well
+    host = span(*t.steps.window) if whole else subtract(union(t.in_ops, named), updates(t))
+    host = subtract(host, apart)
     host = intersect(host, sync_free(t) if graphable(finding) < 1 else span(*t.steps.window))
     each = total(host) / t.steps.num
     if each <= 0:
         return None
     num = len(t.tasks.row) / t.steps.num
     graphed = [guards + node * num for guards, node in zip(GUARDS_NS, NODE_NS, strict=True)]
-    stays = [min(1.0, max(share, fixed / each)) for share, fixed in zip(UNCAPTURED, graphed, strict=True)]
+    left = UNCAPTURED_OF_STEP if whole else UNCAPTURED
+    stays = [min(1.0, max(share, fixed / each)) for share, fixed in zip(left, graphed, strict=True)]
     assumption = (
         f"Of {duration(each)} a step in operators outside loading and the optimizer, {percent(stays[1], 0)} to "
         f"{percent(stays[0], 0)} stay as launches of graphs and operators that no graph holds."
     )
-    none, nothing = np.empty(0, np.intp), np.empty(0)
+    tasks = np.arange(len(t.tasks.row))  # which take as long as before, at most with shorter pauses between them
+    nothing = np.zeros(len(tasks))
     return effect_of_tasks(
         t,
         finding,
-        none,
+        tasks,
         (nothing, nothing),
         assumption,
         host=host,
         host_left=(stays[0], stays[1]),
+        pauses_left=(1.0, PAUSES_LEFT if whole else 1.0),
         frees_host=True,
     )
 

@@ -1,10 +1,11 @@
 """Let attention run in another backend.
 
 What it does
-    Restricts scaled_dot_product_attention to other backends, of which the fastest is to be kept.
+    Restricts scaled_dot_product_attention to other backends, of which the fastest is to be kept. On AMD both fused
+    backends run the kernels of one library, AOTriton: there flash attention can take those of Composable Kernel.
 
 What to watch
-    A backend that does not support the shapes or the device raises.
+    A backend that does not support the shapes or the device raises. What Composable Kernel lacks stays with AOTriton.
 """
 
 from __future__ import annotations
@@ -24,9 +25,18 @@ _16_BITS = re.compile(r"half|bfloat16", re.IGNORECASE)
 
 
 def _applies(program: Program, _finding: Finding) -> str:
+    if _has_one_library(program):
+        return "" if "efficient" not in program.attention_backends else "only flash attention has two libraries on AMD"
     if program.has_torch_attention is False:
         return "the attention is not torch's own operator, whose backends can be chosen"
     return "" if _others(program) else "torch has no other backend for these types"
+
+
+def _has_one_library(program: Program) -> bool:
+    """Return whether the fused backends run the same kernels: AMD's do, where types of 16 bits let flash run."""
+    is_half = not program.dtypes or any(_16_BITS.search(dtype) for dtype in program.dtypes)
+    has_fused = program.has_torch_attention is not False and "math" not in program.attention_backends
+    return program.vendor == "AMD" and is_half and has_fused
 
 
 def _others(program: Program) -> list[str]:
@@ -40,6 +50,14 @@ def _others(program: Program) -> list[str]:
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     if not finding.facts["attention"]:
         return None
+    if _has_one_library(program):
+        return Advice(
+            title="Let flash attention run in Composable Kernel and keep the faster library",
+            before="y = F.scaled_dot_product_attention(q, k, v)",
+            after='torch.backends.cuda.preferred_rocm_fa_library("ck")   # or: TORCH_ROCM_FA_PREFER_CK=1',
+            needs="a torch for ROCm that is built with Composable Kernel; is_causal=True where the mask is causal",
+            arguments={"library": "ck"},
+        )
     others = ", ".join(f"SDPBackend.{name.upper()}_ATTENTION" for name in _others(program))
     return Advice(
         before="y = F.scaled_dot_product_attention(q, k, v)",

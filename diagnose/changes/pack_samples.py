@@ -26,7 +26,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
     return Advice(
         after="from diagnose.kernels.shard_writing import folder_samples, write_shards\n"
         "from diagnose.kernels.web_shards import WebShards\n\n"
-        'shards = write_shards(folder_samples("images"), "shards")   # once; table_samples reads a CSV\n'
+        'shards = write_shards(folder_samples("images"), "shards")   # once; table_samples reads a CSV or Parquet\n'
         f'loader = WebShards(shards, ("jpg", "cls"), batch_size={size or "batch_size"}, num_workers=4)',
         least=0.0,
         needs="many small files, the package webdataset, and room for the shards",

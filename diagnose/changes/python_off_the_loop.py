@@ -63,6 +63,17 @@ handle.remove()
 # in a forward: tensor operators in place of Python loops, and nothing computed anew that stays the same"""
 
 
+_AFTER_A_READ = """# it works on what the device computed: tensor operators there (sort, topk, argmax), and read less
+order = scores.argsort(descending=True)          # in place of sorted(…, key=scores.__getitem__)
+# or another process, while the next step runs
+from concurrent.futures import ProcessPoolExecutor
+
+pool = ProcessPoolExecutor(1)
+pending = pool.submit(postprocess, outputs.cpu().numpy())
+result = pending.result()                        # one step later"""
+MIN_AFTER_READ = 0.5  # of the time: what follows a copy to the host works on the step's own results
+
+
 def _applies(_program: Program, finding: Finding) -> str:
     first = finding.where[0] if finding.where else None
     place = own_place(finding)
@@ -100,6 +111,16 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
             after=_IN_A_LIBRARY,
             least=0.0,
             needs="a call that does not depend on this step, and a library that gives the interpreter free",
+        )
+    after_read = finding.facts.get("after_read")
+    if isinstance(after_read, float) and after_read >= MIN_AFTER_READ:
+        return Advice(
+            title=f"Do the Python work{at} on the device, or beside the next step",
+            before=code,
+            after=_AFTER_A_READ,
+            least=HIDDEN,
+            needs="no decision of this step that rests on the result",
+            numerics=identical(", a step later where a process does it"),
         )
     waiting = finding.facts.get("waiting_share")
     computes = isinstance(waiting, float) and waiting < MIN_WAITING

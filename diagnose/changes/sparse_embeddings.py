@@ -10,7 +10,42 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.changes.common.change import Advice, ByHand, Change, other_training
+from diagnose.text.numbers import percent
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
+
+LEAST, MOST = 0.3, 0.95
+
+
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    """Return the effect of shorter tasks, and at most of the launches that dense tables need in their optimizer."""
+    import numpy as np
+
+    from diagnose.replay.effects import effect_of_tasks
+    from diagnose.tables.op_launches import operators
+
+    if t.device_id < 0 or not len(finding.tasks):
+        return None
+    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
+    called = np.unique(operators(t)[finding.tasks])
+    return effect_of_tasks(
+        t,
+        finding,
+        finding.tasks,
+        (LEAST * length, MOST * length),
+        f"Between {percent(LEAST, 0)} and {percent(MOST, 0)} of what is read and written goes away; at most the "
+        "launches for it too.",
+        host=t.covering(called[called >= 0]),
+        host_left=(1.0, 1 - MOST),
+        frees_host=True,
+    )
+
 
 CHANGE = Change(
     id="sparse-embeddings",
@@ -27,10 +62,11 @@ CHANGE = Change(
             "optimizers = [torch.optim.Adagrad(tables, lr=lr), torch.optim.AdamW(others, lr=lr, fused=True)]\n"
             "# for tables under Adam: torch.optim.SparseAdam(tables, lr=lr)"
         ),
-        least=0.3,
-        most=0.95,
+        least=LEAST,
+        most=MOST,
         needs="an optimizer that takes sparse gradients",
     ),
+    effect=_effect,
     patch=ByHand("which optimizer the tables need only the script's author knows"),
     edit=ByHand("which optimizer the tables need only the script's author knows"),
     without_remedy="torch has the operators",

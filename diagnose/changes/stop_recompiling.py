@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
-from diagnose.text.numbers import percent
+from diagnose.text.numbers import growth
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -60,9 +60,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         longer = np.where(graph.is_task & among(graph.row, computing), 1 + SLOWER, 1.0)
         return replace(after, duration=after.duration * longer)
 
-    assumption = (
-        f"Nothing is compiled in these steps, and kernels for all sizes take up to {percent(SLOWER, 0)} longer."
-    )
+    assumption = f"Nothing is compiled in these steps, and kernels for all sizes take up to {growth(SLOWER, 0)} longer."
     return Effect(slower, whole, limit_of(t, finding, frees_host=True), assumption)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
@@ -140,8 +141,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         return shorten_tasks(shorter, rows, less) if len(rows) else shorter
 
     assumption = (
-        f"Between {LEAST:.0%} of the loop's own calls and {MOST:.0%} of these, of their backward and of their "
-        "small kernels go away."
+        f"Between {percent(LEAST, 0)} of the loop's own calls and {percent(MOST, 0)} of these, of their backward "
+        "and of their small kernels go away."
     )
     return Effect(least, most, t.steps.step_ns, assumption)
 

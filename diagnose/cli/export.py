@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from diagnose.cli.answer import check_rules, chosen
-from diagnose.errors import UsageError, missing_extra
+from diagnose.errors import OutputError, UsageError, missing_extra
+from diagnose.model.capture import Capture
 from diagnose.model.charts import Picture
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.files import check_distinct, check_file, printable, write_bytes
+from diagnose.model.files import cannot_write, check_distinct, check_file, printable, write_bytes
 from diagnose.model.frozen import dataclass
 from diagnose.reports import exports
 from diagnose.text.progress import Progress
@@ -32,6 +34,7 @@ class ExportRequest:
     markdown: str | None = None
     select: tuple[str, ...] = ()  # rules
     ignore: tuple[str, ...] = ()
+    tensorboard: str | None = None
     force: bool = False
     quiet: bool = False
 
@@ -78,20 +81,25 @@ def export(paths: Sequence[str], request: ExportRequest) -> None:
     for option, file in request.files.items():
         write_bytes(file, makers[option](Path(file)), force=request.force)
         progress.say(f"wrote {printable(file)}")
+    if request.tensorboard:
+        _write_log(Path(request.tensorboard), captures, captures[shown_rank(captures)], force=request.force)
+        progress.say(f"wrote {printable(request.tensorboard)}; open it with tensorboard --logdir")
     _note_left_out(picture, progress)
 
 
 def _check(paths: Sequence[str], request: ExportRequest) -> None:
     check_rules(request.select, request.ignore)
     files = request.files
-    if not files:
+    if not files and not request.tensorboard:
         raise UsageError("Name at least one file to write, such as --perfetto trace.json or --markdown issue.md.")
     for option in ("--findings", "--kernels"):
         if option in files and Path(files[option]).suffix.lower() not in TABLES:
             raise UsageError(f"Invalid {option} '{printable(files[option])}': the name must end in .csv or .parquet.")
     for file in files.values():
         check_file(Path(file), force=request.force)
-    check_distinct(files, paths)
+    check_distinct({**files, "--tensorboard": request.tensorboard}, paths)
+    if request.tensorboard:
+        _check_log(Path(request.tensorboard), force=request.force)
 
 
 def _table(path: Path, columns: Sequence[str], rows: Sequence[dict[str, exports.Value]]) -> bytes:
@@ -106,6 +114,42 @@ def _table(path: Path, columns: Sequence[str], rows: Sequence[dict[str, exports.
     table = pyarrow.table({name: [row[name] for row in rows] for name in columns})
     parquet.write_table(table, packed)
     return packed.getvalue()
+
+
+def _check_log(folder: Path, *, force: bool) -> None:
+    """Make sure that TensorBoard's packages are there and that nothing in the folder is lost or mixed with another's.
+
+    Raises:
+        InputError: a package is missing.
+        OutputError: the folder holds something and ``force`` is off, or it is none.
+    """
+    if find_spec("tensorboard") is None:
+        raise missing_extra("A log folder of TensorBoard is to be written", "tensorboard")
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{printable(folder)} is a file; name a folder for --tensorboard.")
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise OutputError(f"The folder {printable(folder)} is not empty; name another, or add to it with --force.")
+
+
+def _write_log(folder: Path, captures: Sequence[Capture], shown: Capture, *, force: bool) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    from diagnose.pipeline.normalised import normalised_trace, step_scalars
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for capture in captures:
+            write_bytes(folder / f"rank{capture.trace.rank}.pt.trace.json.gz", normalised_trace(capture), force=force)
+        writer = EventFileWriter(str(folder))
+        for tag, series in step_scalars(shown).items():
+            for step, value in series:
+                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+                writer.add_event(Event(wall_time=shown.trace.epoch_ns / 1e9, step=step, summary=summary))
+        writer.close()
+    except OSError as error:
+        raise cannot_write(folder, error) from error
 
 
 def _markdown(diagnosis: Diagnosis) -> str:

@@ -31,6 +31,12 @@ def _form(name: str, text: str) -> Decorator:
 @_form("--collapsed", "Write the host's self times as collapsed stacks, for flame graphs.")
 @_form("--findings", "Write a table of the findings: .csv or .parquet.")
 @_form("--kernels", "Write a table of the kernels: .csv or .parquet.")
+@option(
+    "--tensorboard",
+    group=FORMS,
+    metavar="FOLDER",
+    help="Write a log folder for TensorBoard: what its profiler plugin reads right, and times of each step by cause.",
+)
 @_form("--markdown", "Write the answer as Markdown, for an issue or a pull request.")
 @rule_options
 @option("--force", group=OUTPUT, is_flag=True, is_consent=True, help="Overwrite existing files.")

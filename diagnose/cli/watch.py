@@ -31,6 +31,8 @@ class WatchRequest:
     windows: int = 5
     max_mb: float = 500.0
     signal: str = "SIGUSR2"
+    prometheus: str = ""
+    otlp: str = ""
     folder: str = "diagnose-runs"
     quiet: bool = False
 
@@ -51,6 +53,7 @@ def watch_and_answer(request: WatchRequest) -> int:
         OutputError: the run's folder cannot be made.
     """
     from diagnose.monitor.long_run import WatchOptions
+    from diagnose.monitor.metrics import MetricsOptions
     from diagnose.monitor.watched_script import watch_script
     from diagnose.monitor.windows import WindowLimits
 
@@ -62,6 +65,7 @@ def watch_and_answer(request: WatchRequest) -> int:
         step_on=request.step_on,  # type: ignore[arg-type]  # click has checked the choice
         signal=request.signal,
         limits=WindowLimits(count=request.windows, total_mb=request.max_mb),
+        metrics=MetricsOptions(prometheus=request.prometheus, otlp=request.otlp),
     )
     progress = Progress(quiet=request.quiet)
     code, watch = watch_script([request.script, *request.args], options, module=request.module, say=progress.say)

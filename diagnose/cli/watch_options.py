@@ -13,7 +13,7 @@ from diagnose.cli.script_arguments import ScriptCommand
 
 __all__ = ["history", "watch"]
 
-WATCH, WINDOWS, OUTPUT = "Watch", "Window", "Output"
+WATCH, WINDOWS, METRICS, OUTPUT = "Watch", "Window", "Metrics", "Output"
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
@@ -86,6 +86,20 @@ def _folder() -> Decorator:
     show_default=True,
     metavar="NAME",
     help="Record a window upon this signal, unless the script handles it; '' for none.",
+)
+@option(
+    "--prometheus",
+    group=METRICS,
+    default="",
+    metavar="[ADDRESS:]PORT",
+    help="Serve metrics for Prometheus, on 127.0.0.1 where no address is given.",
+)
+@option(
+    "--otlp",
+    group=METRICS,
+    default="",
+    metavar="URL",
+    help="Send metrics to a collector of OpenTelemetry, such as http://127.0.0.1:4318/v1/metrics.",
 )
 @_folder()
 @option("-q", "--quiet", group=OUTPUT, is_flag=True, help="Show no progress.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from diagnose.model.statistics import RunShift, run_shift, runs_needed
-from diagnose.reports.format import percent
+from diagnose.reports.format import growth, percent
 
 __all__ = ["DEFAULT_TOLERANCE", "Evaluation", "Outcome", "evaluate", "no_evaluation"]
 
@@ -85,7 +85,7 @@ def _why_undecided(shift: RunShift, tolerance: float) -> str:
         return f"It looks {word}, but so few runs may all have met the same spell of the machine."
     if ratio > 1 + tolerance:
         return f"It looks {word}, but equal runs differ by about {percent(shift.spread)}, which may be all of it."
-    return f"Equal runs differ by about {percent(shift.spread)}, so {percent(shift.high - 1)} slower is not excluded."
+    return f"Equal runs differ by about {percent(shift.spread)}, so {growth(shift.high - 1)} slower is not excluded."
 
 
 def _what_to_record(shift: RunShift, tolerance: float, num_runs: int) -> str:

@@ -203,6 +203,21 @@ class RooflinePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class FlopUtilisation:
+    """The operations of a step against what the device could have computed in that time (MFU).
+
+    Counted are matrix products, convolutions and attention whose shapes were recorded and that took long enough to be
+    judged, a forward pass that checkpointing runs again included. Each is set against the peak of its own precision.
+    """
+
+    share: float  # of the peak; a lower bound where ``known_share`` is below 1
+    flop_per_step: float
+    tflops: float  # per second of the step
+    known_share: float  # of the device's compute time: kernels whose operator's work is known
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class Roofline:
     """The heavy operators against the device."""
 

@@ -22,7 +22,7 @@ from diagnose.model.places import Example, Where
 from diagnose.model.rules import Legend
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import KernelTime, Memory, Picture, Roofline
+    from diagnose.model.charts import FlopUtilisation, KernelTime, Memory, Picture, Roofline
     from diagnose.model.forecast import CriticalPath, Waterfall
     from diagnose.model.job import Job
 
@@ -203,6 +203,7 @@ class Source:
     settled_after: int | None = None  # steps until step times were steady
     samples: Mapping[str, object] = field(default_factory=dict)  # NVML medians and the like
     setup: Mapping[str, object] = field(default_factory=dict)  # what step times depend on; unknown entries are missing
+    loading: Mapping[str, object] = field(default_factory=dict)  # what Linux counted of the processes that load
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +256,7 @@ class Diagnosis:
     critical_path: CriticalPath | None = None  # None where nothing was replayed
     waterfall: Waterfall | None = None
     roofline: Roofline | None = None  # None for an unknown device, or without shapes
+    flops: FlopUtilisation | None = None  # None for an unknown device, or without shapes
     memory: Memory | None = None  # None without memory events
     kernels: tuple[KernelTime, ...] = ()  # what the device spends its time on, the most expensive first
     summary: tuple[str, ...] = ()  # three lines at most: the queue, the largest cost, the first change

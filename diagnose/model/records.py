@@ -149,6 +149,21 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spread: tuple[str, ...] | None = None  # keys that a ** passes; None where they are not known
 
 
+class LoadingCounters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the workers did while steps were recorded, or the training process where there are none, of all together."""
+
+    processes: Amount | None = None
+    counted_s: Amount | None = None
+    cpu_share: Amount | None = None  # of a core, on average
+    user_ms_per_sample: Amount | None = None  # of CPU time: decoding and transforming
+    system_ms_per_sample: Amount | None = None  # in the kernel: reading and copying
+    disk_mb_per_s: Amount | None = None  # fetched from storage
+    read_mb_per_s: Amount | None = None  # returned by reads, the page cache's included
+    cached_share: Share | None = None  # of what was read: it did not come from storage
+    major_faults_per_s: Amount | None = None  # pages of mapped files or swap that had to be fetched
+    swapped_mb: Amount | None = None  # of these processes, swapped out at the end
+
+
 class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The arguments of the DataLoader that delivered most, and what its workers did."""
 
@@ -171,6 +186,7 @@ class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     batches_seen: Count | None = None
     num_loaders: Count | None = None
     workers_busy: Share | None = None  # share of the workers' lives on a CPU
+    counters: LoadingCounters = LoadingCounters()
     made: CallRecord | None = None
 
 

@@ -11,7 +11,7 @@ from statistics import median, stdev
 from diagnose.monitor.record import percentile
 from diagnose.monitor.run_folder import Run
 from diagnose.monitor.trends import observe
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, growth, percent
 
 __all__ = ["Shift", "Summary", "history_json", "history_text", "shift", "summary"]
 
@@ -125,7 +125,7 @@ def history_text(name: str, summaries: Sequence[Summary]) -> list[str]:
         return lines
     word = "slower" if found.ratio > 1 else "faster"
     since = summaries[found.first].run.info.started_at
-    more = percent(abs(found.ratio - 1))
+    more = growth(abs(found.ratio - 1))
     lines += [
         "",
         f"{name} is {more} {word} since {since}: {duration(found.before_ns)} before, {duration(found.after_ns)} after.",

@@ -18,10 +18,12 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from diagnose.capture.options import STEP_SOURCES, StepOn
+from diagnose.capture.process.ranks import rank_and_size, ranks_on_this_node
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.step_marker import is_listened_to, step
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import UsageError, is_debugging
+from diagnose.monitor.metrics import Exporter, MetricsOptions, Point, exporters, points
 from diagnose.monitor.process_readings import ProcessReadings
 from diagnose.monitor.run_folder import RUNS, Recorded, RunFolder, check_name
 from diagnose.monitor.step_rows import Block, Row
@@ -33,7 +35,7 @@ __all__ = ["EVERY", "REQUEST_FILE", "SLOW", "Watch", "WatchOptions"]
 EVERY = 50  # steps of a row: their median shrugs off an odd step, and a slowdown is seen after two rows
 SLOW = 0.2  # by which steps have to become slower
 REQUEST_FILE = "record"  # in the run's folder: a file of this name asks for a window
-LOOK_S = 2.0  # between two looks for it, as the folder may lie on a network
+LOOK_NS = 2_000_000_000  # between two looks for it, as the folder may lie on a network
 REST_STEPS = 2  # left out after a window: the first absorbs the cost of writing, the second refills the queue
 MAX_ROWS = 10_000  # after which a row holds twice as many steps: 5 MB, and then as much again for each doubling
 ON_DEMAND = "asked for"
@@ -54,6 +56,7 @@ class WatchOptions:
     step_on: StepOn = "auto"
     signal: str = "SIGUSR2"  # that asks for a window, unless the program handles it; "" for none
     limits: WindowLimits = field(default_factory=WindowLimits)
+    metrics: MetricsOptions = field(default_factory=MetricsOptions)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be honoured."""
@@ -104,7 +107,9 @@ class Watch:
         self._over = self._locked = False
         self._handled: signal.Signals | None = None
         self.folder: RunFolder | None = None
+        self._exporters: list[Exporter] = []
         if not self.passive:
+            self._exporters = self._begin_metrics()
             self.folder = RunFolder(
                 options.folder, options.name, every=options.every, slow=options.slow, command=command
             )
@@ -119,6 +124,14 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close("finished" if kind is None else kind.__name__)
+
+    def _begin_metrics(self) -> list[Exporter]:
+        rank, world_size = rank_and_size()
+        local_rank = rank % max(1, ranks_on_this_node(world_size))
+        return exporters(self.options.metrics, self._points, run=self.options.name, rank=rank, local_rank=local_rank)
+
+    def _points(self) -> list[Point]:  # on a thread of an exporter's
+        return points(self.rows[-1] if self.rows else None, self.num_steps, sum(bool(w.folder) for w in self._windows))
 
     def install(self) -> None:
         """Put hooks into torch, which has been imported; without hooks only marked steps count."""
@@ -150,6 +163,8 @@ class Watch:
         self._give_signal_back()
         self._guarded(self._finish)
         self._readings.stop()
+        for exporter in self._exporters:
+            self._guarded(exporter.close)
         for analysis in self._analyses:
             analysis.wait(self._say)
         self._announce_diagnoses()
@@ -169,19 +184,27 @@ class Watch:
             self._end_row()
 
     def _boundary(self, fresh: bool) -> None:  # a callback
-        if not self._over:
-            self._guarded(lambda: self._end_step(fresh))
+        if self._over:
+            return
+        try:
+            self._end_step(fresh)
+        except Exception as error:  # whatever it is, the training must go on
+            self._give_up(error)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         """Run a part of the monitor; its failure ends the monitor and not the run."""
         try:
             act()
-        except Exception as error:  # whatever it is, the training must go on
-            if is_debugging():
-                raise
-            self._over = True
-            self._listener.remove()
-            self._note(f"The watch ended at step {self.num_steps}: {type(error).__name__}: {error}")
+        except Exception as error:  # as above
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """End the monitor for an error of its own."""
+        if is_debugging():
+            raise error
+        self._over = True
+        self._listener.remove()
+        self._note(f"The watch ended at step {self.num_steps}: {type(error).__name__}: {error}")
 
     def _end_step(self, fresh: bool) -> None:
         now = self._clock()
@@ -201,7 +224,7 @@ class Watch:
                 if len(self._block) >= self._every:
                     self._end_row()
         self._epochs = self._listener.num_epochs
-        if now - self._looked > LOOK_S * 1e9:
+        if now - self._looked > LOOK_NS:
             self._looked = now
             self._look()
         if self._asked and self._window is None and not fresh and self.num_steps:

@@ -13,7 +13,7 @@ from diagnose.monitor.step_rows import Readings
 __all__ = ["NVML_PERIOD_S", "ProcessReadings"]
 
 NVML_PERIOD_S = 10.0  # a reading takes the driver up to 50 ms, most of it for PCIe
-STATM = Path("/proc/self/statm")
+STATM, STATM_BYTES = Path("/proc/self/statm"), 256
 PAGE = os.sysconf("SC_PAGE_SIZE")
 KEPT = ("kernel_running_percent", "sm_mhz", "power_w", "temperature_c", "memory_used_mb")
 
@@ -24,6 +24,7 @@ class ProcessReadings:
     def __init__(self, nvml: Any = None) -> None:
         self._nvml = nvml
         self._latest: tuple[dict[str, object], ...] = ()
+        self._statm = -1
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -37,7 +38,10 @@ class ProcessReadings:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread, and close what is open."""
+        if self._statm >= 0:
+            os.close(self._statm)
+            self._statm = -1
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -46,7 +50,16 @@ class ProcessReadings:
     def read(self) -> Readings:
         """Return memory now, and the latest of NVML."""
         allocated, reserved = _device_memory()
-        return Readings(_rss_mb(), allocated, reserved, self._latest)
+        return Readings(self._rss_mb(), allocated, reserved, self._latest)
+
+    def _rss_mb(self) -> float | None:
+        """Return what the process holds; its file stays open, since opening takes longer than reading."""
+        try:
+            if self._statm < 0:
+                self._statm = os.open(STATM, os.O_RDONLY | os.O_CLOEXEC)
+            return int(os.pread(self._statm, STATM_BYTES, 0).split()[1]) * PAGE / 1e6
+        except (OSError, ValueError, IndexError):  # not Linux
+            return None
 
     def _run(self, used: set[str]) -> None:
         from diagnose.monitor.board import connect
@@ -71,16 +84,11 @@ class ProcessReadings:
         self._nvml.nvmlShutdown()
 
 
-def _rss_mb() -> float | None:
-    try:
-        return int(STATM.read_text(encoding="ascii").split()[1]) * PAGE / 1e6
-    except (OSError, ValueError, IndexError):  # not Linux
-        return None
-
-
 def _device_memory() -> tuple[float | None, float | None]:
     """Return what tensors hold and what torch has reserved on the current device, MB; None without one."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None, None
-    return torch.cuda.memory_allocated() / 1e6, torch.cuda.memory_reserved() / 1e6
+    stats = torch.cuda.memory_stats_as_nested_dict()  # memory_allocated() flattens and sorts all of it first
+    allocated, reserved = (stats.get(name, {}).get("all", {}) for name in ("allocated_bytes", "reserved_bytes"))
+    return allocated.get("current", 0) / 1e6, reserved.get("current", 0) / 1e6

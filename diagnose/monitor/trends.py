@@ -13,7 +13,7 @@ from statistics import median
 
 from diagnose.monitor.record import percentile
 from diagnose.monitor.step_rows import Row
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, growth, percent
 
 __all__ = ["MIN_REFERENCE", "Observation", "Slowdown", "SlowdownDetector", "observe", "trend"]
 
@@ -48,7 +48,7 @@ class Slowdown:
 
     def __str__(self) -> str:
         """Return it in one clause."""
-        more = percent(self.ratio - 1)
+        more = growth(self.ratio - 1)
         times = f"{duration(self.before_ns)} until step {self.step - 1}, then {duration(self.after_ns)}"
         return f"steps take {more} more than before: {times}"
 
@@ -63,6 +63,8 @@ class SlowdownDetector:
         self._min_share = min_share
         self._rows: list[Row] = []  # since the reference began
         self._skipped_first = False
+        self._level = (0.0, 0.0)  # of the reference, once that has all its rows
+        self._level_known = False
 
     def add(self, row: Row) -> Slowdown | None:
         """Take a row."""
@@ -70,17 +72,20 @@ class SlowdownDetector:
             self._skipped_first = True
             return None
         self._rows.append(row)
-        reference = self._rows[: min(MAX_REFERENCE, len(self._rows) - CONFIRMED)]
-        if len(reference) < MIN_REFERENCE:
+        size = min(MAX_REFERENCE, len(self._rows) - CONFIRMED)
+        if size < MIN_REFERENCE:
             return None
         newest = self._rows[-CONFIRMED:]
-        level, limit = _level(reference, self._min_share)
+        if not self._level_known:
+            self._level = _level(self._rows[:size], self._min_share)
+            self._level_known = size == MAX_REFERENCE
+        level, limit = self._level
         if all(each.p50_ns > limit for each in newest):
             found = Slowdown(newest[0].step - newest[0].steps + 1, level, median(each.p50_ns for each in newest))
-            self._rows = newest
+            self._rows, self._level_known = newest, False
             return found
         if all(each.p50_ns < level - (limit - level) for each in self._rows[-MIN_REFERENCE:]):
-            self._rows = self._rows[-MIN_REFERENCE:]
+            self._rows, self._level_known = self._rows[-MIN_REFERENCE:], False
         else:
             del self._rows[MAX_REFERENCE:-MIN_REFERENCE]
         return None
@@ -138,7 +143,7 @@ def _creep(rows: Sequence[Row]) -> list[Observation]:
     share = grown / median(values)
     if z < MIN_TREND_Z or share < MIN_CREEP:
         return []
-    text = f"Steps became slower little by little: {percent(share)} from step {rows[0].step} to step {rows[-1].step}."
+    text = f"Steps became slower little by little: {growth(share)} from step {rows[0].step} to step {rows[-1].step}."
     return [Observation("creep", text, share)]
 
 

@@ -20,7 +20,7 @@ from diagnose.replay.base import replay_base
 from diagnose.replay.unrecorded import unrecorded
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import LIGHT, variation
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, growth
 
 __all__ = [
     "as_unrecorded",
@@ -75,7 +75,7 @@ def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
     if found is None:
         return t.capture, []
     text = (
-        f"Recording made the step {percent(times[0] / times[1] - 1, 0)} longer, {times[0] / 1e6:,.1f} ms instead of "
+        f"Recording made the step {growth(times[0] / times[1] - 1, 0)} longer, {times[0] / 1e6:,.1f} ms instead of "
         f"{times[1] / 1e6:,.1f}. That was taken out, {found.event_cost_ns / 1e3:.1f} µs for each operator: all "
         f"times are of the step as a replay has it without them, {found.step_ns / 1e6:,.1f} ms."
     )

@@ -34,7 +34,7 @@ from diagnose.tables import Claim, Tables
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.lost import graphs_left_no_task
 from diagnose.tables.program import UNKNOWN, program_of
-from diagnose.tables.roofline import roofline
+from diagnose.tables.roofline import flop_utilisation, roofline
 from diagnose.tables.run_steps import phase_shares
 from diagnose.tables.thresholds import THRESHOLDS
 
@@ -202,6 +202,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         operators=part("operators", host_operators) or (),
         picture=part("picture", lambda t: _picture(t, attribution, capture.trace, shares)) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
+        flops=part("roofline", flop_utilisation) if t.device_id >= 0 else None,
         memory=part("memory", memory_of),
         kernels=part("kernels", kernels) or (),
         checked=tuple(rule.META.id for rule in _applied(t) if rule.META.needs not in missing),

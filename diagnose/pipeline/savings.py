@@ -64,7 +64,10 @@ def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) ->
     base = replay_base(t)
     if finding is None or base.period_ns <= 0 or base.refuses(META[finding.rule].cause):
         return None
-    return effect_of(t, finding, prescription)
+    effect = effect_of(t, finding, prescription)
+    if effect is None or not _hides_causes(t):
+        return effect
+    return effect._replace(limit_ns=min(effect.limit_ns, finding.lost_ns))
 
 
 def after_prescription(t: Tables, before: Predicted, prescription: Prescription, effect: Effect | None) -> Predicted:
@@ -112,8 +115,7 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     is returned.
     """
     base, relief = replay_base(t), {}
-    unknown_ns = sum(f.lost_ns for f in found if not META[f.rule].explains)
-    if launches_unlinked(t.tasks) or unknown_ns >= MAX_UNKNOWN_SHARE * t.steps.step_ns:
+    if launches_unlinked(t.tasks) or _hides_causes(t):
         return {}
     replayed = [f for f in found if META[f.rule].kind not in ("state", "run")]
     replayed = [f for f in replayed if f.lost_ns > 0 or META[f.rule].cause in TAKES_LEAD]
@@ -123,6 +125,17 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
             share = 1 - replay(t, transform(base.graph), (transform,)).period_ns / base.period_ns
             relief[finding.rule] = max(share, 0.0) * t.steps.step_ns
     return relief
+
+
+def _hides_causes(t: Tables) -> bool:
+    """Return whether much of the idle time has no cause: a change then saves no more than what its finding costs.
+
+    What a replay shows beyond that may be the time of something else which the trace does not show.
+    """
+    if t.device_id < 0:
+        return False
+    unknown_ns = sum(ns for rule, ns in t.causes.totals().items() if rule in META and not META[rule].explains)
+    return unknown_ns >= MAX_UNKNOWN_SHARE * t.steps.num * t.steps.step_ns
 
 
 def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed, *, combine: bool = False) -> Waterfall | None:

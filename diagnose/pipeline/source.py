@@ -26,6 +26,7 @@ def source_of(t: Tables) -> Source:
         settled_after=info.settled_after if info else None,
         samples=as_facts(info.nvml) if info else {},
         setup=_setup(info) if info else {},
+        loading=as_facts(info.loader.counters) if info else {},
     )
 
 

@@ -38,17 +38,19 @@ class Edge(IntEnum):
     ROOM = 9  # a kernel that fills the device -> a task of another stream, which starts in its last wave
 
 
+_Edges: TypeAlias = npt.NDArray[np.int32]  # several graphs of a trace are kept at a time
+
+
 class Incoming(NamedTuple):
     """The edges by the node that they lead to: what does not change where only times do."""
 
     src: Rows
     dst: Rows
-    order: Rows  # the edges, those to one node beside each other
-    first: Rows  # of each node, where its edges begin in ``order``
-    num: Rows  # of each node, its edges
-    pair: tuple[Rows, Rows]  # of each node, its first two edges; one that it lacks is the number of all edges
-    sources: tuple[list[int], list[int]]  # where these two begin: a node counted from 1, or 0 for one that is lacking
-    further: Rows  # edges beyond those two
+    order: _Edges  # the edges, those to one node beside each other
+    first: _Edges  # of each node, where its edges begin in ``order``
+    num: _Edges  # of each node, its edges
+    pair: tuple[_Edges, _Edges]  # of each node, its first two edges; one that it lacks is the number of all edges
+    further: _Edges  # edges beyond those two
 
     def latest(self, allowed: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the largest value among the edges of each node that has some; one value an edge is given."""
@@ -56,13 +58,13 @@ class Incoming(NamedTuple):
 
 
 def _incoming(num: int, src: Rows, dst: Rows) -> Incoming:
-    order = np.argsort(dst, kind="stable")
-    edges = np.bincount(dst, minlength=num)
-    first = np.cumsum(edges) - edges
-    edge, source = np.append(order, len(order)), np.append(src + 1, 0)
-    one, two = (np.where(edges > i, edge[np.minimum(first + i, len(order))], len(order)) for i in (0, 1))
-    further = order[np.arange(len(order)) - first[dst[order]] > 1]
-    return Incoming(src, dst, order, first, edges, (one, two), (source[one].tolist(), source[two].tolist()), further)
+    order = np.argsort(dst, kind="stable").astype(np.int32)
+    edges = np.bincount(dst, minlength=num).astype(np.int32)
+    first = np.cumsum(edges, dtype=np.int32) - edges
+    edge = np.append(order, np.int32(len(order)))
+    one, two = (np.where(edges > i, edge[np.minimum(first + i, len(order))], edge[-1]) for i in (0, 1))
+    further = order[np.arange(len(order), dtype=np.int32) - first[dst[order]] > 1]
+    return Incoming(src, dst, order, first, edges, (one, two), further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +110,21 @@ class Graph:
             self.known[key] = _incoming(len(self), self.src, self.dst)
         return self.known[key]
 
+    def ready(self, times: Times) -> npt.NDArray[np.float64]:
+        """Return when each node could begin in a replay of this graph, ns on the trace's clock."""
+        into, begin = self.incoming(), float(self.start[0])
+        ready = np.full(len(self), begin)
+        ready[into.num > 0] = np.maximum(into.latest(times.end[self.src] + self.delay), begin)
+        return ready
+
 
 Transform: TypeAlias = Callable[[Graph], Graph]
 """A change to the recorded steps. Several are replayed together by applying one to what another returns."""
 
 
 class Times(NamedTuple):
-    """When each node was ready and ended in a replay, ns on the trace's clock."""
+    """When each node ended in a replay, ns on the trace's clock."""
 
-    ready: npt.NDArray[np.float64]
     end: npt.NDArray[np.float64]
 
     @property

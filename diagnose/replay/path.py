@@ -65,7 +65,7 @@ def critical_path(graph: Graph, times: Times) -> CriticalPath:
         node = followed[node]
     chain = np.array(nodes[::-1], np.intp)
     # Beyond the edge's own delay nothing passes, except where clocks are skewed at the begin of the window.
-    return CriticalPath(chain, graph.duration[chain], times.ready[chain] - times.end[before[chain]])
+    return CriticalPath(chain, graph.duration[chain], graph.ready(times)[chain] - times.end[before[chain]])
 
 
 def categories(t: Tables, graph: Graph, path: CriticalPath) -> npt.NDArray[np.str_]:

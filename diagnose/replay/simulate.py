@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,27 +16,24 @@ MIN_STEPS = 3  # fewer leave no two ends of steps beside the first: the whole wi
 
 
 def simulate(graph: Graph) -> Times:
-    """Return when each node is ready and ends; takes about 0.01 s for 20,000 nodes.
+    """Return when each node ends; takes about 0.01 s for 20,000 nodes.
 
     A plain loop over lists: levels are too narrow to gain from arrays, most hold one launch and one task. Nearly every
     node waits for one or two others, which stand in columns of their own. What a node lacks waits for the begin of the
     window, which stands in the first place of ``ends``, before the nodes.
     """
     into, begin = graph.incoming(), float(graph.start[0])
-    delay = np.append(graph.delay, 0.0)
-    waits = [delay[edge].tolist() for edge in into.pair]
+    source, delay = np.append(graph.src + 1, 0), np.append(graph.delay, 0.0)
+    sources, waits = ([column[edge].tolist() for edge in into.pair] for column in (source, delay))
     ends = [begin]
     add = ends.append
-    columns = zip(*into.sources, *waits, graph.duration.tolist(), _others(graph, into), strict=True)
+    columns = zip(*sources, *waits, graph.duration.tolist(), _others(graph, into), strict=True)
     for source, other, wait, other_wait, duration, others in columns:
         latest, allowed = ends[source] + wait, ends[other] + other_wait
         if others is not None:
             latest = max(latest, *(ends[each] + needed for each, needed in others))
         add((latest if latest > allowed else allowed) + duration)
-    end = np.array(ends[1:])
-    ready = np.full(len(graph), begin)
-    ready[into.num > 0] = np.maximum(into.latest(end[graph.src] + graph.delay), begin)
-    return Times(ready, end)
+    return Times(np.fromiter(islice(ends, 1, None), np.float64, len(graph)))
 
 
 def _others(graph: Graph, into: Incoming) -> list[list[tuple[int, float]] | None]:

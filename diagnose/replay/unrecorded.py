@@ -23,7 +23,7 @@ from diagnose.replay.graph import Edge, Graph, Times
 from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.tables import Tables
 
-__all__ = ["Unrecorded", "unrecorded"]
+__all__ = ["Unrecorded", "unrecorded", "without_events"]
 
 MAX_EVENT_COST_NS = 5_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtual machine with an H100
 MIN_LEFT = 0.1  # of a segment of host work: even the cheapest operator computes something
@@ -85,6 +85,12 @@ def unrecorded(t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0) -> 
     return Unrecorded(capture, high, recorded_ns, period_ns(changed, times, owner))
 
 
+def without_events(t: Tables, graph: Graph, cost_ns: float) -> Graph:
+    """Return a graph of these steps without what recording costs the host, ``cost_ns`` for each of its events."""
+    number = t.cached("events inside", lambda: _events_inside(t, graph))  # of nodes that no change moves
+    return _cheaper(graph, number, cost_ns)
+
+
 def _events_inside(t: Tables, graph: Graph) -> Ints:
     """Return how many recorded host events begin inside each segment of host work, calls of the runtime threefold."""
     events = t.trace.events
@@ -135,7 +141,7 @@ class _Moved:
         rows = np.flatnonzero(of_device)
         start[rows], end[rows] = _warped(self._device, start[rows]), _warped(self._device, end[rows])
         tasks = np.flatnonzero(graph.is_task)
-        start[graph.row[tasks]] = np.round(self._times.ready[tasks]).astype(np.int64)
+        start[graph.row[tasks]] = np.round(graph.ready(self._times)[tasks]).astype(np.int64)
         end[graph.row[tasks]] = np.round(self._times.end[tasks]).astype(np.int64)
         return replace(trace, events=_sorted(replace(events, start=start, end=np.maximum(start, end))))
 

@@ -8,10 +8,20 @@ import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import EMPTY, Intervals, among, covered, distinct, intersect, subtract, union
+from diagnose.model.intervals import (
+    EMPTY,
+    Intervals,
+    among,
+    covered,
+    distinct,
+    intersect,
+    longer_than,
+    subtract,
+    union,
+)
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
-from diagnose.tables.names import EXPERT_EXCHANGE, HOST_COLLECTIVE, matching
+from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, HOST_COLLECTIVE, matching
 
 __all__ = [
     "buffer_broadcasts",
@@ -19,12 +29,15 @@ __all__ = [
     "collectives_of_calls",
     "exposed_broadcasts",
     "exposed_small",
+    "host_backend",
     "host_calls_of",
+    "host_exchanges",
     "small_collectives",
 ]
 
 MIN_COLLECTIVES_PER_STEP = 10  # collectives a step beyond which their number itself costs; buckets are 1 to 5
 SMALL_NS = 100_000
+MIN_HOST_NS = 50_000  # on the host: shorter ones only queue work on the device
 
 MIN_TIME_SHARE = 0.5  # of a kind's time inside barriers, from which on its collectives count as parts of them
 
@@ -126,6 +139,19 @@ def host_calls_of(t: Tables, tasks: Rows) -> Intervals:
     begun = np.sort(events.start[launched[launched >= 0]])
     holds = np.searchsorted(begun, events.end[calls]) > np.searchsorted(begun, events.start[calls])
     return union((events.start[calls[holds]], events.end[calls[holds]]))
+
+
+def host_exchanges(t: Tables) -> Intervals:
+    """Return when the host waits for other ranks: in calls that do, and while a backend of the host exchanges."""
+    rows = t.calls(HOST_COLLECTIVE, Kind.OP, Kind.ANNOTATION, Kind.PYTHON)
+    return union(longer_than(t.covering(rows), MIN_HOST_NS), host_backend(t) if t.device_id >= 0 else EMPTY)
+
+
+@shared_table
+def host_backend(t: Tables) -> Intervals:
+    """Return when threads of a host backend exchange tensors while the stepping thread runs no operator."""
+    exchanged = t.covering(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
+    return longer_than(subtract(exchanged, t.in_ops), MIN_HOST_NS)
 
 
 def collectives_of_calls(t: Tables) -> Rows:

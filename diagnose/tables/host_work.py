@@ -15,13 +15,14 @@ from diagnose.model.intervals import EMPTY, Intervals, covered, distinct, subtra
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
+from diagnose.tables.collectives import host_exchanges
 from diagnose.tables.host_gaps import host_gaps, python_gaps
 from diagnose.tables.launch_latency import MIN_LATENCY_NS
 from diagnose.tables.names import LOADER_NEXT
 
 __all__ = ["MAX_FETCH_NS", "host_work", "is_paced_by_workers", "loads_in_process", "waits_for_workers"]
 
-_LOADING_RULE, _EXCHANGE_RULE = "data-stall", "host-collective"
+_LOADING_RULE = "data-stall"
 MAX_FETCH_NS = 200_000  # of a batch that workers have ready: 0.05 to 0.2 ms on the training thread
 MIN_WAITING = 0.1  # of the window: less is what it takes to fetch a batch that is there
 
@@ -91,9 +92,7 @@ def _between_operators(t: Tables, pieces: Intervals) -> Intervals:
     gaps = host_gaps(t)
     touched = covered(pieces, gaps.start, gaps.end) > 0
     python = union(Intervals(gaps.start[touched], gaps.end[touched]), python_gaps(t))
-    rows = t.causes.of(_EXCHANGE_RULE)
-    waits = Intervals(t.causes.start[rows], t.causes.end[rows])
-    others = union(_collecting(t, pieces), _allocating(t, pieces), _compiling(t, pieces), subtract(waits, pieces))
+    others = union(_collecting(t, pieces), _allocating(t, pieces), _compiling(t, pieces), host_exchanges(t))
     return subtract(python, others)
 
 

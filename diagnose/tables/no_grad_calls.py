@@ -31,6 +31,7 @@ class NoGradCalls(NamedTuple):
 
     operators: float  # products, convolutions and the like that Python calls with gradients off
     modules: float  # calls of outermost modules that these are in; 0 where no module frames were recorded
+    all_modules: float  # calls of outermost modules, with gradients or without
 
 
 @shared_table
@@ -47,10 +48,12 @@ def no_grad_calls(t: Tables) -> NoGradCalls | None:
         return None
     outer = layers(named.trace, rows).rows[0]
     is_heavy = np.array([HEAVY.match(name) is not None for name in named.trace.names], bool)
-    mine = outer[is_heavy[events.name[outer]] & (events.sequence[outer] < 0)]
+    heavy = outer[is_heavy[events.name[outer]]]
     for apart in (updates(named), named.covering(named.calls(BACKWARD, Kind.OP, Kind.ANNOTATION))):
-        mine = mine[~contains(apart, events.start[mine])]
-    return NoGradCalls(len(mine) / named.steps.num, len(_outermost_modules(named, mine)) / named.steps.num)
+        heavy = heavy[~contains(apart, events.start[heavy])]
+    mine = heavy[events.sequence[heavy] < 0]
+    counts = len(mine), len(_outermost_modules(named, mine)), len(_outermost_modules(named, heavy))
+    return NoGradCalls(*(count / named.steps.num for count in counts))
 
 
 def _outermost_modules(t: Tables, rows: Rows) -> set[int]:

@@ -60,6 +60,9 @@ _BACKEND = re.compile(
     r"^aten::_(?:scaled_dot_product_)?(?P<name>flash|efficient|cudnn)_attention|_attention_(?P<math>math)\b"
 )
 _CLIPPING = re.compile(r"clip_grad_norm|clip_grads_with_norm|^aten::_foreach_norm$")
+# A gradient of a gradient: nodes of that kind, or a call of autograd.grad beside a backward pass.
+_SECOND = re.compile(r"Backward\d*Backward\d*$")
+_GRADIENT_CALL = re.compile(r"torch/autograd/__init__\.py\(\d+\): (grad|backward)$")
 _SERVER = re.compile(r"(?:^|/)(?P<name>vllm|sglang)/(?:srt/)?(?:v1|worker|engine|executor|managers|model_executor)/")
 
 
@@ -86,6 +89,7 @@ class Program:
     server: Server = ""  # the library whose options decide how the model runs
     has_cross_entropy: bool = False
     clips: bool = False  # gradients, by their norm
+    second_derivatives: bool = False  # gradients of gradients, which no compiled model has
 
 
 UNKNOWN = Program()
@@ -119,7 +123,13 @@ def program_of(t: Tables) -> Program:
         server=_server(names),
         has_cross_entropy="aten::cross_entropy_loss" in names,
         clips=any(map(_CLIPPING.search, names)),
+        second_derivatives=_has_second_derivatives(names),
     )
+
+
+def _has_second_derivatives(names: frozenset[str]) -> bool:
+    called = {match[1] for match in map(_GRADIENT_CALL.search, names) if match}
+    return called == {"grad", "backward"} or any(map(_SECOND.search, names))
 
 
 def _host_names(trace: Trace) -> Iterator[str]:

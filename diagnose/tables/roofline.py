@@ -18,7 +18,7 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import Roofline
+    from diagnose.model.charts import FlopUtilisation, Roofline
 
 __all__ = [
     "MIN_NS",
@@ -26,6 +26,7 @@ __all__ = [
     "SLOW_SHARE",
     "Group",
     "device_of",
+    "flop_utilisation",
     "gpu_spec",
     "groups",
     "has_tensor_cores",
@@ -184,6 +185,27 @@ def _next(t: Tables, ops: Rows, task: int) -> list[int]:
     """Return the first tasks of other operators after a task on its stream."""
     window = range(task + 1, min(task + 1 + 8 * LOOK_AHEAD, len(ops)))
     return [i for i in window if t.tasks.stream[i] == t.tasks.stream[task] and ops[i] != ops[task]][:LOOK_AHEAD]
+
+
+def flop_utilisation(t: Tables) -> FlopUtilisation | None:
+    """Return how much of its peak the device reached over the steps; None where no operation could be counted."""
+    peak, found = gpu_spec(t), groups(t)
+    flop = sum(g.work.flop for g in found)
+    if peak is None or not flop:
+        return None
+    from diagnose.model.charts import FlopUtilisation
+
+    start, end = t.steps.window
+    at_peak_ns = sum(g.work.flop / peak.rate(g.precision) * 1e9 for g in found if g.work.flop)
+    work = ~(t.tasks.is_collective | t.tasks.is_copy)
+    computing = float((t.tasks.end - t.tasks.start)[work].sum())
+    return FlopUtilisation(
+        share=at_peak_ns / (end - start),
+        flop_per_step=flop / t.steps.num,
+        tflops=flop / (end - start) / 1e3,
+        known_share=min(1.0, sum(g.time_ns for g in found) / computing),
+        device=peak.name,
+    )
 
 
 def roofline(t: Tables) -> Roofline | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["duration", "enumeration", "percent", "plural"]
+__all__ = ["duration", "enumeration", "growth", "percent", "plural"]
 
 
 def duration(ns: float | None) -> str:
@@ -35,6 +35,13 @@ def percent(share: float | None, digits: int = 1) -> str:
     if 1 - least / 200 <= share < 1:
         return f">{100 - least:g} %"
     return f"{100 * share:.{digits}f} %"
+
+
+def growth(share: float | None, digits: int = 1) -> str:
+    """Return by what share something became longer: "100 %" is twice as long; no whole bounds it."""
+    if share is None or share <= 0.5:
+        return percent(share, digits)
+    return f"{100 * share:.{digits}f} %" if math.isfinite(share) else percent(share, digits)
 
 
 def enumeration(words: Sequence[str]) -> str:

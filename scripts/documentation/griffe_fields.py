@@ -1,4 +1,4 @@
-"""An extension of griffe: fields have the comments behind them, and defaults that are constants their value."""
+"""An extension of griffe: fields are listed with the comments behind them; constants as defaults show their value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Fields(Extension):
     def on_class_members(self, *, cls: Class, **_: Any) -> None:
         """List the fields of a dataclass in its docstring, each with the comment behind it."""
         fields = [
-            f"    {name}: {_comment(member) or '–'}"
+            f"    {name}: {_comment(member) or name.replace('_', ' ')}"
             for name, member in cls.members.items()
             if isinstance(member, Attribute) and _is_field(name, member)
         ]

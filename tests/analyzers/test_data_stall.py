@@ -1,5 +1,7 @@
 """data-stall: the DataLoader's own time in gaps that it explains."""
 
+import json
+
 import pytest
 
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -287,3 +289,18 @@ def test_frames_show_the_kind_of_dataset(late, inside, facts):
 def test_without_frames_the_kind_of_dataset_is_not_known(late):
     loading(late)
     assert "iterable" not in late.find("data-stall").facts
+
+
+def test_what_linux_counted_of_the_workers_is_evidence(late):
+    loading(late, WORKERS)
+    counted = {
+        "processes": 2, "counted_s": 2.0, "cpu_share": 0.5, "user_ms_per_sample": 3.0, "system_ms_per_sample": 0.25,
+        "disk_mb_per_s": 12.0, "read_mb_per_s": 60.0, "cached_share": 0.8, "major_faults_per_s": 40.0, "swapped_mb": 0,
+    }  # fmt: skip
+    late.told(loader={"num_workers": 2, "counters": counted})
+    assert late.find("data-stall").evidence[-1] == (
+        "While steps were recorded the 2 workers read 60 MB/s, 80 % of it from the page cache: 12 MB/s from storage; "
+        "take 3 ms of CPU a sample to decode and transform and 0.25 ms in the kernel to read and copy; "
+        "use 50 % of a core each; fetch 40 pages a second by major faults."
+    )
+    assert json.loads(late.diagnosis().to_json())["source"]["loading"]["disk_mb_per_s"] == 12.0

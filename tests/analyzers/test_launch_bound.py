@@ -263,3 +263,34 @@ def test_its_operators_and_their_small_kernels_go_away(recording):
 def test_a_method_of_a_module_that_is_no_call_of_it_belongs_to_its_caller(recording):
     r = loop(recording, frame="torch/nn/modules/module.py(2200): state_dict", around=("ema.py(9): update",))
     assert r.find("launch-bound").where[0].function == "update"
+
+
+def graphed(recording, *, region_end=420):
+    """Return steps of 1000 µs: a compiled function launches its graph after 300, and its kernel runs from 320 on."""
+    r = recording()
+    for i in range(4):
+        at = 1000 * i
+        r.step(i + 1, at, at + 1000)
+        r.op("Torch-Compiled Region: 0/0", at, at + region_end)
+        r.op("CompiledFunction", at + 150, at + region_end)
+        r.kernel("gemm", at + 320, at + 1000, launched=(at + 300, at + 315), call="cudaGraphLaunch")
+    return r
+
+
+def test_what_a_compiled_function_does_before_its_graph_is_named_with_what_helps(recording):
+    answer = graphed(recording).diagnosis()
+    (finding,) = (f for f in answer.findings if f.rule == "launch-bound")
+    assert finding.title == "A compiled function works on the host before it launches its graph"
+    assert "guards, arguments and the checks of CUDA graph trees, 300 µs for each of 1 a step." in finding.evidence[2]
+    (fix,) = (p for p in answer.prescriptions if p.rule == "launch-bound")
+    assert fix.id == "fewer-guards"
+    assert "skip_guard_on_inbuilt_nn_modules_unsafe" in fix.after
+    assert 0 <= fix.saves_ns[0] < fix.saves_ns[1] < 300_000
+
+
+def test_a_graph_that_no_compiled_function_launches_has_no_guards(recording):
+    answer = graphed(recording, region_end=200).diagnosis()
+    assert {f.title for f in answer.findings if f.rule == "launch-bound"} == {
+        "The host launches kernels more slowly than the device finishes them"
+    }
+    assert [p.id for p in answer.prescriptions if p.id == "fewer-guards"] == []

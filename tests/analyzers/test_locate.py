@@ -177,3 +177,21 @@ def test_the_launch_itself_is_no_place(r):
     assert locate_one(r.tables(), 0, 150_000).op is None
     r.op("aten::mm", 90, 210)
     assert locate_one(r.tables(), 0, 150_000).op == "aten::mm"
+
+
+def test_a_sampled_line_has_the_operator_that_was_open_while_it_ran(late):
+    late.op("aten::layer_norm", 200, 690)  # then relu launches what ends the gap
+    late.sampled = [(at, ("train.py", 38, "main"), 1) for at in range(310, 680, 10)]
+    place, *_ = late.find("launch-bound").where
+    assert (place.line, place.op) == (38, "aten::layer_norm")
+
+
+def test_where_work_was_queued_the_line_that_runs_in_the_pause_is_no_place(recording):
+    # Kernels of 6 µs with pauses of 3 were queued from 0 to 50; line 60 runs during the pauses.
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 60)
+    for i in range(100):
+        r.kernel("gemm", 80 + 9 * i, 86 + 9 * i, launched=(i / 2, i / 2 + 0.4))
+    r.sampled = [(at, ("train.py", 60, "main"), 1) for at in range(80, 990, 5)]
+    assert [w.line for w in r.find("kernel-latency").where if w.file] == []

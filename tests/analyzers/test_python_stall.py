@@ -214,3 +214,41 @@ def test_python_under_a_busy_device_is_found_where_the_step_is_shorter_without_i
     finding = next(f for f in hidden(recording).diagnosis().findings if f.rule == "python-stall")
     assert finding.lost_ns < finding.relief_ns
     assert (finding.where[0].file, finding.where[0].line) == ("train.py", 40)
+
+
+@pytest.mark.parametrize(("num_bytes", "title"), [(4096, "on the device, or beside the next step"), (4, "off the")])
+def test_python_after_a_copy_to_the_host_works_on_the_steps_own_results(recording, num_bytes, title):
+    # 400 of each 1000 µs run at train.py:9, after a copy to the host: of data, or of a number that is printed.
+    r = recording()
+    for i in range(4):
+        at = 1000 * i
+        r.step(i + 1, at, at + 1000)
+        r.op("aten::mm", at, at + 60)
+        r.kernel("gemm", at + 20, at + 500, launched=(at + 10, at + 15))
+        r.copy("Memcpy DtoH (Device -> Pageable)", at + 500, at + 505, size=num_bytes, launched=(at + 30, at + 508))
+        r.frame("train.py(9): rank", at + 510, at + 990)
+    (p,) = (p for p in r.diagnosis().prescriptions if p.rule == "python-stall")
+    assert title in p.title
+
+
+def test_inference_has_no_training_thread(recording):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    for i in range(10):
+        r.op("aten::mm", 60 * i, 60 * i + 50)
+    r.frame("infer.py(9): load", 600, 990)
+    (finding,) = (f for f in r.diagnosis().findings if f.rule == "python-stall")
+    assert "of the thread that runs the model in 1 step: " in finding.evidence[0]
+
+
+def test_what_happens_in_one_of_many_steps_is_no_cost_of_each(recording):
+    r = recording()
+    for i in range(6):
+        at = 1000 * i
+        r.step(i + 1, at, at + 1000)
+        r.op("aten::mm", at, at + 60)
+        r.kernel("gemm", at + 20, at + (400 if i == 2 else 1015), launched=(at + 10, at + 15))
+    r.frame("train.py(9): log", 2070, 2990)
+    (finding,) = (f for f in r.diagnosis().findings if f.rule == "python-stall")
+    assert finding.evidence[0].startswith("1 idle gap in 1 of 6 steps: ")
+    assert " of the mean step (" in finding.evidence[0]

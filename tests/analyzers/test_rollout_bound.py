@@ -55,3 +55,14 @@ def test_a_model_that_is_called_once_a_step_is_a_teacher(running, calls, found):
         r.op("aten::linear", 1000 * call + 100, 1000 * call + 800)
     r.op("aten::linear", 9000, 9900, sequence=1)
     assert (r.find("rollout-bound") is not None) is found
+
+
+@pytest.mark.parametrize(("calls", "found"), [(1, False), (6, True)])
+def test_a_policy_may_be_called_with_gradients_on(running, calls, found):
+    r = running("rollout", [6.6] * 20)
+    r.rows = [row for row in r.rows if row.name != "aten::mm"]
+    for call in range(calls):
+        r.frame("nn.Module: Policy_0", 1000 * call, 1000 * call + 900)
+        r.op("aten::linear", 1000 * call + 100, 1000 * call + 800, sequence=call)
+    r.op("aten::lerp_", 9000, 9900)
+    assert (r.find("rollout-bound") is not None) is found

@@ -1,8 +1,11 @@
 """slow-kernel: heavy kernels below 40 % of the device's peak."""
 
+import json
+
 import pytest
 
 from diagnose.model.events import Device
+from diagnose.reports.text import render
 
 A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
 BF16 = '["c10::BFloat16", "c10::BFloat16"]'
@@ -94,3 +97,25 @@ def test_a_search_chooses_the_kernels(recording):
     (p,) = multiplying(recording).prescribe("slow-kernel")
     assert p.id == "autotune-kernels"
     assert p.saves_ns == pytest.approx((0, 500_000 - 100_000 / 0.6))
+
+
+def test_the_operations_of_a_step_against_the_peak(recording):
+    # 2 · 1000 · 1560 · 10000 operations, 100 µs at 312 TFLOP/s, in a step of 1000 µs
+    diagnosis = multiplying(recording).diagnosis()
+    flops = diagnosis.flops
+    assert flops.share == pytest.approx(0.1)
+    assert flops.flop_per_step == pytest.approx(31.2e9)
+    assert flops.tflops == pytest.approx(31.2)
+    assert flops.known_share == pytest.approx(0.5)  # the other half of the compute time is a kernel without an operator
+    assert json.loads(diagnosis.to_json())["flops"] == {
+        "mfu": pytest.approx(0.1), "tflop_per_step": pytest.approx(0.0312), "tflop_per_s": pytest.approx(31.2),
+        "known_share": pytest.approx(0.5), "device": "A100 40GB",
+    }  # fmt: skip
+    line = "MFU 10.0 %: 31.2 TFLOP/s over the step, of the A100 40GB's peak; counted for 50.0 % of its compute time"
+    assert line in render(diagnosis, width=120)
+    assert line.replace("'", "&#39;") in diagnosis.to_html() or "roofline" not in diagnosis.to_html()
+
+
+def test_an_unknown_device_has_no_utilisation(recording):
+    r = multiplying(recording, device=Device(0, "Some GPU", 40 << 30, 108, (8, 0)))
+    assert r.diagnosis().flops is None

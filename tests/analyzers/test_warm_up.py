@@ -148,3 +148,15 @@ def test_another_thread_s_launches_run_during_a_capture(late):
     capturing(late)
     late.runtime("cudaLaunchKernel", 400, 410, thread=2)
     assert [note.rule for note in late.diagnosis().trust if note.rule] == ["warm-up", "lost-records"]
+
+
+@pytest.mark.parametrize(("load_us", "title"), [(300, "cold start: capture again"), (100, "One-off work is in")])
+def test_a_recording_is_cold_where_one_off_work_is_most_of_its_idle_time(recording, load_us, title):
+    # The device idles for 700 of 1000 µs, and code is loaded in a part of that.
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 1000)
+    r.kernel("gemm", 0, 300, launched=(-20, -15))
+    r.runtime("cuModuleLoadData", 310, 310 + 2 * load_us)
+    r.kernel("relu", 1000, 1010, launched=(980, 985))
+    assert title in r.find("warm-up").title

@@ -10,6 +10,7 @@ from diagnose.model.diagnosis import Finding, Where
 from diagnose.tables.program import Program
 
 INFERENCE, TRAINING = Program(trains=False), Program(trains=True)
+ATTENTION = {"attention": True}
 
 
 def advised(rule, program, **fields):
@@ -173,8 +174,7 @@ def test_a_library_that_runs_inside_a_line_is_called_ahead():
 @pytest.mark.parametrize(
     ("fields", "others"),
     [
-        ({"attention_backends": frozenset({"flash"}), "vendor": "AMD"}, "EFFICIENT_ATTENTION"),
-        ({"attention_backends": frozenset({"efficient"}), "vendor": "AMD"}, "FLASH_ATTENTION"),
+        ({"attention_backends": frozenset({"math"}), "vendor": "AMD"}, "FLASH_ATTENTION, SDPBackend.EFFICIENT"),
         ({"attention_backends": frozenset({"flash"}), "vendor": "NVIDIA"}, "CUDNN_ATTENTION, SDPBackend.EFFICIENT"),
         ({"dtypes": frozenset({"float"}), "attention_backends": frozenset({"math"})}, "EFFICIENT_ATTENTION"),
     ],
@@ -245,3 +245,73 @@ def test_a_wait_in_a_library_is_not_the_scripts(op):
     inside = Where("serve.py", 3, "main", op, library="transformers/pipelines/base.py:1173 in _ensure_tensor_on_device")
     assert ids("host-sync", INFERENCE, where=(inside,)) == []
     assert len(ids("host-sync", INFERENCE, where=(replace(inside, library=None),))) == 1
+
+
+def test_flash_attention_of_amd_has_another_library_and_the_efficient_one_the_same():
+    (p,) = advised("slow-kernel", Program(attention_backends=frozenset({"flash"}), vendor="AMD"), facts=ATTENTION)
+    assert p.after.startswith('torch.backends.cuda.preferred_rocm_fa_library("ck")')
+    assert "sdpa_kernel" not in p.after
+    program = Program(attention_backends=frozenset({"efficient"}), vendor="AMD")
+    assert "other-attention" not in ids("slow-kernel", program, facts=ATTENTION)
+
+
+OWN = Where("train.py", 12, "main", "aten::max")
+
+
+@pytest.mark.parametrize(
+    ("operator", "where", "is_advised"),
+    [
+        ("aten::max", OWN, True),
+        ("aten::max", replace(OWN, library="transformers/pipelines/base.py:90 in postprocess"), False),
+        ("aten::unflatten_dense_tensors", OWN, False),
+    ],
+)
+def test_a_host_operator_of_a_library_or_of_ddp_is_not_the_scripts_to_move(operator, where, is_advised):
+    facts = {"operator": operator, "on_host": 1.0}
+    assert ids("host-compute", TRAINING, facts=facts, where=(where,)) == ["compute-on-device"] * is_advised
+
+
+def test_without_graphs_a_recording_lacks_steps_and_not_the_nodes_of_graphs():
+    (p,) = advised("lost-records", TRAINING)
+    assert p.needs == "a few whole steps"
+    (p,) = advised("lost-records", Program(has_graphs=True))
+    assert "CUDA graphs" in p.needs
+
+
+@pytest.mark.parametrize(
+    ("has_loader", "change"), [(False, "make-on-device"), (True, "prefetch-to-device"), (None, "prefetch-to-device")]
+)
+def test_what_no_loader_made_is_made_on_the_device(has_loader, change):
+    copied = {"where": (Where("train.py", 46, code="mask.to(device)"),), "facts": {"num": 3, "to_host": 0}}
+    (p,) = advised("exposed-copy", Program(trains=True, has_loader=has_loader), **copied)
+    assert p.id == change
+
+
+@pytest.mark.parametrize(("in_model", "share", "fits"), [(True, 0.9, True), (False, 0.9, False), (False, 0.4, True)])
+def test_no_graph_for_a_loop_outside_the_model(in_model, share, fits):
+    loop = {"issuer": {"file": "a.py", "line": 3, "num": 400.0, "reads": 0.0, "share": share, "in_model": in_model}}
+    assert ("compile-graphs" in ids("launch-bound", TRAINING, facts={"has_device": True, **loop})) is fits
+
+
+@pytest.mark.parametrize(
+    ("names", "reads", "code"),
+    [
+        (("aten::linalg_vector_norm", "aten::item"), 200.0, "clip_grad_norm_"),
+        (("aten::detach", "aten::mul", "aten::copy_"), 0.0, "_foreach_lerp_"),
+        (("aten::sum", "aten::item"), 200.0, "tolist()"),
+        (("aten::index", "aten::sub"), 0.0, "x[:, None]"),
+    ],
+)
+def test_a_loop_gets_an_example_like_it(names, reads, code):
+    loop = {"file": "a.py", "line": 3, "num": 400.0, "reads": reads, "share": 0.9, "in_model": False, "names": names}
+    (p,) = advised("launch-bound", TRAINING, facts={"has_device": True, "issuer": loop})
+    assert code in p.after
+
+
+def test_no_compiled_model_has_gradients_of_gradients():
+    twice = Program(trains=True, second_derivatives=True)
+    (p,) = [p for p in advised("launch-bound", twice, facts={"has_device": True}) if p.id == "compile-graphs"]
+    assert p.title.startswith("Capture the whole step as one CUDA graph")
+    assert "StepGraph(whole_step" in p.after
+    assert "torch.compile(" not in p.after
+    assert ids("launch-bound", twice, facts={"has_device": False}) == []

@@ -99,3 +99,36 @@ def test_a_step_of_accelerate_is_an_update(tmp_path):
                 optimizer.zero_grad()
             w.step()
     assert watched_steps(tmp_path) == (UPDATES, "finished")
+
+
+def ignite_training(tmp_path, fail_at=None):
+    from ignite.engine import Engine
+
+    from diagnose.integrations.ignite import DiagnoseHandler
+
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def update(engine, batch):
+        if engine.state.iteration == fail_at:
+            raise ValueError("planted")
+        model(**batch)["loss"].backward()
+        if engine.state.iteration % ACCUMULATED == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    trainer = Engine(update)
+    handler = DiagnoseHandler("net", every_iterations=ACCUMULATED, folder=tmp_path, every=2, quiet=True)
+    handler.attach(trainer)
+    trainer.run(torch.utils.data.DataLoader(DATA, batch_size=BATCH), max_epochs=1)
+
+
+def test_a_step_of_ignite_is_an_update(tmp_path):
+    ignite_training(tmp_path)
+    assert watched_steps(tmp_path) == (UPDATES, "finished")
+
+
+def test_a_training_of_ignite_that_fails_ends_the_watch_and_keeps_its_error(tmp_path):
+    with pytest.raises(ValueError, match="planted"):
+        ignite_training(tmp_path, fail_at=8)
+    assert watched_steps(tmp_path) == (7 // ACCUMULATED, "ValueError")

@@ -1,10 +1,12 @@
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from diagnose.kernels import background_loader
 from diagnose.kernels.background_loader import BackgroundLoader
 
 
@@ -56,13 +58,33 @@ def test_loading_overlaps_with_the_step():
             assert loaded[number + 1].wait(30), "the next sample was not loaded during the step"
 
 
-def test_loads_on_one_thread_and_no_further_ahead_than_asked():
-    dataset = Slow(20)
+class AtOnce:
+    """A pool that has done what it was asked for before the caller goes on: as far ahead as loading ever gets."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def submit(self, function, *arguments):
+        done = Future()
+        done.set_result(function(*arguments))
+        return done
+
+    def shutdown(self, **_):
+        pass
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_no_batch_is_loaded_further_ahead_than_asked(monkeypatch, ahead):
+    monkeypatch.setattr(background_loader, "ThreadPoolExecutor", AtOnce)
     pulled = []
-    plain = DataLoader(dataset, batch_size=1, collate_fn=lambda samples: pulled.append(1) or samples)
-    for number, _ in enumerate(BackgroundLoader(plain, ahead=3), 1):
-        time.sleep(0.002)
-        assert len(pulled) <= number + 4
+    plain = DataLoader(Slow(8), batch_size=1, collate_fn=lambda samples: pulled.append(1) or samples)
+    seen = [len(pulled) for _ in BackgroundLoader(plain, ahead=ahead)]
+    assert seen == [1, 2, *(min(number + ahead, 8) for number in range(3, 9))]  # two here, then on the thread
+
+
+def test_loads_on_one_thread():
+    dataset = Slow(20)
+    assert len(list(BackgroundLoader(DataLoader(dataset, batch_size=1), ahead=3))) == 20
     assert dataset.threads == {"MainThread", "load-batches"}
 
 

@@ -42,6 +42,16 @@ def test_it_ends_at_the_limit():
     assert calls == [4, 4, 8, 8, 16, 16]
 
 
+def test_seconds_are_those_of_one_step():
+    now = [0.0]
+
+    def step(size):
+        now[0] += size
+
+    found = find_batch_size(step, start=2, limit=4, repeats=5, clock=lambda: now[0])
+    assert dict(found.seconds) == {2: 2.0, 4: 4.0}
+
+
 def test_the_smallest_that_is_nearly_as_fast_is_enough():
     found = BatchSizes({8: 1.0, 16: 1.25, 32: 2.0, 64: 4.0}, 64, 128)
     assert found.fastest == 32  # 8, 12.8, 16 and 16 samples a second

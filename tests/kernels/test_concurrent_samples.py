@@ -86,6 +86,28 @@ def test_the_earliest_error_arrives_where_a_plain_loop_meets_it(fail_at, earlies
     assert len(seen) == 1
 
 
+def test_of_two_errors_at_once_the_earlier_sample_s_arrives():
+    failed = threading.Event()
+
+    class Fails(Dataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            if index == 5:
+                failed.set()
+                raise OSError("of sample 5")
+            if index == 4:
+                assert failed.wait(30)
+                raise OSError("of sample 4, later")
+            return index
+
+    samples = ConcurrentSamples(Fails(), threads=2)
+    assert samples.__getitems__([0, 1]) == [0, 1]
+    with pytest.raises(OSError, match="of sample 4, later"):
+        samples.__getitems__([4, 5])
+
+
 def test_random_draws_stay_in_order_and_are_warned_of():
     torch.manual_seed(1)
     plain = batches(DataLoader(Stored(draws=True), batch_size=4))

@@ -53,6 +53,8 @@ def test_estimate():
     assert everything.kept == ()
     assert everything.bytes_after < seen.bytes_after
     assert estimate(Net().requires_grad_(False)).bytes_before == 0
+    odd = estimate(nn.Linear(4097, 1, bias=False))  # 17 blocks of 256, the last of one value
+    assert (odd.bytes_before, odd.bytes_after) == (8 * 4097, 2 * (4097 + 17 * 4))
 
 
 def test_trains_like_32_bits(backend):

@@ -62,10 +62,24 @@ def test_a_sample_shows_where_the_layout_is_lost():
         ("second", "turns", 2 * 4 * 64 * 4),
         ("third", "", 2 * 4 * 64 * 4),
     ]
-    assert "second copies 0.0 MB: turns hands on the old layout" in str(report)
+    assert "second copies 0.0 MB: turns turns the layout back" in str(report)
     assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
     assert channels_last(net(), sample=(images(),)).copies == ()
     assert [c.name for c in channels_last(net(), sample=(images(),), inputs=False).copies] == ["0"]
+
+
+def test_who_turned_the_layout_back_is_known_behind_other_modules():
+    class Code(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.relu, self.second = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)
+
+        def forward(self, x):
+            return self.second(self.relu(self.first(x).contiguous()))
+
+    behind = nn.Sequential(nn.Conv2d(3, 4, 3), Breaks.Turns(), nn.ReLU(), nn.Conv2d(4, 4, 3))
+    assert [(c.name, c.after) for c in channels_last(behind, sample=(images(),)).copies] == [("3", "1")]
+    assert [(c.name, c.after) for c in channels_last(Code(), sample=(images(),)).copies] == [("second", "")]
 
 
 def test_undo():

@@ -124,6 +124,8 @@ def test_state_goes_on_where_it_was():
     other.load_state_dict(state)
     assert other.state_dict() == state
     assert other.scaler.get_scale() == 2.0**15
+    step_of(model, optimizer, other)(data()[0])
+    assert other.state_dict()["skipped"] == 1, "a lower scale than the initial one is no skipped step"
     bfloat = Precision("cpu", torch.bfloat16)
     bfloat.load_state_dict(state)
     assert (bfloat.skipped, bfloat.scaler.is_enabled()) == (1, False)

@@ -34,6 +34,22 @@ def test_views_of_one_memory_stay_views_of_one(tmp_path, dtype):
     assert whole[1] == torch.ones((), dtype=dtype)
 
 
+def test_views_that_are_conjugate_or_negative_keep_their_values(tmp_path):
+    a, b = torch.tensor([1 + 2j, 3 - 4j]), torch.tensor([1 + 2j, 3 - 4j])
+    with BackgroundSaver() as saver:
+        saver.save([a.conj(), b.conj().imag, torch._neg_view(a)], tmp_path / "state.pt")
+    loaded = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert [value.tolist() for value in loaded] == [[1 - 2j, 3 + 4j], [-2.0, 4.0], [-1 - 2j, -3 + 4j]]
+
+
+def test_a_closed_saver_takes_nothing_more(tmp_path):
+    with BackgroundSaver() as saver:
+        saver.save({}, tmp_path / "first.pt")
+    saver.close()
+    with pytest.raises(RuntimeError, match=r"second\.pt cannot be saved: .* make another BackgroundSaver"):
+        saver.save({}, tmp_path / "second.pt")
+
+
 def test_parameters_gradients_and_optimizers_come_back(tmp_path):
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())

@@ -4,7 +4,8 @@ import tarfile
 
 import pytest
 
-from diagnose.kernels.shard_writing import folder_samples, table_samples, write_shards
+from diagnose.kernels import shard_writing
+from diagnose.kernels.shard_writing import READERS, folder_samples, table_samples, write_shards
 
 
 @pytest.fixture
@@ -36,6 +37,63 @@ def test_a_table_names_files_and_labels(images, tmp_path):
     assert list(table_samples(table, file="path", label="label")) == [{"jpg": b"three", "cls": b"7"}]
     with pytest.raises(ValueError, match="no column kind"):
         list(table_samples(table, file="path", label="kind"))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_parquet_table_holds_files_or_names_them(images, tmp_path, monkeypatch, reader):
+    monkeypatch.setattr(shard_writing, "READERS", (reader,))
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    columns = {
+        "named": ["cat/a.jpg", "dog/a.jpg"],
+        "held": [{"bytes": b"one", "path": "x.PNG"}, {"bytes": b"two", "path": None}],
+        "plain": [b"three", b""],
+        "label": [7, 8],
+    }
+    parquet.write_table(pyarrow.table(columns), images / "labels.parquet")
+
+    def rows(file):
+        return list(table_samples(images / "labels.parquet", file=file, label="label"))
+
+    assert rows("named") == [{"jpg": b"one", "cls": b"7"}, {"jpg": b"three", "cls": b"8"}]
+    assert rows("held") == [{"png": b"one", "cls": b"7"}, {"bin": b"two", "cls": b"8"}]
+    assert rows("plain") == [{"bin": b"three", "cls": b"7"}, {"bin": b"", "cls": b"8"}]
+    with pytest.raises(ValueError, match=r"labels\.parquet has no column kind"):
+        rows("kind")
+    empty = {"file": [{"bytes": None, "path": None}], "name": pyarrow.array([None], pyarrow.string()), "label": [1]}
+    parquet.write_table(pyarrow.table(empty), images / "labels.parquet")
+    for column in ("file", "name"):
+        with pytest.raises(ValueError, match=f"Row 0 of .* has no file in its column {column}"):
+            rows(column)
+
+
+def test_a_parquet_table_without_its_readers_states_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(shard_writing, "READERS", ("no_such_package",))
+    with pytest.raises(ModuleNotFoundError, match="pip install pyarrow"):
+        list(table_samples(tmp_path / "labels.parquet", file="path", label="label"))
+
+
+def test_a_row_without_a_file_is_named(images):
+    (images / "labels.csv").write_text("path,label\ncat/a.jpg,1\n,2\n")
+    with pytest.raises(ValueError, match=r"Row 1 of .*labels\.csv has no file in its column path"):
+        list(table_samples(images / "labels.csv", file="path", label="label"))
+
+
+def test_progress_is_told_of_each_whole_shard(images, tmp_path):
+    seen = []
+    write_shards(folder_samples(images), tmp_path / "shards", max_bytes=6, progress=seen.append)
+    assert [(p.shards, p.samples, p.num_bytes) for p in seen] == [(1, 2, 8), (2, 3, 14)]
+    assert str(seen[1]) == "3 samples, 0.0 MB in 2 shards"
+
+
+def test_a_sample_that_fails_leaves_no_part_of_a_shard(tmp_path):
+    def samples():
+        yield {"txt": b"one"}
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        write_shards(samples(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_overwritten_and_nothing_is_an_error(images, tmp_path):

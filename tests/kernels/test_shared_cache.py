@@ -121,6 +121,14 @@ def test_values_larger_than_the_budget_are_handed_through():
     cache.close()
 
 
+def test_a_value_that_another_worker_kept_meanwhile_counts_once(cache):
+    key = "0" * 32
+    cache.put(key, b"value")
+    held = cache.counts().held_bytes
+    cache.put(key, b"value")
+    assert held == cache.counts().held_bytes > 0
+
+
 def test_a_full_device_is_no_error(cache, monkeypatch):
     def full(self, *_):
         raise OSError(28, "No space left on device")

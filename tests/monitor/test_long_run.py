@@ -1,8 +1,10 @@
 """The watch in a real training loop; the clock that steps are timed by is the test's."""
 
 import json
+import os
 import subprocess
 import sys
+from collections import Counter
 from itertools import count
 
 import pytest
@@ -66,6 +68,29 @@ def test_a_run_that_becomes_slower_records_a_window_and_diagnoses_it(tmp_path, t
     assert (run.info.ended, run.info.steps, run.info.torch) == ("finished", 60, torch.__version__)
     assert not step_marker.is_listened_to()
     assert any(text.startswith("step-21: CPU-only recording") for text in said)
+
+
+def test_a_settled_step_takes_few_calls(tmp_path, train_step):
+    options = WatchOptions(folder=tmp_path, every=10, slow=1e9)
+    loader = torch.utils.data.DataLoader(torch.ones(320, 8), batch_size=4)
+    with Watch(options) as watch:
+        batches = iter(loader)
+        for _ in range(40):  # the step is found and fixed
+            next(batches)
+            train_step()
+        calls = Counter()
+
+        def count_calls(frame, event, _arg):
+            if event == "call" and f"{os.sep}diagnose{os.sep}" in frame.f_code.co_filename:
+                calls[frame.f_code.co_name] += 1
+
+        sys.setprofile(count_calls)
+        for _ in range(20):
+            next(batches)
+            train_step()
+        sys.setprofile(None)
+    assert watch.num_steps == 58  # the first event begins a step, the second shows that it recurs
+    assert calls.total() / 20 < 40, calls  # 58 before hooks left out what a fixed step does not need
 
 
 def test_a_file_asks_for_a_window_and_the_limit_refuses_it(tmp_path, train_step):

@@ -81,5 +81,5 @@ def test_a_row_is_read_back_and_a_line_that_was_cut_off_is_left_out():
     block.add(30, PhaseTimes(), begins_epoch=True)
     made = block.row(2, 5.0, Readings(rss_mb=7.0))
     assert (made.p50_ns, made.max_ns, made.phases, made.epochs, made.epoch_ns) == (20, 30, {"loading": 4}, 1, 10)
-    text = made.to_json()
+    text = made.to_json().decode()
     assert read_rows(f"{text}\n{text[:40]}\n[]\n{text}") == [made, made]

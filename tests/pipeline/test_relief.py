@@ -1,8 +1,13 @@
 """What a step without a finding's cause would save, and what follows for the answer. Times in µs."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from diagnose.pipeline.rank import analyze_rank
+from diagnose.model.capture import Samples
+from diagnose.pipeline.rank import analyze_rank, find_in_rank
+from diagnose.pipeline.savings import effect_in
 
 
 def test_a_wait_that_takes_the_lead_is_named_though_idle_comes_later(recording):
@@ -61,3 +66,39 @@ def test_what_a_step_without_collectives_takes_one_rank_alone_does_not_show(reco
         r.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 400, at + 990, launched=(at - 10, at - 5), stream=9)
     (finding,) = (f for f in analyze_rank(r.capture(), alone=alone).findings if f.rule == "exposed-communication")
     assert (finding.relief_ns is None) == alone
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_python_without_its_collections_saves_what_python_takes(recording, noted):
+    # Of the 600 µs between two operators of each step the collector runs for 500.
+    r = recording()
+    for i in range(4):
+        at = 2000 * i
+        r.step(i + 1, at, at + 2000)
+        r.op("aten::linear", at + 1900, at + 1990)
+        r.kernel("gemm", at + 1995, at + 3190, launched=(at + 1980, at + 1985))
+        if not noted:
+            r.gc(at + 50, at + 1750)
+    runs = tuple((r.epoch_ns + 1000 * (2000 * i + 50), r.epoch_ns + 1000 * (2000 * i + 1750)) for i in range(4))
+    samples = Samples(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int8), (), runs)
+    capture = replace(r.capture(), samples=samples) if noted else r.capture()
+    relief = {f.rule: f.relief_ns or 0.0 for f in analyze_rank(capture).findings}
+    assert relief["gc-pause"] > 400_000
+    assert relief.get("python-stall", 0.0) < 250_000
+
+
+def test_where_much_idle_time_has_no_cause_a_change_saves_what_its_finding_costs_at_most(recording):
+    # The device idles 1200 of each 4000 µs with the next kernel queued, and 1500 for Python before a late launch.
+    r = recording()
+    for i in range(5):
+        at = 4000 * i
+        r.step(i + 1, at, at + 4000)
+        r.op("aten::linear", at + 5, at + 100)
+        r.kernel("gemm", at + 100, at + 1000, launched=(at + 80, at + 85))
+        r.kernel("relu", at + 2200, at + 2400, launched=(at + 90, at + 95))
+        r.op("aten::linear", at + 3900, at + 3990)
+        r.kernel("gemm", at + 3950, at + 4000, launched=(at + 3940, at + 3945))
+    found = find_in_rank(r.capture())
+    finding = next(f for f in found.findings if f.rule == "python-stall")
+    prescription = next(p for p in found.prescribed if p.rule == "python-stall")
+    assert effect_in(found.tables, finding, prescription).limit_ns == finding.lost_ns < found.tables.steps.step_ns

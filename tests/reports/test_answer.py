@@ -170,3 +170,32 @@ def test_a_report_of_a_job_states_whose_step_and_changes_it_shows(forms):
     assert answer(d).view == "Step and changes are those of rank 3, which the other 3 wait for."
     assert answer(job_of_four(forms)).view == "Step and changes are those of rank 3, the slowest of 4."
     assert answer(forms["gaps"]).view == ""
+
+
+def test_what_a_change_adds_behind_others_is_not_as_open_as_they_are(forms):
+    d = forms["gaps"]
+    chain = tuple(
+        Forecast(("data-stall-fix", "launch-bound-fix")[:i], "", step * MS, low * MS, high * MS)
+        for i, (low, step, high) in enumerate([(20, 20, 20), (12, 15, 18), (10.5, 14, 17.5)])
+    )
+    fixes = tuple(replace(d.prescriptions[0], id=name) for name in chain[-1].ids)
+    each = predictions(replace(d, prescriptions=fixes, waterfall=Waterfall(chain, "it", {})))
+    assert each["data-stall-fix"].range_ns == (2 * MS, 8 * MS)
+    assert each["launch-bound-fix"].range_ns == (0.5 * MS, 1.5 * MS)
+
+
+@pytest.mark.parametrize(
+    ("found_by", "relief_ns", "words"),
+    [
+        ("none", None, "4.00 ms (20.0 %) of the recording"),
+        ("marks", None, "4.00 ms (20.0 %) of each step"),
+        ("marks", 2 * MS, "runs under the device's own work; without it the step is 2.00 ms shorter"),
+        ("marks", 0.1 * MS, "costs no time by itself"),
+    ],
+)
+def test_a_finding_costs_what_of_what(forms, found_by, relief_ns, words):
+    d = forms["gaps"]
+    lost_ns = 4 * MS if relief_ns is None else 0.0
+    finding = Finding("python-stall", "Python", lost_ns, relief_ns=relief_ns)
+    d = replace(d, findings=(finding,), source=replace(d.source, found_steps_by=found_by))
+    assert f"python-stall {words}" in " ".join(text_report(d).replace("\u00a0", " ").split())

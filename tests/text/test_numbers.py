@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.text.numbers import enumeration, percent
+from diagnose.text.numbers import enumeration, growth, percent
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,3 +26,8 @@ def test_percentages_have_one_form():
 )
 def test_whole_percentages_never_round_to_nothing_or_to_all(share, text):
     assert percent(share, 0) == text
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.004, "<1 %"), (0.28, "28 %"), (0.996, "100 %"), (1.5, "150 %")])
+def test_what_becomes_longer_has_no_whole_to_fall_short_of(share, text):
+    assert growth(share, 0) == text

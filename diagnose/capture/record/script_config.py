@@ -12,6 +12,7 @@ from typing import Any
 
 from diagnose.capture.process.process import busy_share
 from diagnose.capture.record.constructions import Constructions
+from diagnose.capture.record.loading_counters import LoadingCounters
 from diagnose.model.usable_cores import cores_of_rank
 
 __all__ = ["ScriptConfig", "describe_gpus", "describe_optimizer", "process_flags"]
@@ -34,7 +35,9 @@ class ScriptConfig:
         self._batches: Counter[int] = Counter()
         self._sizes: dict[int, dict[str, int]] = {}  # of the first batch, by dataset
         self._iterators: dict[int, weakref.ref[Any]] = {}
-        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._counters = LoadingCounters()
+        self._optimizers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()  # in their order
+        self._stepped: weakref.ref[Any] | None = None  # the last one
         self._optimizer: dict[str, object] = {}
         self.autocast: dict[str, object] = {}  # device and dtype, empty where autocast was not used
         self._ddp: dict[str, object] = {}
@@ -79,12 +82,17 @@ class ScriptConfig:
 
     def batch_delivered(self, dataset: object, iterator: object) -> None:
         """Count a batch, to find the training loader among others."""
-        self._batches[id(dataset)] += 1
-        self._iterators[id(dataset)] = weakref.ref(iterator)
+        key = id(dataset)
+        self._batches[key] += 1
+        known = self._iterators.get(key)
+        if known is None or known() is not iterator:
+            self._iterators[key] = weakref.ref(iterator)
 
     def optimizer_stepped(self, optimizer: object) -> None:
-        """Count an optimizer's step."""
-        self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
+        """Take down an optimizer that steps."""
+        if self._stepped is None or self._stepped() is not optimizer:
+            self._stepped = weakref.ref(optimizer)
+            self._optimizers[optimizer] = None
 
     def settle(self) -> None:
         """Describe the optimizers that stepped so far, and what workers do; later they may be gone."""
@@ -116,14 +124,28 @@ class ScriptConfig:
         self._ddp["made"] = self._call("DistributedDataParallel", model)
 
     @property
+    def _busiest(self) -> int:
+        return max(self._loaders, key=lambda key: self._batches[key])
+
+    def count_loading(self) -> None:
+        """Read what the processes that load have read and computed so far: at the ends of a window."""
+        if not self._loaders:
+            return
+        busiest = self._busiest
+        iterator = self._iterators[busiest]() if busiest in self._iterators else None
+        pids = [worker.pid for worker in getattr(iterator, "_workers", ()) if worker.pid]
+        self._counters.read(pids, self._batches[busiest])
+
+    @property
     def loader(self) -> Mapping[str, object]:
         """Return the arguments of the DataLoader that delivered most."""
         if not self._loaders:
             return {}
-        busiest = max(self._loaders, key=lambda key: self._batches[key])
+        busiest = self._busiest
         return {
             **self._loaders[busiest],
             **self._sizes.get(busiest, {}),
+            "counters": self._counters.summary(self._loaders[busiest].get("batch_size")),  # type: ignore[arg-type]  # an int or None
             "batches_seen": self._batches[busiest],
             "num_loaders": len(self._loaders),
         }

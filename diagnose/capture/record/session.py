@@ -147,7 +147,7 @@ class Session:
             compiled=compiled_graphs,
             look=self._interrupt.look,
             settled=self._fix_steps,
-            sampling=lambda on: self._samplers.sample_window(on=on),
+            sampling=self._sampling,
             wrote=self._save,
             stepped=self._stepped,
         )
@@ -175,11 +175,16 @@ class Session:
         if over and self._stop is not None and not self.options.keep_going:
             self._leave_script()
 
+    def _sampling(self, on: bool) -> None:  # a callback
+        self._samplers.sample_window(on=on)
+        self.script_config.count_loading()
+
     def _fix_steps(self) -> None:
         """Fix what a step is, and take down what the script runs with while its objects are alive."""
         if self.listener.finder.anchor is not None:
             self.listener.lock()
         self.script_config.settle()
+        self.script_config.count_loading()
         self.gpus = describe_gpus()
         self.process_flags = process_flags(ranks_on_this_node(self.num_ranks))
         self.allocator_before = allocator_counters()

@@ -43,15 +43,17 @@ class Listener:
         self._step_on = step_on
         self.script_config = script_config
         self._on_boundary = on_boundary
-        self._owner = os.getpid()
-        self._enabled = True
+        self.active = True  # whether events count: until the hooks are removed, and not in a forked child
+        _LISTENERS.add(self)
+        self._main = threading.main_thread().ident
         self._inside = False
         self._fresh = True  # no step was counted yet under the present definition of a step
         self._due = False  # a step ended inside a backward pass and is reported after it
         self._undo: list[Undo] = []
         self._forward: Undo | None = None
-        self._loading = threading.local()  # how many DataLoaders this thread is waiting for, one within another
+        self._loading: dict[int, int] = {}  # how many DataLoaders a thread is waiting for, one within another
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._iterator: weakref.ref[Any] | None = None  # that delivered the last batch
         if step_on in ("auto", "marker"):
             self._undo.append(hooks.watch_marks(lambda origin: self._on_event("marker", origin)))
 
@@ -76,7 +78,7 @@ class Listener:
 
     def remove(self) -> None:
         """Remove every hook; the script goes on unhooked."""
-        self._enabled = False
+        self.active = False
         while self._undo:
             self._undo.pop()()
 
@@ -84,11 +86,6 @@ class Listener:
         """Fix what a step is."""
         self.finder.locked = True
         self._leave_forward()
-
-    @property
-    def active(self) -> bool:
-        """Return whether events count; a forked child must not capture."""
-        return self._enabled and os.getpid() == self._owner
 
     @property
     def inside(self) -> bool:
@@ -123,24 +120,27 @@ class Listener:
 
     def _loads(self, begins: bool) -> None:
         """Take notice of a wait for a batch; what a dataset loads from another DataLoader is part of it."""
-        depth = self._loading_depth + (1 if begins else -1)
-        self._loading.depth = depth
-        if depth == int(begins) and self._steps_here():
+        thread = threading.get_ident()
+        depth = self._loading.get(thread, 0) + (1 if begins else -1)
+        if depth:
+            self._loading[thread] = depth
+        else:
+            self._loading.pop(thread, None)  # threads come and go
+        if depth == int(begins) and thread == self._main and self.active:
             self.phases.loading(begins)
-
-    @property
-    def _loading_depth(self) -> int:
-        return int(getattr(self._loading, "depth", 0))
 
     def _batch_delivered(self, iterator: object, batch: object) -> None:
         if not self.active:
             return
-        self._iterators.add(iterator)
         dataset = getattr(iterator, "_dataset", None)
+        if self._iterator is None or self._iterator() is not iterator:
+            self._iterator = weakref.ref(iterator)
+            self._iterators.add(iterator)
         self.script_config.batch_delivered(dataset, iterator)
-        if self._loading_depth:
+        thread = threading.get_ident()
+        if thread in self._loading:
             return  # a batch of a dataset that has a DataLoader of its own
-        on_main = threading.current_thread() is threading.main_thread()
+        on_main = thread == self._main
         if on_main:
             self.phases.batch(_num_numbers(batch))
         if self._step_on == "dataloader" or on_main:
@@ -148,7 +148,7 @@ class Listener:
 
     def _steps_here(self) -> bool:
         """Return whether what happens now happens on the thread that steps."""
-        return self.active and threading.current_thread() is threading.main_thread()
+        return threading.get_ident() == self._main and self.active
 
     def _gradients_off(self, begins: bool) -> None:
         if self._steps_here() and not (begins and (by_torch() or in_module())):
@@ -164,12 +164,12 @@ class Listener:
 
     def _backward_begins(self) -> None:
         if self._steps_here():
-            self._begins_to_work()
+            if self.first_event_at is None:
+                self._begins_to_work()
             self.phases.backward()
 
     def _begins_to_work(self) -> None:
-        if self.first_event_at is None:
-            self.first_event_at = time.monotonic()
+        self.first_event_at = time.monotonic()
 
     def _leave_forward(self) -> None:
         """Stop watching forward calls where a better source exists and the user did not ask for them."""
@@ -179,7 +179,7 @@ class Listener:
 
     def _called(self, module: object) -> None:
         """Take a call of an outermost module; what a DataLoader calls for its batch prepares data."""
-        if not self._loading_depth:
+        if threading.get_ident() not in self._loading:
             self._on_event("forward", module, prepares_data=not self.finder.locked and prepares_data(module))
 
     def _on_event(self, source: str, origin: object, *, prepares_data: bool = False) -> None:
@@ -187,7 +187,10 @@ class Listener:
         if not self.active or self._inside:
             return
         self.num_events += 1
-        self._begins_to_work()
+        if self.first_event_at is None:
+            self._begins_to_work()
+        if self.finder.locked and source != self.choice.chosen:
+            return
         backward = in_backward()
         if backward and source == "forward":
             return  # activation checkpointing computes a part again
@@ -199,8 +202,7 @@ class Listener:
             self._report()
 
     def _ends_step(self, source: str, origin: object, *, prepares_data: bool) -> bool:
-        gradients = _gradients()
-        if not self.finder.locked and self.choice.on_event(source, gradients=gradients, prepares_data=prepares_data):
+        if not self.finder.locked and self.choice.on_event(source, gradients=_gradients(), prepares_data=prepares_data):
             self.finder = StepFinder(at_start=source == "forward")
             self._fresh = True
         if not self.choice.counts(source, prepares_data=prepares_data):
@@ -224,8 +226,23 @@ class Listener:
             self._inside = False
 
 
+_LISTENERS: weakref.WeakSet[Listener] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """End every listener in a forked child; looking for the process's number at each event takes longer."""
+    for each in _LISTENERS:
+        each.active = False
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def _num_numbers(batch: object, depth: int = 0) -> int:
     """Return how many numbers the tensors of a batch hold, as far as they are easily found."""
+    if type(batch) in (tuple, list):  # the usual batch; looking for Mapping is several times as slow
+        parts = batch[:MAX_BATCH_PARTS] if depth < MAX_BATCH_DEPTH else ()
+        return sum([_num_numbers(part, depth + 1) for part in parts])
     count = getattr(batch, "numel", None)
     if callable(count):
         try:
@@ -234,8 +251,8 @@ def _num_numbers(batch: object, depth: int = 0) -> int:
             return 0
     if depth == MAX_BATCH_DEPTH or not isinstance(batch, Mapping | list | tuple):
         return 0
-    parts = list(batch.values() if isinstance(batch, Mapping) else batch)[:MAX_BATCH_PARTS]
-    return sum(_num_numbers(part, depth + 1) for part in parts)
+    held = list(batch.values() if isinstance(batch, Mapping) else batch)[:MAX_BATCH_PARTS]
+    return sum(_num_numbers(part, depth + 1) for part in held)
 
 
 def _gradients() -> bool:

@@ -39,6 +39,8 @@ class StepFinder:
 
     def on_event(self, key: Hashable) -> tuple[bool, bool]:
         """Take the next event; return whether it ends a step, and whether the definition of a step has just changed."""
+        if self.locked:
+            return key == self.anchor, False
         self._num_events += 1
         if key in self._last:
             self._distances[key].append(self._num_events - self._last[key])
@@ -47,9 +49,9 @@ class StepFinder:
         self._last[key] = self._num_events
         changed = False
         first = next(iter(self._last))
-        if not self.locked and (key == first or self._is_silent(first)):  # once a cycle: keys may be hundreds
+        if key == first or self._is_silent(first):  # once a cycle: keys may be hundreds
             self._forget_silent()
-        if not self.locked and key == next(iter(self._last)):
+        if key == next(iter(self._last)):
             before, self.anchor = self.anchor, self._choose()
             changed = before != self.anchor
         return self.anchor is not None and key == self.anchor, changed

@@ -41,7 +41,9 @@ def to_training(program: Program, _finding: Finding) -> str:
 
 
 def to_an_eager_model(program: Program, _finding: Finding) -> str:
-    """Return why compiling does not fit a model that is compiled."""
+    """Return why compiling does not fit a model that is compiled, or whose gradients are differentiated."""
+    if program.second_derivatives:
+        return "the program takes gradients of gradients, which torch.compile does not"
     return "the model is compiled already" if program.is_compiled else ""
 
 

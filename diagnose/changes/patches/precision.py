@@ -83,7 +83,12 @@ def benchmark_convolutions(log: Log, options: Mapping[str, Any]) -> Undo:  # the
 
 
 def other_attention(log: Log, options: Mapping[str, Any]) -> Undo:
-    """Let scaled_dot_product_attention run in ``backends``, and in the plain one where none of them can."""
+    """Let scaled_dot_product_attention run in ``backends``, and in the plain one where none of them can.
+
+    With ``library``, which is prescribed for AMD, flash attention takes its kernels from there.
+    """
+    if options.get("library"):
+        return _rocm_library(log, str(options["library"]))
     from torch.nn import functional
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -97,6 +102,19 @@ def other_attention(log: Log, options: Mapping[str, Any]) -> Undo:
             return original(*args, **kwargs)
 
     return replace_attribute(functional, "scaled_dot_product_attention", restricted)
+
+
+def _rocm_library(log: Log, name: str) -> Undo:
+    import torch
+
+    before = torch.backends.cuda.preferred_rocm_fa_library()
+    torch.backends.cuda.preferred_rocm_fa_library(name)
+    log.did(f"flash attention in {name}")
+
+    def undo() -> None:
+        torch.backends.cuda.preferred_rocm_fa_library(before)
+
+    return undo
 
 
 def single_precision(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch

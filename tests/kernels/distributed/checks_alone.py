@@ -37,12 +37,13 @@ def data():
     return [[torch.randn(num, 4, generator=generator) for num in row] for row in SIZES]
 
 
-def trained_alone():
+def trained_alone(clip_norm):
     plain = small()
     optimizer = sgd(plain)
     for window in ([0, 1], [2, 3], [4]):
         loss_of(plain, torch.cat([row[i] for row in data() for i in window])).backward()
-        nn.utils.clip_grad_norm_(plain.parameters(), 0.3)
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(plain.parameters(), clip_norm)
         optimizer.step()
         optimizer.zero_grad()
     return plain
@@ -56,10 +57,10 @@ def counting(reduced):
     return hook
 
 
-def accumulated(model):
+def accumulated(model, clip_norm):
     """Train on this rank's batches as `trained_alone` does on all, and check what it refuses afterwards."""
     batches = data()[dist.get_rank()]
-    accumulation = GradientAccumulation(model, sgd(model), every=2, clip_norm=0.3)
+    accumulation = GradientAccumulation(model, sgd(model), every=2, clip_norm=clip_norm)
     for x in accumulation.over(batches):
         with accumulation.micro_batch(len(x)) as micro:
             micro.backward(loss_of(model, x))
@@ -72,17 +73,24 @@ def accumulated(model):
     return found
 
 
+# Without clipping too: a clipped gradient is the same whatever it was divided by.
+CLIPS = (None, 0.3)
+
+
 def check_ddp_with_other_batch_sizes_agrees_with_one_process():
-    reduced = []
-    model = DistributedDataParallel(small())
-    model.register_comm_hook(None, counting(reduced))
-    torch.testing.assert_close(accumulated(model), [*trained_alone().parameters()], rtol=1e-5, atol=1e-6)
-    assert len(reduced) == 3
+    for clip_norm in CLIPS:
+        reduced = []
+        model = DistributedDataParallel(small())
+        model.register_comm_hook(None, counting(reduced))
+        expected = [*trained_alone(clip_norm).parameters()]
+        torch.testing.assert_close(accumulated(model, clip_norm), expected, rtol=1e-5, atol=1e-6)
+        assert len(reduced) == 3
 
 
 def check_fsdp_with_other_batch_sizes_agrees_with_one_process():
-    model = fully_shard(small())
-    torch.testing.assert_close(accumulated(model), [*trained_alone().parameters()], rtol=1e-5, atol=1e-6)
+    for clip_norm in CLIPS:
+        found = accumulated(fully_shard(small()), clip_norm)
+        torch.testing.assert_close(found, [*trained_alone(clip_norm).parameters()], rtol=1e-5, atol=1e-6)
 
 
 def check_each_process_keeps_its_shards_only():

@@ -1,0 +1,88 @@
+"""Make on the device what is copied to it.
+
+What it does
+    Calls the operators that make a tensor with `device=`, so that nothing is computed on the host and copied; what is
+    the same in each step is made once, before the loop.
+
+What to watch
+    Random numbers of the device differ from those of the host.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import at_line, own_place
+from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.replay.graph import Graph
+    from diagnose.tables import Tables
+    from diagnose.tables.program import Program
+
+LEFT = 0.1  # of the host's work for it, at most saved: launching the same operators on the device
+
+
+def _applies(program: Program, finding: Finding) -> str:
+    if program.has_loader is not False:
+        return "a DataLoader makes the batches, and they can be copied ahead"
+    if finding.facts.get("to_host") == finding.facts.get("num"):
+        return "the copies go to the host"
+    return ""
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    place = own_place(finding)
+    at = f" ({at_line(place)})" if place else ""
+    return Advice(
+        title=f"Make what is copied on the device, or once before the loop{at}",
+        before=(place.code or "") if place else "mask = torch.eye(n).to(device)",
+        after="mask = torch.eye(n, dtype=torch.bool, device=device)   # device= where the tensor is made\n"
+        "# the same in each step: make it once before the loop, or keep it as a buffer of the module\n"
+        "# new in each step and only the host can make it: tensor.pin_memory().to(device, non_blocking=True)",
+        least=0.5,
+        most=1.0,
+        needs="a tensor that operators make, or that does not change",
+    )
+
+
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    """Return the effect of no copies from the host; at most also without the host's work that the device waits for."""
+    import numpy as np
+
+    from diagnose.model.intervals import Intervals
+    from diagnose.replay.effects import Effect
+    from diagnose.replay.remove_cause import remove_cause
+    from diagnose.replay.transforms import scale_host
+
+    least = remove_cause(t, finding, "copy", 0.5)
+    copies = remove_cause(t, finding, "copy", 1.0)
+    if least is None or copies is None:
+        return None
+    rows = np.sort(np.concatenate([t.causes.of(rule) for rule in (finding.rule, "host-compute")]))
+    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+
+    def most(graph: Graph) -> Graph:
+        return scale_host(copies(graph), pieces, LEFT)
+
+    return Effect(
+        least,
+        most,
+        t.steps.step_ns,
+        "Between half of the copies, and all of them with nine tenths of what the host computes before them.",
+    )
+
+
+CHANGE = Change(
+    id="make-on-device",
+    title="Make what is copied on the device, or once before the loop",
+    numerics=rounding("kernels of the device round differently; compare the loss of the first steps"),
+    advice=_advice,
+    applies=_applies,
+    effect=_effect,
+    patch=ByHand("how the tensor is made only the script's author knows"),
+    edit=ByHand("how the tensor is made only the script's author knows"),
+    without_remedy="an argument of the operators that make it",
+)
