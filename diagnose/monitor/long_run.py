@@ -90,8 +90,8 @@ class Watch:
     ) -> None:
         self.options = options
         self.rows: list[Row] = []
-        self.num_steps = 0
-        self.passive = is_listened_to()
+        self.num_steps: int = 0
+        self.passive: bool = is_listened_to()
         self._command, self._say, self._clock = command, say, clock
         self._owner = os.getpid()
         self._notes: list[str] = []

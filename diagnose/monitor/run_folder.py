@@ -91,8 +91,8 @@ class RunFolder:
         rank, world_size = rank_and_size()
         now = datetime.now(timezone.utc)
         suffix = f"-rank{rank}" if world_size > 1 else ""
-        self.path = runs.absolute() / name / f"{now:%Y-%m-%dT%H-%M-%S}-{os.getpid()}{suffix}"
-        self.info = RunInfo(
+        self.path: Path = runs.absolute() / name / f"{now:%Y-%m-%dT%H-%M-%S}-{os.getpid()}{suffix}"
+        self.info: RunInfo = RunInfo(
             name=name,
             started_at=now.isoformat(timespec="seconds"),
             pid=os.getpid(),
