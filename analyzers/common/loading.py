@@ -101,7 +101,8 @@ def _counted(counters: Mapping[str, float]) -> list[str]:
         parts.append(f"read {read:.3g} MB/s{share}: {disk:.3g} MB/s from storage")
     if user is not None and system is not None:
         parts.append(
-            f"take {user:.2g} ms of CPU a sample to decode and transform and {system:.2g} ms in the kernel to read and copy"
+            f"take {user:.2g} ms of CPU a sample to decode and transform and {system:.2g} ms in the kernel to read "
+            "and copy"
         )
         parts.append(f"use {counters.get('cpu_share', 0):.0%} of a core each")
     if counters.get("major_faults_per_s", 0) >= 1:

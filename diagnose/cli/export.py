@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from importlib.util import find_spec
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from diagnose.errors import OutputError, UsageError, missing_extra

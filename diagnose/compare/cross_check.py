@@ -24,11 +24,12 @@ from diagnose.tables.names import COLLECTIVE, STEP_MARK, matching, rows_of
 
 __all__ = ["cross_check_hta"]
 
+US = 1000  # HTA begins a task at the next whole microsecond and ends it at the last one
 NEAR = 0.005  # of a share, and of a queue's length: HTA rounds percentages to hundredths and times to microseconds
 SUFFIXES = (".json", ".json.gz")
 WINDOW = (
     "HTA measures from the first task to the last of all devices together, of the steps but the last, and drops tasks "
-    "without a recorded launch; ours is the window of the steady steps on the busiest device."
+    "without a recorded launch, and counts whole microseconds; ours is the window of the steady steps on the busiest device."
 )
 DEFINITIONS = {
     "idle": WINDOW,
@@ -66,7 +67,9 @@ def cross_check_hta(capture: Capture) -> tuple[CrossCheck, ...]:
         return (CrossCheck("HTA", None, None, None, "Not compared: HTA reads local files of .json and .json.gz only."),)
     t = build_tables(capture, capture.trace)
     if t.device_id < 0:
-        return (CrossCheck("HTA", None, None, None, "Not compared: the trace has no device, and HTA's figures are its."),)
+        return (
+            CrossCheck("HTA", None, None, None, "Not compared: the trace has no device, and HTA's figures are its."),
+        )
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -121,7 +124,8 @@ def _by_definition(t: Tables) -> dict[str, float]:
     collective = np.zeros(len(events), bool)
     collective[matching(trace, (Kind.KERNEL,), COLLECTIVE)] = True
     kernels = events.kind[rows] == Kind.KERNEL
-    tasks = _Tasks(events.start[rows], events.end[rows], kernels & ~collective[rows], collective[rows])
+    start, end = -(-events.start[rows] // US) * US, events.end[rows] // US * US
+    tasks = _Tasks(start, np.maximum(start, end), kernels & ~collective[rows], collective[rows])
     busy = union((tasks.start, tasks.end))
     length = int(busy.end[-1] - busy.start[0])
     if not length:
@@ -142,7 +146,7 @@ def _by_definition(t: Tables) -> dict[str, float]:
 
 
 def _last_step(trace: Trace) -> int | None:
-    """Return the begin of the last marked step, which HTA leaves out; None for fewer than two, of which it keeps all."""
+    """Return the begin of the last marked step, which HTA leaves out; None for fewer than two: it keeps all."""
     marks = matching(trace, (Kind.ANNOTATION, Kind.OP), STEP_MARK)
     starts = trace.events.start[marks]
     return int(starts.max()) if len(marks) > 1 else None
@@ -183,4 +187,3 @@ def _row(name: str, ours: float | None, by_definition: float | None, theirs: flo
         return CrossCheck(name, ours, by_definition, theirs, "The figures agree." if same else definition)
     rest = f"{by_definition - theirs:+.3f} is left by HTA's own definition and not explained by it."
     return CrossCheck(name, ours, by_definition, theirs, f"{definition} {rest}", explained=False)
-

@@ -166,8 +166,8 @@ def _without_device(t: Tables) -> Iterator[Note]:
     accelerator = accelerator_of(t.trace.names)
     if accelerator:
         yield Note(
-            f"The operators ran on {accelerator}, whose tasks are not in this file: only the host can be diagnosed, and "
-            "waits for the device count as the host's time. Device tasks of CUDA, ROCm and XPU are read."
+            f"The operators ran on {accelerator}, whose tasks are not in this file: only the host can be diagnosed, "
+            "and waits for the device count as the host's time. Device tasks of CUDA, ROCm and XPU are read."
         )
         return
     num = len(launches_without_task(t))

@@ -197,7 +197,7 @@ class Session:
             self._monitor.start()
 
     def _note_unrecorded(self) -> None:
-        """Note an accelerator that torch's profiler does not record: a capture of the host alone must not look like all."""
+        """Note an accelerator that torch's profiler does not record: a capture of the host alone is named one."""
         devices = self.script_config.optimizer.get("devices")
         note = unrecorded_note(devices if isinstance(devices, list) else [], recorded_kinds())
         if note and note not in self.notes:
