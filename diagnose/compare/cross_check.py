@@ -28,8 +28,9 @@ US = 1000  # HTA begins a task at the next whole microsecond and ends it at the 
 NEAR = 0.005  # of a share, and of a queue's length: HTA rounds percentages to hundredths and times to microseconds
 SUFFIXES = (".json", ".json.gz")
 WINDOW = (
-    "HTA measures from the first task to the last of all devices together, of the steps but the last, and drops tasks "
-    "without a recorded launch, and counts whole microseconds; ours is the window of the steady steps on the busiest device."
+    "HTA measures from the first task to the last of all devices together, of the steps but the last, drops tasks "
+    "without a recorded launch and counts whole microseconds; ours is the window of the steady steps on the busiest "
+    "device."
 )
 DEFINITIONS = {
     "idle": WINDOW,
