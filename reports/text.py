@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import StringIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.model.diagnosis import Diagnosis, RankSummary
+from diagnose.model.diagnosis import CrossCheck, Diagnosis, RankSummary
 from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.answer import answer
 from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks, recording_cost
@@ -77,6 +77,9 @@ def _parts(d: Diagnosis, width: int, *, verbose: bool) -> Iterator[RenderableTyp
         yield text_picture.phases(phases)
     yield from text_findings.findings(d, width, verbose=verbose)
     yield from _kernels(d, width, verbose=verbose)
+    if d.cross_check:
+        yield _title("Cross-check against Holistic Trace Analysis")
+        yield cross_check(d.cross_check)
     if d.waterfall is not None:
         yield _title(tr("Predicted step time after each change"), tr("replayed one after the other"))
         yield from text_forecast.waterfall(d.waterfall)
@@ -111,6 +114,22 @@ def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     if d.idle_by_cause:
         yield _title(tr("Idle by cause"))
         yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns, width)
+
+
+def cross_check(rows: Sequence[CrossCheck]) -> RenderableType:
+    """Return each figure as ours, by the other's definition and as theirs, and under it what explains a difference."""
+    grid = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "right", "right"):
+        grid.add_column(justify=justify, no_wrap=True)
+    grid.add_row("  ", "ours", "by HTA's definition", "HTA", style="dim")
+    explanations: dict[str, list[str]] = {}
+    for row in rows:
+        values = (row.ours, row.by_their_definition, row.theirs)
+        shown = ["–" if v is None else f"{v:.2f}" if row.measure == "queue" else percent(v) for v in values]
+        grid.add_row(f"  {row.measure}", *shown)
+        explanations.setdefault(row.explanation, []).append(row.measure)
+    notes = [Text(f"  {', '.join(names)}: {one_line(text)}", style="dim") for text, names in explanations.items()]
+    return Group(grid, *notes)
 
 
 def _kernels(d: Diagnosis, width: int, *, verbose: bool) -> Iterator[RenderableType]:

@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "reports": GROUND,
     "changes": {*GROUND, "tables", "analyzers", "replay", "kernels"},
     "pipeline": {*GROUND, "trace_reader", "tables", "ranks", "analyzers", "replay", "changes"},
-    "compare": {*GROUND, "trace_reader", "pipeline", "reports"},
+    "compare": {*GROUND, "trace_reader", "tables", "pipeline", "reports"},
     "monitor": {*GROUND, "capture", "tables", "reports"},
     "trials": {*GROUND, "capture", "changes", "pipeline", "reports"},
     "api": {*GROUND, "capture", "monitor", "pipeline", "reports", "trials"},

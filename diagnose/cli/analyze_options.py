@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from diagnose.cli import options as shared
-from diagnose.cli.help import Command
+from diagnose.cli.help import Command, option
 
 __all__ = ["analyze", "reduce", "summarize"]
 
@@ -23,6 +23,13 @@ __all__ = ["analyze", "reduce", "summarize"]
 )
 @shared.worker_options
 @shared.keep_option
+@option(
+    "--cross-check",
+    type=click.Choice(["hta"]),
+    metavar="TOOL",
+    group="Output",
+    help="Add the figures of Holistic Trace Analysis (hta) and what explains each difference.",
+)
 @shared.report_options
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by JobRequest

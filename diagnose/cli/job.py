@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries
 from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Diagnosis
     from diagnose.ranks.profile import JobProfile
 
 __all__ = ["JobRequest", "SummaryRequest", "analyze_and_answer", "reduce_and_answer", "summarize"]
@@ -57,6 +59,7 @@ class JobRequest(Request):
     cluster: str = ""
     keep: str | None = None
     no_cache: bool = False
+    cross_check: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,20 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
         draw=_draws(request, files),
         keep=None if keep is None else lambda profile: _write(keep, profile, request.progress, force=request.force),
     )
+    if request.cross_check:
+        diagnosis = _cross_checked(diagnosis, paths, request.progress)
     answer(diagnosis, request, files)
+
+
+def _cross_checked(diagnosis: Diagnosis, paths: Sequence[str], progress: Progress) -> Diagnosis:
+    """Add HTA's figures of the rank that the answer is about."""
+    from diagnose.compare.cross_check import cross_check_hta
+    from diagnose.pipeline.run import shown_rank
+    from diagnose.trace_reader import open_captures
+
+    with progress.phase("asking HTA"):
+        captures = open_captures(paths)
+        return replace(diagnosis, cross_check=cross_check_hta(captures[shown_rank(captures)]))
 
 
 def summarize(paths: Sequence[str], request: SummaryRequest) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Confidence",
+    "CrossCheck",
     "Diagnosis",
     "Example",
     "Facts",
@@ -153,6 +154,18 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class CrossCheck:
+    """One figure beside another tool's; shares are fractions, None where one side has no such figure."""
+
+    measure: str
+    ours: float | None
+    by_their_definition: float | None  # computed from our events as the other tool defines it
+    theirs: float | None
+    explanation: str  # of the difference, by definition
+    explained: bool = True  # whether our events give the other tool's figure by its definition
+
+
+@dataclass(frozen=True, slots=True)
 class Queue:
     """The device's queue over the steady steps; depth counts launches that are not finished, a graph's as one."""
 
@@ -264,6 +277,7 @@ class Diagnosis:
     not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     also_possible: tuple[Prescription, ...] = ()  # further changes for the findings, whose gain is not predicted
+    cross_check: tuple[CrossCheck, ...] = ()  # with another tool, where that was asked for
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
     ignored: tuple[IgnoredFinding, ...] = ()  # findings that were left out as asked; they are not among ``findings``
     pages: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)  # that it was written to

@@ -140,7 +140,7 @@ class _Prometheus:
             raise missing_extra("Metrics are to be served for Prometheus", "metrics") from None
         registry = CollectorRegistry()
         self._labels, self._read = labels, read
-        registry.register(self)  # type: ignore[arg-type]  # it has collect(), which is all that is called
+        registry.register(self)
         try:
             self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:

@@ -1,8 +1,8 @@
 """A normalised copy of a rank's steady steps that TensorBoard's profiler plugin reads right, and numbers of each step.
 
-torch-tb-profiler was last released for the categories of 2021: it takes launches of today's traces (`cuda_runtime`) for
-nothing, steps twice where `gpu_user_annotation` repeats them, and every other unit of time as it comes. The copy has
-the steps that the diagnosis rests on, each marked once, and categories, ids and times as the plugin expects them.
+torch-tb-profiler knows the categories of 2021: it takes launches of today's traces (`cuda_runtime`) for nothing, and
+steps twice where `gpu_user_annotation` repeats them. The copy has the steps that the diagnosis rests on, each marked
+once, and categories, ids and times as the plugin expects them.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.model.accelerators import accelerator_of
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import distinct
 from diagnose.model.records import as_facts
@@ -163,6 +164,13 @@ def _has_shapes(t: Tables) -> bool:
 
 
 def _without_device(t: Tables) -> Iterator[Note]:
+    accelerator = accelerator_of(t.trace.names)
+    if accelerator:
+        yield Note(
+            f"The operators ran on {accelerator}, whose tasks are not in this file: only the host can be diagnosed, "
+            "and waits for the device count as the host's time. Device tasks of CUDA, ROCm and XPU are read."
+        )
+        return
     num = len(launches_without_task(t))
     listed = f" although the file lists {t.trace.devices[0].name or 'a device'}" if t.trace.devices else ""
     if num:

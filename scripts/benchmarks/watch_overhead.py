@@ -4,6 +4,7 @@
 
 The step loads a batch from a DataLoader, runs a model forward and backward and updates it, so that every hook is
 reached. `tiny` computes next to nothing: its difference is the watch's own time. `real` is a small transformer.
+`hooks` calls what the hooks call without a training step around it, the fastest of many: the watch's own code.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from diagnose.monitor.long_run import Watch, WatchOptions
 
 Step = Callable[[], None]
 EVERY = 10  # steps of a row, five times as many rows as by default: an upper bound
+REPETITIONS = 40
 SETTLE = 12  # steps that are not timed: until it is decided what a step is
 WIDTH, LENGTH, BATCH, LAYERS = 256, 64, 8, 4
 
@@ -98,6 +100,29 @@ def compare(make: Callable[[str], Step], steps: int, stretches: int, device: str
     }
 
 
+def own_code_us(every: int) -> float:
+    """Return what the hooks of a step and its share of a row take, µs: the fastest of many repetitions."""
+    step = tiny("cpu")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Watch(WatchOptions(folder=Path(folder), every=every, slow=1e9)) as watch,
+    ):
+        seconds(step, 3 * every + SETTLE, "cpu")
+        listener = watch._listener
+        iterator, optimizer = next(iter(listener._iterators)), next(iter(listener.script_config._optimizers))
+        batch = (torch.ones(16, 8),)
+
+        def hooks() -> None:
+            listener._loads(True)
+            listener._loads(False)
+            listener._batch_delivered(iterator, batch)
+            listener._backward_begins()
+            listener._backward_over()
+            listener._optimizer_stepped(optimizer)
+
+        return min(seconds(hooks, 10 * every, "cpu") for _ in range(REPETITIONS)) * 1e6
+
+
 def main() -> int:
     """Measure both steps; state the share that the watch's own time has of the real one."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -110,6 +135,7 @@ def main() -> int:
     found = {
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if asked.device == "cuda" else "cpu",
+        "hooks": {f"every_{every}_us": own_code_us(every) for every in (EVERY, 50)},
         "tiny": compare(tiny, 400, asked.stretches, asked.device),
         "real": compare(real, 100 if asked.device == "cuda" else 4, asked.stretches, asked.device),
     }

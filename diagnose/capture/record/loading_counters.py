@@ -1,7 +1,7 @@
 """What the processes that load batches read and compute: Linux's own counters, read at the ends of each window.
 
-Reading them takes some 0.1 ms a process, outside the steps that are timed. A worker that is replaced at the begin of
-an epoch counts from its first reading to its last one.
+Reading them takes some 0.1 ms a process, outside the steps that are timed. A worker that is replaced at the begin of an
+epoch counts from its first reading to its last one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class LoadingCounters:
             return {}
         lasted = max(b.time_s - a.time_s for a, b in pairs)
         lived = sum(b.time_s - a.time_s for a, b in pairs)
-        user, system = (sum(b[i] - a[i] for a, b in pairs) for i in (4, 5))
+        user = sum(b.user_s - a.user_s for a, b in pairs)
+        system = sum(b.system_s - a.system_s for a, b in pairs)
         found = {
             "processes": float(len(pairs)),
             "counted_s": lasted,

@@ -18,7 +18,7 @@ from diagnose.errors import OutputError
 from diagnose.model.files import SPACE, reason
 from diagnose.text.masking import mask_values
 
-__all__ = ["Window", "WindowKind"]
+__all__ = ["Window", "WindowKind", "recorded_kinds"]
 
 WindowKind: TypeAlias = Literal["light", "attribution"]
 """What files and JSON keys call the two windows; "light" is the timing window, without stacks and shapes."""
@@ -136,6 +136,9 @@ def _settings(kind: WindowKind, flags: dict[str, bool]) -> tuple[Any, dict[str, 
     return make(**knobs), {**flags, **knobs, "with_modules": False}
 
 
+DEVICE_KINDS = ("CUDA", "XPU", "HPU", "MTIA")  # of ProfilerActivity; MPS and devices out of tree have none
+
+
 def _activities() -> list[Any]:
     """Return the CPU and the kinds of device that the script has begun to use."""
     import torch
@@ -143,12 +146,18 @@ def _activities() -> list[Any]:
 
     supported: Any = profiler.supported_activities
     chosen: list[Any] = [profiler.ProfilerActivity.CPU]
-    for name in ("CUDA", "XPU"):
+    for name in DEVICE_KINDS:
         activity: Any = getattr(profiler.ProfilerActivity, name, None)
         module: Any = getattr(torch, name.lower(), None)
-        if activity in supported() and module is not None and module.is_initialized():
+        begun: Any = getattr(module, "is_initialized", lambda: False)
+        if activity in supported() and begun():
             chosen.append(activity)
     return chosen
+
+
+def recorded_kinds() -> list[str]:
+    """Return the kinds of device that the profiler records, as torch names devices; ROCm's are called cuda."""
+    return [str(activity).rpartition(".")[2].lower() for activity in _activities()]
 
 
 def _is_complete(raw: Path) -> bool:

@@ -238,7 +238,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def _num_numbers(batch: object, depth: int = 0) -> int:
+def _num_numbers(batch: Any, depth: int = 0) -> int:
     """Return how many numbers the tensors of a batch hold, as far as they are easily found."""
     if type(batch) in (tuple, list):  # the usual batch; looking for Mapping is several times as slow
         parts = batch[:MAX_BATCH_PARTS] if depth < MAX_BATCH_DEPTH else ()
