@@ -263,8 +263,9 @@ def watch(
         InputError: metrics are asked for and their client library is not installed.
         OutputError: the folder of the run cannot be made, or the port cannot be served at.
     """
-    from diagnose.monitor.long_run import Watch, WatchOptions
+    from diagnose.monitor.long_run import Watch
     from diagnose.monitor.metrics import MetricsOptions
+    from diagnose.monitor.watch_options import WatchOptions
     from diagnose.monitor.windows import WindowLimits
 
     options = WatchOptions(

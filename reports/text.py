@@ -12,7 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.model.diagnosis import CrossCheck, Diagnosis, RankSummary
+from diagnose.model.cross_check import CrossCheck
+from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.answer import answer
 from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks, recording_cost

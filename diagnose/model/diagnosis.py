@@ -15,6 +15,7 @@ import numpy as np
 
 from diagnose.errors import DiagnoseError
 from diagnose.model.arrays import Rows
+from diagnose.model.cross_check import CrossCheck
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
 from diagnose.model.frozen import dataclass
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Confidence",
-    "CrossCheck",
     "Diagnosis",
     "Example",
     "Facts",
@@ -151,18 +151,6 @@ class Trial:
         if self.mean_ms is not None or not self.baseline_ms or not self.step_ms:
             return self.mean_ms
         return float(np.median(self.baseline_ms)), float(np.median(self.step_ms))
-
-
-@dataclass(frozen=True, slots=True)
-class CrossCheck:
-    """One figure beside another tool's; shares are fractions, None where one side has no such figure."""
-
-    measure: str
-    ours: float | None
-    by_their_definition: float | None  # computed from our events as the other tool defines it
-    theirs: float | None
-    explanation: str  # of the difference, by definition
-    explained: bool = True  # whether our events give the other tool's figure by its definition
 
 
 @dataclass(frozen=True, slots=True)

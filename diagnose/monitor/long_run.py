@@ -12,65 +12,30 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from types import FrameType, TracebackType
 
-from diagnose.capture.options import STEP_SOURCES, StepOn
 from diagnose.capture.process.ranks import rank_and_size, ranks_on_this_node
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.step_marker import is_listened_to, step
 from diagnose.capture.steps.listener import Listener
-from diagnose.errors import UsageError, is_debugging
-from diagnose.monitor.metrics import Exporter, MetricsOptions, Point, exporters, points
+from diagnose.errors import is_debugging
+from diagnose.monitor.metrics import Exporter, Point, exporters, points
 from diagnose.monitor.process_readings import ProcessReadings
-from diagnose.monitor.run_folder import RUNS, Recorded, RunFolder, check_name
+from diagnose.monitor.run_folder import Recorded, RunFolder
 from diagnose.monitor.step_rows import Block, Row
 from diagnose.monitor.trends import Observation, SlowdownDetector, observe
-from diagnose.monitor.windows import Analysis, Window, WindowLimits, folder_mb
+from diagnose.monitor.watch_options import WatchOptions
+from diagnose.monitor.windows import Analysis, Window, folder_mb
 
-__all__ = ["EVERY", "REQUEST_FILE", "SLOW", "Watch", "WatchOptions"]
+__all__ = ["REQUEST_FILE", "Watch"]
 
-EVERY = 50  # steps of a row: their median shrugs off an odd step, and a slowdown is seen after two rows
-SLOW = 0.2  # by which steps have to become slower
 REQUEST_FILE = "record"  # in the run's folder: a file of this name asks for a window
 LOOK_NS = 2_000_000_000  # between two looks for it, as the folder may lie on a network
 REST_STEPS = 2  # left out after a window: the first absorbs the cost of writing, the second refills the queue
 MAX_ROWS = 10_000  # after which a row holds twice as many steps: 5 MB, and then as much again for each doubling
 ON_DEMAND = "asked for"
-
-
-@dataclass(frozen=True, slots=True)
-class WatchOptions:
-    """How to watch.
-
-    Raises:
-        UsageError: a value that makes no sense.
-    """
-
-    name: str = "run"
-    every: int = EVERY  # steps of a row
-    slow: float = SLOW  # share by which steps become slower before a window is recorded
-    folder: Path = Path(RUNS)
-    step_on: StepOn = "auto"
-    signal: str = "SIGUSR2"  # that asks for a window, unless the program handles it; "" for none
-    limits: WindowLimits = field(default_factory=WindowLimits)
-    metrics: MetricsOptions = field(default_factory=MetricsOptions)
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be honoured."""
-        check_name(self.name)
-        if self.every < 2:
-            raise UsageError(f"A row needs at least 2 steps, not every={self.every}.")
-        if not self.slow > 0:
-            raise UsageError(f"The share by which steps become slower must be above zero, not {self.slow}.")
-        if self.step_on not in STEP_SOURCES:
-            raise UsageError(f"Invalid step_on {self.step_on!r}: use one of {', '.join(STEP_SOURCES)}.")
-        if self.limits.count < 0 or not self.limits.total_mb > 0:
-            raise UsageError("The number of windows cannot be negative, and what they may take must be above 0 MB.")
-        if self.signal and self.signal not in signal.Signals.__members__:
-            raise UsageError(f"There is no signal {self.signal!r}; use a name such as SIGUSR2.")
 
 
 class Watch:

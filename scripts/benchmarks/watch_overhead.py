@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from diagnose.monitor.long_run import Watch, WatchOptions
+from diagnose.monitor.long_run import Watch
+from diagnose.monitor.watch_options import WatchOptions
 
 Step = Callable[[], None]
 EVERY = 10  # steps of a row, five times as many rows as by default: an upper bound

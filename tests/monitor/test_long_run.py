@@ -12,8 +12,9 @@ import pytest
 import diagnose
 from diagnose.capture import step_marker
 from diagnose.errors import UsageError
-from diagnose.monitor.long_run import REQUEST_FILE, Watch, WatchOptions
+from diagnose.monitor.long_run import REQUEST_FILE, Watch
 from diagnose.monitor.run_folder import load_runs
+from diagnose.monitor.watch_options import WatchOptions
 from diagnose.monitor.windows import WindowLimits
 
 torch = pytest.importorskip("torch")

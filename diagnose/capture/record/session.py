@@ -19,8 +19,8 @@ from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.other_profilers import OtherProfilers
 from diagnose.capture.record.plan import Plan
+from diagnose.capture.record.row_files import write_rows
 from diagnose.capture.record.run_log import RunLog, StepState
-from diagnose.capture.record.sampler import Sampler
 from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.script_config import ScriptConfig, describe_gpus, process_flags
 from diagnose.capture.record.source_lines import SourceLines
@@ -311,35 +311,16 @@ class Session:
         """
         from diagnose.capture.record.describe import describe
 
-        if self._samplers.in_windows is not None and samples:
-            self._write_samples(self._samplers.in_windows)
         if samples:
-            self._write_steps()
+            samplers, rows = self._samplers, self._run_log.rows(self.measured.clock.step_ns)
+            written = write_rows(self.folder, self.rank, samplers, self._lines, rows)
+            self.samples_file = written.samples or self.samples_file  # that of an earlier writing is there still
+            self.lines_file = written.lines or self.lines_file
+            self.steps_file = written.steps or self.steps_file
+            self.notes += written.notes
         info = describe(self, ended, exit_code)
         try:
             self.folder.write_info(info)
         except OSError as error:
             return info, error
         return info, None
-
-    def _write_samples(self, sampler: Sampler) -> None:
-        samples, lines = f"rank{self.rank}.samples.json.gz", f"rank{self.rank}.lines.json.gz"
-        try:
-            self.folder.write_rows(samples, {**sampler.rows(), "gc": self._samplers.gc_runs})
-            self.samples_file = samples
-            seen = [*sampler.lines, *(self._samplers.of_run.lines if self._samplers.of_run is not None else ())]
-            self.folder.write_rows(lines, self._lines.stored(dict.fromkeys(seen)))
-            self.lines_file = lines
-            changed = (printable(name) for name in self._lines.changed)
-            self.notes += [f"{name} was changed while it ran, so its lines are not quoted." for name in changed]
-        except OSError as error:
-            self.notes.append(f"The sampler's rows could not be written: {reason(error)}")
-
-    def _write_steps(self) -> None:
-        name = f"rank{self.rank}.steps.json.gz"
-        try:
-            rows = self._run_log.rows(self.measured.clock.step_ns)
-            self.folder.write_rows(name, {**rows, **self._samplers.run_paths()})
-            self.steps_file = name
-        except OSError as error:
-            self.notes.append(f"The times of the steps could not be written: {reason(error)}")

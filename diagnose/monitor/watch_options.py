@@ -1,0 +1,50 @@
+"""How a long run is watched."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnose.capture.options import STEP_SOURCES, StepOn
+from diagnose.errors import UsageError
+from diagnose.monitor.metrics import MetricsOptions
+from diagnose.monitor.run_folder import RUNS, check_name
+from diagnose.monitor.windows import WindowLimits
+
+__all__ = ["EVERY", "SLOW", "WatchOptions"]
+
+EVERY = 50  # steps of a row: their median shrugs off an odd step, and a slowdown is seen after two rows
+SLOW = 0.2  # by which steps have to become slower
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """How to watch.
+
+    Raises:
+        UsageError: a value that makes no sense.
+    """
+
+    name: str = "run"
+    every: int = EVERY  # steps of a row
+    slow: float = SLOW  # share by which steps become slower before a window is recorded
+    folder: Path = Path(RUNS)
+    step_on: StepOn = "auto"
+    signal: str = "SIGUSR2"  # that asks for a window, unless the program handles it; "" for none
+    limits: WindowLimits = field(default_factory=WindowLimits)
+    metrics: MetricsOptions = field(default_factory=MetricsOptions)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be honoured."""
+        check_name(self.name)
+        if self.every < 2:
+            raise UsageError(f"A row needs at least 2 steps, not every={self.every}.")
+        if not self.slow > 0:
+            raise UsageError(f"The share by which steps become slower must be above zero, not {self.slow}.")
+        if self.step_on not in STEP_SOURCES:
+            raise UsageError(f"Invalid step_on {self.step_on!r}: use one of {', '.join(STEP_SOURCES)}.")
+        if self.limits.count < 0 or not self.limits.total_mb > 0:
+            raise UsageError("The number of windows cannot be negative, and what they may take must be above 0 MB.")
+        if self.signal and self.signal not in signal.Signals.__members__:
+            raise UsageError(f"There is no signal {self.signal!r}; use a name such as SIGUSR2.")
