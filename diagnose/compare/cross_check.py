@@ -25,7 +25,8 @@ from diagnose.tables.names import COLLECTIVE, STEP_MARK, matching, rows_of
 __all__ = ["cross_check_hta"]
 
 US = 1000  # HTA begins a task at the next whole microsecond and ends it at the last one
-NEAR = 0.005  # of a share, and of a queue's length: HTA rounds percentages to hundredths and times to microseconds
+NEAR = 0.005  # of a share: HTA rounds percentages to hundredths and times to microseconds
+NEAR_QUEUE = 0.02  # within one of its microseconds a launch and the begin of a task change places
 SUFFIXES = (".json", ".json.gz")
 WINDOW = (
     "HTA measures from the first task to the last of all devices together, of the steps but the last, drops tasks "
@@ -141,7 +142,7 @@ def _by_definition(t: Tables) -> dict[str, float]:
     if overlap is not None:
         found["overlap"] = overlap
     linked = events.cause[rows] >= 0
-    launched = events.start[events.cause[rows][linked]]
+    launched = -(-events.start[events.cause[rows][linked]] // US) * US
     found["queue"] = _queue_length(launched, tasks.start[linked], events.stream[rows][linked])
     return found
 
@@ -182,7 +183,7 @@ def _row(name: str, ours: float | None, by_definition: float | None, theirs: flo
         return CrossCheck(name, ours, by_definition, None, "HTA has no such figure of this trace.")
     if by_definition is None:
         return CrossCheck(name, ours, None, theirs, f"{definition} No task of ours is left by HTA's definition.")
-    bound = NEAR * max(1.0, abs(theirs))
+    bound = NEAR_QUEUE * max(1.0, abs(theirs)) if name == "queue" else NEAR
     if abs(by_definition - theirs) <= bound:
         same = ours is not None and abs(ours - theirs) <= bound
         return CrossCheck(name, ours, by_definition, theirs, "The figures agree." if same else definition)

@@ -16,12 +16,11 @@ from dataclasses import replace
 from importlib import import_module
 from types import FrameType, TracebackType
 
-from diagnose.capture.process.ranks import rank_and_size, ranks_on_this_node
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.step_marker import is_listened_to, step
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import is_debugging
-from diagnose.monitor.metrics import Exporter, Point, exporters, points
+from diagnose.monitor.metrics import Exporter, Point, begin_metrics, points
 from diagnose.monitor.process_readings import ProcessReadings
 from diagnose.monitor.run_folder import Recorded, RunFolder
 from diagnose.monitor.step_rows import Block, Row
@@ -74,7 +73,7 @@ class Watch:
         self.folder: RunFolder | None = None
         self._exporters: list[Exporter] = []
         if not self.passive:
-            self._exporters = self._begin_metrics()
+            self._exporters = begin_metrics(options.metrics, self._points, run=options.name)
             self.folder = RunFolder(
                 options.folder, options.name, every=options.every, slow=options.slow, command=command
             )
@@ -89,11 +88,6 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close("finished" if kind is None else kind.__name__)
-
-    def _begin_metrics(self) -> list[Exporter]:
-        rank, world_size = rank_and_size()
-        local_rank = rank % max(1, ranks_on_this_node(world_size))
-        return exporters(self.options.metrics, self._points, run=self.options.name, rank=rank, local_rank=local_rank)
 
     def _points(self) -> list[Point]:  # on a thread of an exporter's
         return points(self.rows[-1] if self.rows else None, self.num_steps, sum(bool(w.folder) for w in self._windows))
@@ -149,27 +143,19 @@ class Watch:
             self._end_row()
 
     def _boundary(self, fresh: bool) -> None:  # a callback
-        if self._over:
-            return
-        try:
-            self._end_step(fresh)
-        except Exception as error:  # whatever it is, the training must go on
-            self._give_up(error)
+        if not self._over:
+            self._guarded(self._end_step, fresh)
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _guarded(self, act: Callable[..., None], *given: bool) -> None:
         """Run a part of the monitor; its failure ends the monitor and not the run."""
         try:
-            act()
-        except Exception as error:  # as above
-            self._give_up(error)
-
-    def _give_up(self, error: Exception) -> None:
-        """End the monitor for an error of its own."""
-        if is_debugging():
-            raise error
-        self._over = True
-        self._listener.remove()
-        self._note(f"The watch ended at step {self.num_steps}: {type(error).__name__}: {error}")
+            act(*given)
+        except Exception as error:  # whatever it is, the training must go on
+            if is_debugging():
+                raise
+            self._over = True
+            self._listener.remove()
+            self._note(f"The watch ended at step {self.num_steps}: {type(error).__name__}: {error}")
 
     def _end_step(self, fresh: bool) -> None:
         now = self._clock()

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from diagnose.capture.process.ranks import rank_and_size, ranks_on_this_node
 from diagnose.errors import OutputError, UsageError, missing_extra
 from diagnose.monitor.step_rows import Row
 
-__all__ = ["Exporter", "MetricsOptions", "Point", "exporters", "points"]
+__all__ = ["Exporter", "MetricsOptions", "Point", "begin_metrics", "exporters", "points"]
 
 LOOPBACK = "127.0.0.1"
 MAX_PORT = 65_535
@@ -111,6 +112,12 @@ def points(row: Row | None, num_steps: int, num_windows: int) -> list[Point]:
             if isinstance(value, (int, float)):
                 found.append(Point(name, value * unit, ("gpu", str(gpu.get("index")))))
     return found
+
+
+def begin_metrics(options: MetricsOptions, read: Read, *, run: str) -> list[Exporter]:
+    """Begin to serve and to send for this rank, as ``exporters`` does."""
+    rank, world_size = rank_and_size()
+    return exporters(options, read, run=run, rank=rank, local_rank=rank % max(1, ranks_on_this_node(world_size)))
 
 
 def exporters(options: MetricsOptions, read: Read, *, run: str, rank: int, local_rank: int) -> list[Exporter]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from diagnose import __version__
 from diagnose.capture.record.allocator import allocator_counters, allocator_map, counted_between
+from diagnose.capture.record.window import recorded_kinds
+from diagnose.model.accelerators import unrecorded_note
 from diagnose.model.capture import CaptureInfo
 from diagnose.model.records import (
     AllocatorRecord,
@@ -35,6 +37,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
     measured = session.measured
     torch = sys.modules.get("torch")
     counted = counted_between(session.allocator_before, allocator_counters())
+    session.script_config.count_loading()  # a window has just ended
     return CaptureInfo(
         run_id=session.run_id,
         tool_version=__version__,
@@ -64,7 +67,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         memory=fitting(AllocatorRecord, counted | allocator_map()),
         loader=fitting(LoaderRecord, session.script_config.loader),
         optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
-        notes=tuple(map(mask_text, session.all_notes)),
+        notes=tuple(map(mask_text, [*session.all_notes, *_unrecorded(session)])),
         ended=ended,
         exit_code=exit_code,
     )
@@ -85,3 +88,10 @@ def _flags(session: Session) -> FlagsRecord:
 
 def _ms(times: Sequence[int]) -> tuple[float, ...]:
     return tuple(round(t / 1e6, 4) for t in times)
+
+
+def _unrecorded(session: Session) -> list[str]:
+    """Return a note on an accelerator that torch's profiler does not record: the host alone is not all there was."""
+    devices = session.script_config.optimizer.get("devices")
+    note = unrecorded_note(devices, recorded_kinds()) if isinstance(devices, list) and devices else ""
+    return [note] if note else []

@@ -109,6 +109,7 @@ class ScriptConfig:
             ]
             described.sort(key=lambda one: -int(one["num_params"]))  # the model's own before small helpers
             self._optimizer = {**described[0], "others": described[1:8], "num_optimizers": len(described)}
+        self.count_loading()
 
     def autocast_entered(self, context: Any) -> None:
         """Take down the first autocast region that is switched on."""

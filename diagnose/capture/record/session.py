@@ -24,10 +24,8 @@ from diagnose.capture.record.run_log import RunLog, StepState
 from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.script_config import ScriptConfig, describe_gpus, process_flags
 from diagnose.capture.record.source_lines import SourceLines
-from diagnose.capture.record.window import recorded_kinds
 from diagnose.capture.steps.listener import Listener, in_backward
 from diagnose.errors import OutputError
-from diagnose.model.accelerators import unrecorded_note
 from diagnose.model.files import printable, reason
 
 if TYPE_CHECKING:
@@ -149,7 +147,7 @@ class Session:
             compiled=compiled_graphs,
             look=self._interrupt.look,
             settled=self._fix_steps,
-            sampling=self._sampling,
+            sampling=lambda on: self._samplers.sample_window(on=on),
             wrote=self._save,
             stepped=self._stepped,
         )
@@ -177,17 +175,11 @@ class Session:
         if over and self._stop is not None and not self.options.keep_going:
             self._leave_script()
 
-    def _sampling(self, on: bool) -> None:  # a callback
-        self._samplers.sample_window(on=on)
-        self.script_config.count_loading()
-
     def _fix_steps(self) -> None:
         """Fix what a step is, and take down what the script runs with while its objects are alive."""
         if self.listener.finder.anchor is not None:
             self.listener.lock()
         self.script_config.settle()
-        self.script_config.count_loading()
-        self._note_unrecorded()
         self.gpus = describe_gpus()
         self.process_flags = process_flags(ranks_on_this_node(self.num_ranks))
         self.allocator_before = allocator_counters()
@@ -195,13 +187,6 @@ class Session:
         if self.options.nvml and self._monitor is None:
             self._monitor = GpuMonitor([gpu for gpu in self.gpus if gpu["in_use"]], self.options.nvml_ms)
             self._monitor.start()
-
-    def _note_unrecorded(self) -> None:
-        """Note an accelerator that torch's profiler does not record: a capture of the host alone is named one."""
-        devices = self.script_config.optimizer.get("devices")
-        note = unrecorded_note(devices if isinstance(devices, list) else [], recorded_kinds())
-        if note and note not in self.notes:
-            self.notes.append(note)
 
     def _leave_script(self) -> None:
         """Stop the script on purpose; where it catches that time and again, let it finish."""
