@@ -19,7 +19,11 @@ def _as_before():
 @pytest.mark.parametrize("is_on", [True, False])
 def test_it_is_as_it_was_afterwards_after_an_error_too(is_on):
     (gc.enable if is_on else gc.disable)()
-    with pytest.raises(ZeroDivisionError), without_collector():
-        assert not gc.isenabled()
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        without_collector()(_fail_beside_no_collector)()
     assert gc.isenabled() == is_on
+
+
+def _fail_beside_no_collector() -> None:
+    assert not gc.isenabled()
+    raise ZeroDivisionError
