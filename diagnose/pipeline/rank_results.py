@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from diagnose.errors import InputError, is_debugging
+from diagnose.model.collector import without_collector
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
 from diagnose.model.packing import pack, unpack
@@ -53,7 +54,8 @@ class Outcome(NamedTuple):
 def attempt(work: Work, files: RankFiles) -> Outcome:
     """Do the work for one rank; what is wrong with its files is an outcome too, and no reason to stop the others."""
     try:
-        return Outcome(work(files))
+        with without_collector():  # each of its rounds would walk all modules, and a rank's tables go without it
+            return Outcome(work(files))
     except InputError as error:
         return Outcome(b"", str(error))
     except MemoryError:

@@ -13,7 +13,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import Intervals, distinct, span
+from diagnose.model.intervals import Intervals, among, distinct, span
 from diagnose.tables import device, host, names
 from diagnose.tables.causes import Causes, assign
 from diagnose.tables.gaps import Gaps, find_gaps, one_gap
@@ -111,7 +111,7 @@ class Tables:
 
         def find() -> Rows:
             rows = names.rows_of(self.trace, *kinds)
-            return rows[np.isin(self.trace.events.thread[rows], self.threads)]
+            return rows[self._on_threads(rows)]
 
         return self.cached(("host_rows", kinds), find)
 
@@ -120,9 +120,13 @@ class Tables:
 
         def find() -> Rows:
             rows = names.matching(self.trace, kinds or (Kind.RUNTIME,), pattern)
-            return rows[np.isin(self.trace.events.thread[rows], self.threads)]
+            return rows[self._on_threads(rows)]
 
         return self.cached(("calls", pattern, kinds), find)
+
+    def _on_threads(self, rows: Rows) -> Mask:
+        threads = self.trace.events.thread
+        return among(threads[rows], np.array(self.threads, threads.dtype))
 
     @cached_property
     def _cache(self) -> dict[object, object]:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -27,6 +28,7 @@ _MAX_STREAM = 2**31 - 1  # cuda_sync writes 2**32 - 1 for "no stream"
 _MAX_NAME_CHARS = 60  # of a name in a sentence
 _MAX_LABEL_CHARS = 40  # of "stream 7"; Python refuses to convert thousands of digits
 _MAX_MEMBERS_BYTES = 1 << 12  # of the list of a group's ranks: torch itself lists no more than some dozens
+_MAX_KNOWN, _MAX_KNOWN_BYTES = 1 << 11, 1 << 8  # texts of lists that the next rank's file has again: a megabyte at most
 _INTEGER = re.compile(r"\d+", re.ASCII)
 _LAST_NUMBER = re.compile(r"-?\d+$", re.ASCII)
 # Control characters but tab and line feed, marks that turn the direction of writing, halves of surrogate pairs: on a
@@ -175,12 +177,19 @@ class Texts(dict[bytes, int]):
         self._names = names
 
     def __missing__(self, raw: bytes) -> int:
-        try:
-            text = json.dumps(json.loads(raw))
-        except (ValueError, RecursionError):
-            text = raw.decode(errors="replace")
+        text = _known_text(raw) if len(raw) <= _MAX_KNOWN_BYTES else _normalised(raw)
         row = self[raw] = self._names[text]
         return row
+
+
+def _normalised(raw: bytes) -> str:
+    try:
+        return json.dumps(json.loads(raw))
+    except (ValueError, RecursionError):
+        return raw.decode(errors="replace")
+
+
+_known_text = lru_cache(_MAX_KNOWN)(_normalised)
 
 
 class Threads(dict[tuple[int | str, int | str], int]):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from diagnose.errors import InputError, NotATraceError
+from diagnose.model.collector import without_collector
 from diagnose.model.events import Note, Trace
 from diagnose.trace_reader.envelope import (
     MAX_TAIL_BYTES,
@@ -63,7 +62,7 @@ def _name(path: str | os.PathLike[str] | Stored | Piped) -> str:
 
 
 def _read(path: str | os.PathLike[str] | Stored | Piped, name: str, processes: int) -> Trace:
-    with _without_collector():
+    with without_collector():
         read = _by_processes(path, name, processes) or _alone(path, name)
     rows, ending, around, fault = read.rows, read.ending, read.around, read.fault
     if not rows.count:
@@ -123,18 +122,6 @@ def _read_keys(head: bytes, ending: Ending, rest: bytes) -> Envelope:
     if not ending.complete:
         return Envelope(read_keys(head, b"}").keys, is_cut=True, is_unread=False)
     return read_keys(head, ending.text + rest)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Keep Python's collector from walking millions of short-lived events, none of which forms a cycle."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _notes(rows: EventRows, ending: Ending, fault: str, around: Envelope) -> tuple[Note, ...]:

@@ -207,6 +207,7 @@ def _args(args: Mapping[str, object]) -> Args:
         grid=_json(args.get("grid")),
         input_dims=_json(args.get("Input Dims")),
         input_types=_json(args.get("Input type")),
+        input_values=_json(args.get("Concrete Inputs")),
         sequence=_whole(args.get("Sequence number")),
         stack=_text(args.get("Call stack")),
         allocated=_whole(args.get("Bytes"), 0),
@@ -220,6 +221,13 @@ def _args(args: Mapping[str, object]) -> Args:
         dtype=_text(args.get("dtype")),
         group_size=_whole(args.get("Group size")),
         num_elements=_whole(args.get("In msg nelems")),
+        num_out=_whole(args.get("Out msg nelems")),
+        group=_label(args.get("Process Group Name"), ""),
+        group_use=_text(args.get("Process Group Description")),
+        members=_json(args.get("Process Group Ranks")),
+        sequence_in_group=_whole(args.get("Seq")),
+        source=_whole(args.get("Src Rank")),
+        target=_whole(args.get("Dst Rank")),
         name=_text(args.get("name")),
     )
 

@@ -130,18 +130,21 @@ _FIELD_NAMES = {
 
 
 class Args(Struct, frozen=True, gc=False, rename=_FIELD_NAMES):
-    """``args`` of an event; ``_FIELD_NAMES`` has the names in the file where they differ."""
+    """``args`` of an event; ``_FIELD_NAMES`` has the names in the file where they differ.
 
-    correlation: int = -1
+    Fields stand in the order in which exporters write them: the decoder looks for each key behind the one before.
+    """
+
     external: int = -1
-    device: int | str = -1
-    stream: int | str = ""  # a runtime call of HIP writes "0x0" here, cuda_sync writes 4294967295 for none
-    bytes: int = -1
-    grid: Raw = NO_TEXT  # a list for kernels, text such as "grid(4096,)" for Triton operators
+    input_values: Raw = NO_TEXT
     input_dims: Raw = NO_TEXT
     input_types: Raw = NO_TEXT
-    input_values: Raw = NO_TEXT
     sequence: int = -1
+    device: int | str = -1
+    stream: int | str = ""  # a runtime call of HIP writes "0x0" here, cuda_sync writes 4294967295 for none
+    correlation: int = -1
+    grid: Raw = NO_TEXT  # a list for kernels, text such as "grid(4096,)" for Triton operators
+    bytes: int = -1
     stack: str = ""
     allocated: int = 0
     total_allocated: int = -1

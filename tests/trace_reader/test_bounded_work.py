@@ -203,3 +203,19 @@ def test_a_thread_that_holds_blocks_does_no_harm(tmp_path, monkeypatch):
     )
     assert len(read_trace(tmp_path / "t.json").events) == 9000
     assert len(held) > 1
+
+
+def test_what_another_thread_still_holds_of_a_block_stops_no_reading(monkeypatch):
+    held, close = [], Window.close
+
+    def holding(self, edge):
+        held.append(close(self, edge))  # as a thread that samples frames does with their local variables
+        return held[-1]
+
+    monkeypatch.setattr(Window, "close", holding)
+    long = GOOD.replace(b"good", b"x" * (2 * events.BLOCK_BYTES))
+    text = b",".join([GOOD] * 9000 + [long] + [GOOD] * 9000)
+    rows = events.EventRows()
+    events.read_events(Window(Endless(text, len(text))), rows)
+    assert rows.count == 18_001
+    assert len(held) >= 4

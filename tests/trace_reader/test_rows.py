@@ -167,6 +167,19 @@ def test_collectives(read_events):
     assert trace.events.size.tolist() == [640, -1]
 
 
+def test_an_event_with_one_odd_field_keeps_its_group_and_its_values(read_events):
+    args = {"device": 0, "correlation": [7], "Collective name": "send", "dtype": "Float", "Group size": 4}
+    group = {"Process Group Name": "7", "Process Group Description": "mesh_pp", "Process Group Ranks": "[0, 4, 8, 12]"}
+    more = {"In msg nelems": 640, "Out msg nelems": 80, "Seq": 12, "Src Rank": 4, "Dst Rank": 8, **group}
+    trace = read_events(
+        event("kernel", "ncclDevKernel", args={**args, **more}),
+        event("cpu_op", "aten::add", 5, args={"Sequence number": [7], "Concrete Inputs": ["", "1"]}),
+    )
+    assert trace.names[trace.events.detail[0]] == "send|Float|4|80|4|8|7|mesh_pp|0,4,8,12"
+    assert trace.events.sequence.tolist() == [12, -1]
+    assert trace.names[trace.events.values[1]] == '["", "1"]'
+
+
 def test_grid_is_the_number_of_blocks(read_events):
     trace = read_events(
         event("kernel", "k", 0, args={"grid": [12, 3, 2]}),
