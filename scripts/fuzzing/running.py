@@ -36,7 +36,8 @@ class Outcome:
     failed_rules: list[str] = field(default_factory=list)  # origins of exceptions in rules
     warned: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    rss_mb: float = 0.0
+    rss_mb: float = 0.0  # the most that the process had until then
+    held_mb: float = 0.0  # of it, before the case
 
 
 _failed_rules: list[str] = []
@@ -108,6 +109,7 @@ def _run(argv: tuple[str, ...]) -> Outcome:
 
     outcome = Outcome()
     _failed_rules.clear()
+    outcome.held_mb = rss_mb()
     started = time.process_time()  # of this process: other processes of the machine do not count
     with _outputs() as (out, err), _caught(outcome):
         try:

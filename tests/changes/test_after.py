@@ -66,6 +66,7 @@ FACTS = {
 ISSUER = {"file": "train.py", "line": 3, "num": 640.0, "share": 0.9, "in_model": False}
 FACTS["launch-bound"] = (
     *FACTS.get("launch-bound", ({"has_device": True}, {"has_device": False})),
+    {"has_device": True, "before_graphs": 0.5},
     {"has_device": False, "issuer": ISSUER | {"reads": 160.0}},
     {"has_device": False, "issuer": ISSUER | {"reads": 0.0}},
     {"has_device": True, "issuer": ISSUER | {"reads": 160.0, "names": ("aten::linalg_vector_norm",)}},
