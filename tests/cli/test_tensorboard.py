@@ -19,7 +19,7 @@ SHARED = ROOT.parent / "shared" / "traces"
 TRACES = [
     ROOT / "fixtures" / "traces" / "fp32_matmul-planted",
     ROOT / "fixtures" / "traces" / "item_every_step-planted",
-    SHARED / "kineto_rn50_nw4_a.json.gz",  # categories of 2020
+    pytest.param(SHARED / "kineto_rn50_nw4_a.json.gz", marks=pytest.mark.full),  # categories of 2020: 8 s
     SHARED / "hta_alexnet_a100.json.gz",
 ]
 

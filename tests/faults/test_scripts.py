@@ -67,7 +67,7 @@ SCRIPTS = {
     "raises at exit": ("import atexit; atexit.register(lambda: 1 / 0)", "", FEW, 0, "finished"),
     "killed worker": (WORKERS, "next(batches)", MANY, 1, "raised"),
 }  # fmt: skip
-EVERYDAY = {"daemon, closed outputs", "no descriptors", "terminates itself", "killed worker"}
+EVERYDAY = {"daemon, closed outputs", "terminates itself"}
 KEEP_GOING = {"leaves at once", "terminates itself", "killed worker", "raises at exit"}
 
 

@@ -12,6 +12,8 @@ from diagnose.kernels.shared_cache import SharedCache
 
 SCRIPT = Path(__file__).parent / "failing.py"
 
+pytestmark = pytest.mark.full  # one process that trains through every way of failing: 16 s
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):

@@ -60,6 +60,7 @@ def test_an_operator_s_example_runs(path):
     exec(compile(example(path), str(path), "exec"), {"torch": torch, "nn": torch.nn})
 
 
+@pytest.mark.full
 def test_importing_operators_needs_no_triton():
     code = (
         "import sys; sys.modules['triton'] = None\n"
