@@ -35,7 +35,8 @@ META = RuleMeta(
     kind="idle",
     order=90,
     legend=Legend("a copy held the next task back", "#c99a1e"),
-    changes=("make-on-device", "defer-readback", "prefetch-to-device"),
+    changes=("defer-readback", "prefetch-to-device"),
+    also=("make-on-device",),
     computes=False,
     cause="copy",
 )

@@ -4,7 +4,7 @@ What it looks for
     On a recording without a device, of steps that train: operators that a function of the user's calls itself, outside
     of torch's layers, the loader, the backward pass and the optimizer, and that leave nothing for the backward pass:
     what is detached, under `no_grad`, or made of data alone. Products and convolutions are a model's and do not count.
-    At least 15 % of the step in one function.
+    At least 15 % of the step in one function, half of it in operators of 0.1 ms or more.
 
 Why it costs
     The step is as long as its forward and backward pass and this. Statistics of activations, metrics over all that came
@@ -44,6 +44,7 @@ META = RuleMeta(
     cause="host-work",
 )
 MIN_SHARE = 0.15  # of the step, in one function: noise, targets and metrics of a batch take a few percent
+MIN_NS = 100_000  # of an operator that computes; a call of a small one takes a tenth of it
 MAX_NAMED = 3
 
 
@@ -82,6 +83,9 @@ def _largest(t: Tables) -> tuple[str, Rows]:
     best: tuple[int, str, Rows] = (0, "", np.empty(0, np.intp))
     for frame, rows in called_by_functions(t).items() if len(free) else ():
         mine = np.sort(rows[np.isin(rows, free) & ~heavy[t.trace.events.name[rows]]])
+        length = (t.trace.events.end - t.trace.events.start)[mine]
+        if length[length >= MIN_NS].sum() < length.sum() / 2:  # a loop of small operators: launch-bound names it
+            continue
         best = max(best, (total(t.covering(mine)), frame, mine), key=lambda each: each[0])
     window = t.steps.window[1] - t.steps.window[0]
     return best[1:] if best[0] >= MIN_SHARE * window else ("", np.empty(0, np.intp))

@@ -43,10 +43,8 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     )
 
 
-def _applies(program: Program, finding: Finding) -> str:
+def _applies(_program: Program, finding: Finding) -> str:
     """Return why it does not fit a wait of the host, which may be for something else than a copy to the device."""
-    if program.has_loader is False and finding.rule == "exposed-copy":
-        return "no DataLoader makes what is copied"
     is_wait = "num" not in finding.facts  # a finding of copies counts them
     return "the host waits for no copy to the device" if is_wait and not to_the_device(finding) else ""
 

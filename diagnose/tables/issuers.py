@@ -18,6 +18,7 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, contains, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers
+from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.no_grad_calls import HEAVY
 from diagnose.tables.optimizer_spans import updates
 
@@ -248,14 +249,14 @@ def _sampled(t: Tables) -> tuple[Issuer, Rows] | None:
 
 @shared_table
 def _all_called(t: Tables) -> Rows:
-    """Return the operators of the training thread that Python calls, not other operators, outside the optimizer."""
+    """Return the operators of the training thread that Python calls itself, outside of the loader and the optimizer."""
     rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
     outer = layers(t.trace, rows).rows[0] if len(rows) else rows
     is_engine = np.array([name.startswith(ENGINE) for name in t.trace.names], bool)
     outer = outer[~is_engine[t.trace.events.name[outer]]]
     start = t.trace.events.start[outer]
-    spans = updates(t)
-    kept: Rows = outer[~contains(spans, start)]
+    loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
+    kept: Rows = outer[~contains(updates(t), start) & ~contains(loading, start)]
     return kept
 
 

@@ -108,7 +108,6 @@ OTHER_PROGRAMS = {
         Program(server="sglang"),
         Program(trains=True, second_derivatives=True),
     ),
-    "exposed-copy": (Program(trains=True, has_loader=False),),
     "memory-headroom": (Program(has_loader=False, batch_size=4),),
     "recompute": (Program(trains=True, heavy=frozenset({"convolution", "product"})),),
     "full-precision-matmul": (Program(),),
@@ -255,6 +254,7 @@ ALSO = [
     for name, facts, program in (
         ("data-stall", {"single_process": True, "waits": True, "has_device": True}, Program(trains=True)),
         ("data-stall", {"single_process": True, "iterable": True}, Program(trains=True)),
+        ("exposed-copy", {"to_host": 0, "num": 1}, Program(trains=True, has_loader=False)),
         ("exposed-communication", {"is_exchange": False, "world_size": 4, "num_devices": 2}, Program(is_ddp=True)),
         ("exposed-communication", {"ddp": {"find_unused_parameters": True}}, Program(is_ddp=True)),
         ("kernel-latency", {}, Program(trains=False)),
