@@ -106,6 +106,12 @@ class Tables:
         """The threads whose activity explains idle time: the main one and those that launch."""
         return tuple(dict.fromkeys((self.main, *self.launch_threads)))
 
+    @property
+    def named(self) -> Tables:
+        """The tables of the attribution window, which has names and lines; these where it was not recorded."""
+        trace = self.capture.attribution
+        return self if trace is None else self.cached("named", lambda: Tables(self.capture, trace))
+
     def host_rows(self, *kinds: Kind) -> Rows:
         """Return the rows of the given kinds on the main and launching threads."""
 

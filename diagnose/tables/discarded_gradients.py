@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -50,9 +51,7 @@ class _Pass(NamedTuple):
 @shared_table
 def discarded_gradients(t: Tables) -> DiscardedGradients | None:
     """Return the ends of passes that lead to gradients which are cleared unused; None where there are none."""
-    trace = t.capture.attribution
-    named = t if trace is None else t.cached("named", lambda: Tables(t.capture, trace))
-    kept = _kept(named)
+    kept = _kept(t.named)
     if not kept:
         return None
     ends, unused, used = [], 0, 0
@@ -165,15 +164,20 @@ def _updated(t: Tables, step: int) -> list[Counter[Shape]]:
     return list(found.values())
 
 
-def _first(t: Tables, row: int) -> list[Shape]:
+def _first(t: Tables, row: int) -> tuple[Shape, ...]:
     """Return the shapes of an operator's first argument: one, or those of a list of tensors."""
     text = int(t.trace.events.shapes[row])
+    return _first_shapes(t.trace.names[text]) if text >= 0 else ()
+
+
+@lru_cache(maxsize=4096)  # the operators of all steps have few different ones
+def _first_shapes(text: str) -> tuple[Shape, ...]:
     try:
-        given = json.loads(t.trace.names[text]) if text >= 0 else []
+        given = json.loads(text)
     except ValueError:
-        return []
+        return ()
     first = given[0] if isinstance(given, list) and given else None
     if not isinstance(first, list):
-        return []
+        return ()
     each = first if first and all(isinstance(part, list) for part in first) else [first]
-    return [tuple(shape) for shape in each]
+    return tuple(tuple(shape) for shape in each)

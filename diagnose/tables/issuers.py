@@ -67,7 +67,7 @@ _Owner: TypeAlias = tuple[str, bool]  # the frame of a function, and whether a m
 def issuer_of(t: Tables) -> Issuer | None:
     """Return the function that issues most, where one stands out; None where neither frames nor samples show it."""
     if _has_frames(t):
-        return _main_issuer(_named(t))
+        return _main_issuer(t.named)
     sampled = _sampled(t)
     return None if sampled is None else sampled[0]
 
@@ -79,7 +79,7 @@ def issued(t: Tables) -> Intervals:
     A step of the timing window is matched with one of the attribution window that calls the same operators in the
     same order; a step without a match is left out, and so is a function whose operators do work.
     """
-    issuer, named = issuer_of(t), _named(t)
+    issuer, named = issuer_of(t), t.named
     if issuer is None or issuer.median_ns > MAX_NS:
         return EMPTY
     if not _has_frames(t):
@@ -105,7 +105,7 @@ def called_by_functions(t: Tables) -> dict[str, Rows]:
     """
     if not _has_frames(t):
         return {}
-    known = dict(_owners_of(_named(t), rows) for rows in _by_step(_named(t)))
+    known = dict(_owners_of(t.named, rows) for rows in _by_step(t.named))
     found: dict[str, list[int]] = {}
     for rows in _by_step(t):
         for row, owner in zip(rows.tolist(), known.get(_names_of(t, rows), ()), strict=False):
@@ -131,13 +131,8 @@ def _issued_by_samples(t: Tables) -> Intervals:
     return union((start[mine], _reaching(start, end, mine)[mine]))
 
 
-def _named(t: Tables) -> Tables:
-    trace = t.capture.attribution
-    return t if trace is None else t.cached("named", lambda: Tables(t.capture, trace))
-
-
 def _has_frames(t: Tables) -> bool:
-    named = _named(t)
+    named = t.named
     return bool(named.frame_layers.get(named.main, NO_LAYERS).rows)
 
 

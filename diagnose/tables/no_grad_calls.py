@@ -40,8 +40,7 @@ def no_grad_calls(t: Tables) -> NoGradCalls | None:
 
     With gradients on torch numbers each operator that has one; what a backward pass calls itself is left out.
     """
-    trace = t.capture.attribution
-    named = t if trace is None else t.cached("named", lambda: Tables(t.capture, trace))
+    named = t.named
     events = named.trace.events
     rows = named.in_window(host_rows(named.trace, named.main, Kind.OP))
     if not len(rows) or not (events.sequence[rows] >= 0).any():
