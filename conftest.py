@@ -1,10 +1,12 @@
 """What holds for every test: which run, in which order, and that every JSON that one makes keeps the contract.
 
 Tests marked ``full`` or ``timing`` run only where ``-m`` names their mark, or where a test is asked for by its name;
-``--pick N`` runs N of the tests that are left, drawn with ``--pick-seed`` from as many files as can be.
+``--pick N`` runs N of the tests that are left, drawn with ``--pick-seed`` from as many files as can be;
+``--full-pick N`` adds N of those marked ``full`` to the others, ``--full-of FOLDER`` those of a folder.
 
-In several processes at once (``-n 2``) the files that take longest come first, so that no process is left with one of
-them at the end; and those that are marked ``timing`` run alone: they hold a lock by themselves that all others share.
+In several processes at once (``--dist loadfile``) what takes longest comes first, and files that share what takes
+seconds to make are run by one process (tests/scheduling.py); those that are marked ``timing`` run alone: they hold a
+lock by themselves that all others share.
 """
 
 from __future__ import annotations
@@ -32,13 +34,10 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.pipeline.rank import analyze_rank, build_tables
 from diagnose.reports import json as json_report
 from diagnose.trace_reader import read_trace
+from tests.scheduling import sorted_units, unit_of
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, here and in every process that a test starts
 
-LONGEST = (
-    "faults", "e2e", "fixtures", "capture", "kernels/distributed", "kernels/ops", "reports/test_browser.py",
-    "changes/test_pasted_diffs.py", "fuzz/test_mutants.py", "scripts/test_scaffold.py", "trials/test_runs.py",
-)  # fmt: skip
 TESTS = Path(__file__).parent / "tests"
 NOT_EVERYDAY = ("full", "timing")
 CPU_BEFORE = pytest.StashKey[float]()
@@ -51,28 +50,72 @@ Value = TypeVar("Value")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that draw a part of the tests."""
     parser.addoption("--pick", type=int, metavar="N", help="run N of the selected tests, drawn at random")
-    parser.addoption("--pick-seed", default="0", metavar="TEXT", help="what the draw of --pick depends on (default: 0)")
+    parser.addoption("--pick-seed", default="0", metavar="TEXT", help="what a draw depends on (default: 0)")
+    parser.addoption("--full-pick", type=int, default=0, metavar="N", help="add N tests marked full, drawn at random")
+    parser.addoption("--full-of", action="append", default=[], metavar="FOLDER", help="add those of a folder")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not of every day, then all but the tests that ``--pick`` draws; put the longest files first."""
-    asked: str = config.getoption("markexpr")
-    named = any("::" in argument for argument in config.args)
-    kept = items[:]
-    for mark in NOT_EVERYDAY:
-        if mark not in asked and not named:
-            kept = [item for item in kept if item.get_closest_marker(mark) is None]
+    """Leave out what is not of every day, then all but the tests that are drawn; put what takes longest first."""
+    kept = _everyday(config, items)
     num: int | None = config.getoption("--pick")
-    if num is not None and num < len(kept):
-        kept = [
-            kept[place] for place in drawn_places([_place(item) for item in kept], num, config.getoption("--pick-seed"))
-        ]
+    if num is not None:
+        kept = _drawn(config, kept, num)
     if len(kept) < len(items):
         ids = {id(item) for item in kept}
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in ids])
         items[:] = kept
-    items.sort(key=lambda item: not _place(item).startswith(LONGEST))
+    if hasattr(config, "workerinput"):  # one of several processes
+        _put_longest_first(items)
+
+
+def _everyday(config: pytest.Config, items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests without those marked ``full`` or ``timing``, unless they are asked for."""
+    asked: str = config.getoption("markexpr")
+    if any("::" in argument for argument in config.args):
+        return list(items)
+    marks = [mark for mark in NOT_EVERYDAY if mark not in asked]
+    kept = [item for item in items if not _has_mark(item, *marks)]
+    others = [item for item in items if _has_mark(item, "full") and not _has_mark(item, "timing")]
+    folders = tuple(f"{folder}/" for folder in config.getoption("--full-of"))
+    of_folders = [item for item in others if _place(item).startswith(folders)] if folders else []
+    ids = {id(item) for item in (*kept, *of_folders)}
+    drawn = _drawn(config, [item for item in others if id(item) not in ids], config.getoption("--full-pick"))
+    ids |= {id(item) for item in drawn}
+    return [item for item in items if id(item) in ids]
+
+
+def _drawn(config: pytest.Config, items: Sequence[pytest.Item], num: int) -> list[pytest.Item]:
+    if num >= len(items):
+        return list(items)
+    return [items[i] for i in drawn_places([_place(item) for item in items], num, config.getoption("--pick-seed"))]
+
+
+def _put_longest_first(items: list[pytest.Item]) -> None:
+    """Sort by unit; units with a test that is not of every day come first, as those may take minutes."""
+    units = [unit_of(_place(item)) for item in items]
+    not_everyday = {unit for unit, item in zip(units, items, strict=True) if _has_mark(item, *NOT_EVERYDAY)}
+    order = {unit: i for i, unit in enumerate(sorted_units(dict.fromkeys(units), not_everyday.__contains__))}
+    items[:] = [item for _, item in sorted(zip(units, items, strict=True), key=lambda pair: order[pair[0]])]
+
+
+def _has_mark(item: pytest.Item, *names: str) -> bool:
+    return any(item.get_closest_marker(name) is not None for name in names)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out units of files where ``--dist loadfile`` would hand out files."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Units(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(super()._split_scope(nodeid).removeprefix("tests/"))
+
+    return Units(config, log)
 
 
 def drawn_places(files: Sequence[str], num: int, seed: str) -> list[int]:

@@ -15,6 +15,7 @@ What to do
 
 How sure
     High that it is on. How much of the host's time it takes is bounded: what recording stacks costs leaves no event.
+    Captures of this program have measured how long one takes, which is multiplied by the functions that have one.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from collections.abc import Callable
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total
+from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.anomaly_checks import anomaly_checks
+from diagnose.tables.anomaly_checks import anomaly_checks, recorded_stacks
 from diagnose.tables.host_compute import without_operators
-from diagnose.text.numbers import plural
+from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="debug-mode",
@@ -51,8 +52,8 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
-    """Claim, without a device, the checks themselves."""
-    return intersect(left, t.covering(anomaly_checks(t)))
+    """Claim, without a device, the checks themselves, and what recording stacks takes."""
+    return intersect(left, union(t.covering(anomaly_checks(t)), recorded_stacks(t)))
 
 
 def find(t: Tables) -> list[Finding]:
@@ -86,7 +87,10 @@ def _checks(t: Tables, _o: Occurrences) -> list[str]:
     rows = anomaly_checks(t)
     num = sum(t.name(row) == "aten::item" for row in rows.tolist()) / t.steps.num
     spent_ms = total(t.covering(rows)) / t.steps.num / 1e6
-    return [f"{plural(num, 'check')} a step, each read back by the host: {spent_ms:,.1f} ms of the step."]
+    texts = [f"{plural(num, 'check')} a step, each read back by the host: {spent_ms:,.1f} ms of the step."]
+    if stacks := total(recorded_stacks(t)):
+        texts.append(f"Recording the stacks of operators takes {duration(stacks / t.steps.num)} of the step.")
+    return texts
 
 
 def _environment(_t: Tables, _o: Occurrences) -> list[str]:

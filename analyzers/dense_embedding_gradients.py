@@ -2,7 +2,8 @@
 
 What it looks for
     An embedding's backward pass that fills whole tables with zeros (at least 2 % of the busy time), and the optimizer's
-    kernels: together at least 20 % of the busy time.
+    kernels: together at least 20 % of the busy time. Without a device: backward passes and updates of tables of which
+    a step looks up a quarter of the rows or fewer, together at least 10 % of the step.
 
 Why it costs
     A step looks up some thousand rows of a table of millions. With dense gradients it writes zeros for all of them, and
@@ -13,7 +14,7 @@ What to do
     parameters in one of their own.
 
 How sure
-    High that the gradients are dense and large. How many rows a step looks up is not in the trace.
+    High that the gradients are dense and large. How many rows a step looks up is known where shapes were recorded.
 """
 
 from __future__ import annotations
@@ -22,27 +23,41 @@ import re
 
 import numpy as np
 
+from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
-from diagnose.model.rules import RuleMeta
+from diagnose.model.intervals import Intervals, total
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.dense_embeddings import in_embedding_backward
+from diagnose.tables.dense_embeddings import dense_updates, in_embedding_backward
 from diagnose.tables.kernel_classes import kernel_classes
+from diagnose.text.numbers import duration
 
 META = RuleMeta(
     id="dense-embedding-gradients",
     kind="kernel",
     order=52,
+    host_order=76,
+    legend=Legend("whole embedding tables were updated", "#a8762f"),
     changes=("sparse-embeddings",),
 )
 MIN_SHARE = 0.2  # of the busy time, the optimizer's kernels included
 MIN_FILLED = 0.02  # of the busy time: the table of a language model's tokens takes 0.2 %
+MIN_OF_STEP = 0.1  # without a device
+TITLE = "Gradients of embedding tables are dense, and all rows are updated"
 _FILLS = re.compile(r"FillFunctor|Memset", re.IGNORECASE)
 
 
-def find(t: Tables, free: Mask) -> list[Finding]:
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim the operators that fill and update whole tables."""
+    return worth_claiming(t, left, dense_updates(t), MIN_OF_STEP)
+
+
+def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     """Name the time of dense gradients and of their updates."""
+    if free is None:
+        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=_texts))
     fills = np.flatnonzero(free & t.tasks_matching(_FILLS))
     fills = fills[in_embedding_backward(t, fills)]
     length = t.tasks.end - t.tasks.start
@@ -50,6 +65,10 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         return []
     updates = np.flatnonzero(free & (kernel_classes(t.trace, t.tasks.row) == "optimizer"))
     tasks = np.sort(np.concatenate([fills, updates]))
-    title = "Gradients of embedding tables are dense, and all rows are updated"
-    rule = KernelRule(META.id, title, MIN_SHARE, 0.0, top_kernels(t, tasks, most=3), confidence="medium")
+    rule = KernelRule(META.id, TITLE, MIN_SHARE, 0.0, top_kernels(t, tasks, most=3), confidence="medium")
     return kernel_finding(t, rule, tasks)
+
+
+def _texts(t: Tables, _occurrences: Occurrences) -> list[str]:
+    took = duration(total(dense_updates(t)) / t.steps.num)
+    return [f"Whole tables, of which a step looks up few rows, are filled and updated for {took} of each step."]

@@ -27,7 +27,7 @@ from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.locate import sampled_lines
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals, contains, intersect
+from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.discarded_gradients import discarded_gradients
@@ -72,8 +72,7 @@ def find(t: Tables) -> list[Finding]:
     )
     if t.device_id < 0:
         return idle
-    launch = t.tasks.launch
-    tasks = np.flatnonzero((launch >= 0) & contains(found.host, t.trace.events.start[np.maximum(launch, 0)]))
+    tasks = np.flatnonzero(t.launched_in(found.host))
     busy = kernel_finding(t, KernelRule(META.id, title, MIN_SHARE, facts={"is_frozen": found.is_frozen}), tasks)
     if not busy:
         return idle

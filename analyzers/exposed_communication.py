@@ -13,7 +13,8 @@ What to do
     and, where one rank is late, the cause on that rank.
 
 How sure
-    High for the time. Whether it is transfer or waiting for a late rank needs the traces of all ranks.
+    High for the time. Whether it is transfer or waiting for a late rank needs the traces of all ranks; collectives that
+    move less than 5 GB/s are no transfer over the links of one host.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy.typing as npt
 from diagnose.analyzers.common.extent import of_whole
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.locate import enclosing_operators, locate
+from diagnose.analyzers.common.rates import slow_rate
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.diagnosis import Facts, Finding, Where
 from diagnose.model.events import Kind
@@ -45,7 +47,7 @@ META = RuleMeta(
     order=150,
     host_order=60,
     legend=Legend("waiting for a collective", "#12b5a6"),
-    changes=("overlap-exchange", "overlap-gradients", "compress-gradients", "bucket-gradients"),
+    changes=("overlap-exchange", "overlap-gradients", "compress-gradients", "bucket-gradients", "check-links"),
     computes=False,
     cause="collective",
     also=(
@@ -111,6 +113,7 @@ def find(t: Tables) -> list[Finding]:
     lost_ns = exposed / t.steps.num + (idle[0].lost_ns if idle else 0.0)
     if lost_ns < MIN_SHARE * t.steps.step_ns:
         return []
+    rate = slow_rate(t)
     mine = t.tasks.is_collective.copy()
     mine[small_collectives(t)] = False
     rows, length = t.tasks.row[mine], (t.tasks.end - t.tasks.start)[mine]
@@ -127,13 +130,14 @@ def find(t: Tables) -> list[Finding]:
             count=max(base.count, len(rows)),
             total_ns=exposed + base.total_ns,
             median_ns=int(np.median(length)) if len(rows) else 0,
-            evidence=(*evidence, *_called(t), *base.evidence),
+            evidence=(*evidence, *([rate.evidence] if rate else []), *_called(t), *base.evidence),
             where=_places(t) or base.where,
             facts={
                 **_exchange(t),
                 "world_size": t.trace.world_size,
                 "num_devices": len(t.trace.devices),
                 **_ddp_facts(t),
+                **({"bus_gbps": round(rate.bus_gbps, 3)} if rate else {}),
             },
         )
     ]

@@ -34,6 +34,8 @@ from diagnose.model.host_reads import SHARES, WaitsFor, read_by
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.batched import batched_gaps
+from diagnose.tables.clock_skew import late_by
 from diagnose.tables.host_compute import host_compute
 from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.names import LAUNCH, STEP_MARK
@@ -57,22 +59,23 @@ def _begun_by_sync(t: Tables) -> npt.NDArray[np.bool_]:
     calls = blocking_calls(t)
     if not len(calls) or not len(gaps.start):
         return np.zeros(len(gaps.start), bool)
+    drained = gaps.start - late_by(t)
     ends = np.sort(events.end[calls])
-    i = np.minimum(np.searchsorted(ends, gaps.start, side="left"), len(ends) - 1)
+    i = np.minimum(np.searchsorted(ends, drained, side="left"), len(ends) - 1)
     order = np.argsort(events.end[calls], kind="stable")
     began = events.start[calls][order][i]
-    return (began <= gaps.start) & (ends[i] >= gaps.start) & (ends[i] - gaps.start <= RETURN_NS)
+    return (began <= drained) & (ends[i] >= drained) & (ends[i] - drained <= RETURN_NS)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim the host's part of gaps that a blocking call's return begins."""
-    gaps = t.gaps
+    """Claim the host's part of gaps that a blocking call's return begins, and gaps that last until the host waits."""
+    gaps, batched = t.gaps, batched_gaps(t)
     mine = _begun_by_sync(t)
-    if not mine.any():
+    if not mine.any() and not batched.any():
         return EMPTY
     work = union(host_gaps(t), host_compute(t))
     mine &= covered(work, gaps.start, gaps.queued_at) < MIN_WORK_SHARE * np.maximum(gaps.end - gaps.start, 1)
-    return intersect(left, gaps.host_part(mine))
+    return intersect(left, union(gaps.host_part(mine), gaps.device_part(batched)))
 
 
 def find(t: Tables) -> list[Finding]:
@@ -137,7 +140,7 @@ def _last_calls(t: Tables, o: Occurrences) -> Rows:
     """Return for each occurrence the blocking call that its gap begins after."""
     events, calls = t.trace.events, blocking_calls(t)
     calls = calls[np.argsort(events.end[calls], kind="stable")]
-    i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap]), len(calls) - 1)
+    i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap] - late_by(t)), len(calls) - 1)
     found: Rows = calls[i]
     return found
 
@@ -146,6 +149,11 @@ def _calls(t: Tables, o: Occurrences) -> list[str]:
     parents = Counter(_parent(t, int(row)) for row in _last_calls(t, o).tolist()[:500])
     per_step = len(t.in_window(blocking_calls(t))) / t.steps.num
     listed = ", ".join(f"{name} ({count}×)" for name, count in parents.most_common(3))
+    if 2 * int(o.lost[batched_gaps(t)[o.gap]].sum()) > int(o.lost.sum()):
+        return [
+            f"{per_step:.1f} blocking calls a step; work that was launched before begins only as the host waits in "
+            f"these: {listed}. The driver hands launches over in batches."
+        ]
     return [f"{per_step:.1f} blocking calls a step; the idle begins as these return: {listed}."]
 
 

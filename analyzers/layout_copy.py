@@ -19,7 +19,8 @@ How sure
     therefore the least saving is small. Of a cast, medium, and low where shapes were not recorded: that it reads what
     the kernel before it wrote follows from their order and their times. Casts that autocast puts inside of operators do
     not count (its cache keeps those of the weights, `torch.autocast(cache_enabled=True)`), nor those in an optimizer's
-    step (unfused-optimizer), in runs of pointwise operators (unfused-elementwise) and in a backward.
+    step (unfused-optimizer), in runs of pointwise operators (unfused-elementwise) and in a backward. In a CUDA graph no
+    operator shows who asked for a cast: low.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from diagnose.model.intervals import distinct
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
+from diagnose.tables.graph_nodes import graph_nodes
 from diagnose.tables.op_launches import operator_inputs
 
 META = RuleMeta(
@@ -76,8 +78,11 @@ def find(t: Tables, free: Mask) -> list[Finding]:
 
 def _casts(t: Tables, tasks: Rows) -> list[Finding]:
     facts: Facts = {"is_conversion": False, "cast_to": types_of_casts(t, tasks)}
-    confidence: Confidence = "medium" if operator_inputs(t).is_known.any() else "low"
+    in_graph = bool(2 * graph_nodes(t)[tasks].sum() > len(tasks))
+    confidence: Confidence = "medium" if operator_inputs(t).is_known.any() and not in_graph else "low"
     title = "Tensors are converted to another type as soon as they are made"
+    if in_graph:
+        title = "Tensors are converted to another type as soon as they are made, in a CUDA graph"
     rule = KernelRule(META.id, title, MIN_SHARE, evidence=top_kernels(t, tasks), facts=facts, confidence=confidence)
     return kernel_finding(t, rule, tasks)
 

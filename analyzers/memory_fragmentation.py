@@ -28,7 +28,7 @@ META = RuleMeta(
     order=60,
     changes=("expandable-segments",),
     needs="memory events",
-    also=("find-memory",),
+    also=("find-memory", "group-lengths"),
 )
 MIN_RESERVED_SHARE = 0.6  # of the device; below this it does no harm
 MIN_UNUSED_SHARE = 1 / 3

@@ -18,7 +18,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.memory import ACTIVATIONS, INPUT, WORKSPACE, driver_evidence, memory_of
+from diagnose.analyzers.common.memory import GROWING, driver_evidence, memory_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
@@ -48,7 +48,7 @@ def find(t: Tables) -> list[Finding]:
     ):
         return []
     reserved = memory.peak_reserved or memory.peak_allocated
-    growing = sum(memory.by_category.get(name, 0) for name in (ACTIVATIONS, INPUT, WORKSPACE))
+    growing = sum(memory.by_category.get(name, 0) for name in GROWING)
     outside = memory.outside_allocator or 0
     if reserved + outside > MAX_TAKEN_SHARE * memory.capacity or not growing:
         return []

@@ -11,7 +11,8 @@ Why it costs
 
 What to do
     Need less at the peak: an allocator that fragments less, blocks that are computed again in the backward pass, a
-    smaller batch with accumulation.
+    smaller batch with accumulation. Each change states which batch then fits, and what it costs a step, where the
+    recording shows both.
 
 How sure
     High: the allocator counts retries itself. What they cost is booked under allocator-stall.
@@ -19,10 +20,11 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.memory import driver_evidence, memory_of
+from diagnose.analyzers.common.memory import GROWING, driver_evidence, forward_ns, memory_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.roofline import gpu_spec
 from diagnose.text.numbers import plural
 
 META = RuleMeta(
@@ -41,6 +43,8 @@ META = RuleMeta(
         "shard-model",
         "split-layers",
         "find-memory",
+        "find-batch-size",
+        "group-lengths",
     ),
 )
 MIN_RESERVED_SHARE = 0.97  # of the device: the driver and the context take the rest
@@ -58,6 +62,7 @@ def find(t: Tables) -> list[Finding]:
     is_full = reserved >= MIN_RESERVED_SHARE * memory.capacity or (memory.device_used or 0) >= MIN_USED_SHARE * total
     if not retries and not is_full:
         return []
+    spec = gpu_spec(t)
     held = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in list(memory.by_category.items())[:4])
     return [
         Finding(
@@ -76,6 +81,11 @@ def find(t: Tables) -> list[Finding]:
             facts={
                 "by_category": dict(memory.by_category),
                 "world_size": t.trace.world_size,
+                "allocated": memory.peak_allocated,
+                "capacity": memory.capacity - (memory.outside_allocator or 0),
+                "growing": sum(memory.by_category.get(name, 0) for name in GROWING),
+                "forward_ns": forward_ns(t),
+                "link_gb_s": spec.pcie if spec else 0.0,
                 "optimizer": t.capture.info.optimizer.name if t.capture.info else None,
             },
         )

@@ -34,6 +34,7 @@ META = RuleMeta(
     host_order=20,
     legend=Legend("code was compiled or loaded inside a step", "#9b59d0"),
     changes=("stop-recompiling",),
+    also=("group-lengths",),
     one_off=True,
     cause="compilation",
 )

@@ -4,7 +4,8 @@ What it looks for
     Time before a step's first backward pass in which gradients are off, in at least half of the steps: stretches
     between several calls count whole, since an environment is simulated between two calls of a policy. At least 20 % of
     the run's time. Where operators are recorded, a model must run in it: a moving average of weights is other work. Of
-    one stretch, in which a model is called four times or more: one call of a teacher is the step's own work.
+    one stretch, in which a model is called four times or more: one call of a teacher is the step's own work. Calls that
+    repeat others (`repeated-call`), or compute a prefix anew (`uncached-generation`), do not count.
 
 Why it costs
     The model waits for an environment, or produces one token or action after the other in small batches; the update,
@@ -27,7 +28,9 @@ from diagnose.model.capture import RunSteps
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.growing_calls import growing_calls
 from diagnose.tables.no_grad_calls import no_grad_calls
+from diagnose.tables.repeated_calls import repeated_calls
 from diagnose.tables.run_steps import lines_in, phase_shares
 from diagnose.text.numbers import percent
 
@@ -42,6 +45,7 @@ META = RuleMeta(
 MIN_SHARE = 0.2  # of the run's time: target networks, teachers of usual size and moving averages take less
 RECURS_IN = 0.5  # of the steps
 MIN_CALLS = 4  # of a model in a stretch, a step: a teacher is called once or twice, each token is a call
+MAX_NAMED_SHARE = 0.5  # of the calls without gradients, that another rule names the cause of
 TITLES = {
     "rollout": "Each update waits for data that is collected with the model",
     "inference": "Each update waits for the model to run without gradients",
@@ -70,11 +74,21 @@ def _runs_a_model(t: Tables, phase: str) -> bool:
     calls = no_grad_calls(t)
     if calls is None:
         return True
+    named = _named_by_others(t)
+    if named >= MAX_NAMED_SHARE * max(calls.modules, 1.0):
+        return False
     if phase == "rollout":  # a policy may be called with gradients on, and only its draws have none
         return calls.operators > 0 or calls.all_modules >= MIN_CALLS
     if not calls.modules:
         return calls.operators > 0
     return calls.modules >= MIN_CALLS
+
+
+def _named_by_others(t: Tables) -> float:
+    """Return how many calls a step repeat others, or compute a growing prefix anew: that is the cause, and named."""
+    growing = growing_calls(t)
+    again = sum(one.spare for one in repeated_calls(t) if not one.with_gradients)
+    return again + (growing.num if growing is not None else 0.0)
 
 
 def _finding(t: Tables, run: RunSteps, phase: str, title: str, share: float) -> Finding:

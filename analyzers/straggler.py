@@ -44,7 +44,7 @@ META = RuleMeta(
     kind="rank",
     order=10,
     changes=("even-out-ranks", "check-links", "align-pauses", "begin-together"),
-    also=("balance-ranks", "local-sgd"),
+    also=("balance-ranks", "local-sgd", "group-lengths"),
 )
 MIN_SHARE = 0.01  # of the step
 MIN_EXCHANGE_SHARE = 0.05  # of the step, waited in all-to-alls or between the stages of a pipeline

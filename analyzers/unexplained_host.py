@@ -2,6 +2,7 @@
 
 What it looks for
     Idle in which no thread that drives the device recorded any event, and neither frames nor samples show what it did.
+    Without a device, the time between operators of a program that runs no Python.
 
 Why it costs
     The device waits for a host whose doings were not recorded.
@@ -17,13 +18,16 @@ from __future__ import annotations
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
+from diagnose.model.intervals import EMPTY, Intervals, subtract
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.native import runs_no_python
 
 META = RuleMeta(
     id="unexplained-host",
     kind="idle",
     order=1000,
+    host_order=120,
     legend=Legend("the host was late; cause not recorded", "#98a1ae"),
     fallback=True,
     explains=False,
@@ -32,7 +36,14 @@ META = RuleMeta(
 )
 
 
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim, without a device, what lies between the operators of a program that runs no Python."""
+    return subtract(left, t.in_ops) if runs_no_python(t) else EMPTY
+
+
 def find(t: Tables) -> list[Finding]:
     """State how much idle has no visible cause on the host."""
     title = "The host launches nothing, for a reason the trace does not show"
+    if t.device_id < 0:
+        title = "The program runs code between its operators that the recording does not show"
     return idle_finding(t, IdleRule(META.id, title, probe="middle", confidence="low"))

@@ -3,7 +3,7 @@
 What it looks for
     Two or more different pointwise operators (additions, products, activations, casts, masks) in a row on a stream,
     with outputs of the same size: together at least 10 % of the busy time, or of the step with the host's
-    time for them.
+    time for them. Within a CUDA graph, torch's own pointwise kernels of one grid.
 
 Why it costs
     Each reads its inputs from memory and writes its output there for the next one to read. One fused kernel keeps
@@ -14,8 +14,8 @@ What to do
 
 How sure
     Medium: the operators and sizes are recorded, but not whether each takes the one before it. What is lost is the
-    time of each run above its longest kernel. Low where shapes were not recorded: kernels that take about the same time
-    count as of one size then.
+    time of each run above its longest kernel. Low where shapes were not recorded, and in graphs: kernels that take
+    about the same time count as of one size then.
 """
 
 from __future__ import annotations
@@ -56,11 +56,15 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     time = busy_part(t, tasks)
     if is_minor(t, tasks, MIN_SHARE):
         return []
+    in_graph = 2 * sum(chain.time_ns for chain in found if chain.in_graph) > sum(chain.time_ns for chain in found)
+    title = "Pointwise operators run one by one"
+    if in_graph:
+        title = "Pointwise operators run one by one within a CUDA graph"
     one_pass = sum(chain.longest_ns for chain in found) / max(sum(chain.time_ns for chain in found), 1)
     return [
         Finding(
             rule=META.id,
-            title="Pointwise operators run one by one",
+            title=title,
             lost_ns=time * (1 - one_pass) / t.steps.num,
             count=len(found),
             total_ns=time,
@@ -73,8 +77,8 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
                 *_commonest(found, t.steps.num),
             ),
             where=_where(t, found),
-            confidence="medium" if operator_inputs(t).is_known.any() else "low",
-            facts={"chains": _costliest(found)},
+            confidence="medium" if operator_inputs(t).is_known.any() and not in_graph else "low",
+            facts={"chains": _costliest(found), "in_graph": in_graph},
         )
     ]
 

@@ -1,9 +1,11 @@
 """The optimizer updates parameters one by one.
 
 What it looks for
-    `Optimizer.step` with 50 launches or more per call, most of them not multi-tensor kernels: the idle inside it. And
-    kernels of Adam and AdamW that are not fused, where they were queued behind others: their time beyond one pass over
-    parameters, gradients and state, from 5 % of the busy time on.
+    `Optimizer.step` with 50 launches or more per call, most of them not multi-tensor kernels: the idle inside it, and
+    the pauses between its kernels where they were queued behind others. And kernels of Adam and AdamW that are not
+    fused, where they were queued behind others: their time beyond one pass over parameters, gradients and state, from
+    5 % of the busy time on. In a CUDA graph, which holds no mark of the step, these are known by their divisions
+    (`addcdiv`).
 
 Why it costs
     A for-loop optimizer launches several tiny kernels for each tensor. The device finishes each before the next is
@@ -29,9 +31,10 @@ from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.optimizers import is_loop, optimizer_facts
 from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.graph_nodes import graphed_updates
 from diagnose.tables.launch_latency import late_tasks
 from diagnose.tables.optimizer_spans import updates
 
@@ -58,10 +61,14 @@ _FUSED = re.compile(r"[Ff]used")
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim idle inside the step of a for-loop optimizer."""
+    """Claim idle inside the step of a for-loop optimizer, and the pauses between its kernels on a full queue."""
     if not is_loop(t):
         return EMPTY
-    return intersect(intersect(left, t.gaps.host_part()), updates(t))
+    gaps, steps = t.gaps, updates(t)
+    called = t.trace.events.start[gaps.launch]
+    pauses = (gaps.launch >= 0) & ~gaps.cross_stream & (gaps.end - gaps.queued_at < gaps.latency_ns)
+    pauses &= covered(steps, called, called + 1) > 0
+    return union(intersect(intersect(left, gaps.host_part()), steps), intersect(left, gaps.device_part(pauses)))
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
@@ -72,6 +79,8 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of a for-loop optimizer, and the time of its kernels beyond one pass."""
     facts = optimizer_facts(t)
+    if not facts["calls"] and (nodes := np.flatnonzero(graphed_updates(t))).size:
+        return _in_graphs(t, nodes)
     what = "launches" if t.device_id >= 0 else "operators"
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
     title = _TITLES.get(str(facts["name"]), f"{facts['name']} updates parameters one by one")
@@ -99,6 +108,26 @@ def find(t: Tables) -> list[Finding]:
             tasks=tasks,
         )
     ]
+
+
+def _in_graphs(t: Tables, nodes: Rows) -> list[Finding]:
+    """Return the finding of an Adam's kernels among the nodes of graphs."""
+    passes, needed = PASSES["Adam"]
+    num = len(nodes) / t.steps.num
+    length = (t.tasks.end - t.tasks.start)[nodes]
+    title = "The graph holds an Adam that updates parameters by many kernels"
+    rule = KernelRule(
+        META.id,
+        title,
+        MIN_SHARE,
+        kept_ns=float(length.sum()) * needed / passes,
+        evidence=(
+            f"Its kernels read or write {passes} tensors for each parameter, where one fused kernel takes {needed}.",
+        ),
+        confidence="medium",
+        facts={"name": "Adam", "launches": num, "has_device": True, "in_graph": True},
+    )
+    return kernel_finding(t, rule, nodes)
 
 
 def _separate_passes(t: Tables) -> Rows:

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from diagnose.kernels.deferred_metrics import DeferredMetrics
     from diagnose.kernels.eight_bit import eight_bit_adamw
     from diagnose.kernels.fast_load import load_on_demand
+    from diagnose.kernels.fast_save import save_files
     from diagnose.kernels.gc_schedule import scheduled_gc
     from diagnose.kernels.indexing import assign_where, compact, masked_mean, masked_sum, select_rows
     from diagnose.kernels.layout import channels_last
+    from diagnose.kernels.length_batches import LengthBatches, find_length_batches
     from diagnose.kernels.loader_tuning import tune_loader
     from diagnose.kernels.matmul_precision import fp32_precision, set_fp32_precision
     from diagnose.kernels.memory_snapshot import memory_watch, snapshot_on_oom
@@ -50,6 +52,7 @@ __all__ = [
     "DeferredMetrics",
     "DevicePrefetcher",
     "GradientAccumulation",
+    "LengthBatches",
     "Precision",
     "ShardedStream",
     "SharedCache",
@@ -67,6 +70,7 @@ __all__ = [
     "compile_log",
     "eight_bit_adamw",
     "find_batch_size",
+    "find_length_batches",
     "folder_samples",
     "fp32_precision",
     "load_on_demand",
@@ -76,6 +80,7 @@ __all__ = [
     "offload_optimizer_state",
     "patch",
     "plan_checkpoints",
+    "save_files",
     "scheduled_gc",
     "select_rows",
     "set_fp32_precision",
@@ -99,9 +104,11 @@ _HOMES = {
     "concurrent_samples": ("ConcurrentSamples",),
     "eight_bit": ("eight_bit_adamw",),
     "fast_load": ("load_on_demand",),
+    "fast_save": ("save_files",),
     "gc_schedule": ("scheduled_gc",),
     "indexing": ("assign_where", "compact", "masked_mean", "masked_sum", "select_rows"),
     "layout": ("channels_last",),
+    "length_batches": ("LengthBatches", "find_length_batches"),
     "loader_tuning": ("tune_loader",),
     "matmul_precision": ("fp32_precision", "set_fp32_precision"),
     "memory_snapshot": ("memory_watch", "snapshot_on_oom"),

@@ -16,7 +16,7 @@ from diagnose.kernels._nested import tensors
 from diagnose.kernels._planner import BlockCost
 from diagnose.kernels._state import trial_passes
 
-__all__ = ["measure"]
+__all__ = ["bytes_kept", "measure"]
 
 REPEATS = 3
 """Timed passes, of which the median counts: the first one may still allocate."""
@@ -48,6 +48,14 @@ def measure(
     return [
         BlockCost(name, sum(counter.calls[name]), max(counter.calls[name]), seconds[name]) for name in blocks
     ], total
+
+
+def bytes_kept(run: Callable[[], object]) -> int:
+    """Return the bytes of all that ``run`` keeps for backward passes, whether it is let go in between or not."""
+    counter = _Counter(nn.Module())
+    with torch.autograd.graph.saved_tensors_hooks(counter.keep, lambda tensor: tensor):
+        run()
+    return sum(counter.held.values())
 
 
 class _Counter:

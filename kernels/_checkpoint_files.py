@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import warnings
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -15,10 +16,11 @@ from torch import Tensor
 
 from diagnose.kernels._checkpoint_metadata import read_metadata
 
-__all__ = ["files_of", "is_distributed", "read_distributed", "tensors_of"]
+__all__ = ["INDEXES", "SINGLE", "files_of", "is_distributed", "read_distributed", "tensors_of"]
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLE = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")
+_PART = re.compile(r"-\d{5}-of-(\d{5})\.")
 
 
 def is_distributed(source: Path) -> bool:
@@ -125,6 +127,11 @@ def _in_folder(folder: Path) -> Path:
         raise FileNotFoundError(
             f"{folder} holds {_listed(found)} instead of one checkpoint; name the file or its index."
         )
+    if (part := _PART.search(found[0].name)) and int(part[1]) > 1:
+        raise FileNotFoundError(
+            f"{found[0].name} is one of {int(part[1])} files, and {folder} lacks their index and the others: saving "
+            "was interrupted, or not all was fetched."
+        )
     return found[0]
 
 
@@ -136,6 +143,8 @@ def _safetensors(file: Path, *, mapped: bool) -> dict[str, Tensor]:
     try:
         with safe_open(file, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # no mapping
+            shared = opened.metadata() or {}  # further names of tensors that are one memory
+            tensors |= {name: tensors[kept] for name, kept in shared.items() if kept in tensors and name not in tensors}
     except SafetensorError as error:
         raise ValueError(f"{file} cannot be read as safetensors ({error}); fetch or save it again.") from error
     return tensors if mapped else {name: tensor.clone() for name, tensor in tensors.items()}

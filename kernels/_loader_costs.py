@@ -26,6 +26,7 @@ __all__ = [
     "Room",
     "draws_numbers",
     "fetch",
+    "free_bytes",
     "index_batches",
     "measure_costs",
     "private_bytes",
@@ -170,7 +171,7 @@ def room_for_workers(
     """Return how many workers this process may start: cores, memory and shared memory shared with the other ranks."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     rooms = [Room(max(1, cores // local_ranks), f"{cores} cores for {local_ranks} rank(s)")]
-    memory = memory_bytes if memory_bytes is not None else _available_bytes()
+    memory = memory_bytes if memory_bytes is not None else free_bytes()
     if memory is not None and worker_bytes + batch_bytes:
         num = memory // local_ranks // (worker_bytes + prefetch * batch_bytes)
         rooms.append(Room(int(num), f"{memory >> 20} MB of memory, {worker_bytes >> 20} MB a worker"))
@@ -185,7 +186,7 @@ MEMORY_SHARE = 0.5
 """The share of free memory that loading may take: the rest is for the model's own growth and for file caches."""
 
 
-def _available_bytes() -> int | None:
+def free_bytes() -> int | None:
     """Return the memory that may be taken, None where the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

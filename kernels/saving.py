@@ -11,8 +11,9 @@ When it does not help
 Cost
     One copy of the state in host memory, taken while the step waits; the interpreter's lock while a thread pickles.
 
-Sharded models
-    `save_sharded` writes each rank's part into one folder (``torch.distributed.checkpoint``), by a thread of each rank
+Files of many parts
+    `save_files` writes weights as safetensors files with an index, on the thread (`fast_save`). `save_sharded` writes
+    each rank's part into one folder (``torch.distributed.checkpoint``), by a thread of each rank
     and over a group of its own, so that its messages never meet those of the training.
 
 Numerics
@@ -35,6 +36,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -76,6 +78,23 @@ class BackgroundSaver:
         """
         self._make_room(path)
         self._pending.append(self._pool.submit(_write, _Copies().of(obj), Path(path)))
+
+    def save_files(
+        self, state: Mapping[str, Tensor], folder: str | os.PathLike[str], *, max_bytes: int = 5 << 30
+    ) -> None:
+        """Copy named tensors to the host and begin to write them as safetensors files; return when the copy is made.
+
+        See `fast_save.save_files` for what is written and which errors `wait` or the next call raises.
+
+        Raises:
+            OSError: an earlier file could not be written.
+            RuntimeError: `close` was called.
+        """
+        from diagnose.kernels.fast_save import save_files
+
+        self._make_room(folder)
+        copied = _Copies().of(dict(state))
+        self._pending.append(self._pool.submit(save_files, copied, folder, max_bytes=max_bytes))
 
     def save_sharded(self, state: dict[str, Any], folder: str | os.PathLike[str]) -> None:
         """Copy this rank's part of ``state`` to the host and begin to write it into ``folder``; all ranks call it.

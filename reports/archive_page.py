@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from diagnose.model.frozen import dataclass
 from diagnose.reports.format import duration, percent, plural
+from diagnose.reports.language import tr
 from diagnose.reports.pages import render_page
 from diagnose.reports.svg import Axis, Svg, ticks
 
@@ -17,6 +18,7 @@ __all__ = ["Recording", "render"]
 LINE = "#5b7fa6"
 LEFT, RIGHT, TOP, BASE, HEIGHT = 90.0, 1046.0, 18.0, 168.0, 204.0
 MAX_POINTS = 200  # of a chart: the newest
+AS_LONG = 0.005  # of a step: what differs by less is shown as the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +51,19 @@ def render(folder: str, recordings: Sequence[Recording]) -> str:
         legends={},
         drawn=True,
         folder=folder,
-        headline=f"{plural(len(recordings), 'recording')} of {plural(len(groups), 'script')}"
+        headline=tr(
+            "{recordings} of {scripts}",
+            recordings=plural(len(recordings), "recording"),
+            scripts=plural(len(groups), "script"),
+        )
         if recordings
-        else "No capture and no JSON report was found",
+        else tr("No capture and no JSON report was found"),
         groups=[
             {
-                "script": script or "Unknown command",
+                "script": script or tr("Unknown command"),
                 "trend": _trend(members),
                 "chart": _chart(script, members),
-                "measure": _measure(members),
+                "step_head": tr("Step, unprofiled") if _measure(members) == "unprofiled" else tr("Step, recorded"),
                 "rows": [(member, _step(member, _measure(members))) for member in reversed(members)],
             }
             for script, members in newest_first
@@ -87,10 +93,18 @@ def _trend(members: Sequence[Recording]) -> str:
         return ""
     before = median(steps[:-1])
     ratio = steps[-1] / before - 1
-    how = "as long as" if abs(ratio) < 0.005 else f"{percent(abs(ratio))} {'longer' if ratio > 0 else 'shorter'} than"
-    return (
-        f"The latest {_measure(members)} step, {duration(steps[-1])}, is {how} the median of "
-        f"{plural(len(steps) - 1, 'recording')} before it, {duration(before)}."
+    share = percent(abs(ratio))
+    if abs(ratio) < AS_LONG:
+        how = tr("as long as")
+    else:
+        how = tr("{share} longer than", share=share) if ratio > 0 else tr("{share} shorter than", share=share)
+    return tr(
+        "The latest {kind} step, {step}, is {how} the median of {recordings} before it, {before}.",
+        kind=tr("unprofiled") if _measure(members) == "unprofiled" else tr("recorded"),
+        step=duration(steps[-1]),
+        how=how,
+        recordings=plural(len(steps) - 1, "recording"),
+        before=duration(before),
     )
 
 
@@ -98,7 +112,7 @@ def _chart(script: str, members: Sequence[Recording]) -> Markup | None:
     steps = _steps(members)
     if len(steps) < 2:
         return None
-    svg = Svg(f"The step of {script} from one recording to the next.", HEIGHT)
+    svg = Svg(tr("The step of {script} from one recording to the next.", script=script), HEIGHT)
     x = Axis(0, len(steps) - 1, LEFT + 10, RIGHT)
     y = Axis(0, 1.05 * max(ns for _, ns in steps), BASE, TOP)
     svg.y_axis(y, LEFT, RIGHT, [(ns, duration(ns)) for ns in ticks(0, y.high, 4)])

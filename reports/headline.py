@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
 from diagnose.reports.format import duration, growth, percent, plural
+from diagnose.reports.glossary import WORK
 from diagnose.reports.language import ENGLISH, current, tr
 from diagnose.text.plain_text import one_line
 
 __all__ = ["MAX_WORDS", "cautions", "checked", "command", "headline", "late_rank", "record_again", "shown_rank", "view"]
 
 MAX_WORDS = 16  # of the headline: what is read at a glance
+MOSTLY = 0.5  # of the step: what operators compute, which no rule found avoidable
 MIN_OVERHEAD = 0.2  # of the unrecorded step: recording that costs more is stated beside the answer
 MAX_OVERHEAD = 1.0  # a step that takes twice as long while it is recorded is another step
 
@@ -55,7 +57,11 @@ def headline(d: Diagnosis, why: str) -> str:
             words = "{start}: no rule found avoidable time in the {step} step"
             if d.ignored:
                 words = "{start}: no other rule found avoidable time in the {step} step"
-            return _fitted(tr(words, start=start, step=step), "")
+            computed = d.host_by_cause.get(WORK, 0.0)
+            if computed >= MOSTLY and not d.ignored:  # whether their results are needed no trace shows
+                start = tr("Little found") if d.findings else tr("Nothing found")
+                words = "{start}: operators compute {share} of the {step} step, needed or not"
+            return _fitted(tr(words, start=start, step=step, share=percent(computed, 0)), "")
         found_no_steps = d.source.found_steps_by == "none"
         whole = tr("the {step} recording", step=step) if found_no_steps else tr("each {step} step", step=step)
         if d.verdict == "kernel-bound":

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from importlib import resources
 from typing import Final
 
 from diagnose.reports.catalogue import read_catalogue
@@ -29,7 +28,7 @@ _PLACEHOLDER: Final = re.compile(r"\{(\w+)(!t)?\}")
 _ENDS: Final = re.compile(r"(?<=[.;]) (?=\S)")
 _HEAD: Final = 4  # characters that sentences are looked up by
 MIN_LETTERS: Final = 6  # of a text beside its placeholders: one of fewer would be found in others
-_TOUCHING: Final = re.compile(r"(?<=[\u4e00-\u9fff])(?=[A-Za-z0-9<>])|(?<=[A-Za-z0-9%])(?=[\u4e00-\u9fff])")
+_TOUCHING: Final = r"(?<=[\u4e00-\u9fff])(?=[A-Za-z0-9<>])|(?<=[A-Za-z0-9%])(?=[\u4e00-\u9fff])"
 """Between Chinese and Latin characters, where good typesetting has a space."""
 _COUNT: Final = re.compile(r"(?P<num>[\d.,]+) (?P<noun>\w[\w ]*?)s?")
 
@@ -93,7 +92,7 @@ def _filled(text: str, values: Mapping[str, object]) -> str:
         return translated(shown) if found[2] else shown
 
     filled = _PLACEHOLDER.sub(value, text) if values else text
-    return _TOUCHING.sub(" ", filled) if current() != ENGLISH else filled
+    return re.sub(_TOUCHING, " ", filled) if current() != ENGLISH else filled
 
 
 @cache
@@ -101,6 +100,8 @@ def _texts(name: str) -> Mapping[str, str]:
     """Return the catalogue of a language; English has none."""
     if name == ENGLISH:
         return {}
+    from importlib import resources  # brings tempfile, lzma and bz2: a megabyte that English does not need
+
     return read_catalogue(
         resources.files("diagnose.reports").joinpath("templates").joinpath(f"{name}.po").read_text(encoding="utf-8")
     )

@@ -35,13 +35,16 @@ The steady steps become a dependency graph. A replay computes when every node en
 | event | a task, a task of another stream that waits for its event, where the file records events | latency |
 | inferred event | the same where it does not: a late task begins within 25 µs of the end of the other | latency |
 | room | a kernel that fills the device, a late task of another stream that begins in its last wave | negative |
-| call, wait | what a blocking call costs by itself; the tasks that it waits for | until it returns |
+| call, wait | what a blocking call costs by itself; the tasks that it waits for | until it returns; may be negative |
 | free | all tasks queued before, a call that frees memory: its own work follows its wait | none |
 
 Late is a task that starts 10 µs and more after its stream and its launch allow. Blocks are given out in the order of
 the kernels, so a task of another stream gets room when the last blocks of a kernel with at least as many blocks as the
 device has SMs have been given out: in its second half. Nodes of one CUDA graph may overlap on a stream; each follows
 the last one to end before it.
+
+Clocks are skewed where calls return before what they must have waited for has ended: a synchronisation of the device, a
+copy to pageable memory. By how much is measured in each trace, and no more than tasks begin after their launches.
 
 A window begins, where the device was behind the host from the start, when the device was done with what had been queued
 before. Those tasks have no launch in the recording, and are taken as queued before it.
@@ -129,7 +132,7 @@ def replayed(path: Path) -> Row | None:
     import numpy as np
 
     from diagnose.errors import DiagnoseError
-    from diagnose.pipeline.rank import build_tables
+    from diagnose.pipeline.find import build_tables
     from diagnose.replay import build, critical_path, simulate, typical_delays
     from diagnose.replay.base import unreplayable
     from diagnose.trace_reader import open_captures

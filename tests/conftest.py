@@ -33,7 +33,8 @@ from diagnose.errors import DEBUG
 from diagnose.model.capture import Capture, CaptureInfo, RunSteps, Samples
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.events import Device, Events, Kind, Thread, Trace
-from diagnose.pipeline.rank import analyze_rank, build_tables
+from diagnose.pipeline.find import build_tables
+from diagnose.pipeline.rank import analyze_rank
 from diagnose.tables import Tables
 from diagnose.tables.program import program_of
 
@@ -231,10 +232,9 @@ class Recording:
     def find(self, rule: str) -> Finding | None:
         """Return what a rule finds, however small."""
         t = self.tables()
-        of_kernels = META[rule].kind == "kernel"
-        found = analyzer(rule).find(t, np.ones(len(t.tasks.row), bool)) if of_kernels else analyzer(rule).find(t)
-        assert len(found) <= 1
-        return found[0] if found else None
+        given = [np.ones(len(t.tasks.row), bool)] if META[rule].kind == "kernel" and t.device_id >= 0 else []
+        (found,) = analyzer(rule).find(t, *given) or [None]
+        return found
 
     def prescribe(self, rule: str) -> list[Prescription]:
         """Return what a rule prescribes for what it finds, which must be fit to be shown."""

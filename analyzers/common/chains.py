@@ -1,10 +1,12 @@
 """Runs of pointwise kernels over tensors of one size: what a compiler makes one pass of.
 
 Where no shapes were recorded, kernels count as of one size that take about the same time, and long enough to show it.
+Nodes of a CUDA graph have no operators either: of one size are torch's own pointwise kernels of one grid there.
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.model.intervals import covered, distinct, grouped
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.tables import Tables
+from diagnose.tables.graph_nodes import functor, graph_nodes, graphed_updates
 from diagnose.tables.kernel_classes import kernel_classes
 from diagnose.tables.op_launches import operator_inputs
 from diagnose.tables.optimizer_spans import updates
@@ -24,15 +27,17 @@ __all__ = ["Chain", "chains"]
 # Pointwise kernels over as many elements read one to three tensors and write one.
 MAX_TIME_RATIO = 2.0
 MIN_SIZED_NS = 5_000  # below it the fixed cost of a kernel sets its time, which then shows no size
+_OF_TORCH = re.compile(r"at::native::")
 
 
 class Chain(NamedTuple):
     """Two or more different pointwise operators, one after the other on a stream."""
 
     tasks: npt.NDArray[np.intp]  # indices into Tasks
-    ops: tuple[str, ...]
+    ops: tuple[str, ...]  # of nodes of a graph: what the kernels compute
     time_ns: int
     longest_ns: int  # one pass over all inputs takes at least as long
+    in_graph: bool = False  # nodes of a CUDA graph
 
 
 def chains(t: Tables) -> list[Chain]:
@@ -42,7 +47,35 @@ def chains(t: Tables) -> list[Chain]:
     of one and the same operator does not count either: it may as well be a loop over tensors that do not depend on
     each other.
     """
-    return t.cached("chains", lambda: _chains(t))
+    return t.cached("chains", lambda: [*_chains(t), *_chains_in_graphs(t)])
+
+
+def _chains_in_graphs(t: Tables) -> list[Chain]:
+    """Return the runs among the nodes of graphs: torch's pointwise kernels of one grid and about the same time.
+
+    Kernels that a compiler or a library wrote are fused as far as their authors could, and do not count.
+    """
+    nodes, name, length = graph_nodes(t), t.trace.events.name[t.tasks.row], t.tasks.end - t.tasks.start
+    if not nodes.any():
+        return []
+    mine = nodes & t.tasks_matching(_OF_TORCH) & ~graphed_updates(t)
+    mine &= np.isin(kernel_classes(t.trace, t.tasks.row), ("elementwise", "copy"))
+    grid, found = t.trace.events.grid[t.tasks.row], list[Chain]()
+    for stream in distinct(t.tasks.stream[mine]).tolist():
+        tasks = np.flatnonzero(t.tasks.stream == stream)
+        one, two = tasks[:-1], tasks[1:]
+        ratio = np.maximum(length[one], 1) / np.maximum(length[two], 1)
+        alike = mine[one] & mine[two] & (t.tasks.launch[one] == t.tasks.launch[two])
+        alike &= (grid[one] > 0) & (grid[one] == grid[two]) & (np.maximum(ratio, 1 / ratio) <= MAX_TIME_RATIO)
+        begin = np.flatnonzero(np.append(True, ~alike))
+        end = np.append(begin[1:], len(tasks))
+        changes = np.append(0, np.cumsum(name[one] != name[two]))  # of the kernel, up to each task
+        worth = changes[end - 1] > changes[begin]
+        for first, last in zip(begin[worth].tolist(), end[worth].tolist(), strict=True):
+            run = tasks[first:last]
+            ops = tuple(functor(t.name(row)) for row in t.tasks.row[run].tolist())
+            found.append(Chain(run, ops, int(length[run].sum()), int(length[run].max()), in_graph=True))
+    return found
 
 
 def _chains(t: Tables) -> list[Chain]:

@@ -14,6 +14,7 @@ from diagnose.model.arrays import Mask
 from diagnose.model.events import Kind
 from diagnose.model.intervals import covered, distinct
 from diagnose.tables import Tables
+from diagnose.tables.graph_nodes import graph_nodes
 from diagnose.tables.optimizer_spans import updates
 
 __all__ = ["conversions", "types_of_casts"]
@@ -49,7 +50,7 @@ def conversions(t: Tables, free: Mask) -> npt.NDArray[np.intp]:
     called = t.trace.events.start[t.tasks.launch[found]]
     keep &= covered(updates(t), called, called + 1) == 0
     found, producer = found[keep], producer[keep]
-    own = _asked_for(t, found)
+    own = _asked_for(t, found) | graph_nodes(t)[found]  # of a graph nothing shows who asked
     found, producer = found[own], producer[own]
     name = t.trace.events.name[t.tasks.row]
     pairs = list(zip(name[producer].tolist(), name[found].tolist(), strict=True))

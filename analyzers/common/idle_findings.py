@@ -22,7 +22,7 @@ from diagnose.tables.program import program_of
 from diagnose.tables.syncs import RETURN_NS
 from diagnose.text.numbers import duration, percent, plural
 
-__all__ = ["Occurrences", "idle_finding", "occurrences"]
+__all__ = ["Occurrences", "idle_finding", "occurrences", "worth_claiming"]
 
 # Places are looked up for so many of the largest occurrences: their sum stands for the rest.
 MAX_LOOKED_UP = 200
@@ -30,6 +30,12 @@ MAX_PLACES = 5
 NUM_EXAMPLES = 3
 MIN_HIDDEN_SHARE = 0.01  # of the step: what a finding must cost to be listed
 MIN_STEPS_SHARE = 0.5  # with an occurrence: of fewer steps it is no cost of each
+
+
+def worth_claiming(t: Tables, left: Intervals, found: Intervals, min_share: float) -> Intervals:
+    """Return what of ``found`` is left to claim, nothing where all of it is a smaller share of the steps."""
+    start, end = t.steps.window
+    return intersect(left, found) if total(found) >= min_share * (end - start) else EMPTY
 
 
 class Occurrences(NamedTuple):

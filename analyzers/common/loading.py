@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from diagnose.analyzers.common.locate import is_own_file, is_user_file
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
 from diagnose.model.records import LoaderRecord, as_facts
@@ -19,6 +20,7 @@ from diagnose.text.numbers import duration, percent, plural
 __all__ = ["loading_evidence", "loading_facts"]
 
 MIN_SAMPLES = 5
+MIN_BATCHES, MIN_EPOCHS = 3, 2  # of an epoch, and recorded: of two batches one waits longer than the other
 MAX_FETCHES = 20  # of the dataset's calls: one kind of dataset does the same in all of them
 _FETCH = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
 _CALLS = 8  # frames inside a fetch, among which the dataset's own first one is
@@ -45,6 +47,7 @@ def loading_facts(t: Tables) -> Facts:
         "num_workers": 0 if known.num_workers is None and single else known.num_workers,
         "batch_ns": int(np.median(lengths)) if len(lengths) else 0,
         "batches_per_step": len(rows) / max(1, t.steps.num),
+        "first_batch_share": _first_batch_share(lengths, known.num_batches),
         "has_device": t.device_id >= 0,
         "num_threads": t.capture.info.flags.num_threads if t.capture.info else None,
         "cores": t.capture.info.flags.cores if t.capture.info else None,
@@ -53,6 +56,21 @@ def loading_facts(t: Tables) -> Facts:
         "ready_share": ready_share(t),
         **_dataset(t),
     }
+
+
+def _first_batch_share(lengths: Ints, num_batches: int | None) -> float | None:
+    """Return the share of the waits that epochs' first batches have; None where too few epochs were recorded.
+
+    The longest waits are those where as many come as epochs begin, and an epoch lies between two of them: its batches,
+    and the call that finds no more.
+    """
+    if not num_batches or num_batches < MIN_BATCHES or len(lengths) < MIN_EPOCHS * num_batches:
+        return None
+    num = max(round(len(lengths) / (num_batches + 1)), 1)
+    longest = np.sort(np.argsort(-lengths, kind="stable")[:num])
+    if not np.isin(np.diff(longest), (num_batches, num_batches + 1)).all():
+        return None
+    return float(lengths[longest].sum() / max(int(lengths.sum()), 1))
 
 
 def _dataset(t: Tables) -> Facts:

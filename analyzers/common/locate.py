@@ -20,7 +20,7 @@ from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, distinct
 from diagnose.tables import Tables
-from diagnose.tables.names import KERNEL_LAUNCH, STEP_MARK
+from diagnose.tables.names import FRAME, KERNEL_LAUNCH, STEP_MARK
 
 __all__ = [
     "enclosing_operators",
@@ -32,7 +32,6 @@ __all__ = [
     "source_line",
 ]
 
-_FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 _LIBRARY = re.compile(
     r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|torchvision|triton|numpy|diagnose)/|^<"
 )
@@ -126,7 +125,7 @@ def _where(work: list[str], frames: list[str]) -> Where:
     op = next((name for name in work if not KERNEL_LAUNCH.match(name)), None)  # the launch itself is no place
     library: re.Match[str] | None = None
     for depth, text in enumerate(frames):
-        match = _FRAME.match(text)
+        match = FRAME.match(text)
         if match is None or not is_user_file(_INSTALLED.sub("", match["file"])):
             continue  # no line, or of torch or the standard library
         if is_own_file(match["file"]):

@@ -34,12 +34,14 @@ __all__ = [
     "ACTIVATIONS",
     "BEFORE",
     "GRADIENTS",
+    "GROWING",
     "INPUT",
     "KEPT",
     "OPTIMIZER",
     "PARAMETERS",
     "WORKSPACE",
     "driver_evidence",
+    "forward_ns",
     "memory_of",
 ]
 
@@ -47,6 +49,7 @@ BEFORE, OTHERS = "held from before (parameters, optimizer state)", "held from be
 ACTIVATIONS, GRADIENTS, WORKSPACE, INPUT = "activations", "gradients", "workspace", "input"
 PARAMETERS = "parameters"
 OPTIMIZER, KEPT = "optimizer state", "kept"
+GROWING = (ACTIVATIONS, INPUT, WORKSPACE)  # with the batch
 MAX_POINTS = 600  # of the timeline: more than a chart has pixels
 MAX_LOOKED_UP = 400  # blocks at the peak, the largest first, whose lines are looked up
 MAX_PLACES = 8
@@ -61,9 +64,8 @@ def memory_of(t: Tables) -> Memory | None:
 
 def _memory(t: Tables) -> Memory | None:
     blocks = find_allocations(t)
-    attribution = t.capture.attribution
-    if blocks is None and attribution is not None and attribution is not t.trace:
-        return memory_of(t.cached("attribution", lambda: Tables(t.capture, attribution)))
+    if blocks is None and t.named is not t:
+        return memory_of(t.named)
     if blocks is None:
         return None
     from diagnose.model.charts import Memory
@@ -109,6 +111,19 @@ def driver_evidence(memory: Memory) -> tuple[str, ...]:
     others = min(memory.other_processes, outside)
     own = f"{(outside - others) / 1e9:.2f} GB for the CUDA context, communicators and libraries"
     return (f"{text}: {own}, {others / 1e9:.2f} GB of other processes.",)
+
+
+def forward_ns(t: Tables) -> float:
+    """Return the device's time for the forward pass of a step, 0 where the recording shows no backward pass."""
+    if not len(_backward(t).start) and t.named is not t:
+        return forward_ns(t.named)
+    linked = t.tasks.launch >= 0
+    tasks = np.flatnonzero(linked & ~t.tasks.is_copy & ~t.tasks.is_collective)
+    if not len(_backward(t).start) or not len(tasks):
+        return 0.0
+    phase = _phase(t, t.trace.events.start[t.tasks.launch[tasks]])
+    took = (t.tasks.end - t.tasks.start)[tasks]
+    return float(took[phase == _FORWARD_PHASE].sum()) / t.steps.num
 
 
 def _timeline(blocks: Allocations, inside: npt.NDArray[np.intp], start: int) -> tuple[tuple[int, int, int], ...]:

@@ -46,6 +46,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         needs="more launches a step",
         numerics=rounding("gradients equal the large batch's to 2e-7, but batch norm sees the parts"),
         frees_bytes=int(held(finding, ACTIVATIONS) * (1 - 1 / PARTS)),
+        spares_samples=True,
     )
 
 

@@ -5,15 +5,17 @@ What it does
     from the second epoch on it is mapped instead of computed.
 
 What to watch
-    Random augmentation stays behind the stage. The first epoch gains nothing.
+    Random augmentation stays behind the stage. The first epoch gains nothing. A trial keeps whole samples, of datasets
+    that draw no random numbers; it gains where its steps come to the second epoch.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, identical
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 from diagnose.changes.common.loading import is_iterable
+from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -32,7 +34,7 @@ CHANGE = Change(
     id="cache-samples",
     title="Keep decoded samples in memory that all workers share",
     numerics=identical("where the cached stage is deterministic"),
-    patch=ByHand("which stage of a sample is deterministic only the dataset's author knows"),
+    patch=Patch(loading.cache_samples),
     edit=ByHand("which stage of a sample is deterministic only the dataset's author knows"),
     advice=Advice(
         before="image = decode(path)",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
-from diagnose.changes.common.memory import ACTIVATIONS, held
+from diagnose.changes.common.memory import ACTIVATIONS, forward_again_ns, held
 from diagnose.changes.patches import memory
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         "loss = criterion(model(x), y)",
         needs="up to a third more time; plan_checkpoints chooses the fewest blocks under a memory target",
         frees_bytes=int(held(finding, ACTIVATIONS) * SPARED),
+        spares_samples=True,
+        costs_ns=forward_again_ns(finding),
     )
 
 

@@ -5,8 +5,8 @@ What it does
     replay all operators' host time shrinks, not only what the device waits for: the host then runs ahead.
 
 What to watch
-    Shapes must not change from step to step. The optimizer's step and loading stay outside of the graphs, and so do
-    stretches of a few launches between two waits for the device.
+    Shapes must not change from step to step. The optimizer's `step` and `zero_grad` and loading stay outside of the
+    graphs, and so do stretches of a few launches between two waits for the device.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.model.intervals import Intervals, intersect, span, subtract, total, union
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.calls import allocations, code_loads, compile_frames
-    from diagnose.tables.names import LOADER_NEXT
+    from diagnose.tables.names import LOADER_NEXT, ZERO_GRAD
     from diagnose.tables.optimizer_spans import updates
     from diagnose.tables.program import program_of
     from diagnose.tables.sync_free import sync_free
@@ -112,7 +112,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     rows = t.causes.of(finding.rule)
     named = Intervals(t.causes.start[rows], t.causes.end[rows])
     whole = program_of(t).second_derivatives  # a graph of the whole step holds the optimizer as well
-    host = span(*t.steps.window) if whole else subtract(union(t.in_ops, named), updates(t))
+    outside = union(updates(t), t.covering(t.calls(ZERO_GRAD, Kind.ANNOTATION, Kind.OP)))  # of the model
+    host = span(*t.steps.window) if whole else subtract(union(t.in_ops, named), outside)
     host = subtract(host, apart)
     host = intersect(host, sync_free(t) if graphable(finding) < 1 else span(*t.steps.window))
     each = total(host) / t.steps.num

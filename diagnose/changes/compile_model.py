@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_a_model_of_the_script, to_calls_of_the_model
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.common.graphs import compiled_before_capture
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import percent
 
@@ -29,8 +30,15 @@ COMPILED_ON_CPU = (0.1, 0.6)
 FUSED_AT_LEAST = 0.4  # of runs of pointwise kernels: graph breaks and reductions between them part the others
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     before, after = "model = Model()", "model = torch.compile(Model())"
+    if finding.facts.get("in_graph"):
+        return compiled_before_capture(
+            program,
+            title="Compile what the CUDA graph captures, so that pointwise nodes become one pass",
+            least=FUSED_AT_LEAST,
+            most=1.0,
+        )
     if "has_device" not in finding.facts:
         return Advice(before=before, after=after, least=FUSED_AT_LEAST)
     if finding.facts["has_device"]:
@@ -85,13 +93,12 @@ def _called_outside(t: Tables, tasks: Rows) -> Mask:
     """Return which tasks a loop of the script's own launches, which no compiled model holds."""
     import numpy as np
 
-    from diagnose.model.intervals import contains
     from diagnose.tables.issuers import issued, issuer_of
 
-    issuer, launch = issuer_of(t), t.tasks.launch[tasks]
+    issuer = issuer_of(t)
     if issuer is None or issuer.in_model:
         return np.zeros(len(tasks), bool)
-    found: Mask = (launch >= 0) & contains(issued(t), t.trace.events.start[np.maximum(launch, 0)])
+    found: Mask = t.launched_in(issued(t))[tasks]
     return found
 
 

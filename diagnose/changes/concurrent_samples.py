@@ -13,7 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, identical
-from diagnose.changes.common.loading import HIDDEN, THREADS, is_iterable, loader_call, with_batch_size
+from diagnose.changes.common.loading import (
+    HIDDEN,
+    THREADS,
+    is_iterable,
+    loader_call,
+    starts_with_epochs,
+    with_batch_size,
+)
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
@@ -43,6 +50,8 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
 
 
 def _applies(_program: Program, finding: Finding) -> str:
+    if starts_with_epochs(finding.facts):
+        return "workers are waited for where an epoch starts them, and keep up from there"
     return "an IterableDataset hands out its samples in turn" if is_iterable(finding.facts) else ""
 
 

@@ -9,9 +9,36 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.changes.common.applies import to_a_model_of_the_script
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.common.graphs import compiled_before_capture
 from diagnose.changes.patches import compiling
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+LEAST, MOST = 0.2, 0.7
+
+
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+    if finding.facts.get("in_graph"):
+        return compiled_before_capture(
+            program,
+            title="Compile what the CUDA graph captures, so that small nodes become one",
+            least=LEAST,
+            most=MOST,
+        )
+    return Advice(
+        before="model = Model().cuda()",
+        after="model = torch.compile(Model().cuda())",
+        least=LEAST,
+        most=MOST,
+        needs="a compilation of some seconds at the start",
+    )
+
 
 CHANGE = Change(
     id="fuse-kernels",
@@ -19,13 +46,7 @@ CHANGE = Change(
     numerics=rounding("fused kernels round differently; compare the loss of the first steps"),
     patch=Patch(compiling.compile_model, needs_gpu=True, compiles=True, group="compile"),
     edit=ByHand("where the model is made only the script's author knows"),
-    advice=Advice(
-        before="model = Model().cuda()",
-        after="model = torch.compile(Model().cuda())",
-        least=0.2,
-        most=0.7,
-        needs="a compilation of some seconds at the start",
-    ),
+    advice=_advice,
     applies=to_a_model_of_the_script,
     remedy="diagnose.kernels.compiling",
 )

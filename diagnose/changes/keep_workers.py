@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
-from diagnose.changes.common.loading import loader_call
+from diagnose.changes.common.loading import loader_call, number, starts_with_epochs
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
@@ -23,14 +23,17 @@ if TYPE_CHECKING:
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     facts = finding.facts
     workers = facts.get("num_workers")
-    each_epoch = not facts.get("phase") and facts.get("period") == facts.get("num_batches")  # of unknown phase
-    if not (facts.get("phase") == "loading" or each_epoch) or not workers or facts.get("persistent_workers"):
+    period = facts.get("period")
+    each_epoch = not facts.get("phase") and period is not None and period == facts.get("num_batches")  # unknown phase
+    share = number(facts, "first_batch_share") if starts_with_epochs(facts) else 1.0
+    is_start = starts_with_epochs(facts) or facts.get("phase") == "loading" or each_epoch
+    if not is_start or not workers or facts.get("persistent_workers"):
         return None
     return Advice(
         before=loader_call(facts, num_workers=workers),
         after=loader_call(facts, num_workers=workers, persistent_workers=True),
-        least=0.3,
-        most=0.95,
+        least=0.3 * share,
+        most=0.95 * share,
         needs="a dataset that does not change between epochs",
     )
 

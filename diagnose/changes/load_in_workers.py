@@ -7,8 +7,9 @@ What to watch
     Loading that computes shares the cores with the step, which keeps one: workers are at most as many as the others.
     Loading that waits needs none. The saving lies between all of the stall and what is left of it where load/w is
     longer than the rest of the step, or where all cores together are; at least nothing, where other programs kept the
-    training waiting for a core, and where each worker of a stream has to be given its part first. Workers are not
-    prescribed where taking a batch from one costs about what loading it does.
+    training waiting for a core, and where each worker of a stream has to be given its part first. Handing a batch
+    over takes the worker and the training about 2 ms each: it is taken off, and where it costs about what loading
+    does, workers are not prescribed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
 from diagnose.changes.common.loading import (
+    CHEAPER,
     HIDDEN,
     HIDDEN_WAITING,
     ITERABLE_NUMERICS,
@@ -27,10 +29,10 @@ from diagnose.changes.common.loading import (
     SPLIT_BY_HAND,
     handover_ns,
     is_iterable,
-    left_of_stall,
     loader_call,
     number,
     recorded_cores,
+    step_with_workers,
     with_batch_size,
 )
 from diagnose.changes.patches import loading
@@ -53,7 +55,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     pin = {"pin_memory": True} if facts.get("has_device") else {}
     known, waits = recorded_cores(facts), bool(facts.get("waits"))
     cpus = known or MAX_WORKERS + 1  # not recorded: enough for what is advised
-    if not waits and (cpus < 2 or load_ns * (1 - MIN_GAIN) < handed_ns):
+    if (not waits and cpus < 2) or finding.lost_ns * (1 - MIN_GAIN) < handed_ns:
         return None  # no core to load on, or taking batches from workers costs about what loading them does
     limit = MAX_WORKERS if waits else cpus - 1  # one stays with the training
     workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_WORKERS))
@@ -65,7 +67,10 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     busy = 0.0 if waits else number(facts, "ready_share")
     if busy > MAX_READY_SHARE:
         takes = f"{cores.rstrip(',')} (none was free for {percent(busy, 0)} of the recording),"
-    left_ns = max(load_ns / workers - rest_ns, 0.0) if waits else left_of_stall(facts, load_ns, rest_ns, workers, cpus)
+    left, cheaply_left = (
+        (step_with_workers(facts, load_ns + ns, rest_ns + ns, workers, cpus) - rest_ns) / max(finding.lost_ns, 1.0)
+        for ns in (handed_ns, handed_ns / CHEAPER)
+    )
     return Advice(
         title=f"Load batches in {workers} worker process{'es' if workers > 1 else ''}, ahead of the step",
         before=loader_call(facts, num_workers=facts.get("num_workers", 0)),
@@ -75,7 +80,8 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         numerics=ITERABLE_NUMERICS if shared_out else None,
         least=0.0
         if busy > MAX_READY_SHARE or shared_out
-        else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_ns / max(finding.lost_ns, 1.0))),
+        else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left)),
+        most=max(0.0, 1 - cheaply_left) if handed_ns else 1.0,
         needs=f"{takes} and memory for {'a copy' if workers == 1 else f'{workers} copies'} of what the dataset holds",
         arguments={"workers": workers, **pin, **({"by_hand": SPLIT_BY_HAND} if shared_out else {})},
     )

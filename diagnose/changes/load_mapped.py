@@ -26,7 +26,9 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     place = own_place(finding)
     return Advice(
         before=(place.code or "") if place else "model.load_state_dict(torch.load(path))",
-        after="from diagnose.kernels.fast_load import fast_load, fill\n\n"
+        after="from diagnose.kernels.fast_load import fast_load, fill\n"
+        "from diagnose.kernels.fast_save import save_files\n\n"
+        "save_files(model.state_dict(), folder)        # where they are saved: a folder of files that are mapped\n"
         "report = fill(model, path)                    # into a model that exists\n"
         "report = fast_load(build_model, path)          # or one that was never initialised",
         least=0.5,
@@ -42,4 +44,5 @@ CHANGE = Change(
     edit=ByHand("which model a file is for only the script's author knows"),
     advice=_advice,
     remedy="diagnose.kernels.fast_load",
+    modules=("diagnose.kernels.fast_save",),
 )

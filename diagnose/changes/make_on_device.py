@@ -5,7 +5,7 @@ What it does
     the same in each step is made once, before the loop.
 
 What to watch
-    Random numbers of the device differ from those of the host.
+    Random numbers of the device differ from those of the host, and a trial leaves them alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line, own_place
-from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, rounding
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -83,6 +83,6 @@ CHANGE = Change(
     applies=_applies,
     effect=_effect,
     patch=ByHand("how the tensor is made only the script's author knows"),
-    edit=ByHand("how the tensor is made only the script's author knows"),
+    edit=EditLoop("with_device_argument", "lines", ()),
     without_remedy="an argument of the operators that make it",
 )

@@ -7,7 +7,8 @@ What it does
 What to watch
     Workers that are waited for deliver `num` batches in `num` steps, so that of `more` workers one arrives every
     `num / more` steps. At least that much is gone only where what they compute leaves the step its core. Where a
-    trace does not show how many there are, their number is given as a multiple of today's.
+    trace does not show how many there are, their number is given as a multiple of today's. Workers that compute are
+    at most as many as cores, and waits that come with each epoch's first batch need none more.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from diagnose.changes.common.loading import (
     is_iterable,
     loader_call,
     recorded_cores,
+    starts_with_epochs,
     with_batch_size,
 )
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Finding
+    from diagnose.model.diagnosis import Facts, Finding
     from diagnose.tables.program import Program
 
 MAX_WORKERS = 32
@@ -63,7 +65,11 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
             needs=needs,
             numerics=numerics,
         )
-    more = min(_enough(finding, num, step_ns), MAX_WORKERS)
+    if starts_with_epochs(facts):
+        return None  # the workers keep up once they run: keep-workers
+    more = min(_enough(finding, num, step_ns), _limit(facts))
+    if more <= num:
+        return None
     least, most = _hidden(finding, num, more, step_ns)
     return Advice(
         title=f"Use {more} workers, keep them alive and let each prepare more batches",
@@ -82,6 +88,11 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
 def _enough(finding: Finding, num: int, step_ns: float) -> int:
     """Return how many workers deliver a batch as often as the rest of the step wants one, at least twice as many."""
     return max(2 * num, math.ceil(num * step_ns / max(step_ns - finding.lost_ns, 1.0)))
+
+
+def _limit(facts: Facts) -> int:
+    """Return how many workers are of use: of those that compute, as many as there are cores."""
+    return MAX_WORKERS if facts.get("waits") else min(recorded_cores(facts) or MAX_WORKERS, MAX_WORKERS)
 
 
 def _hidden(finding: Finding, num: int, more: int, step_ns: float) -> tuple[float, float]:

@@ -4,7 +4,8 @@ What it does
     Takes `contiguous()` out where the operator behind it reads a view as it is.
 
 What to watch
-    `view` needs `reshape`, or another order of dimensions.
+    `view` needs `reshape`, or another order of dimensions: a trial, which leaves the call out, then fails with that
+    error.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import is_in_a_library
-from diagnose.changes.common.change import Advice, ByHand, Change, identical
+from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -39,7 +40,7 @@ CHANGE = Change(
     title="Leave out copies before operators that take strides",
     numerics=identical(),
     patch=ByHand("the copy is a call in the model's own code"),
-    edit=ByHand("whether the operator behind the copy takes strides only the script's author knows"),
+    edit=EditLoop("without_contiguous", "lines", ()),
     advice=_advice,
     applies=_applies,
     without_remedy="a call left out",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
-from diagnose.changes.common.memory import ACTIVATIONS, held
+from diagnose.changes.common.memory import ACTIVATIONS, copied_ns, held
 from diagnose.changes.patches import memory
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         "with offload:\n    loss = criterion(model(x), y)",
         needs="pinned memory on the host, and a link that keeps up with the step",
         frees_bytes=held(finding, ACTIVATIONS),
+        spares_samples=True,
+        costs_ns=copied_ns(finding, held(finding, ACTIVATIONS), hidden=True),
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
-from diagnose.changes.common.memory import OPTIMIZER, held
+from diagnose.changes.common.memory import OPTIMIZER, copied_ns, held
 from diagnose.changes.patches import memory
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         "optimizer = torch.optim.AdamW(model.parameters(), lr=lr)\nstate = offload_optimizer_state(optimizer)",
         needs="pinned memory on the host for the state, and the time of two copies a step",
         frees_bytes=held(finding, OPTIMIZER),
+        costs_ns=copied_ns(finding, held(finding, OPTIMIZER), hidden=False),
     )
 
 

@@ -4,7 +4,8 @@ What it does
     Makes the whole tensor before the loop and copies each piece to its place, where `cat` copies all pieces each time.
 
 What to watch
-    The longest length has to be known, and what reads the tensor reads a slice of it.
+    The longest length has to be known, and what reads the tensor reads a slice of it. CUDA graphs come after it: they
+    hold one length.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import to_the_device
+from diagnose.changes.common.applies import to_copies_to_the_device
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.memory import LINK_SHARE
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-# Of the link's rate that copies from pinned memory reach, at least and at most: hosts may be a generation older than
-# the card, and memory may lie behind another processor.
-LINK_SHARE = (0.4, 0.9)
 LINK_GB_S = (16.0, 64.0)  # of PCIe 3 and 5 with 16 lanes: where the device is in no table
 _FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 _PAGEABLE = re.compile(r"Pageable", re.IGNORECASE)
@@ -41,12 +39,6 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
         least=0.5,
         needs="memory on the device for one more batch, and pinned memory on the host",
     )
-
-
-def _applies(_program: Program, finding: Finding) -> str:
-    """Return why it does not fit a wait of the host, which may be for something else than a copy to the device."""
-    is_wait = "num" not in finding.facts  # a finding of copies counts them
-    return "the host waits for no copy to the device" if is_wait and not to_the_device(finding) else ""
 
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
@@ -91,7 +83,7 @@ CHANGE = Change(
     patch=Patch(loading.prefetch_to_device, needs_gpu=True),
     edit=ByHand("which loop takes the batches to the device only the script's author knows"),
     advice=_advice,
-    applies=_applies,
+    applies=to_copies_to_the_device,
     effect=_effect,
     remedy="diagnose.kernels.prefetch",
 )

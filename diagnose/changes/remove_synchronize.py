@@ -5,7 +5,8 @@ What it does
 
 What to watch
     A clock that is read without it measures the launches, not their work: events of the device measure the work.
-    Memory that another stream or the host still reads must stay until that stream's event.
+    Memory that another stream or the host still reads must stay until that stream's event. A trial leaves the line out
+    of the text that it runs, and compares losses.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line, is_in_a_library, own_place, waits_for
-from diagnose.changes.common.change import Advice, ByHand, Change, identical
+from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, identical
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -45,7 +46,7 @@ CHANGE = Change(
     title="Remove the synchronize from the loop",
     numerics=identical(),
     patch=ByHand("what the script waits for there only its author knows"),
-    edit=ByHand("what the script waits for there only its author knows"),
+    edit=EditLoop("without_synchronize", "lines", ()),
     advice=_advice,
     applies=_applies,
     without_remedy="a line of the script is taken out",

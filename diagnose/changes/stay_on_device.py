@@ -5,7 +5,8 @@ What it does
     tensor, by operators that compute on all elements: the host then has nothing to wait for.
 
 What to watch
-    Elements that do not count are computed too; with many of them that may take longer than the wait.
+    Elements that do not count are computed too; with many of them that may take longer than the wait. A trial writes
+    sums, means and assignments under a mask anew; other lines are left to their author.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line, own_place, to_shapes_and_branches, waits_for
-from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, rounding
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -60,7 +61,7 @@ CHANGE = Change(
     title="Keep shapes and branches independent of values on the device",
     numerics=rounding("sums take the filling in another order; compare the first results"),
     patch=ByHand("the operator is a call in the script's own code"),
-    edit=ByHand("what is done with the elements only the script's author knows"),
+    edit=EditLoop("with_masked_results", "lines", (), "from diagnose.kernels import indexing"),
     advice=_advice,
     applies=to_shapes_and_branches,
     remedy="diagnose.kernels.indexing",

@@ -10,7 +10,7 @@ from diagnose import __version__
 from diagnose.cli import options as shared
 from diagnose.cli.analyze_options import analyze, reduce, summarize
 from diagnose.cli.gate_options import compare, gate
-from diagnose.cli.help import Group, option
+from diagnose.cli.help import Group, option, show_all_help
 from diagnose.cli.mcp_options import mcp
 from diagnose.cli.other_tools import completion, doctor, export, serve
 from diagnose.cli.script_arguments import ScriptCommand
@@ -20,6 +20,7 @@ from diagnose.cli.watch_options import history, watch
 __all__ = ["cli"]
 
 CHANGES, RUNS, READINGS = "Change", "Trial", "Reading"
+HELP_ALL = "Show this message and those of all commands, and exit."
 
 
 @click.group(
@@ -32,6 +33,7 @@ CHANGES, RUNS, READINGS = "Change", "Trial", "Reading"
     ],
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
+@click.option("--help-all", is_flag=True, is_eager=True, expose_value=False, callback=show_all_help, help=HELP_ALL)
 def cli() -> None:
     """Find out why a PyTorch training step is slow, on which line, and what to change.
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-__all__ = ["Command", "Decorator", "Group", "Option", "option"]
+__all__ = ["Command", "Decorator", "Group", "Option", "option", "show_all_help"]
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
@@ -105,3 +105,18 @@ class Group(_Page, click.Group):
         """Write the commands first, then the options."""
         self.format_commands(ctx, formatter)
         super().format_options(ctx, formatter)
+
+
+def show_all_help(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    """Print the help of every command, one after the other, and exit: the whole reference without a network."""
+    if not wanted or ctx.resilient_parsing:
+        return
+    click.echo(ctx.get_help())
+    group = ctx.command
+    assert isinstance(group, click.Group)
+    for name in group.list_commands(ctx):
+        command = group.commands[name]
+        with click.Context(command, info_name=name, parent=ctx, **command.context_settings) as inner:
+            title = inner.command_path
+            click.echo(f"\n\n{title}\n{'=' * len(title)}\n\n{command.get_help(inner)}")
+    ctx.exit()

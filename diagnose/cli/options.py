@@ -13,6 +13,7 @@ from diagnose.cli.help import Decorator, Option, option
 __all__ = [
     "STEP_SOURCES",
     "keep_option",
+    "lang_option",
     "module_option",
     "monitor_options",
     "one_thread",
@@ -64,7 +65,7 @@ def result_options(command: _Decorated) -> _Decorated:
 
 def page_options(command: _Decorated) -> _Decorated:
     """Give a command that prints a result and makes a page of it the same options and ``--html``."""
-    return _with(command, [_json(), _output(".html, .json or .txt"), _html(), _lang(), _force(), _quiet()])
+    return _with(command, [_json(), _output(".html, .json or .txt"), _html(), lang_option(), _force(), _quiet()])
 
 
 def report_options(command: _Decorated) -> _Decorated:
@@ -73,7 +74,7 @@ def report_options(command: _Decorated) -> _Decorated:
         _html(),
         option("--open", "open_browser", group=OUTPUT, is_flag=True, help="Open the HTML report in a browser."),
         option("--verbose", group=OUTPUT, is_flag=True, help="Print every finding and kernel, with evidence."),
-        _lang(),
+        lang_option(),
     ]
     return _with(command, [_json(), _output(".html, .json or .txt"), *page, _force(), _quiet(), *_rules()])
 
@@ -136,7 +137,7 @@ def summary_options(command: _Decorated) -> _Decorated:
 
 def monitor_options(command: _Decorated) -> _Decorated:
     """Give ``monitor`` the options of the other commands; its ``--json`` still accepts the FILE of before."""
-    made = [_json_or_file(), _output(".html, .json or .txt"), _html(), _lang(), _force(), _quiet()]
+    made = [_json_or_file(), _output(".html, .json or .txt"), _html(), lang_option(), _force(), _quiet()]
     return _with(command, made)
 
 
@@ -173,10 +174,11 @@ def _output(suffixes: str, *, required: bool = False) -> Decorator:
     return option("-o", "--output", group=OUTPUT, metavar="FILE", required=required, help=text)
 
 
-def _lang() -> Decorator:
+def lang_option(group: str = OUTPUT) -> Decorator:
+    """Give a command the language that it shows an answer in."""
     return option(
         "--lang",
-        group=OUTPUT,
+        group=group,
         type=click.Choice(LANGUAGES),
         default="en",
         show_default=True,

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from diagnose.cli.help import Command, Decorator, option
-from diagnose.cli.options import one_thread, result_options, rule_options
+from diagnose.cli.options import lang_option, one_thread, result_options, rule_options
 
 __all__ = ["completion", "doctor", "export", "serve"]
 
@@ -67,8 +67,9 @@ def export(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, ty
     metavar="N",
     help="Listen on port N.  [default: any that is free]",
 )
+@lang_option(SERVER)
 @click.argument("folder", metavar="FOLDER")
-def serve(folder: str, port: int) -> None:
+def serve(folder: str, port: int, lang: str) -> None:
     """Show the captures and the JSON reports below FOLDER, how the step changed over time, and each one's report.
 
     The page is for this machine and its address holds a secret of this start. Nothing is written. Ctrl-C ends it.
@@ -76,7 +77,7 @@ def serve(folder: str, port: int) -> None:
     one_thread()
     from diagnose.cli.serve import serve as run
 
-    run(folder, port)
+    run(folder, port, lang)
 
 
 @click.command(

@@ -22,6 +22,7 @@ from diagnose.cli.archive import Entry, entries
 from diagnose.cli.roots import Roots
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.model.files import printable
+from diagnose.reports.language import ENGLISH, language
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
 
@@ -45,8 +46,8 @@ HEADERS = {
 }
 
 
-def serve(folder: str, port: int) -> None:
-    """Serve the page of a folder until it is interrupted.
+def serve(folder: str, port: int, lang: str = ENGLISH) -> None:
+    """Serve the page of a folder, in a language, until it is interrupted.
 
     Raises:
         UsageError: it is no folder, or the port is in use.
@@ -54,7 +55,7 @@ def serve(folder: str, port: int) -> None:
     if not Path(folder).is_dir():
         raise UsageError(f"{printable(folder)} is no folder; give one with captures or reports.")
     try:
-        server = Server(Archive(Path(folder)), port)
+        server = Server(Archive(Path(folder), lang), port)
     except OSError as error:
         raise UsageError(f"Port {port} cannot be used ({error.strerror}); choose another --port.") from None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -70,8 +71,8 @@ def serve(folder: str, port: int) -> None:
 class Archive:
     """The pages of one folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._name, self._root = str(folder), folder.resolve()
+    def __init__(self, folder: Path, lang: str = ENGLISH) -> None:
+        self._name, self._root, self._lang = str(folder), folder.resolve(), lang
         self._roots = Roots((self._root,))
         self._analysing = threading.Lock()  # one at a time: it takes all cores
 
@@ -79,25 +80,24 @@ class Archive:
         """Return the list."""
         from diagnose.reports.archive_page import Recording, render
 
-        return render(
-            self._name,
-            [
-                Recording(
-                    name=entry.name,
-                    link=f"r/{entry.id}",
-                    kind=entry.kind,
-                    time=f"{entry.time.astimezone():%Y-%m-%d %H:%M}",
-                    script=entry.command,
-                    device=entry.device,
-                    torch=entry.torch,
-                    ranks=entry.ranks,
-                    verdict=entry.verdict,
-                    unprofiled_ns=entry.unprofiled_ns,
-                    recorded_ns=entry.recorded_ns,
-                )
-                for entry in entries(self._root)
-            ],
-        )
+        recordings = [
+            Recording(
+                name=entry.name,
+                link=f"r/{entry.id}",
+                kind=entry.kind,
+                time=f"{entry.time.astimezone():%Y-%m-%d %H:%M}",
+                script=entry.command,
+                device=entry.device,
+                torch=entry.torch,
+                ranks=entry.ranks,
+                verdict=entry.verdict,
+                unprofiled_ns=entry.unprofiled_ns,
+                recorded_ns=entry.recorded_ns,
+            )
+            for entry in entries(self._root)
+        ]
+        with language(self._lang):  # a thread of the server's begins in English
+            return render(self._name, recordings)
 
     def report(self, number: str) -> str | None:
         """Return the report of an entry, None where there is no such entry.
@@ -119,11 +119,12 @@ class Archive:
 
         path = self._roots.path(str(entry.path))
         if entry.kind == "report":
-            return report.render(from_json(Path(path).read_bytes(), source=entry.name))
-        quiet = Progress(quiet=True)
-        return report.render(
-            analyze_inputs([path], workers=Workers(1, cache=default_cache()), progress=quiet, draw=True)
-        )
+            diagnosis = from_json(Path(path).read_bytes(), source=entry.name)
+        else:
+            quiet = Progress(quiet=True)
+            diagnosis = analyze_inputs([path], workers=Workers(1, cache=default_cache()), progress=quiet, draw=True)
+        with language(self._lang):
+            return report.render(diagnosis)
 
 
 class Server(ThreadingHTTPServer):

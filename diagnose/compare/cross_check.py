@@ -18,7 +18,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.cross_check import CrossCheck
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import Intervals, intersect, total, union
-from diagnose.pipeline.rank import build_tables
+from diagnose.pipeline.find import build_tables
 from diagnose.tables import Tables
 from diagnose.tables.names import COLLECTIVE, STEP_MARK, matching, rows_of
 
@@ -27,11 +27,21 @@ __all__ = ["cross_check_hta"]
 US = 1000  # HTA begins a task at the next whole microsecond and ends it at the last one
 NEAR = 0.005  # of a share: HTA rounds percentages to hundredths and times to microseconds
 NEAR_QUEUE = 0.02  # within one of its microseconds a launch and the begin of a task change places
+NEAR_SPLIT = 0.02  # as NEAR_QUEUE: which part a pause belongs to turns on one microsecond
+KERNEL_WAIT_US = (
+    30  # a shorter pause is a kernel's: HTA's default, which its documentation gives in ns and its code in µs
+)
 SUFFIXES = (".json", ".json.gz")
 WINDOW = (
     "HTA measures from the first task to the last of all devices together, of the steps but the last, drops tasks "
     "without a recorded launch and counts whole microseconds; ours is the window of the steady steps on the busiest "
     "device."
+)
+SPLIT = (
+    "Shares of the idle time. HTA's is the sum of the pauses between tasks of one stream, here the busiest, also where "
+    "another stream works meanwhile: of the host where the next task was launched after the last had ended, else of "
+    f"the kernel below {KERNEL_WAIT_US} µs, else other. Ours is the device's: the part of a gap until the next task is "
+    "queued is the host's; the rest is a kernel's where it is below 1.5 launch latencies, at least 10 µs, else other."
 )
 DEFINITIONS = {
     "idle": WINDOW,
@@ -42,7 +52,12 @@ DEFINITIONS = {
         "HTA counts, for each stream, launches whose task has not started, and averages over the changes; ours counts "
         "launches that have not finished on all streams, as the median over time. Shown is the busiest stream's."
     ),
+    **dict.fromkeys(("host wait", "kernel wait", "other wait"), SPLIT),
 }
+
+
+WAITS = {"host_wait": "host wait", "kernel_wait": "kernel wait", "other": "other wait"}
+"""HTA's categories of idle time, and what they are called here."""
 
 
 class _Tasks(NamedTuple):
@@ -100,7 +115,18 @@ def _figures_of(analysis: Any) -> dict[str, float]:
     if queue is not None and len(queue):
         lengths = queue["queue_length"]
         found["queue"] = float(lengths.loc[lengths["count"].idxmax()]["mean"])
+        split, _ = analysis.get_idle_time_breakdown(visualize=False, streams=[_busiest_stream(analysis)])
+        pauses = split.set_index("idle_category")["idle_time"]
+        if pauses.sum() > 0:
+            found |= {name: float(pauses.get(key, 0.0) / pauses.sum()) for key, name in WAITS.items()}
     return found
+
+
+def _busiest_stream(analysis: Any) -> int:
+    """Return the stream with most tasks, as HTA has them."""
+    events = analysis.t.get_trace(0)
+    on_device = events[(events["stream"] != -1) & (events["index_correlation"] > 0)]
+    return int(on_device["stream"].value_counts().idxmax())
 
 
 def _our_figures(t: Tables) -> dict[str, float]:
@@ -111,7 +137,19 @@ def _our_figures(t: Tables) -> dict[str, float]:
     if overlap is not None:
         found["overlap"] = overlap
     found["queue"] = t.queue.depth_p50
-    return found
+    return found | _our_split(t)
+
+
+def _our_split(t: Tables) -> dict[str, float]:
+    """Return the parts of the device's idle time: the host's, short ones of the device, and the rest."""
+    gaps = t.gaps
+    idle = float((gaps.end - gaps.start).sum())
+    if not idle:
+        return {}
+    on_device = gaps.end - gaps.queued_at
+    short = float(on_device[on_device < gaps.latency_ns].sum())
+    host = float((gaps.queued_at - gaps.start).sum())
+    return {"host wait": host / idle, "kernel wait": short / idle, "other wait": (idle - host - short) / idle}
 
 
 def _by_definition(t: Tables) -> dict[str, float]:
@@ -144,7 +182,24 @@ def _by_definition(t: Tables) -> dict[str, float]:
     linked = events.cause[rows] >= 0
     launched = -(-events.start[events.cause[rows][linked]] // US) * US
     found["queue"] = _queue_length(launched, tasks.start[linked], events.stream[rows][linked])
-    return found
+    launch = np.where(linked, -(-events.start[events.cause[rows]] // US) * US, np.iinfo(np.int64).min)
+    return found | _split(tasks, launch, events.stream[rows])
+
+
+def _split(tasks: _Tasks, launch: Ints, stream: Any) -> dict[str, float]:
+    """Return the parts of the pauses between the tasks of the stream with most of them, as HTA splits them."""
+    streams, counts = np.unique(stream, return_counts=True)
+    mine = np.flatnonzero(stream == streams[counts.argmax()])
+    mine = mine[np.argsort(tasks.start[mine], kind="stable")]
+    ended, next_launch = tasks.end[mine][:-1], launch[mine][1:]
+    pause = tasks.start[mine][1:] - ended
+    if not pause.sum() > 0:
+        return {}
+    host = next_launch > ended
+    kernel = ~host & (pause < KERNEL_WAIT_US * US)
+    parts = {"host wait": pause[host].sum(), "kernel wait": pause[kernel].sum()}
+    parts["other wait"] = pause.sum() - sum(parts.values())
+    return {name: float(part / pause.sum()) for name, part in parts.items()}
 
 
 def _last_step(trace: Trace) -> int | None:
@@ -183,7 +238,8 @@ def _row(name: str, ours: float | None, by_definition: float | None, theirs: flo
         return CrossCheck(name, ours, by_definition, None, "HTA has no such figure of this trace.")
     if by_definition is None:
         return CrossCheck(name, ours, None, theirs, f"{definition} No task of ours is left by HTA's definition.")
-    bound = NEAR_QUEUE * max(1.0, abs(theirs)) if name == "queue" else NEAR
+    split = NEAR_SPLIT if name in WAITS.values() else NEAR
+    bound = NEAR_QUEUE * max(1.0, abs(theirs)) if name == "queue" else split
     if abs(by_definition - theirs) <= bound:
         same = ours is not None and abs(ours - theirs) <= bound
         return CrossCheck(name, ours, by_definition, theirs, "The figures agree." if same else definition)

@@ -18,8 +18,8 @@ from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.step_means import mean_step
 from diagnose.pipeline.exchange import read_received
+from diagnose.pipeline.find import build_tables
 from diagnose.pipeline.job import Workers, analyze_inputs
-from diagnose.pipeline.rank import build_tables
 from diagnose.pipeline.run import analyze_captures
 from diagnose.reports.json_reading import from_json, is_report
 from diagnose.text.progress import Progress

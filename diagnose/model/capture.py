@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -39,10 +39,23 @@ from diagnose.model.records import (
     Milliseconds,
     NvmlRecord,
     OptimizerRecord,
+    PaddingRecord,
+    RepeatRecord,
     SamplerRecord,
+    SubnormalRecord,
 )
 
-__all__ = ["CAPTURE_SCHEMA", "MAX_INFO_BYTES", "REMEDY", "Capture", "CaptureInfo", "RunSteps", "Samples"]
+__all__ = [
+    "CAPTURE_SCHEMA",
+    "MAX_INFO_BYTES",
+    "REMEDY",
+    "Capture",
+    "CaptureInfo",
+    "OtherThread",
+    "RunSteps",
+    "Samples",
+    "SeenAt",
+]
 
 CAPTURE_SCHEMA = 1
 MAX_INFO_BYTES = 256 << 20  # decompressed: at most twenty thousand rows of a dozen series for each GPU
@@ -82,6 +95,10 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory: AllocatorRecord = AllocatorRecord()
     loader: LoaderRecord = LoaderRecord()
     optimizer: OptimizerRecord = OptimizerRecord()
+    repeats: tuple[RepeatRecord, ...] = ()
+    stack_ns: Count = 0  # what anomaly detection took to record the stack of one operator; 0 where it was off
+    padding: tuple[PaddingRecord, ...] = ()
+    subnormals: tuple[SubnormalRecord, ...] = ()  # after the attribution window
     notes: tuple[str, ...] = ()  # sentences for `trust`
     ended: str = ""  # stopped (early, on purpose), finished, raised, interrupted, killed
     exit_code: Annotated[int, Meta(ge=-(2**31), le=2**32)] | None = None
@@ -115,12 +132,33 @@ class _Version(msgspec.Struct):
     schema_version: Annotated[int, Meta(ge=1, le=MAX_INT)] | msgspec.UnsetType = msgspec.UNSET
 
 
+class SeenAt(NamedTuple):
+    """A line at which the sampler saw a thread."""
+
+    file: str
+    line: int
+    function: str
+    num: int  # samples
+    in_python: int  # of them, in which it computes in Python for certain
+
+
+@dataclass(frozen=True, slots=True)
+class OtherThread:
+    """What the sampler saw of a thread of the script's own beside the sampled one."""
+
+    name: str
+    cpu_ns: int  # while it was watched
+    num: int  # samples, those included in which it waited for another thread
+    places: tuple[SeenAt, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Samples:
     """What the sampler saw of the thread that runs the script, one row every few milliseconds.
 
     In the file: ``{"places": [[file, line, function], …], "time_ns": […], "place": […], "running": […],
-    "gc": [[begin, end], …]}``.
+    "gc": [[begin, end], …], "others": [{"name": …, "cpu_ns": …, "num": …, "places": [[[file, line, function], num,
+    in_python], …]}, …], "watched_ns": …, "own_cpu_ns": …}``.
     """
 
     time_ns: Ints  # wall clock, unix ns
@@ -128,6 +166,9 @@ class Samples:
     running: npt.NDArray[np.int8]  # 1 on a CPU, 0 waiting, -1 unknown
     places: tuple[tuple[str, int, str], ...]  # file, line, function
     gc_runs: tuple[tuple[int, int], ...] = ()  # begin and end of garbage collections on that thread, unix ns
+    others: tuple[OtherThread, ...] = ()
+    watched_ns: int = 0  # for how long threads were sampled
+    own_cpu_ns: int = 0  # of the sampled thread in that time
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,10 @@ def span(start: int, end: int) -> Intervals:
 
 def union(*parts: Intervals | tuple[Ints, Ints]) -> Intervals:
     """Return what at least one of the given intervals covers; the input may overlap and be unsorted."""
-    start, end = _edges([Intervals(*p) for p in parts if len(p[0])])
+    filled = [Intervals(*p) for p in parts if len(p[0])]
+    if not filled:
+        return EMPTY
+    start, end = _edges(filled)
     real = end > start
     if not real.all():
         start, end = start[real], end[real]
@@ -77,6 +80,8 @@ def _edges(parts: list[Intervals]) -> tuple[Ints, Ints]:
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """Return what both cover."""
     few, many = (a, b) if len(a.start) <= len(b.start) else (b, a)
+    if not len(few.start):
+        return EMPTY
     first = np.searchsorted(many.end, few.start, side="right")
     num = np.maximum(np.searchsorted(many.start, few.end, side="left") - first, 0)
     own = np.repeat(np.arange(len(num)), num)

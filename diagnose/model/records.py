@@ -27,8 +27,11 @@ __all__ = [
     "Milliseconds",
     "NvmlRecord",
     "OptimizerRecord",
+    "PaddingRecord",
     "ProcessRecord",
+    "RepeatRecord",
     "SamplerRecord",
+    "SubnormalRecord",
     "Time",
     "as_facts",
     "fitting",
@@ -228,6 +231,32 @@ class AutocastRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     device: str = ""
     dtype: str = ""
+
+
+class RepeatRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Calls of one module, in the attribution window, with the same inputs and the same weights."""
+
+    module: str  # its class
+    began_ns: tuple[Time, ...]  # parallel, in time order
+    ended_ns: tuple[Time, ...]
+
+
+class PaddingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Calls of one module, in the attribution window, with inputs that may be padded; columns are parallel."""
+
+    module: str  # its class
+    began_ns: tuple[Time, ...]  # in time order
+    ended_ns: tuple[Time, ...]
+    positions: tuple[Count, ...]  # columns of the input
+    used: tuple[Count, ...]  # of them, before those that hold one number in every row
+
+
+class SubnormalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tensor in the host's memory that holds subnormal numbers."""
+
+    name: str  # what it is, and its name in the module
+    shape: tuple[Count, ...]
+    share: Share  # of its numbers
 
 
 class FlagsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

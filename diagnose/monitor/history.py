@@ -76,14 +76,14 @@ class Shift:
 def summary(run: Run) -> Summary:
     """Return a run in numbers; its first row, which holds the warm-up, is left out where there are others."""
     rows = run.rows[1:] or run.rows
-    total = sum(row.mean_ns * row.steps for row in rows)
+    total = sum(row.total_ns for row in rows)
     rss = [row.readings.rss_mb for row in rows if row.readings.rss_mb is not None]
     return Summary(
         run=run,
         steps=max(run.info.steps, run.rows[-1].step if run.rows else 0),
         p50_ns=median(row.p50_ns for row in rows) if rows else None,
         p99_ns=percentile(sorted(row.p99_ns for row in rows), 50) if rows else None,
-        loading_share=sum(row.phases.get("loading", 0) for row in rows) / total if total else 0.0,
+        loading_share=sum(row.phase_ns("loading") for row in rows) / total if total else 0.0,
         peak_rss_mb=round(max(rss), 1) if rss else None,
         kinds=tuple(dict.fromkeys(each.kind for each in observe(run.rows, run.info.slow or 1.0))),
     )

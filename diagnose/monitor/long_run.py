@@ -1,28 +1,28 @@
 """A light monitor inside a long run: a row per so many steps, and a recorded window where steps become slower.
 
-Between windows nothing is profiled: a step costs the hooks that find its end, a row some reading of memory. A fault of
-the monitor ends the monitor, never the run.
+Between windows nothing is profiled: a step costs the hooks that find its end, a row some reading of memory; where that
+is more than a small share of a step, some are only counted. A fault of the monitor ends the monitor, never the run.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import threading
+import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from types import FrameType, TracebackType
+from types import TracebackType
 
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.step_marker import is_listened_to, step
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import is_debugging
 from diagnose.monitor.metrics import Exporter, Point, begin_metrics, points
+from diagnose.monitor.own_cost import METERED_STEPS, OwnCost
 from diagnose.monitor.process_readings import ProcessReadings
 from diagnose.monitor.run_folder import Recorded, RunFolder
+from diagnose.monitor.signal_request import SignalRequest
 from diagnose.monitor.step_rows import Block, Row
 from diagnose.monitor.trends import Observation, SlowdownDetector, observe
 from diagnose.monitor.watch_options import WatchOptions
@@ -51,12 +51,13 @@ class Watch:
         command: tuple[str, ...] = (),
         say: Callable[[str], None] = lambda _text: None,
         clock: Callable[[], int] = time.perf_counter_ns,
+        own_clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.options = options
         self.rows: list[Row] = []
         self.num_steps: int = 0
         self.passive: bool = is_listened_to()
-        self._command, self._say, self._clock = command, say, clock
+        self._command, self._say, self._clock, self._own_clock = command, say, clock, own_clock
         self._owner = os.getpid()
         self._notes: list[str] = []
         self._windows: list[Recorded] = []
@@ -69,7 +70,10 @@ class Watch:
         self._began = self._looked = self._rest = self._epochs = 0
         self._asked = ""  # why a window is wanted
         self._over = self._locked = False
-        self._handled: signal.Signals | None = None
+        self._own_cost, self._gap = OwnCost(), 0
+        self._left = 0  # of the present gap's steps, which are counted only, those still to come
+        self._random = random.Random(0)  # gaps of one length would meet each epoch at the same step
+        self._signal = SignalRequest(options.signal, self.record)
         self.folder: RunFolder | None = None
         self._exporters: list[Exporter] = []
         if not self.passive:
@@ -96,7 +100,7 @@ class Watch:
         """Put hooks into torch, which has been imported; without hooks only marked steps count."""
         if self.passive or self._over:
             return
-        self._take_signal()
+        self._signal.take()
         try:
             self._listener.install()
         except (ImportError, AttributeError) as error:
@@ -119,7 +123,7 @@ class Watch:
             return []
         self._over = True
         self._listener.remove()
-        self._give_signal_back()
+        self._signal.give_back()
         self._guarded(self._finish)
         self._readings.stop()
         for exporter in self._exporters:
@@ -130,7 +134,8 @@ class Watch:
         found = observe(self.rows, self.options.slow)
         if self.folder is not None:
             folder = self.folder
-            self._guarded(lambda: folder.update(steps=self.num_steps, ended=ended))
+            own_us = round(self._own_cost.per_step_ns(self._every) / self._own_cost.interval / 1e3, 1)
+            self._guarded(lambda: folder.update(steps=self.num_steps, own_us=own_us, ended=ended))
             folder.close()
         for each in found:
             self._say(each.text)
@@ -143,19 +148,33 @@ class Watch:
             self._end_row()
 
     def _boundary(self, fresh: bool) -> None:  # a callback
-        if not self._over:
-            self._guarded(self._end_step, fresh)
+        if self._over:
+            return
+        if self._left:
+            self.num_steps += 1
+            self._left -= 1
+            if not self._left:
+                self._end_gap()
+            return
+        try:
+            end = self._end_step if self._listener.meter is None else self._end_metered_step
+            end(fresh)
+        except Exception as error:  # whatever it is, the training must go on
+            self._fail(error)
 
-    def _guarded(self, act: Callable[..., None], *given: bool) -> None:
+    def _guarded(self, act: Callable[[], None]) -> None:
         """Run a part of the monitor; its failure ends the monitor and not the run."""
         try:
-            act(*given)
-        except Exception as error:  # whatever it is, the training must go on
-            if is_debugging():
-                raise
-            self._over = True
-            self._listener.remove()
-            self._note(f"The watch ended at step {self.num_steps}: {type(error).__name__}: {error}")
+            act()
+        except Exception as error:  # as above
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if is_debugging():
+            raise error
+        self._over = True
+        self._listener.remove()
+        self._note(f"The watch ended at step {self.num_steps}: {type(error).__name__}: {error}")
 
     def _end_step(self, fresh: bool) -> None:
         now = self._clock()
@@ -182,9 +201,48 @@ class Watch:
             self._begin_window()
         if self._window is None:
             self._listener.phases.begin()
+            if self._own_cost.interval > 1 and not self._rest:
+                self._begin_gap()
         self._began = self._clock()
 
+    def _begin_gap(self) -> None:
+        """Leave the next steps untimed, so many on average that one step of ``interval`` is timed."""
+        self._gap = self._random.randrange(2 * self._own_cost.interval - 1)
+        if self._gap:
+            self._listener.rest()
+            self._left = self._gap if self._listener.resting else 0
+
+    def _end_gap(self) -> None:
+        self._block.skipped += self._gap
+        self._epochs = self._listener.num_epochs
+        self._listener.wake()
+        self._began = self._clock()
+
+    def _end_metered_step(self, fresh: bool) -> None:
+        began = self._own_clock()
+        self._end_step(fresh)
+        listener = self._listener
+        if listener.meter is not None and len(self._block):  # no row has just ended
+            listener.own_ns += self._own_clock() - began
+            if len(self._block) >= METERED_STEPS:
+                self._end_metering()
+
+    def _end_metering(self) -> None:
+        self._listener.meter = None
+        if len(self._block):
+            self._own_cost.add_steps(self._listener.own_ns, len(self._block))
+
     def _end_row(self) -> None:
+        began = self._own_clock()
+        if self._listener.meter is not None:
+            self._end_metering()
+        self._close_row()
+        if self._locked:
+            self._own_cost.add_row(self._own_clock() - began)
+            self._note(self._own_cost.decide(self.rows[-1].p50_ns, self._every, self.num_steps))
+            self._listener.own_ns, self._listener.meter = 0, self._own_clock
+
+    def _close_row(self) -> None:
         row = self._block.row(self.num_steps, time.time(), self._readings.read())
         self._block = Block()
         self.rows.append(row)
@@ -204,8 +262,8 @@ class Watch:
         """Fix what a step is once that is beyond doubt, and begin to read the GPUs that are in use by now."""
         if self._listener.finder.undecided:
             return
-        self._locked = True
-        if self._listener.finder.anchor is not None:
+        self._locked = self._listener.brief = True
+        if self._listener.finder.anchor is not None or self.options.step_on == "marker":
             self._listener.lock()
         self._readings.start()
         if self.folder is not None:
@@ -232,6 +290,7 @@ class Watch:
             self._keep(Recorded(self.num_steps, why, "", f"Not recorded: the limit of {bound} is reached."))
             return
         self._block = Block()  # a row holds steps without a profiler only
+        self._listener.meter, self._listener.brief = None, False
         self._say(f"recording a window at step {self.num_steps}: {why}")
         target = self.folder.path / f"step-{self.num_steps}"
         allowed = replace(limits, each_mb=min(limits.each_mb, left_mb))
@@ -241,6 +300,7 @@ class Watch:
     def _end_window(self) -> None:
         window, self._window, self._rest = self._window, None, REST_STEPS
         assert window is not None
+        self._listener.brief = self._locked
         note = window.finish()
         self._keep(Recorded(window.step_number, window.why, "" if note else window.folder.name, note))
         if not note:
@@ -256,16 +316,11 @@ class Watch:
     def _announce_diagnoses(self) -> None:
         for analysis in [each for each in self._analyses if each.over]:
             self._analyses.remove(analysis)
-            try:
-                headline = json.loads(analysis.capture.with_name(f"{analysis.capture.name}.json").read_text())[
-                    "headline"
-                ]
-            except (OSError, ValueError, KeyError):
-                self._say(f"the window could not be diagnosed: {analysis.text}")
-            else:
-                self._say(f"{analysis.capture.name}: {headline} ({analysis.text.with_suffix('.html')})")
+            self._say(analysis.outcome())
 
     def _note(self, text: str) -> None:
+        if not text:
+            return
         self._notes.append(text)
         self._say(text)
         if self.folder is not None:
@@ -273,19 +328,3 @@ class Watch:
                 self.folder.update(notes=tuple(self._notes))
             except OSError:  # the disk is full, which may be why there is a note
                 return
-
-    def _take_signal(self) -> None:
-        """Take the signal that asks for a window, where this is the main thread and the program has no use for it."""
-        if not self.options.signal or threading.current_thread() is not threading.main_thread():
-            return
-        number = signal.Signals[self.options.signal]
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, self._arrived)
-            self._handled = number
-
-    def _give_signal_back(self) -> None:
-        if self._handled is not None and signal.getsignal(self._handled) == self._arrived:
-            signal.signal(self._handled, signal.SIG_DFL)
-
-    def _arrived(self, _number: int, _frame: FrameType | None) -> None:
-        self.record()

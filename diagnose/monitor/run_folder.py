@@ -64,6 +64,7 @@ class RunInfo:
     every: int = 0
     slow: float = 0.0
     steps: int = 0
+    own_us: float = 0.0  # what the watch takes of a step by its own measure, its share of a row included
     ended: str = ""  # finished, or the error's type; empty while it runs and where it was killed
     windows: tuple[Recorded, ...] = ()
     notes: tuple[str, ...] = ()

@@ -81,7 +81,7 @@ class SlowdownDetector:
             self._level_known = size == MAX_REFERENCE
         level, limit = self._level
         if all(each.p50_ns > limit for each in newest):
-            found = Slowdown(newest[0].step - newest[0].steps + 1, level, median(each.p50_ns for each in newest))
+            found = Slowdown(newest[0].step - newest[0].covered + 1, level, median(each.p50_ns for each in newest))
             self._rows, self._level_known = newest, False
             return found
         if all(each.p50_ns < level - (limit - level) for each in self._rows[-MIN_REFERENCE:]):
@@ -188,17 +188,17 @@ def _thinned(rows: Sequence[Row], read: Callable[[Row], float | None]) -> list[f
 
 def _parts(rows: Sequence[Row]) -> list[Observation]:
     """Return the parts of the run's time beside training that are worth a line."""
-    total = sum(row.mean_ns * row.steps for row in rows)
+    total = sum(row.total_ns for row in rows)
     if not total:
         return []
     names = {"loading": "waiting for batches", "evaluation": "evaluation", "checkpoint": "writing checkpoints"}
     found = []
     for phase, name in names.items():
-        share = sum(row.phases.get(phase, 0) for row in rows) / total
+        share = sum(row.phase_ns(phase) for row in rows) / total
         if share >= MIN_PHASE:
             found.append(Observation(phase, f"{percent(share)} of the run is {name}.", share))
-    epochs = sum(row.epochs for row in rows)
-    cost = sum(row.epoch_ns for row in rows)
+    epochs = sum(row.epochs * row.weight for row in rows)
+    cost = sum(row.epoch_ns * row.weight for row in rows)
     if epochs and cost / total >= MIN_PHASE:
         text = f"The begin of an epoch costs {duration(cost / epochs)} each time, {percent(cost / total)} of the run."
         found.append(Observation("epoch", text, cost / total))

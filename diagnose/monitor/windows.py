@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -85,6 +86,14 @@ class Analysis:
     def over(self) -> bool:
         """Return whether the process has ended."""
         return self._process.poll() is not None
+
+    def outcome(self) -> str:
+        """Return the headline of the diagnosis and where it is, or that there is none."""
+        try:
+            headline = json.loads(self.capture.with_name(f"{self.capture.name}.json").read_text())["headline"]
+        except (OSError, ValueError, KeyError):
+            return f"the window could not be diagnosed: {self.text}"
+        return f"{self.capture.name}: {headline} ({self.text.with_suffix('.html')})"
 
     def wait(self, say: Callable[[str], None]) -> None:
         """Wait for the end, within bounds; one that takes longer goes on alone."""

@@ -9,12 +9,12 @@ that is damaged counts as absent. Where the folder cannot be used, everything is
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
 from functools import cache as once
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from isal import isal_zlib
 
@@ -26,7 +26,10 @@ from diagnose.trace_reader.inputs import RankFiles, files_of
 from diagnose.trace_reader.remote import is_url, version_of
 from diagnose.trace_reader.stored import Piped, Stored, open_bytes
 
-__all__ = ["NO_CACHE", "Cache", "default_cache", "digest_of"]
+if TYPE_CHECKING:
+    from hashlib import blake2b
+
+__all__ = ["NO_CACHE", "Cache", "default_cache", "digest_of", "sum_of"]
 
 NO_CACHE = "DIAGNOSE_NO_CACHE"  # the environment variable that turns the cache off
 FOLDER = "diagnose"
@@ -36,7 +39,7 @@ MAX_ENTRY_BYTES = 16 << 20  # a result with its charts has some hundred kB
 TIDY_AT = ("00", "01", "02", "03")  # begins of a key: every 64th result that is stored looks whether all fit
 LEFT_SHARE = 0.8  # of the bounds, that is left when one is passed: the next writer need not tidy up again
 
-_SUM_BYTES = 16
+_SUM_BYTES, _KEY_BYTES = 16, 20
 _READ_BYTES = 1 << 20
 # The checksum of each block is hashed, not each byte: 10 to 20 times as fast as a hash of cryptography, which nobody
 # needs here. A change within one block is missed in one of 4 billion cases, one over several blocks never.
@@ -55,7 +58,7 @@ class Cache:
         path = self.folder / key
         try:
             entry = path.read_bytes()
-            if _sum(entry[_SUM_BYTES:]) != entry[:_SUM_BYTES]:
+            if sum_of(entry[_SUM_BYTES:]) != entry[:_SUM_BYTES]:
                 path.unlink()
                 return None
             os.utime(path)  # the entries that were not used for longest go first
@@ -67,7 +70,7 @@ class Cache:
         """Store a result; where that is not possible, it is not stored."""
         if len(data) <= MAX_ENTRY_BYTES:
             with contextlib.suppress(OSError):
-                replace_private(self.folder / key, _sum(data) + data)
+                replace_private(self.folder / key, sum_of(data) + data)
         if key.startswith(TIDY_AT):
             self.trim()
 
@@ -97,7 +100,7 @@ class Cache:
                 if digest is None:
                     return None
                 parts += [str(file), digest]
-        return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=20).hexdigest()
+        return _hash("\0".join(parts).encode("utf-8", "surrogateescape"), _KEY_BYTES).hexdigest()
 
 
 def default_cache() -> Cache | None:
@@ -124,7 +127,7 @@ def digest_of(file: Stored) -> str | None:
     if is_url(file.path):
         version = version_of(file.path)
         return version and f"{version} {file.offset} {file.size}"
-    digest, buffer = hashlib.blake2b(digest_size=_SUM_BYTES), memoryview(bytearray(_READ_BYTES))
+    digest, buffer = _hash(), memoryview(bytearray(_READ_BYTES))
     with contextlib.closing(open_bytes(file)) as stream:
         try:
             while count := stream.readinto(buffer):
@@ -136,8 +139,15 @@ def digest_of(file: Stored) -> str | None:
     return digest.hexdigest()
 
 
-def _sum(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=_SUM_BYTES).digest()
+def sum_of(data: bytes) -> bytes:
+    """Return what stands for these bytes."""
+    return _hash(data).digest()
+
+
+def _hash(data: bytes = b"", num_bytes: int = _SUM_BYTES) -> blake2b:
+    import hashlib  # brings OpenSSL: 3.5 MB that an answer without the cache does not need
+
+    return hashlib.blake2b(data, digest_size=num_bytes)
 
 
 def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
@@ -153,7 +163,7 @@ def _program() -> str:
     """Return what stands for this program: sizes and times of its files, since a checkout changes between versions."""
     import diagnose
 
-    digest = hashlib.blake2b(diagnose.__version__.encode(), digest_size=_SUM_BYTES)
+    digest = _hash(diagnose.__version__.encode())
     for name, size, changed in sorted(_sources(str(Path(diagnose.__file__).parent))):
         digest.update(f"{name} {size} {changed}\n".encode())
     for plugin in installed("diagnose.analyzers", "diagnose.changes"):

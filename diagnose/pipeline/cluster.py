@@ -15,12 +15,16 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from diagnose.errors import InputError, UsageError, missing_extra
 from diagnose.text.progress import Progress
+from diagnose.trace_reader.inputs import RankFiles
+from diagnose.trace_reader.remote import is_url
+from diagnose.trace_reader.stored import Stored
 
-__all__ = ["Cluster", "check_cluster", "connected"]
+__all__ = ["Cluster", "check_cluster", "connected", "for_others"]
 
 SLURM, FILE = "slurm", "file:"
 CONNECT_S = 30.0
@@ -82,6 +86,31 @@ def connected(address: str, progress: Progress) -> Iterator[Cluster]:
         num_workers = sum(client.nthreads().values())
         progress.say(f"{num_workers} workers of {address}")
         yield Cluster(client.get_executor(pure=False), num_workers)
+
+
+def for_others(rank: RankFiles) -> RankFiles:
+    """Return files as another machine finds them.
+
+    Raises:
+        InputError: they are in this process only.
+    """
+    file = rank.trace or rank.description
+    if not isinstance(file, Stored) or file.path.startswith(f"/proc/{os.getpid()}/"):
+        raise InputError(
+            f"{file} is only here: a cluster cannot read a pipe or a compressed tar. Unpack it where workers see it."
+        )
+    if rank.trace is not None:
+        return replace(rank, trace=_absolute(file))
+    folder = rank.folder and replace(
+        rank.folder,
+        path=rank.folder.path if is_url(rank.folder.path) else os.path.abspath(rank.folder.path),  # noqa: PTH100
+        members={name: _absolute(member) for name, member in rank.folder.members.items()},
+    )
+    return replace(rank, folder=folder, description=_absolute(file))
+
+
+def _absolute(file: Stored) -> Stored:
+    return file if is_url(file.path) else replace(file, path=os.path.abspath(file.path))  # noqa: PTH100  # links stay
 
 
 def _scheduler_file(address: str) -> str:

@@ -46,9 +46,7 @@ def by_operator(t: Tables) -> tuple[DeviceShare, ...]:
 
 def by_module(t: Tables) -> tuple[DeviceShare, ...]:
     """Return the device time that each module's forward launched, of the window whose frames were recorded."""
-    attribution = t.capture.attribution
-    if attribution is not None and attribution is not t.trace:
-        t = t.cached("attribution", lambda: Tables(t.capture, attribution))
+    t = t.named
     if t.device_id < 0 or not len(t.tasks.row):
         return ()
     events, launch = t.trace.events, t.tasks.launch

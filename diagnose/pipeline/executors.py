@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
+from types import TracebackType
 
 from diagnose.pipeline.rank_results import Outcome, Work, attempt, describe
 from diagnose.trace_reader.inputs import RankFiles
 
-__all__ = ["Results", "on_executor", "on_processes"]
+__all__ = ["Processes", "Results", "on_executor"]
 
 Results = Iterator[tuple[int, Outcome]]
 
@@ -40,22 +40,61 @@ def on_executor(executor: Executor, num_workers: int, work: Work, ranks: Sequenc
     yield from _Queue(work, ranks).run(executor, num_workers)
 
 
-def on_processes(num_workers: int, work: Work, ranks: Sequence[RankFiles], max_bytes: int | None = None) -> Results:
-    """Yield the same from processes on this machine; with one worker from this process.
+class Processes:
+    """The same on processes of this machine, which stay from one kind of work to the next; one worker is this process.
 
     ``max_bytes`` is what one process may hold; a rank that needs more is named.
     """
-    if num_workers <= 1 and max_bytes is None:
-        yield from ((i, attempt(work, rank)) for i, rank in enumerate(ranks))
-        return
-    queue = _Queue(work, ranks)
-    while queue.waiting:
-        try:
-            with _pool(min(num_workers, len(queue.waiting)), max_bytes) as pool:
-                yield from queue.run(pool, num_workers)
-        except BrokenProcessPool:
-            for i in queue.take_running():
-                yield i, _alone(work, ranks[i], max_bytes)
+
+    def __init__(self, num_workers: int, max_bytes: int | None = None) -> None:
+        self._num_workers, self._max_bytes = num_workers, max_bytes
+        self._pool: ProcessPoolExecutor | None = None
+        self._size = 0  # processes of the pool
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(waits=kind is None)
+
+    def run(self, work: Work, ranks: Sequence[RankFiles]) -> Results:
+        """Yield the position and the outcome of every rank, in the order in which they end."""
+        if self._num_workers <= 1 and self._max_bytes is None:
+            yield from ((i, attempt(work, rank)) for i, rank in enumerate(ranks))
+            return
+        queue = _Queue(work, ranks)
+        while queue.waiting:
+            try:
+                yield from queue.run(self._started(len(queue.waiting)), self._num_workers)
+            except BrokenProcessPool:
+                self._end(waits=False)
+                for i in queue.take_running():
+                    yield i, _alone(work, ranks[i], self._max_bytes)
+
+    def once(self, work: Work, files: RankFiles) -> Outcome:
+        """Return the outcome of one rank.
+
+        Raises:
+            BrokenProcessPool: its process has died.
+        """
+        return _outcome(self._started(1).submit(attempt, work, files), files)
+
+    def _started(self, num_ranks: int) -> ProcessPoolExecutor:
+        size = min(self._num_workers, num_ranks)
+        if self._size < size:
+            self._end(waits=True)
+        if self._pool is None:
+            given = (self._max_bytes,)
+            self._pool = ProcessPoolExecutor(size, mp_context=_context(), initializer=_begin, initargs=given)
+            self._size = size
+        return self._pool
+
+    def _end(self, *, waits: bool) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=waits, cancel_futures=not waits)
+            self._pool = None
 
 
 class _Queue:
@@ -101,8 +140,8 @@ def _outcome(future: Future[Outcome], files: RankFiles) -> Outcome:
 def _alone(work: Work, files: RankFiles, max_bytes: int | None) -> Outcome:
     for _ in range(MAX_DEATHS):
         try:
-            with _pool(1, max_bytes) as pool:
-                return _outcome(pool.submit(attempt, work, files), files)
+            with Processes(1, max_bytes) as alone:
+                return alone.once(work, files)
         except BrokenProcessPool:
             continue
     return Outcome(
@@ -111,22 +150,11 @@ def _alone(work: Work, files: RankFiles, max_bytes: int | None) -> Outcome:
     )
 
 
-@contextmanager
-def _pool(num_workers: int, max_bytes: int | None) -> Iterator[ProcessPoolExecutor]:
-    context = _context()
-    pool = ProcessPoolExecutor(num_workers, mp_context=context, initializer=_begin, initargs=(max_bytes,))
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
-
-
 def _context() -> BaseContext:
     """Return how processes are started: by a fork, which is ready at once, or beside threads by a server that forks."""
     if threading.active_count() == 1:
         import diagnose.pipeline.rank
+        import diagnose.ranks.measure
         import diagnose.trace_reader.folders  # noqa: F401  # what every process would import for itself
 
         return get_context("fork")

@@ -7,7 +7,6 @@ diagnosis holds what was left out.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
@@ -148,5 +147,7 @@ def _known(names: Iterable[str], option: str) -> Iterator[str]:
 
 
 def _hint(name: str) -> str:
+    import difflib  # few ids are wrong
+
     similar = difflib.get_close_matches(name, META, n=1, cutoff=SIMILAR)
     return f": the nearest is {similar[0]}" if similar else ""

@@ -18,7 +18,8 @@ from diagnose.errors import InputError, UsageError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
 from diagnose.model.frozen import dataclass
-from diagnose.pipeline.cache import Cache
+from diagnose.pipeline.answers import Answers
+from diagnose.pipeline.cache import Cache, sum_of
 from diagnose.pipeline.exchange import Received, examination_of, read_received
 from diagnose.pipeline.rank_results import (
     PROFILE,
@@ -91,6 +92,7 @@ class Job:
     profile: JobProfile
     files: dict[tuple[int, str], RankFiles]  # by rank and path
     examined: Mapping[tuple[int, str], bytes] = field(default_factory=dict)  # of ranks whose files are elsewhere
+    sums: tuple[str, ...] = ()  # of the summaries, in the order of the inputs, or why there is none; with a cache only
 
     def files_of(self, profile: RankProfile) -> RankFiles | None:
         """Return the files that a summary was made from, None where they are not known."""
@@ -117,10 +119,21 @@ def analyze_inputs(
             diagnosis = diagnosis_of(inputs.ranks[0], workers.cache, draw=draw, processes=_of_one_file(workers))
             return _with_notes(diagnosis, (*inputs.faults, *received.profile.missing))
         with _workers(workers, inputs, progress) as run:
-            job = _with_received(_profiled(inputs, run, workers.cache), received)
+            job = _profiled(inputs, run, workers.cache)
+            known = Answers(
+                workers.cache if keep is None and not received.ranks else None,
+                job.files.values(),
+                (*job.profile.missing, *job.sums),
+                draw=draw,
+            )
+            if (found := known.found()) is not None:
+                return found
+            job = _with_received(job, received)
             if keep is not None:
                 keep(job.profile)
-            return _answer(job, run, workers.cache, draw=draw)
+            answer, examined = _answer(job, run, workers.cache, draw=draw)
+            known.keep(answer, examined)
+            return answer
 
 
 def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Progress) -> JobProfile:
@@ -140,7 +153,7 @@ def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Prog
 def answer_from_received(received: Received, *, progress: Progress) -> Diagnosis:
     """Diagnose a job by what its ranks have sent."""
     with _workers(Workers(1), Inputs((), ()), progress) as run:
-        return _answer(Job(received.profile, {}, received.examined), run, None, draw=True)
+        return _answer(Job(received.profile, {}, received.examined), run, None, draw=True)[0]
 
 
 def _with_received(job: Job, received: Received) -> Job:
@@ -155,9 +168,8 @@ def answer_from_summaries(profile: JobProfile, *, workers: Workers, progress: Pr
     """Diagnose a job by its summaries; the traces of the ranks that matter are examined where they are at hand."""
     with _workers(workers, Inputs((), ()), progress) as run:
         files = {(p.rank, p.path): _at_hand(p.path) for p in profile.ranks}
-        return _answer(
-            Job(profile, {key: found for key, found in files.items() if found}), run, workers.cache, draw=draw
-        )
+        at_hand = {key: found for key, found in files.items() if found}
+        return _answer(Job(profile, at_hand), run, workers.cache, draw=draw)[0]
 
 
 def _at_hand(path: str) -> RankFiles | None:
@@ -176,17 +188,17 @@ def _phase(progress: Progress, doing: str, paths: Sequence[AnyPath]) -> Iterator
 @contextmanager
 def _workers(workers: Workers, inputs: Inputs, progress: Progress) -> Iterator[Run]:
     """Offer who does the work, for as long as the block lasts; one rank from the cache needs nobody."""
-    from diagnose.pipeline.executors import on_executor, on_processes
+    from diagnose.pipeline.executors import Processes, on_executor
 
     if not workers.cluster:
-        num, max_bytes = _processes(workers, inputs.ranks)
-        yield lambda work, ranks: on_processes(min(num, len(ranks)), work, ranks, max_bytes)
+        with Processes(*_processes(workers, inputs.ranks)) as processes:
+            yield processes.run
         return
-    from diagnose.pipeline.cluster import connected
+    from diagnose.pipeline.cluster import connected, for_others
 
     with connected(workers.cluster, progress) as cluster:
         yield lambda work, ranks: on_executor(
-            cluster.executor, cluster.num_workers, work, [_for_others(rank) for rank in ranks]
+            cluster.executor, cluster.num_workers, work, [for_others(rank) for rank in ranks]
         )
 
 
@@ -230,31 +242,6 @@ def _size(path: str) -> int:
         return 0
 
 
-def _for_others(rank: RankFiles) -> RankFiles:
-    """Return files as another machine finds them.
-
-    Raises:
-        InputError: they are in this process only.
-    """
-    file = rank.trace or rank.description
-    if not isinstance(file, Stored) or file.path.startswith(f"/proc/{os.getpid()}/"):
-        raise InputError(
-            f"{file} is only here: a cluster cannot read a pipe or a compressed tar. Unpack it where workers see it."
-        )
-    if rank.trace is not None:
-        return replace(rank, trace=_absolute(file))
-    folder = rank.folder and replace(
-        rank.folder,
-        path=rank.folder.path if is_url(rank.folder.path) else os.path.abspath(rank.folder.path),  # noqa: PTH100
-        members={name: _absolute(member) for name, member in rank.folder.members.items()},
-    )
-    return replace(rank, folder=folder, description=_absolute(file))
-
-
-def _absolute(file: Stored) -> Stored:
-    return file if is_url(file.path) else replace(file, path=os.path.abspath(file.path))  # noqa: PTH100  # links stay
-
-
 def _each(what: str, run: Run, work: Work, ranks: Sequence[RankFiles], cache: Cache | None) -> Results:
     """Yield the position and the outcome of every rank.
 
@@ -277,7 +264,9 @@ def _profiled(inputs: Inputs, run: Run, cache: Cache | None) -> Job:
     profiles: list[RankProfile] = []
     files: dict[tuple[int, str], RankFiles] = {}
     missing = list(inputs.faults)
+    sums: dict[int, str] = {}
     for i, outcome in _each(PROFILE, run, partial(packed_profile, cache=cache), inputs.ranks, cache):
+        sums[i] = outcome.failure or (sum_of(outcome.data).hex() if cache else "")
         if outcome.failure:
             missing.append(outcome.failure)
             continue
@@ -286,10 +275,11 @@ def _profiled(inputs: Inputs, run: Run, cache: Cache | None) -> Job:
         files[profile.rank, profile.path] = inputs.ranks[i]
     if not profiles:
         raise InputError(missing[0] if missing else "There is nothing to analyse: name a trace or a capture folder.")
-    return Job(JobProfile.of(profiles, missing), files)
+    return Job(JobProfile.of(profiles, missing), files, sums=tuple(sums[i] for i in sorted(sums)))
 
 
-def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> Diagnosis:
+def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> tuple[Diagnosis, list[RankFiles]]:
+    """Return the answer, and the files of the ranks that were examined for it; none where one of these failed."""
     from diagnose.analyzers import TRAITS
     from diagnose.pipeline import across
     from diagnose.ranks.comparison import compare_ranks
@@ -318,7 +308,7 @@ def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> Diagnosis
         program = found if rank == shown else program
     if shown not in examined:
         examined[shown] = across.from_summary(by_rank[shown], failures.get(shown, ""))
-    return across.answer_of(comparison, examined, program)
+    return across.answer_of(comparison, examined, program), [files for _, files in known] if not failures else []
 
 
 def _with_notes(diagnosis: Diagnosis, faults: Sequence[str]) -> Diagnosis:

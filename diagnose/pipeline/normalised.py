@@ -18,7 +18,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered
-from diagnose.pipeline.rank import build_tables
+from diagnose.pipeline.find import build_tables
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK
 from diagnose.tables.op_launches import operators

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.analyzers.common.extent import of_whole
 from diagnose.model.arrays import Ints
 from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.diagnosis import Finding
@@ -19,12 +20,14 @@ from diagnose.model.events import Kind, Note
 from diagnose.replay.base import replay_base
 from diagnose.replay.unrecorded import unrecorded
 from diagnose.tables import Tables
+from diagnose.tables.host import host_rows
 from diagnose.tables.run_steps import LIGHT, variation
-from diagnose.text.numbers import duration, growth
+from diagnose.text.numbers import duration, growth, percent
 
 __all__ = [
     "as_unrecorded",
     "cost_per_event_ns",
+    "estimate_note",
     "overhead_share",
     "recording_ns",
     "removed_share",
@@ -42,6 +45,9 @@ MIN_SHARE_OF_LOSS = 0.01  # of a finding's loss
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on; a larger difference between recorded and
 # unrecorded steps is noise of the machine, not the profiler.
 MAX_EVENT_COST_NS = 2_000
+MIN_ESTIMATED = 0.05  # of the step: less is no line
+MIN_PASSING = 20  # operators that only call another one
+PASSING_QUANTILE = 0.25  # the others of them do work of their own
 
 
 def overhead_share(t: Tables) -> float | None:
@@ -136,6 +142,48 @@ def recording_ns(t: Tables) -> float:
     """Return what recording its events added to a step, ns; 0 where it was not measured."""
     each_ns = cost_per_event_ns(t)
     return each_ns * _num_recorded(t) if each_ns > 0 else 0.0  # large traces without a capture need not be counted
+
+
+def estimate_note(t: Tables) -> str:
+    """Return about what recording adds to a step, of a recording without unrecorded steps beside it; "" for little.
+
+    An operator that does nothing but call another one takes what calling and recording it take: the quickest quarter of
+    those bound the cost of an event. Frames of Python are events too.
+    """
+    if t.capture.info is not None and t.capture.info.unprofiled_ms:
+        return ""
+    each_ns = _pass_through_ns(t)
+    frames = len(t.in_window(t.host_rows(Kind.PYTHON))) / t.steps.num
+    added_ns = each_ns * (_num_recorded(t) + frames)
+    if added_ns < MIN_ESTIMATED * t.steps.step_ns:
+        return ""
+    what = f"{_num_recorded(t):,.0f} operators and calls" + (f" and {frames:,.0f} frames" if frames else "")
+    return (
+        f"Recording {what} takes the host up to {duration(min(added_ns, t.steps.step_ns))} {of_whole(t)} "
+        f"({percent(min(added_ns / t.steps.step_ns, 1.0), 0)}), as operators show that only call another one "
+        f"({each_ns / 1e3:.1f} µs each): what the host takes is less without the profiler."
+    )
+
+
+def _pass_through_ns(t: Tables) -> float:
+    """Return what an operator takes beside the only other one that it calls, ns; 0 where there are too few."""
+    events = t.trace.events
+    found: list[Ints] = []
+    for thread in t.threads:
+        rows = host_rows(t.trace, thread, Kind.OP, Kind.RUNTIME)
+        start, end = events.start[rows], events.end[rows]
+        is_op = events.kind[rows] == Kind.OP
+        if len(rows) < 2:
+            continue
+        nested = is_op[:-1] & is_op[1:] & (start[1:] < end[:-1]) & (end[1:] <= end[:-1])
+        behind = np.searchsorted(start, end[1:], side="left")  # the first that begins after the child
+        alone = np.append(start, np.iinfo(np.int64).max)[behind] >= end[:-1]
+        mine = np.flatnonzero(nested & alone)
+        found.append((end - start)[mine] - (end - start)[mine + 1])
+    each = np.concatenate(found) if found else np.empty(0, np.int64)
+    if len(each) < MIN_PASSING:
+        return 0.0
+    return float(min(np.quantile(each, PASSING_QUANTILE), MAX_EVENT_COST_NS))
 
 
 def without_recording(t: Tables, found: list[Finding]) -> tuple[list[Finding], dict[str, float]]:

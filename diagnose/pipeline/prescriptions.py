@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.prescribe import is_worth_showing, prescribe
+from diagnose.changes.common.prescribe import compiles_model, is_worth_showing, prescribe, without_savings
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Note
 from diagnose.pipeline.noting import noting
@@ -13,7 +14,7 @@ from diagnose.tables.program import Program
 if TYPE_CHECKING:
     from diagnose.model.forecast import Waterfall
 
-__all__ = ["prescriptions_of", "worth_showing"]
+__all__ = ["one_compilation", "prescriptions_of", "worth_showing"]
 
 
 def prescriptions_of(
@@ -42,6 +43,24 @@ def worth_showing(
     by_rule = {f.rule: f for f in found}
     together = steps_after.forecasts[-1].ids if steps_after else ()
     return tuple(p for p in prescribed if p.id in together or is_worth_showing(p, by_rule[p.rule], step_ns))
+
+
+def one_compilation(
+    shown: tuple[Prescription, ...], steps_after: Waterfall | None
+) -> tuple[tuple[Prescription, ...], tuple[Prescription, ...]]:
+    """Return the prescriptions with one at most that compiles the model, and for what the others were prescribed.
+
+    They are ways of one edit, and one is chosen: that of the forecast, else what saves most. It stands in the place of
+    the others for their findings, without a saving of its own there.
+    """
+    together = steps_after.forecasts[-1].ids if steps_after else ()
+    compiling = [p for p in shown if compiles_model(p)]
+    if len(compiling) < 2:
+        return shown, ()
+    kept = next((p for p in compiling if p.id in together), max(compiling, key=lambda p: sum(p.saves_ns)))
+    others = [p for p in compiling if p is not kept and p.rule != kept.rule]
+    instead = without_savings([replace(kept, rule=p.rule) for p in others])
+    return tuple(p for p in shown if p is kept or p not in compiling), instead
 
 
 def _weight(prescription: Prescription) -> tuple[bool, float]:

@@ -132,8 +132,9 @@ def diagnosis_of(files: RankFiles, cache: Cache | None = None, *, draw: bool, pr
 
 
 def _examined(files: RankFiles, *, draw: bool) -> bytes:
+    from diagnose.pipeline.find import build_tables
     from diagnose.pipeline.noting import noting
-    from diagnose.pipeline.rank import analyze_rank, build_tables
+    from diagnose.pipeline.rank import analyze_rank
     from diagnose.tables.program import UNKNOWN, Program, program_of
     from diagnose.trace_reader.folders import read_rank
 

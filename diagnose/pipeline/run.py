@@ -11,8 +11,9 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
 from diagnose.pipeline import across
+from diagnose.pipeline.find import build_tables
 from diagnose.pipeline.noting import noting
-from diagnose.pipeline.rank import analyze_rank, build_tables, profile_rank
+from diagnose.pipeline.rank import analyze_rank, profile_rank
 from diagnose.ranks.comparison import Comparison, compare_ranks
 from diagnose.ranks.profile import JobProfile
 from diagnose.tables.program import UNKNOWN, program_of

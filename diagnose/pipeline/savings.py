@@ -30,7 +30,7 @@ from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["Replayed", "after_prescription", "effect_in", "path_of", "replay_savings", "waterfall"]
+__all__ = ["Replayed", "after_prescription", "by_value", "effect_in", "path_of", "replay_savings", "waterfall"]
 
 MIN_GAIN_SHARE = 0.01  # of the step: less is no step of the waterfall
 MAX_UNKNOWN_SHARE = 0.1  # of the step, of idle time without a known cause: beyond it a replay shows too little
@@ -93,11 +93,11 @@ def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Pre
     by_rule = {f.rule: f for f in found}
     effects = {p.id: effect for p in prescribed if (effect := effect_in(t, by_rule.get(p.rule), p)) is not None}
     replayed = [_with_savings(t, p, effects[p.id]) if p.id in effects else p for p in prescribed]
-    replayed.sort(key=_by_value(replayed))
+    replayed.sort(key=by_value(replayed))
     return Replayed(tuple(replayed), effects, base.error, path, covered, base.why_not, relief_ns=_relief_of(t, found))
 
 
-def _by_value(prescriptions: Sequence[Prescription]) -> Callable[[Prescription], tuple[bool, bool, float]]:
+def by_value(prescriptions: Sequence[Prescription]) -> Callable[[Prescription], tuple[bool, bool, float]]:
     """Return the order of prescriptions: what saves most first.
 
     Of those that come near the best one, a change for what recording inflates stands behind the others: in a run that

@@ -69,7 +69,7 @@ def picture(
 
 def whole_window(capture: Capture) -> Picture:
     """Draw all steady steps of a rank."""
-    from diagnose.pipeline.rank import build_tables  # which draws pictures itself
+    from diagnose.pipeline.find import build_tables  # which draws pictures itself
 
     return picture(build_tables(capture, capture.trace), whole=True)
 

@@ -12,11 +12,13 @@ from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import distinct
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Records
-from diagnose.pipeline.overhead import variation_note
+from diagnose.pipeline.overhead import estimate_note, variation_note
 from diagnose.tables import Tables
+from diagnose.tables.clock_skew import late_by
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.lost import MIN_LOST_SHARE, graphs_left_no_task, launches_without_task, lost_share, num_captured
 from diagnose.tables.names import matching, rows_of
+from diagnose.tables.native import runs_no_python
 from diagnose.tables.program import program_of
 from diagnose.tables.roofline import gpu_spec
 from diagnose.text.numbers import percent
@@ -76,11 +78,18 @@ def trust_notes(t: Tables) -> Iterator[Note]:
     yield from (Note(text) for text in (info.notes if info else ()))
     if varies := variation_note(t):
         yield Note(varies)
+    if estimate := estimate_note(t):
+        yield Note(estimate, "profiler-overhead")
     if (share := ready_share(t)) > MAX_UNSCHEDULED_SHARE:
         yield Note(
             f"The training thread was runnable but not scheduled for {percent(share, 0)} of the time: the CPU is "
             "oversubscribed, by other processes or by more threads than cores. Measure on an idle machine, or with "
             "fewer threads."
+        )
+    if runs_no_python(t):
+        yield Note(
+            "Nothing in this recording shows Python, and its marks have names of C++: what ran between its operators "
+            "is not known. A profiler of native code names it: perf record -g -p PID."
         )
     if t.device_id < 0:
         yield from _without_device(t)
@@ -155,6 +164,11 @@ def _of_clocks(t: Tables) -> Iterator[Note]:
         yield Note(
             f"{early} of {len(launch)} device tasks begin before they are launched, by up to {ahead.max() / 1e3:.0f} "
             "µs: the clocks of host and device disagree, so what the device waited for may be read wrongly."
+        )
+    if late := late_by(t):
+        yield Note(
+            f"Calls return up to {late / 1e3:.0f} µs before the device tasks that they wait for end: the clock of the "
+            "device is late by as much, which counts as launch latency here."
         )
 
 

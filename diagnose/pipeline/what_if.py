@@ -20,8 +20,8 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
 from diagnose.model.frozen import dataclass
+from diagnose.pipeline.find import build_tables, find_in_rank
 from diagnose.pipeline.host_operators import host_operators
-from diagnose.pipeline.rank import build_tables, find_in_rank
 from diagnose.pipeline.run import analyze_captures, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in
 from diagnose.pipeline.what_if_changes import LATE_RANKS, with_workers, without_late_ranks, without_syncs_at

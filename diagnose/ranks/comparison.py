@@ -8,7 +8,8 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
 from diagnose.ranks.lateness import Lateness, lateness_of
 from diagnose.ranks.links import collective_times, most_exchanged, slow_group
-from diagnose.ranks.matching import Matches, match_collectives
+from diagnose.ranks.matches import Matches
+from diagnose.ranks.matching import match_collectives
 from diagnose.ranks.profile import PHASES, JobProfile, RankProfile
 from diagnose.ranks.reasons import Reason, reason_of, reason_of_turns
 from diagnose.ranks.replay import Replayed, replay_steps

@@ -13,7 +13,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.frozen import dataclass
-from diagnose.ranks.matching import Matches
+from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import RankProfile
 from diagnose.ranks.waits import Times, Waits, median_of_others, roles_of
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.job import CollectiveSummary, SlowGroup
-from diagnose.ranks.matching import Matches
+from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import Group, RankProfile
 from diagnose.ranks.waits import Waits
 
@@ -84,7 +84,9 @@ def _factor(name: str, size: int) -> float:
 
 
 def _peak(ranks: Sequence[RankProfile], matches: Matches, rows: Sequence[int]) -> float:
-    hosts = {(ranks[int(r)].host, ranks[int(r)].link_gbps) for i in rows for r in matches.rank[matches.match == i]}
+    until = np.append(matches.first[1:], len(matches.rank))
+    found = {rank for i in rows for rank in matches.rank[matches.first[i] : until[i]].tolist()}
+    hosts = {(ranks[rank].host, ranks[rank].link_gbps) for rank in found}
     host, peak = next(iter(hosts)) if len(hosts) == 1 else ("", 0.0)
     return peak if host else 0.0
 
@@ -137,6 +139,8 @@ def _bus_rates(matches: Matches, rows: Sequence[int], own_ns: float, others_ns: 
 
 def most_exchanged(ranks: Sequence[RankProfile], matches: Matches) -> tuple[int, float] | None:
     """Return the rank (its index) with most to exchange in all-to-alls, and by how much it exceeds the mean."""
+    if not any(kind.name == "all_to_all" for kind in matches.kinds):
+        return None
     sent: Floats = np.zeros(len(ranks))
     for rank, match, row in zip(matches.rank.tolist(), matches.match.tolist(), matches.row.tolist(), strict=True):
         kind = ranks[rank].kinds[int(ranks[rank].collectives.kind[row])]

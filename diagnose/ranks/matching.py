@@ -15,11 +15,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Floats, Ints, Mask
-from diagnose.model.frozen import dataclass
+from diagnose.model.arrays import Floats
+from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import CollectiveKind, Group, RankProfile
 
-__all__ = ["Matches", "match_collectives"]
+__all__ = ["match_collectives"]
 
 MIN_TOLERANCE_NS = 100_000  # ends of one collective differ by 20 µs on one host, by up to 100 over a network
 TOLERANCE_SHARE = 0.02  # of the step: host backends end a millisecond apart, …
@@ -35,50 +35,13 @@ _PAIR = frozenset({"send", "recv"})
 _Key: TypeAlias = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
-    """All matched collectives; a part is what one rank has of one of them.
-
-    Columns of parts are parallel and sorted by collective, then by rank; ``first`` are the rows at which the parts of
-    each collective begin.
-    """
-
-    rank: npt.NDArray[np.intp]  # index in the list of ranks
-    row: npt.NDArray[np.intp]  # of that rank's Collectives
-    match: npt.NDArray[np.intp]  # number of the collective
-    first: npt.NDArray[np.intp]
-    kinds: tuple[CollectiveKind, ...]  # of each collective, as its first rank has it
-    groups: tuple[Group, ...]  # of each collective; without members in the trace those that took part
-    clock: Floats  # what to add to a rank's times to get those of the first rank of its island, ns; NaN: not known
-    residual_ns: float  # median distance of the ends of one collective, clocks laid over each other
-    num_unmatched: int  # collectives of ranks that were compared that no other rank has
-    num_disagreeing: int  # with the same number in a group, and another name or size
-    apart: tuple[int, ...]  # indices of ranks whose ends agree with nobody's
-
-    @property
-    def num(self) -> int:
-        """Return the number of collectives."""
-        return len(self.first)
-
-    def least(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the smallest value of the parts of each collective."""
-        return np.minimum.reduceat(values, self.first) if self.num else np.zeros(0, np.int64)
-
-    def column(self, ranks: Sequence[RankProfile], name: str) -> Ints:
-        """Return a column of the ranks' Collectives, for each part."""
-        values = np.zeros(len(self.rank), np.int64)
-        for i, profile in enumerate(ranks):
-            mine = self.rank == i
-            values[mine] = getattr(profile.collectives, name)[self.row[mine]]
-        return values
-
-
 class _Part(NamedTuple):
     rank: int
     row: int
     begin: int  # wall clock where that is known, ns
     end: int
     kind: CollectiveKind
+    look: _Key  # what equal parts of one collective have in common
 
 
 def match_collectives(ranks: Sequence[RankProfile]) -> Matches:
@@ -99,10 +62,11 @@ def _parts(ranks: Sequence[RankProfile]) -> Iterator[tuple[_Part, Group, int, in
     """Yield each collective of each rank with its group, its number there and the number of its step."""
     for i, p in enumerate(ranks):
         c = p.collectives
+        looks = [_look(kind) for kind in p.kinds]
         columns = (c.kind.tolist(), c.start.tolist(), c.end.tolist(), c.sequence.tolist(), c.step.tolist())
         for row, (kind, start, end, sequence, step) in enumerate(zip(*columns, strict=True)):
             of = p.kinds[kind]
-            part = _Part(i, row, start + p.epoch_ns, end + p.epoch_ns, of)
+            part = _Part(i, row, start + p.epoch_ns, end + p.epoch_ns, of, looks[kind])
             yield part, p.groups[of.group], sequence, int(p.step_number[step])
 
 
@@ -128,7 +92,7 @@ def _agreeing(by_number: dict[_Key, list[_Part]]) -> tuple[list[list[_Part]], in
     """Drop parts that differ in name or size from most of those with the same number."""
     shared, wrong = [], 0
     for parts in by_number.values():
-        looks = [_look(p.kind) for p in parts]
+        looks = [p.look for p in parts]
         most = max(set(looks), key=looks.count)
         one_each = {p.rank: p for p, look in zip(parts, looks, strict=True) if look == most}
         wrong += len(parts) - len(one_each)
@@ -172,7 +136,7 @@ def _tolerance(ranks: Sequence[RankProfile], of_rank: dict[int, list[tuple[int, 
     for parts in of_rank.values():
         ends: dict[_Key, list[int]] = defaultdict(list)
         for _, part in parts:
-            ends[_look(part.kind)].append(part.end)
+            ends[part.look].append(part.end)
         gaps += [int(np.diff(sorted(each)).min()) for each in ends.values() if len(each) > 1]
     widest = HOST_TOLERANCE_OF_GAP * float(np.median(gaps)) if gaps else 0.0
     return max(least, min(HOST_TOLERANCE_SHARE * step_ns, widest))
@@ -190,7 +154,7 @@ def _by_ends(
         looks: dict[_Key, list[tuple[float, _Part]]] = defaultdict(list)
         for rank, offset in island.items():
             for _, part in of_rank[rank]:
-                looks[_look(part.kind)].append((part.end + offset, part))
+                looks[part.look].append((part.end + offset, part))
         for ends in looks.values():
             shared += _gathered(sorted(ends, key=lambda e: (e[0], e[1].rank)), island, tolerance)
     return shared, offsets
@@ -202,8 +166,11 @@ def _islands(of_rank: dict[int, list[tuple[int, _Part]]], tolerance: float) -> l
     islands = []
     while left:
         first, island, others = left[0], {left[0]: 0.0}, []
+        places: dict[_Key, list[int]] = defaultdict(list)
+        for step, part in of_rank[first]:
+            places[step, part.look].append(part.end)
         for rank in left[1:]:
-            offset = _clock_distance(of_rank[first], of_rank[rank], tolerance)
+            offset = _clock_distance(places, len(of_rank[first]), of_rank[rank], tolerance)
             if offset is None:
                 others.append(rank)
             else:
@@ -213,16 +180,18 @@ def _islands(of_rank: dict[int, list[tuple[int, _Part]]], tolerance: float) -> l
     return islands
 
 
-def _clock_distance(one: list[tuple[int, _Part]], other: list[tuple[int, _Part]], tolerance: float) -> float | None:
-    """Return what to add to the times of ``other``, None where its collectives are not those of ``one``."""
-    places: dict[_Key, list[int]] = defaultdict(list)
-    for step, part in one:
-        places[step, _look(part.kind)].append(part.end)
+def _clock_distance(
+    places: dict[_Key, list[int]], num_places: int, other: list[tuple[int, _Part]], tolerance: float
+) -> float | None:
+    """Return what to add to the times of ``other``, None where its collectives are not those at these places.
+
+    Places are the ends of one rank's collectives, by step and look.
+    """
     seen: dict[_Key, int] = defaultdict(int)
     distance: list[float] = []
     weight = 0
     for step, part in other:
-        key = (step, _look(part.kind))
+        key = (step, part.look)
         at = seen[key]
         seen[key] += 1
         near = places.get(key, [])[max(at - NEIGHBOURS, 0) : at + NEIGHBOURS + 1]
@@ -234,7 +203,7 @@ def _clock_distance(one: list[tuple[int, _Part]], other: list[tuple[int, _Part]]
     until = np.searchsorted(ordered, ordered + 2 * tolerance, side="right")
     count = until - np.arange(len(ordered))
     best = int(count.argmax())
-    if count[best] < max(MIN_SUPPORT * min(len(one), len(other)), 1):
+    if count[best] < max(MIN_SUPPORT * min(num_places, len(other)), 1):
         return None
     return float(np.median(ordered[best : until[best]]))
 
@@ -307,8 +276,10 @@ def _distances(
     apart = end - end[first][match]
     distances: dict[int, float] = {}
     left: list[Floats] = []
-    for one, other in sorted(set(zip(lead.tolist(), rank.tolist(), strict=True))):
-        mine: Mask = (lead == one) & (rank == other)
+    order = np.lexsort((rank, lead))
+    begins = np.flatnonzero(np.diff(lead[order], prepend=-1) | np.diff(rank[order], prepend=-1))
+    for mine in np.split(order, begins[1:]):
+        one, other = int(lead[mine[0]]), int(rank[mine[0]])
         if one == other:
             distances.setdefault(other, 0.0)
             continue

@@ -34,7 +34,7 @@ def profile_of(
 ) -> RankProfile:
     """Return what the comparison of ranks needs of this one.
 
-    ``t`` has to know the rules of idle time (``pipeline.rank.build_tables``); the verdict is what they led to.
+    ``t`` has to know the rules of idle time (``pipeline.find.build_tables``); the verdict is what they led to.
     """
     found = collectives_of(t)
     bounds = _bounds(t, found.collectives)

@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.frozen import dataclass
-from diagnose.ranks.matching import Matches
+from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import RankProfile
 
 __all__ = ["Replayed", "replay_steps"]

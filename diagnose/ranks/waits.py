@@ -9,7 +9,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.frozen import dataclass
-from diagnose.ranks.matching import Matches
+from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import COMMUNICATION, RankProfile
 
 __all__ = ["Times", "Waits", "median_of_others", "roles_of", "times_of", "waits_of"]
@@ -85,10 +85,7 @@ def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Wa
     covered, alone = matches.column(ranks, "covered"), matches.column(ranks, "alone")
     exposed = np.clip(of_part - covered, 0, alone)
     step, steps = matches.column(ranks, "step"), times.steps
-    number = np.zeros(len(step), np.int64)
-    for i, p in enumerate(ranks):
-        mine = matches.rank == i
-        number[mine] = p.step_number[step[mine]]
+    number = matches.values([p.step_number for p in ranks], step)
     by_step = np.zeros((len(ranks), len(steps)))
     np.add.at(by_step, (matches.rank, np.searchsorted(steps, number)), exposed)
     all_by_step = np.zeros_like(by_step)

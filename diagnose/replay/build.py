@@ -22,6 +22,7 @@ from diagnose.replay.waits import (
     room_given,
 )
 from diagnose.tables import Tables
+from diagnose.tables.clock_skew import late_by
 from diagnose.tables.device import Tasks
 from diagnose.tables.launch_latency import MIN_LATENCY_NS
 from diagnose.tables.syncs import freeing_calls
@@ -62,7 +63,9 @@ def build(t: Tables) -> Graph:
     rank[order] = np.arange(len(order))
     slack = nodes.start[dst] - nodes.end[src]
     sound = (rank[src] < rank[dst]) & (slack >= -MARGIN_NS)
-    sound |= ((kind == Edge.LAUNCH) | (kind == Edge.ROOM)) & (rank[src] < rank[dst])
+    guaranteed = (kind == Edge.LAUNCH) | (kind == Edge.ROOM)
+    guaranteed |= (kind == Edge.WAIT) & (slack >= -MARGIN_NS - late_by(t))
+    sound |= guaranteed & (rank[src] < rank[dst])
     src, dst, kind, num = src[sound], dst[sound], kind[sound], len(sound)
     src, dst, kind = _with_roots(src, dst, kind, len(rank))
     late = (nodes.start[dst] - nodes.end[src]).astype(np.float64)
@@ -99,7 +102,7 @@ def _nodes(t: Tables, points: Points) -> _Nodes:
         lane=np.concatenate([[-1], points.thread, tasks.stream]).astype(np.int64),
         start=np.concatenate([one, points.time, tasks.start]),
         end=np.concatenate([one, points.time, tasks.end]),
-        key=np.concatenate([one, points.time, np.maximum(tasks.start, queued)]),
+        key=np.concatenate([one, points.time, np.maximum(tasks.start - late_by(t), queued)]),
     )
 
 

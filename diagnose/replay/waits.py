@@ -17,6 +17,7 @@ from diagnose.model.intervals import distinct
 from diagnose.replay.full_queue import full_queue
 from diagnose.replay.host_events import AWAITED, Points
 from diagnose.tables import Tables
+from diagnose.tables.clock_skew import AGREE_NS, late_by
 from diagnose.tables.names import rows_of
 
 __all__ = [
@@ -31,7 +32,7 @@ __all__ = [
 
 Pairs = tuple[list[int], list[int]]
 
-MARGIN_NS = 2_000  # the clocks of host and device agree to about a microsecond
+MARGIN_NS = AGREE_NS
 # A task that waited for an event starts within this time of the event's task: 2 to 6 µs after it in traces with sync
 # records of CUDA, 14 to 19 µs in the trace of an MI300X, and as long before collectives on an A100.
 EVENT_NS = 25_000
@@ -98,7 +99,7 @@ def _drained(t: Tables, lanes: _Lanes, call: int, stream: int) -> list[int]:
     begin, finish = int(t.trace.events.start[call]), int(t.trace.events.end[call])
     streams = [stream] if stream in lanes.task else list(lanes.task)
     last = [task for task in (lanes.last(s, begin) for s in streams) if task >= 0]
-    last = [task for task in last if lanes.end[task] <= finish + MARGIN_NS]
+    last = [task for task in last if lanes.end[task] <= finish + MARGIN_NS + late_by(t)]
     if len(last) < 2 or _WHOLE_DEVICE.search(t.name(call)):
         return last
     return [max(last, key=lambda task: int(lanes.end[task]))]

@@ -13,7 +13,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import Intervals, among, distinct, span
+from diagnose.model.intervals import Intervals, among, contains, distinct, span
 from diagnose.tables import device, host, names
 from diagnose.tables.causes import Causes, assign
 from diagnose.tables.gaps import Gaps, find_gaps, one_gap
@@ -110,7 +110,9 @@ class Tables:
     def named(self) -> Tables:
         """The tables of the attribution window, which has names and lines; these where it was not recorded."""
         trace = self.capture.attribution
-        return self if trace is None else self.cached("named", lambda: Tables(self.capture, trace))
+        if trace is None or trace is self.trace:
+            return self
+        return self.cached("named", lambda: Tables(self.capture, trace))
 
     def host_rows(self, *kinds: Kind) -> Rows:
         """Return the rows of the given kinds on the main and launching threads."""
@@ -162,6 +164,12 @@ class Tables:
         began = self.trace.events.start[rows]
         mine: Rows = rows[(began >= start) & (began < end)]
         return mine
+
+    def launched_in(self, inside: Intervals) -> Mask:
+        """Return which tasks were launched at these times."""
+        launch = self.tasks.launch
+        found: Mask = (launch >= 0) & contains(inside, self.trace.events.start[np.maximum(launch, 0)])
+        return found
 
     def covering(self, rows: Rows) -> Intervals:
         """Return the time that the given events cover."""

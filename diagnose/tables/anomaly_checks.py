@@ -1,4 +1,4 @@
-"""The checks of autograd's anomaly detection: each gradient of a backward pass is looked at for NaN."""
+"""Autograd's anomaly detection: each function records a stack, and its gradient is looked at for NaN."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import among, distinct
+from diagnose.model.intervals import EMPTY, Intervals, among, distinct, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BACKWARD
+from diagnose.tables.repeated_calls import numbered
 
-__all__ = ["anomaly_checks"]
+__all__ = ["anomaly_checks", "recorded_stacks"]
 
 _ISNAN = re.compile(r"^aten::isnan$")
 _PARTS = re.compile(r"^aten::(isnan|_is_any_true|any|item|is_nonzero)$")
@@ -36,3 +37,19 @@ def anomaly_checks(t: Tables) -> Rows:
     near = (last >= 0) & (events.start[parts] - events.start[seen][np.maximum(last, 0)] <= AT_ONCE_NS)
     mine: Rows = parts[near]
     return mine
+
+
+@shared_table
+def recorded_stacks(t: Tables) -> Intervals:
+    """Return the begins of the training thread's operators, as long as recording their stacks takes.
+
+    The capture measured how long that is for one; each function that an operator leaves behind has a stack.
+    """
+    info = t.capture.info
+    if info is None or not info.stack_ns or not len(anomaly_checks(t)):
+        return EMPTY
+    rows, number = numbered(t)
+    left_behind = np.diff(number, append=number[-1:])
+    rows, left_behind = rows[left_behind > 0], left_behind[left_behind > 0]
+    start, end = t.trace.events.start[rows], t.trace.events.end[rows]
+    return union((start, np.minimum(end, start + (left_behind * info.stack_ns).astype(np.int64))))

@@ -17,7 +17,7 @@ import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, union
+from diagnose.model.intervals import Intervals, distinct, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP, ZERO_GRAD, matching
@@ -133,7 +133,7 @@ def _passes(t: Tables) -> list[list[_Pass]]:
     behind = np.searchsorted(events.start[updates], events.start[gradients])
     step = np.searchsorted(t.steps.start, events.start[gradients], side="right") - 1
     found: list[list[_Pass]] = [[] for _ in range(t.steps.num)]
-    for update in np.unique(behind[behind < len(updates)]).tolist():
+    for update in distinct(behind[behind < len(updates)]).tolist():
         mine = gradients[behind == update]
         found[int(step[behind == update][0])].append(_Pass(mine, int(updates[update])))
     return [passes for passes in found if passes]
@@ -142,14 +142,13 @@ def _passes(t: Tables) -> list[list[_Pass]]:
 def _shapes(t: Tables, functions: Rows) -> list[Shape]:
     """Return the shapes of gradients, of the operator in each function; [] where they were not recorded."""
     events = t.trace.events
-    rows = matching(t.trace, (Kind.OP,), _GRADIENT)
-    rows = rows[np.argsort(events.start[rows], kind="stable")]
+    rows = t.cached("gradients", lambda: matching(t.trace, (Kind.OP,), _GRADIENT))
     at = np.searchsorted(events.start[rows], events.start[functions])
     inside = at < len(rows)
     inside[inside] &= events.end[rows[at[inside]]] <= events.end[functions[inside]]
     if not inside.all() or not len(functions):
         return []
-    texts = [_first(t, int(row)) for row in rows[at].tolist()]
+    texts = [_first(t, text) for text in events.shapes[rows[at]].tolist()]
     return [shape for shapes in texts for shape in shapes] if all(len(shapes) == 1 for shapes in texts) else []
 
 
@@ -158,15 +157,17 @@ def _updated(t: Tables, step: int) -> list[Counter[Shape]]:
     events = t.trace.events
     rows = host_rows(t.trace, int(events.thread[step]), Kind.OP)
     rows = rows[(events.start[rows] >= events.start[step]) & (events.end[rows] <= events.end[step])]
+    seen = Counter(zip(events.name[rows].tolist(), events.shapes[rows].tolist(), strict=True))  # few different ones
     found: dict[int, Counter[Shape]] = {}
-    for row in rows.tolist():
-        found.setdefault(int(events.name[row]), Counter()).update(shape for shape in _first(t, row) if shape)
+    for (name, text), num in seen.items():
+        updated = found.setdefault(name, Counter())
+        for shape in filter(None, _first(t, text)):
+            updated[shape] += num
     return list(found.values())
 
 
-def _first(t: Tables, row: int) -> tuple[Shape, ...]:
-    """Return the shapes of an operator's first argument: one, or those of a list of tensors."""
-    text = int(t.trace.events.shapes[row])
+def _first(t: Tables, text: int) -> tuple[Shape, ...]:
+    """Return the shapes of an operator's first argument, one or those of a list of tensors, by the name of its text."""
     return _first_shapes(t.trace.names[text]) if text >= 0 else ()
 
 

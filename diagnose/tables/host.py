@@ -29,7 +29,13 @@ class Layers(NamedTuple):
 
     def at(self, time: int) -> list[int]:
         """Return the rows of the events open at ``time``, outermost first."""
-        return self.at_each(np.array([time], np.int64))[0]
+        found: list[int] = []
+        for rows, start in zip(self.rows, self.start, strict=True):
+            i = int(start.searchsorted(time, side="right")) - 1
+            if i < 0 or self.event_end[rows[i]] <= time:
+                break
+            found.append(int(rows[i]))
+        return found
 
     def at_each(self, time: Ints) -> list[list[int]]:
         """Return, for each time, the rows of the events open then, outermost first."""

@@ -22,6 +22,7 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import LOADER_NEXT
+from diagnose.tables.native import runs_no_python
 
 __all__ = [
     "gaps_between_own_operators",
@@ -108,8 +109,11 @@ def python_gaps(t: Tables) -> Intervals:
     """Return the host gaps of which something shows that the thread was in the loop, and ran Python.
 
     Frames and annotations around them show it, that they come back before the same operator, and that the launching
-    thread's own events surround them. A capture that sampled the thread has watched it all the time.
+    thread's own events surround them. A capture that sampled the thread has watched it all the time. A program that
+    runs no Python has none.
     """
+    if runs_no_python(t):
+        return EMPTY
     gaps = host_gaps(t)
     if t.capture.samples is not None:
         return gaps

@@ -18,7 +18,7 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, contains, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers
-from diagnose.tables.names import LOADER_NEXT
+from diagnose.tables.names import FRAME, LOADER_NEXT
 from diagnose.tables.no_grad_calls import HEAVY
 from diagnose.tables.optimizer_spans import updates
 
@@ -29,12 +29,12 @@ MIN_SHARE = 0.3  # of the operators that Python calls: below it no function stan
 MIN_PER_STEP = 50
 MAX_HEAVY = 0.05  # of the operators that a function calls as samples show: products and convolutions are a model's
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
+MIN_EACH_CALL = 30  # of such a function, operators in each of its calls: fewer are a layer, which is called for each
 NUM_NAMED = 3
 # Recorded with its stack an operator takes 20 to 100 µs to be called, on a busy machine several times that; one that
 # takes longer in the median works.
 MAX_NS = 200_000
 MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
-_FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 _MODULE = re.compile(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
 _BACKWARD = re.compile(r"torch/autograd/.*: (backward|grad|_engine_run_backward)$")
 _OPTIMIZER = re.compile(r"(^|/)torch/optim/")
@@ -177,9 +177,11 @@ def _main_issuer(t: Tables) -> Issuer | None:
     if not counted:
         return None
     owner, num = counted.most_common(1)[0]
-    match = _FRAME.match(owner[0])
+    match = FRAME.match(owner[0])
     steps = t.steps.num * len(rows) / len(_all_called(t))
     if match is None or num < MIN_SHARE * len(rows) or num / steps < MIN_PER_STEP:
+        return None
+    if owner[1] and num < MIN_EACH_CALL * _num_calls(t, owner[0], steps):
         return None
     is_mine = np.array([one == owner for one in owners], bool)
     mine = Counter(name for name, own in zip(called, is_mine.tolist(), strict=True) if own)
@@ -196,6 +198,13 @@ def _main_issuer(t: Tables) -> Issuer | None:
         in_model=owner[1],
         names=tuple(name for name, _ in mine.most_common(NUM_NAMED)),
     )
+
+
+def _num_calls(t: Tables, frame: str, steps: float) -> float:
+    """Return how often a function is called in so many steps."""
+    frames = t.in_window(t.host_rows(Kind.PYTHON))
+    names = np.array([name == frame for name in t.trace.names], bool)
+    return int(names[t.trace.events.name[frames]].sum()) * steps / t.steps.num
 
 
 @shared_table
@@ -264,7 +273,7 @@ def _owner(frames: list[str]) -> _Owner | None:
     for at, frame in enumerate(frames):
         if any(kind.search(frame) for kind in (_MODULE, _BACKWARD, _OPTIMIZER)):
             return None
-        match = _FRAME.match(frame)
+        match = FRAME.match(frame)
         if match and not _LIBRARY.search(match["file"]):
             return frame, any(_MODULE.search(above) for above in frames[at + 1 :])
     return None

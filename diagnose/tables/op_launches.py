@@ -82,10 +82,9 @@ def host_time_behind_first(t: Tables, runs: Sequence[Rows]) -> Intervals:
 def operator_inputs(t: Tables) -> OperatorInputs:
     """Return the inputs of each task's operator, as far as they were recorded."""
     own = _recorded(t)
-    attribution = t.capture.attribution
-    if attribution is None or attribution is t.trace or own.is_known.any():
+    named = t.named
+    if named is t or own.is_known.any():
         return own
-    named = t.cached("attribution", lambda: Tables(t.capture, attribution))
     other, match = _recorded(named), match_tasks(t, named)
     columns = (
         np.where(match >= 0, column[match], -1) if len(column) else np.full(len(match), -1) for column in other[1:]

@@ -18,6 +18,7 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import distinct, intersect, span, total
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.collectives import buffer_broadcasts
+from diagnose.tables.growing_tensors import ATTENTION, grows
 from diagnose.tables.names import (
     BACKWARD,
     GRAPH_CAPTURE,
@@ -55,7 +56,6 @@ _ASYNC_ALLOCATION = re.compile(r"^(cuda|hip)Malloc(FromPool)?Async")
 _CONVOLUTION = re.compile(r"^aten::(conv[123]d|convolution|cudnn_convolution|miopen_convolution)$")
 _PRODUCT = re.compile(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|linear|matmul)$")
 _LINEAR = re.compile(r"^aten::(linear|addmm|embedding)$")
-_SDPA = re.compile(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)_attention")
 _BACKEND = re.compile(
     r"^aten::_(?:scaled_dot_product_)?(?P<name>flash|efficient|cudnn)_attention|_attention_(?P<math>math)\b"
 )
@@ -81,6 +81,7 @@ class Program:
     allocator: Literal["caching", "uncached", "async", ""] = ""
     layer_sizes: frozenset[int] = frozenset()  # of weights
     varying_sizes: frozenset[int] = frozenset()  # of products, in some steps only
+    grows: bool = False  # a tensor grows piece by piece, as a cache of keys and values does
     has_torch_attention: bool | None = None
     attention_backends: frozenset[str] = frozenset()  # that ran: flash, efficient, cudnn, math
     heavy: frozenset[str] = frozenset()  # what it computes: convolution, product
@@ -113,7 +114,8 @@ def program_of(t: Tables) -> Program:
         allocator=_allocator(t, info),
         layer_sizes=frozenset(size for trace in traces for size in _layer_sizes(trace)),
         varying_sizes=_varying_sizes(t, traces),
-        has_torch_attention=any(map(_SDPA.match, names)) if _has_operators(traces) else None,
+        grows=any(grows(t, trace) for trace in traces),
+        has_torch_attention=any(map(ATTENTION.match, names)) if _has_operators(traces) else None,
         attention_backends=frozenset(m["name"] or m["math"] for m in map(_BACKEND.search, names) if m),
         heavy=frozenset(
             what for what, p in (("convolution", _CONVOLUTION), ("product", _PRODUCT)) if any(map(p.match, names))

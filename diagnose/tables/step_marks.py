@@ -3,7 +3,8 @@
 Three kinds of marks stand for steps: the ends of the optimizer's steps and the begins of the loader's fetches, of both
 the fewer, since a step may take several batches or update several models; else the begins of the outermost annotation
 of the program's own. A mark counts where it repeats at least three times over most of the recorded activity; an
-annotation at regular intervals. Otherwise no step is claimed.
+annotation at regular intervals. Without any the kernels themselves part steps, where they repeat in one order
+(`step_kernels`). Otherwise no step is claimed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import distinct
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP, matching, rows_of
+from diagnose.tables.step_kernels import repeated_kernels
 
 __all__ = ["RepeatedMarks", "repeated_marks"]
 
@@ -27,6 +29,7 @@ MIN_COVERED = 0.6  # of the recorded activity of the host, and of the launches, 
 COLD_RATIO = 3.0  # an early repetition that is so many times longer than the median of the later ones is cold
 MAX_COLD = 0.5  # of the repetitions: with more, the recording is of a cold start; so it is beyond the next share
 MAX_COLD_TIME = 2 / 3  # of the recorded time
+MAX_NAME = 60  # characters of a kernel's
 MIN_WORK = 0.5  # of the median repetition's launches: with fewer, the last one was cut off
 # Annotations that PyTorch itself makes: several belong to one step, how many depends on the model.
 _OF_LIBRARIES = re.compile(
@@ -42,7 +45,7 @@ class RepeatedMarks(NamedTuple):
     start: Ints
     end: Ints
     thread: int  # row of Trace.threads that the marks are on
-    found_by: str  # optimizer, dataloader or annotation
+    found_by: str  # optimizer, dataloader, annotation or kernels
     name: str  # of the mark
     num_cold: int  # early repetitions that were left out
 
@@ -57,7 +60,28 @@ def repeated_marks(trace: Trace, activity: tuple[int, int]) -> RepeatedMarks | N
     updates = _steps_by(trace, matching(trace, marks, OPTIMIZER_STEP), recorded, "optimizer")
     fetches = _steps_by(trace, matching(trace, marks, LOADER_NEXT), recorded, "dataloader")
     found = min(filter(None, (updates, fetches)), key=lambda steps: len(steps.start), default=None)
-    return found or _steps_by(trace, _own_annotations(trace), recorded, "annotation")
+    return (
+        found
+        or _steps_by(trace, _own_annotations(trace), recorded, "annotation")
+        or _steps_by_kernels(trace, repeated_kernels(trace), recorded)
+    )
+
+
+def _steps_by_kernels(trace: Trace, kernels: Rows, recorded: tuple[int, int, Ints]) -> RepeatedMarks | None:
+    """Return the steps that begin as these kernels are launched, None where most work lies outside of them."""
+    begin, finish, queued = recorded
+    if not len(kernels):
+        return None
+    calls = trace.events.cause[kernels]
+    start, end = _up_to_next(trace.events.start[calls], min(finish, int(queued.max()) + 1), queued)
+    cold = _num_cold(end - start)
+    start, end = start[cold:], end[cold:]
+    if len(start) < MIN_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - begin):
+        return None
+    if not _hold_the_work(start, end, queued):
+        return None
+    name = trace.names[int(trace.events.name[kernels[0]])][:MAX_NAME]
+    return RepeatedMarks(start, end, int(trace.events.thread[calls[0]]), "kernels", name, cold)
 
 
 def _own_annotations(trace: Trace) -> Rows:

@@ -18,12 +18,12 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, covered, distinct, grouped, union
-from diagnose.tables.names import KERNEL_LAUNCH, LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
+from diagnose.tables.graph_capture import captured
+from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
 from diagnose.tables.step_marks import repeated_marks
 
 __all__ = ["Steps", "find_steps"]
 
-MIN_HOLE_NS = 5e6  # between profiling cycles; a thread that is put aside between short steps is none
 # A first step this much longer than the median of the others, with device code being loaded in it, is a cold one.
 COLD_RATIO = 1.5
 ALIKE = 0.01  # of the median length: steps that differ by less count as equal
@@ -33,6 +33,7 @@ CROPPED_SHARE = 0.01  # of the device's work: what ran before the recording's fi
 # share by as much as lies between two verdicts.
 MAX_LEAD_SHARE = 0.05
 COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a warm one takes 3 to 20 µs
+MIN_CROPPED = 10  # launches at the end without a task; a few are lost in whole files too
 MIN_IN_CALLS = 0.5  # of what a first step takes longer: in its launches, as first uses of kernels are
 
 
@@ -46,7 +47,7 @@ class Steps(NamedTuple):
     window_end: int  # end of the last step or of the last device task it launched
     thread: int  # row of Trace.threads that the marks are on, -1 without marks
     marked: bool
-    found_by: str = ""  # profiler marks, optimizer, dataloader or annotation; "" where no step was found
+    found_by: str = ""  # profiler marks, optimizer, dataloader, annotation or kernels; "" where no step was found
     notes: tuple[Note, ...] = ()
 
     @property
@@ -89,6 +90,10 @@ def find_steps(trace: Trace) -> Steps:
     if _is_cold(trace, start, end):
         start, end, number = start[1:], end[1:], number[1:]
         notes = (Note("The first step was left out: device code was still being loaded in it.", "warm-up"),)
+    if (whole := _num_whole(trace, start, end)) < len(start):
+        left = "last step was" if len(start) - whole == 1 else f"last {len(start) - whole} steps were"
+        start, end, number = start[:whole], end[:whole], number[:whole]
+        notes = (*notes, Note(f"The {left} left out: the recording of the device ends before.", "lost-records"))
     window = _window(trace, int(start[0]), int(end[-1]))
     if _leads_in(trace, start, end, window):
         start, end, number = start[1:], end[1:], number[1:]
@@ -103,13 +108,9 @@ def find_steps(trace: Trace) -> Steps:
 def _last_run(start: Ints, end: Ints, number: Ints) -> tuple[Ints, Ints]:
     """Keep the last run of consecutive steps and stretch each to the next.
 
-    A long hole, or a number left out, parts one profiling cycle from the next.
+    A number left out parts one profiling cycle from the next. A pause does not: a thread may be put aside for long.
     """
-    if len(start) == 1:
-        return start, end
-    hole = start[1:] - end[:-1]
-    long = max(float(np.median(end - start)), MIN_HOLE_NS)
-    breaks = np.flatnonzero((hole > long) | (np.diff(number) != 1))
+    breaks = np.flatnonzero(np.diff(number) != 1)
     first = int(breaks[-1]) + 1 if len(breaks) else 0
     start, end = start[first:], end[first:].copy()
     end[:-1] = start[1:]
@@ -140,6 +141,24 @@ def _is_cold(trace: Trace, start: Ints, end: Ints) -> bool:
     step = np.searchsorted(start, events.start[calls], side="right") - 1
     in_calls = np.bincount(step, events.end[calls] - events.start[calls], minlength=len(start))
     return bool(in_calls[0] - np.median(in_calls[1:]) >= MIN_IN_CALLS * (length[0] - np.median(length[1:])))
+
+
+def _num_whole(trace: Trace, start: Ints, end: Ints) -> int:
+    """Return how many of the steps lie before the end of the device's records, all where none does.
+
+    A file may be cropped: the host then launches on, and no task of these launches is there. What the device did
+    meanwhile is not known, and no idle time. Launches of graphs do not count: their nodes may be missing anywhere.
+    """
+    events = trace.events
+    launches = matching(trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
+    launches = launches[(events.start[launches] >= start[0]) & (events.start[launches] < end[-1])]
+    launches = launches[~captured(trace, launches) & ~among(launches, matching(trace, (Kind.RUNTIME,), GRAPH_LAUNCH))]
+    tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    has_task = np.flatnonzero(among(launches, distinct(events.cause[tasks])))
+    if not len(has_task) or len(launches) - has_task[-1] - 1 < MIN_CROPPED:
+        return len(start)
+    whole = int(np.searchsorted(end, events.start[launches[has_task[-1] + 1]], side="right"))
+    return whole or len(start)
 
 
 def _leads_in(trace: Trace, start: Ints, end: Ints, window: tuple[int, int]) -> bool:

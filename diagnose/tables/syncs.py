@@ -9,9 +9,10 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, distinct, union
+from diagnose.model.intervals import Intervals, among, distinct, union
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.names import BLOCKING, FREEING, rows_of
+from diagnose.tables.clock_skew import AGREE_NS, late_by
+from diagnose.tables.names import BLOCKING, FREEING, matching, rows_of
 
 __all__ = [
     "RETURN_NS",
@@ -27,7 +28,8 @@ __all__ = [
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 
 # A copy call that is still running this long after its copy began waits for it: a call that queues one returns first.
-_MARGIN_NS = 2_000
+_NEED_NOT_WAIT = re.compile(r"\((Pinned -> Device|Device -> Pinned|Device -> Device)\)")
+_QUEUES = re.compile(r"^(cuda|hip|cu)Memcpy\w*Async")
 _FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 _WHOLE_DEVICE = re.compile(r"(Device|Ctx)Synchronize")
 _TO_HOST = re.compile(r"DtoH|DeviceToHost", re.IGNORECASE)
@@ -35,13 +37,19 @@ _TO_HOST = re.compile(r"DtoH|DeviceToHost", re.IGNORECASE)
 
 @shared_table
 def blocking_calls(t: Tables) -> Rows:
-    """Return the synchronisations, and the copy calls that returned only after their copy was done."""
+    """Return the synchronisations, and the copy calls that returned only after their copy was done.
+
+    A call that queues a copy of pinned memory or within the device waits for nothing: a short copy may still be over
+    before it returns.
+    """
     events = t.trace.events
     copies = rows_of(t.trace, Kind.MEMCPY)
     copies = copies[events.cause[copies] >= 0]
     call = events.cause[copies]
-    waited = events.end[call] >= events.end[copies] - _MARGIN_NS
+    waited = events.end[call] >= events.end[copies] - AGREE_NS - late_by(t)
     waited &= np.isin(events.thread[call], t.threads)
+    queues = among(copies, matching(t.trace, (Kind.MEMCPY,), _NEED_NOT_WAIT))
+    waited &= ~(queues & among(call, matching(t.trace, (Kind.RUNTIME,), _QUEUES)))
     return distinct(t.calls(BLOCKING), call[waited]).astype(np.intp)
 
 
@@ -67,7 +75,7 @@ def freeing_calls(t: Tables) -> Frees:
     ended = np.maximum.accumulate(tasks.end[order])
     before = np.searchsorted(queued[order], events.start[calls]) - 1
     done = np.where(before >= 0, ended[np.maximum(before, 0)], events.start[calls])
-    waited = done <= events.end[calls] + _MARGIN_NS
+    waited = done <= events.end[calls] + AGREE_NS + late_by(t)
     calls, done = calls[waited], done[waited]
     return Frees(calls, np.clip(done, events.start[calls], events.end[calls]))
 

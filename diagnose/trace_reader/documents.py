@@ -10,7 +10,15 @@ import numpy as np
 from msgspec import Meta
 
 from diagnose.errors import InputError
-from diagnose.model.capture import MAX_INFO_BYTES, REMEDY, CaptureInfo, RunSteps, Samples
+from diagnose.model.capture import (
+    MAX_INFO_BYTES,
+    REMEDY,
+    CaptureInfo,
+    OtherThread,
+    RunSteps,
+    Samples,
+    SeenAt,
+)
 from diagnose.model.decoding import decode
 from diagnose.model.records import Count, Time
 from diagnose.text.masking import mask_command, mask_text
@@ -26,15 +34,25 @@ MAX_STEPS_BYTES = 64 << 20  # 200,000 steps of eight numbers are written
 MAX_PLACES = 1 << 20
 
 
+_Place: TypeAlias = tuple[str, Annotated[int, Meta(ge=-1, le=2**31 - 1)], str]
+
+
+class _OtherRow(msgspec.Struct, gc=False):
+    name: str
+    cpu_ns: Count
+    num: Count
+    places: list[tuple[_Place, Count, Count]]
+
+
 class _SampleRows(msgspec.Struct, gc=False):
     places: Annotated[list[tuple[str, Annotated[int, Meta(ge=-1, le=2**31 - 1)], str]], Meta(max_length=MAX_PLACES)]
     time_ns: list[Time]
     place: list[Annotated[int, Meta(ge=-1, lt=MAX_PLACES)]]
     running: list[Annotated[int, Meta(ge=-1, le=1)]]
     gc: list[tuple[Time, Time]] = []  # absent where collections were not noted
-
-
-_Place: TypeAlias = tuple[str, Annotated[int, Meta(ge=-1, le=2**31 - 1)], str]
+    others: list[_OtherRow] = []
+    watched_ns: Count = 0
+    own_cpu_ns: Count = 0
 
 
 class _StepRows(msgspec.Struct, gc=False):
@@ -84,6 +102,17 @@ def read_samples(path: Path | Stored) -> Samples:
         running=np.array(rows.running, np.int8),
         places=tuple(rows.places),
         gc_runs=tuple(rows.gc),
+        others=tuple(
+            OtherThread(
+                name=mask_text(each.name),
+                cpu_ns=each.cpu_ns,
+                num=each.num,
+                places=tuple(SeenAt(*place, num, in_python) for place, num, in_python in each.places),
+            )
+            for each in rows.others
+        ),
+        watched_ns=rows.watched_ns,
+        own_cpu_ns=rows.own_cpu_ns,
     )
 
 

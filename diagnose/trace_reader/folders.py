@@ -85,10 +85,18 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
         trace=_of_rank(timing, info, notes),
         attribution=_of_rank(attribution, info, []) if light and attribution else None,
         info=info,
-        samples=samples and replace(samples, places=_from_cwd(samples.places, info)),
+        samples=samples and _samples_from_cwd(samples, info),
         run=run and replace(run, paths=tuple(_from_cwd(path, info) for path in run.paths)),
         lines={(_name_from_cwd(file, info), line): text for (file, line), text in (lines or {}).items()},
     )
+
+
+def _samples_from_cwd(samples: Samples, info: CaptureInfo) -> Samples:
+    others = tuple(
+        replace(each, places=tuple(at._replace(file=_name_from_cwd(at.file, info)) for at in each.places))
+        for each in samples.others
+    )
+    return replace(samples, places=_from_cwd(samples.places, info), others=others)
 
 
 def _from_cwd(places: Sequence[_Place], info: CaptureInfo) -> tuple[_Place, ...]:

@@ -14,7 +14,7 @@ from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from diagnose.errors import InputError
 from diagnose.model.frozen import dataclass
@@ -60,10 +60,14 @@ class Folder:
             raise InputError(
                 f"{self.name} names a file outside itself ({name!r}), which was not read. Copy it into the folder."
             )
+        if not self.path and name not in self.members:
+            raise InputError(f"{self.name}/{name} does not exist. Check the path.")
+        return self.listed(name)
+
+    def listed(self, name: str) -> Stored:
+        """Return a file that was found here: a link that whoever named the folder put into it may lead anywhere."""
         if self.path:
             return Stored(f"{self.path.rstrip('/')}/{name}", f"{self.name.rstrip('/')}/{name}")
-        if name not in self.members:
-            raise InputError(f"{self.name}/{name} does not exist. Check the path.")
         return self.members[name]
 
     def of_rank(self, description: str) -> Folder:
@@ -156,8 +160,7 @@ class _Listing:
             yield from self._behind_url(path)
         elif os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises on odd names, and a Path turns "./-" into "-"
             name = str(Path(path))
-            with os.scandir(path) as entries:
-                yield from self._in_folder(Folder(name, name), [entry.name for entry in entries if entry.is_file()])
+            yield from self._in_folder(Folder(name, name), self._files_in(name))
         elif glob.has_magic(path) and not os.path.lexists(path):
             matches = sorted(glob.glob(path, recursive=True))  # noqa: PTH207  # a pattern may be absolute
             yield from self._each(path, matches)
@@ -167,8 +170,19 @@ class _Listing:
     def _each(self, pattern: str, matches: Sequence[str]) -> Iterator[RankFiles]:
         if not matches:
             raise InputError(f"{pattern} matches no file. Check the pattern.")
+        num_found = 0
+        faults: list[str] = []
         for match in matches:
-            yield from self.named(match)
+            try:
+                found = list(self.named(match))
+            except InputError as error:
+                faults.append(str(error))
+            else:
+                num_found += len(found)
+                yield from found
+        if not num_found:
+            raise InputError(faults[0])
+        self.faults += faults
 
     def _behind_url(self, url: str) -> Iterator[RankFiles]:
         if glob.has_magic(url.partition("?")[0]):  # a question mark begins the query of a URL that was signed
@@ -190,9 +204,20 @@ class _Listing:
         else:
             yield from self._archive(Stored(path, path) if is_file else keep_stream(pipe, self._keep))
 
+    def _files_in(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, also behind links; a trace whose link is broken is a fault."""
+        with os.scandir(folder) as entries:
+            found = {entry.name: _kind(entry) for entry in entries}
+        broken = [name for name, kind in found.items() if kind == "broken"]
+        for name in _matching(broken, [pattern for patterns in _TRACES for pattern in patterns]):
+            self.faults.append(f"{folder}/{name} is a link that leads to no file, and was left out. Mend or remove it.")
+        return [name for name, kind in found.items() if kind == "file"]
+
     def _in_folder(self, folder: Folder, names: Sequence[str]) -> Iterator[RankFiles]:
         found = list(self._ranks(folder, names))
         if not found:
+            if broken := [fault for fault in self.faults if fault.startswith(f"{folder}/")]:
+                raise InputError(broken[0])
             raise InputError(
                 f"{folder} holds no traces (*.json, also as .gz, .zst, .zip or in a .tar). "
                 "Name a trace file or the folder it is in."
@@ -206,9 +231,9 @@ class _Listing:
             return
         for name in next(filter(None, (_matching(names, patterns) for patterns in _TRACES)), []):
             if name.endswith(ARCHIVES):
-                yield from self._archive(folder.file(name))
+                yield from self._archive(folder.listed(name))
             else:
-                yield RankFiles(Folder(folder.name), folder.file(name))
+                yield RankFiles(Folder(folder.name), folder.listed(name))
 
     def _archive(self, archive: Stored) -> Iterator[RankFiles]:
         members, faults = list_archive(archive, self._keep)
@@ -228,6 +253,16 @@ class _Listing:
         if not found:
             raise InputError(f"{archive.name} holds no traces (*.json, also as .gz or .zst). Name a trace file.")
         yield from found
+
+
+def _kind(entry: os.DirEntry[str]) -> Literal["file", "broken", ""]:
+    """Return what an entry of a folder is, links followed: broken where one leads to neither a file nor a folder."""
+    try:
+        if entry.is_file():
+            return "file"
+        return "broken" if entry.is_symlink() and not entry.is_dir() else ""
+    except OSError:  # links in a circle, or into a folder that may not be entered
+        return "broken"
 
 
 def _matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:

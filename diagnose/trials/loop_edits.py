@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import libcst as cst
 from libcst import matchers as m
 from libcst.metadata import MetadataWrapper, PositionProvider
 
+from diagnose.trials.line_edits import (
+    with_device_argument,
+    with_masked_results,
+    without_contiguous,
+    without_synchronize,
+)
+from diagnose.trials.replaced_calls import with_calls
+
 __all__ = [
     "imports_torch",
     "with_autocast",
     "with_background_saver",
+    "with_device_argument",
     "with_eight_bit_adamw",
     "with_fused_adamw",
     "with_kept_values",
+    "with_length_batches",
+    "with_masked_results",
     "with_sharded_stream",
     "with_threads",
     "with_zero_optimizer",
+    "without_contiguous",
+    "without_synchronize",
 ]
 
 _ITEM = m.Call(func=m.Attribute(attr=m.Name("item")), args=[])
@@ -195,7 +208,7 @@ def with_sharded_stream(tree: cst.Module, _device: str) -> tuple[cst.Module, str
 def _with_dataset(tree: cst.Module, wrapper: str, others: str) -> tuple[cst.Module, str]:
     if wrapper in tree.code:
         return tree, f"the script uses {wrapper} itself"
-    return _with_calls(tree, ("DataLoader",), lambda call: _wrapped_dataset(call, wrapper, others), "with a dataset")
+    return with_calls(tree, ("DataLoader",), lambda call: _wrapped_dataset(call, wrapper, others), "with a dataset")
 
 
 def _wrapped_dataset(call: cst.Call, wrapper: str, others: str) -> cst.Call | str:
@@ -210,18 +223,48 @@ def _wrapped_dataset(call: cst.Call, wrapper: str, others: str) -> cst.Call | st
     return call.with_changes(args=args)
 
 
+def with_length_batches(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
+    """Let every DataLoader that shuffles draw batches of like lengths, each of as many samples as before."""
+    if "LengthBatches" in tree.code:
+        return tree, "the script uses LengthBatches itself"
+    return with_calls(tree, ("DataLoader",), _by_length, "with batch_size and shuffle=True")
+
+
+def _by_length(call: cst.Call) -> cst.Call | str:
+    names = ("dataset", "batch_size", "shuffle")
+    given = {arg.keyword.value if arg.keyword else names[i]: arg for i, arg in enumerate(call.args[: len(names)])}
+    given |= {arg.keyword.value: arg for arg in call.args if arg.keyword}
+    shuffles = "shuffle" in given and m.matches(given["shuffle"].value, m.Name("True"))
+    if not shuffles or "batch_size" not in given or "dataset" not in given:
+        return ""
+    unnamed = [arg for arg in call.args[len(names) :] if not arg.keyword]
+    if unnamed or any(arg.star for arg in call.args) or {"sampler", "batch_sampler", "drop_last"} & set(given):
+        return "its DataLoader has a sampler or drop_last, or arguments that are not known"
+    dataset, size = given["dataset"].value, given["batch_size"].value
+    if not m.matches(dataset, m.Name() | m.Attribute()):
+        return "the dataset is made in the call of the DataLoader"
+    sampler = cst.parse_expression("LengthBatches(lengths_of(dataset), max_samples=size)")
+    sampler = sampler.with_deep_changes(sampler.args[0].value.args[0], value=dataset)  # type: ignore[attr-defined]  # as written
+    sampler = sampler.with_deep_changes(sampler.args[1], value=size)  # type: ignore[attr-defined]
+    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    kept = [arg for arg in call.args if all(arg is not given[name] for name in names)]
+    made = cst.Arg(sampler, cst.Name("batch_sampler"), equal, comma=comma if kept else cst.MaybeSentinel.DEFAULT)
+    return call.with_changes(args=[given["dataset"].with_changes(comma=comma), made, *kept])
+
+
 OPTIMIZERS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
 OF_ADAMW = frozenset({"lr", "betas", "eps", "weight_decay"})
 
 
 def with_fused_adamw(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
     """Make `FusedAdamW` in the place of AdamW, and leave clipping to its author."""
-    return _with_calls(tree, ("AdamW",), lambda call: _renamed(call, "FusedAdamW", OF_ADAMW | {"maximize"}))
+    return with_calls(tree, ("AdamW",), lambda call: _renamed(call, "FusedAdamW", OF_ADAMW | {"maximize"}))
 
 
 def with_eight_bit_adamw(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
     """Make AdamW of all parameters of a model as `eight_bit_adamw` of that model."""
-    return _with_calls(tree, ("AdamW",), _of_a_model)
+    return with_calls(tree, ("AdamW",), _of_a_model)
 
 
 def with_zero_optimizer(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
@@ -231,7 +274,7 @@ def with_zero_optimizer(tree: cst.Module, _device: str) -> tuple[cst.Module, str
         first = cst.Arg(call.func, comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
         return call.with_changes(func=cst.Name("zero_optimizer"), args=[first, *call.args])
 
-    return _with_calls(tree, OPTIMIZERS, change)
+    return with_calls(tree, OPTIMIZERS, change)
 
 
 def _renamed(call: cst.Call, name: str, takes: frozenset[str]) -> cst.Call | str:
@@ -266,7 +309,7 @@ def with_background_saver(tree: cst.Module, _device: str) -> tuple[cst.Module, s
             return "its torch.save has options, or its arguments have names"
         return call.with_changes(func=cst.parse_expression("_saver.save"))
 
-    changed, why = _with_calls(tree, ("save",), change)
+    changed, why = with_calls(tree, ("save",), change)
     if why:
         return tree, why
     made = cst.parse_module("_saver = BackgroundSaver()\natexit.register(_saver.close)\n").body
@@ -277,36 +320,6 @@ def with_background_saver(tree: cst.Module, _device: str) -> tuple[cst.Module, s
 
 
 _IMPORT = m.Import() | m.ImportFrom()
-
-
-def _with_calls(
-    tree: cst.Module, names: Sequence[str], change: Callable[[cst.Call], cst.Call | str], how: str = "itself"
-) -> tuple[cst.Module, str]:
-    """Replace the calls of these names; ``change`` returns the new call, or why not ("" for one that is not meant)."""
-    editor = _Calls(frozenset(names), change)
-    changed = tree.visit(editor)
-    if editor.count and not editor.why:
-        return changed, ""
-    called = " or ".join(names[:3])
-    return tree, editor.why or f"the script calls no {called} {how}{' itself' if how != 'itself' else ''}"
-
-
-class _Calls(cst.CSTTransformer):
-    def __init__(self, names: frozenset[str], change: Callable[[cst.Call], cst.Call | str]) -> None:
-        super().__init__()
-        self.names, self.change = names, change
-        self.count, self.why = 0, ""
-
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
-        del original_node
-        func = updated_node.func
-        name = func.attr.value if isinstance(func, cst.Attribute) else func.value if isinstance(func, cst.Name) else ""
-        changed = self.change(updated_node) if name in self.names else ""
-        if isinstance(changed, str):
-            self.why = self.why or changed
-            return updated_node
-        self.count += 1
-        return changed
 
 
 def imports_torch(tree: cst.Module) -> bool:

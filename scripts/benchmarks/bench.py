@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from measure import Cost, median, run
+from measure import Cost, compile_package, median, run
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT.parent / "shared" / "traces"
@@ -146,12 +146,6 @@ def long_trace(trace: Path, size_mb: int) -> Path:
 
 def name_of(trace: Path) -> str:
     return trace.name.removesuffix(".gz").removesuffix(".json")
-
-
-def compile_package() -> None:
-    """Leave diagnose byte-compiled, as pip leaves what it installs; otherwise each process compiles it again."""
-    folders = [str(ROOT / name) for name in ("diagnose", "analyzers", "kernels", "reports")]
-    subprocess.run([sys.executable, "-m", "compileall", "-q", *folders], check=True)
 
 
 def compare(trace: Path, size_mb: int, rounds: int, hta_python: Path) -> Result:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from diagnose.errors import DiagnoseError
 from diagnose.model.capture import Capture
-from diagnose.pipeline.rank import build_tables
+from diagnose.pipeline.find import build_tables
 from diagnose.replay import critical_path, graph_of, shares, simulate
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK

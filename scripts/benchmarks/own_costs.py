@@ -9,7 +9,7 @@ import threading
 import time
 
 from diagnose.capture.record.sampler import Sampler
-from diagnose.pipeline.rank import build_tables
+from diagnose.pipeline.find import build_tables
 from diagnose.replay import build, scale_kernels, simulate
 from diagnose.trace_reader.folders import open_captures
 

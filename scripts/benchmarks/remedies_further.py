@@ -9,7 +9,9 @@ shows what the threads are for and not this machine's disk.
 from __future__ import annotations
 
 import argparse
+import copy
 import platform
+import random
 import sys
 import tempfile
 import time
@@ -22,9 +24,14 @@ from rows import Row, in_turns, missed, one_thread, table, timed
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from diagnose.kernels.batch_size import find_batch_size
+from diagnose.kernels.compiling import compile_in_place
 from diagnose.kernels.concurrent_samples import ConcurrentSamples
+from diagnose.kernels.fast_save import save_files
 from diagnose.kernels.indexing import select_rows
 from diagnose.kernels.layout import channels_last
+from diagnose.kernels.length_batches import LengthBatches
+from diagnose.kernels.precision import Precision
 from diagnose.kernels.saving import BackgroundSaver
 from diagnose.kernels.shard_writing import write_shards
 from diagnose.kernels.sharding import ShardedStream
@@ -131,13 +138,103 @@ def shrunk(quick: bool) -> Iterator[Row]:
     yield _times("`tiny`, 2 of 12 blocks: a step", runs, 3 if quick else 9)
 
 
+def lengths(quick: bool) -> Iterator[Row]:
+    """Measure an epoch of unlike samples: batches drawn at random, and of like lengths within a budget."""
+    drawn = random.Random(0)
+    texts = [torch.randn(min(int(drawn.lognormvariate(4, 0.7)) + 1, 400), 32) for _ in range(128 if quick else 512)]
+    sizes = [len(text) for text in texts]
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), 2)
+
+    def pad(samples: list[Tensor]) -> Tensor:
+        padded.append(max(map(len, samples)) * len(samples))
+        return nn.utils.rnn.pad_sequence(samples, batch_first=True)
+
+    def epoch(loader: DataLoader[Tensor]) -> None:
+        for batch in loader:
+            model(batch).sum().backward()
+
+    padded: list[int] = []
+    shares = []
+    torch.manual_seed(0)
+    data: Any = texts
+    plain = DataLoader(data, batch_size=16, shuffle=True, collate_fn=pad)
+    grouped = DataLoader(data, batch_sampler=LengthBatches(sizes, budget=2048), collate_fn=pad)
+    for loader in (plain, grouped):
+        padded.clear()
+        list(loader)
+        shares.append(1 - sum(sizes) / sum(padded))
+    runs = [timed(lambda: epoch(plain)), timed(lambda: epoch(grouped))]
+    yield Row("`length_batches`, share of tokens that is padding", f"{shares[0]:.0%}", f"{shares[1]:.0%}", "")
+    yield _times("`length_batches`, an epoch of a transformer", runs, 3 if quick else 7)
+
+
+def sizes(quick: bool) -> Iterator[Row]:
+    """Count samples a second with the batch that a script began with, and with the one that is found."""
+    model = nn.Sequential(*(part for _ in range(20) for part in (nn.Linear(64, 64), nn.ReLU())))
+
+    def train(size: int) -> None:
+        model(torch.randn(size, 64)).square().mean().backward()
+
+    found = find_batch_size(train, state=(model,), start=8, limit=1024, repeats=5 if quick else 20)
+    rates = [size / found.seconds[size] for size in (8, found.fastest)]
+    yield Row(f"`batch_size`, 8 samples and the {found.fastest} that are found", f"{rates[0]:,.0f} samples/s",
+              f"{rates[1]:,.0f} samples/s", f"{rates[1] / rates[0]:.1f} ×")  # fmt: skip
+
+
+def weights(quick: bool) -> Iterator[Row]:
+    """Save weights: pickled by torch.save, and as files that can be mapped."""
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4 if quick else 16)))
+    size = sum(p.nbytes for p in model.parameters()) / 1e6
+    with tempfile.TemporaryDirectory() as folder:
+        number = iter(range(1000))
+        runs = [
+            timed(lambda: torch.save(model.state_dict(), Path(folder) / f"{next(number)}.pt")),
+            timed(lambda: save_files(model.state_dict(), Path(folder) / str(next(number)), max_bytes=32 << 20)),
+        ]
+        yield _times(f"`fast_save`, {size:.0f} MB in files of 32 MB, against torch.save", runs, 3 if quick else 7)
+
+
+def compiled(quick: bool) -> Iterator[Row]:
+    """Run a chain of pointwise operators as it is and compiled."""
+
+    class Chain(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(8):
+                x = torch.relu(x * 1.5 - 0.5) + x
+            return x
+
+    eager, x = Chain(), torch.randn(2048, 2048)
+    fused = copy.deepcopy(eager)
+    compile_in_place(fused, [(x,)], cause="unfused-elementwise")
+    yield _times("`compiling`, a chain of 32 pointwise operators", [timed(lambda: eager(x)), timed(lambda: fused(x))],
+                 3 if quick else 15)  # fmt: skip
+
+
+def halved(quick: bool) -> Iterator[Row]:
+    """Train matrix products in float32 and under bfloat16 autocast, where this CPU has 16-bit products."""
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4)))
+    x, precision = torch.randn(256, 1024), Precision("cpu")
+
+    def whole() -> None:
+        model(x).square().mean().backward()
+
+    def mixed() -> None:
+        with precision.autocast():
+            loss = model(x).square().mean()
+        precision.backward(loss)
+
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    kind = "amx_bf16" if "amx_bf16" in flags else "avx512_bf16" if "avx512_bf16" in flags else "no 16-bit products"
+    yield _times(f"`precision`, four wide layers, bfloat16 ({kind})", [timed(whole), timed(mixed)], 3 if quick else 15)
+
+
 def _times(what: str, runs: list[Callable[[], float]], rounds: int) -> Row:
     before, after = in_turns(runs, rounds, dropped=1)
     return Row(what, f"{before * 1e3:.2f} ms", f"{after * 1e3:.2f} ms", f"{before / after:.1f} ×")
 
 
 PARTS: tuple[Callable[[bool], Iterator[Row]], ...] = (
-    samples, saves, shards, streams, rows_in_sequence, layouts, shrunk,
+    samples, saves, weights, shards, streams, lengths, sizes, rows_in_sequence, layouts, shrunk, compiled, halved,
 )  # fmt: skip
 
 

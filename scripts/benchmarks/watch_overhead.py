@@ -4,7 +4,10 @@
 
 The step loads a batch from a DataLoader, runs a model forward and backward and updates it, so that every hook is
 reached. `tiny` computes next to nothing: its difference is the watch's own time. `real` is a small transformer.
-`hooks` calls what the hooks call without a training step around it, the fastest of many: the watch's own code.
+`hooks` calls what the hooks call without a training step around it, the fastest of many: the watch's own code. In
+these every step is timed; `thinned` is `tiny` as users have it, with fewer where timing all takes more than its share.
+The difference is given twice: as the median of neighbouring stretches, and between the fastest stretches of either
+kind, which neighbours on the machine disturb least. `own_us` is what the watch itself takes its cost for.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ Step = Callable[[], None]
 EVERY = 10  # steps of a row, five times as many rows as by default: an upper bound
 REPETITIONS = 40
 SETTLE = 12  # steps that are not timed: until it is decided what a step is
+THINNED_SETTLE = 120  # and until it is decided how many are timed
+NEVER = 100.0  # a share by which no step becomes slower
 WIDTH, LENGTH, BATCH, LAYERS = 256, 64, 8, 4
 
 
@@ -75,25 +80,31 @@ def seconds(step: Step, steps: int, device: str) -> float:
     return (clock() - began) / steps
 
 
-def compare(make: Callable[[str], Step], steps: int, stretches: int, device: str) -> dict[str, float]:
-    """Return the step without and with the watch, and the median difference of neighbouring stretches, µs."""
+def compare(
+    make: Callable[[str], Step], steps: int, stretches: int, device: str, *, thinned: bool = False
+) -> dict[str, float]:
+    """Return the step without and with the watch, and what it adds, µs."""
     step = make(device)
     seconds(step, steps, device)
-    plain, watched = [], []
+    plain, watched, own_ns = [], [], 0.0
+    settle, clock = (THINNED_SETTLE, time.perf_counter_ns) if thinned else (SETTLE, lambda: 0)
     for number in range(stretches):
         for with_watch in (number % 2 == 0, number % 2 == 1):
             if with_watch:
                 with tempfile.TemporaryDirectory() as folder:
-                    options = WatchOptions(folder=Path(folder), every=EVERY, slow=100.0)
-                    with Watch(options):
-                        seconds(step, SETTLE, device)
+                    options = WatchOptions(folder=Path(folder), every=EVERY, slow=NEVER)
+                    with Watch(options, own_clock=clock) as watch:
+                        seconds(step, settle, device)
                         watched.append(seconds(step, steps, device))
+                        own_ns = watch._own_cost.per_step_ns(EVERY)
             else:
-                seconds(step, SETTLE, device)
+                seconds(step, settle, device)
                 plain.append(seconds(step, steps, device))
     added = statistics.median(w - p for w, p in zip(watched, plain, strict=True))
     base = statistics.median(plain)
     return {
+        "own_us": own_ns / 1e3,
+        "added_between_fastest_us": (min(watched) - min(plain)) * 1e6,
         "plain_us": base * 1e6,
         "watched_us": statistics.median(watched) * 1e6,
         "added_us": added * 1e6,
@@ -106,7 +117,7 @@ def own_code_us(every: int) -> float:
     step = tiny("cpu")
     with (
         tempfile.TemporaryDirectory() as folder,
-        Watch(WatchOptions(folder=Path(folder), every=every, slow=1e9)) as watch,
+        Watch(WatchOptions(folder=Path(folder), every=every, slow=NEVER), own_clock=lambda: 0) as watch,
     ):
         seconds(step, 3 * every + SETTLE, "cpu")
         listener = watch._listener
@@ -138,6 +149,7 @@ def main() -> int:
         "device": torch.cuda.get_device_name() if asked.device == "cuda" else "cpu",
         "hooks": {f"every_{every}_us": own_code_us(every) for every in (EVERY, 50)},
         "tiny": compare(tiny, 400, asked.stretches, asked.device),
+        "thinned": compare(tiny, 400, asked.stretches, asked.device, thinned=True),
         "real": compare(real, 100 if asked.device == "cuda" else 4, asked.stretches, asked.device),
     }
     found["own_time_share_of_real"] = found["tiny"]["added_us"] / found["real"]["plain_us"]

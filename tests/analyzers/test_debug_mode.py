@@ -54,3 +54,16 @@ def test_blocking_launches_are_named_by_the_setting(late):
     late.told(flags={"cuda_launch_blocking": True})
     assert late.find("debug-mode").title == "CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel"
     assert late.prescribe("debug-mode")[0].title == "Remove CUDA_LAUNCH_BLOCKING from the environment"
+
+
+def test_without_a_device_so_is_recording_a_stack_for_each_function(recording):
+    made = recording(devices=())
+    made.step(1, 0, 1000)
+    made.op("aten::mul", 0, 100, sequence=4)
+    made.op("aten::detach", 100, 130, sequence=5)  # leaves no function behind: the next one has the same number
+    made.op("aten::linear", 130, 170, sequence=5)
+    made.op("aten::sum", 170, 200, sequence=7)
+    checked(made)
+    made.told(stack_ns=30_000)
+    assert made.booked()["debug-mode"] == 75_000 + 30_000 + 40_000  # of two functions no more than the operator takes
+    assert made.find("debug-mode").evidence[-1] == "Recording the stacks of operators takes 70.0 µs of the step."

@@ -1,4 +1,4 @@
-"""double-precision: kernels whose only floating-point type is float64."""
+"""double-precision: kernels or operators whose only floating-point type is float64."""
 
 import pytest
 
@@ -38,3 +38,30 @@ def test_what_is_none_of_it(recording, name, took):
 def test_float32_is_prescribed(recording):
     (p,) = computing(recording).prescribe("double-precision")
     assert (p.id, p.saves_ns) == ("single-precision", (pytest.approx(100_000), pytest.approx(200_000)))
+
+
+def on_a_cpu(recording, types='["double", "double"]', took=400):
+    r = recording(devices=())
+    for step in range(2):
+        at = 1000 * step
+        r.step(step + 1, at, at + 1000)
+        r.op("aten::linear", at + 100, at + 100 + took, types=types)
+        r.op("aten::mm", at + 100, at + 90 + took, types=types)
+        r.op("aten::relu", at + 800, at + 1000, types='["float"]')
+    return r
+
+
+def test_without_a_device_half_of_the_time_of_operators_is_lost(recording):
+    r = on_a_cpu(recording)
+    finding = r.find("double-precision")
+    assert (finding.lost_ns, finding.title) == (200_000, "Operators compute in float64")
+    assert finding.evidence[-1] == "Operators whose inputs are float64 take 400 µs of each step."
+    (p,) = r.prescribe("double-precision")
+    assert (p.id, p.saves_ns) == ("single-precision", (pytest.approx(100_000), pytest.approx(200_000)))
+
+
+@pytest.mark.parametrize(
+    ("types", "took"), [('["float", "double"]', 400), ('["float"]', 400), ('["long int"]', 400), ('["double"]', 99)]
+)
+def test_without_a_device_what_is_none_of_it(recording, types, took):
+    assert on_a_cpu(recording, types, took).find("double-precision") is None

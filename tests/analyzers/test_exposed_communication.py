@@ -212,3 +212,39 @@ def test_a_script_that_reduces_many_tensors_itself_is_told_to_bucket_them(record
     assert p.id == first
     if first == "bucket-gradients":
         assert "DistributedDataParallel(model, bucket_cap_mb=25" in p.after
+
+
+def reducing(recording, num_bytes, took, *, ranks=8):
+    """Return a step that computes for 400 µs and then reduces so many bytes of bfloat16 among the ranks."""
+    r = recording()
+    r.world_size = ranks
+    r.step(1, 0, 400 + took)
+    r.kernel("gemm", 0, 400, launched=(-20, -15))
+    row = r.kernel(ALL_REDUCE, 400, 400 + took, stream=20, launched=(-10, -5))
+    row.values |= {"detail": r._name(f"allreduce|BFloat16|{ranks}"), "size": num_bytes // 2}
+    return r
+
+
+def test_a_reduction_that_moves_little_for_its_time(recording):
+    # 17.6 MB in 9 ms: 1.96 GB/s, of which a ring of eight carries 14 / 8 on each link
+    r = reducing(recording, 17_600_000, 9_000)
+    finding = r.find("exposed-communication")
+    assert finding.facts["bus_gbps"] == pytest.approx(3.422, abs=1e-3)
+    assert finding.evidence[1].startswith(
+        "Collectives of 1 MB and more move 3.4 GB/s (bus bandwidth), such as all_reduce of 17.6 MB in 9.00 ms;"
+    )
+    p = next(p for p in r.prescribe("exposed-communication") if p.id == "check-links")
+    assert p.title == "Find out why collectives move only 3.4 GB/s: compare all ranks, then measure the links"
+    assert p.predicted_step_ns is None
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "took", "ranks"),
+    [
+        (17_600_000, 6_000, 8),  # 5.1 GB/s
+        (1_000_000, 9_000, 8),  # its start-up
+        (17_600_000, 9_000, 1),  # not known among how many
+    ],
+)
+def test_rates_that_show_nothing(recording, num_bytes, took, ranks):
+    assert "bus_gbps" not in reducing(recording, num_bytes, took, ranks=ranks).find("exposed-communication").facts

@@ -120,6 +120,28 @@ def test_a_copy_call_blocks_where_it_returns_after_its_copy(recording, returned,
     assert sum(booked.values()) == 400_000
 
 
+@pytest.mark.parametrize(
+    ("name", "call", "fires"),
+    [
+        ("Memcpy DtoH (Device -> Pageable)", "cudaMemcpyAsync", True),
+        ("Memcpy DtoH (Device -> Pinned)", "cudaMemcpyAsync", False),
+        ("Memcpy HtoD (Pinned -> Device)", "cudaMemcpyAsync", False),
+        ("Memcpy DtoD (Device -> Device)", "cudaMemcpyAsync", False),
+        ("Memcpy HtoD (Pinned -> Device)", "cudaMemcpy", True),
+    ],
+)
+def test_a_call_that_queues_a_copy_waits_for_nothing_even_if_the_copy_is_over_before_it_returns(
+    recording, name, call, fires
+):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 290, launched=(-20, -15))
+    r.copy(name, 290, 300, launched=(280, 305), call=call)
+    r.kernel("relu", 700, 1000, launched=(690, 695))
+    r.op("aten::mm", 200, 1000)
+    assert ("host-sync" in r.booked()) == fires
+
+
 @pytest.mark.parametrize(("until", "rule"), [(499, "host-sync"), (500, "python-stall")])
 def test_a_gap_that_python_fills_by_half_is_pythons(late, until, rule):
     late.runtime("cudaStreamSynchronize", 100, 300)

@@ -44,3 +44,19 @@ def test_before_a_copy_it_is_the_copys(recording, task_after):
     else:
         r.kernel("relu", 305, 1000, launched=(-10, -5))
     assert r.booked() == {"exposed-copy" if task_after == "copy" else "kernel-latency": 5_000}
+
+
+def test_within_a_graph_what_it_captures_is_compiled(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    nodes = [r.kernel("add", 10 * i, 10 * i + (4 if i % 2 else 8)) for i in range(100)]
+    r.runtime("cudaGraphLaunch", -10, -5, launches=nodes)
+    finding = r.find("kernel-latency")
+    assert finding.title == "Pauses between the nodes of CUDA graphs add up"
+    assert finding.lost_ns == 99 * 2_000 + 49 * 4_000
+    assert finding.evidence[-1] == (
+        "100 nodes of graphs a step; 50 % of them take less than 5 µs, as long as a pause or two."
+    )
+    (p,) = r.prescribe("kernel-latency")
+    assert p.title == "Compile what the CUDA graph captures, so that small nodes become one"
+    assert "with torch.cuda.graph(graph):" in p.after

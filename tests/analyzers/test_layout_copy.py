@@ -94,3 +94,17 @@ def test_a_cast_of_what_one_kernel_writes_again_and_again(recording):
 )
 def test_casts_that_are_not_the_producers(recording, change):
     assert converting(recording, **change).find("layout-copy") is None
+
+
+def test_casts_within_a_graph(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    nodes = []
+    for i in range(3):
+        for name, begin, end in (("rms_norm_kernel", 0, 90), (HALF_TO_BFLOAT16, 90, 190), ("gemm", 190, 250)):
+            nodes.append(r.kernel(name, 250 * i + begin, 250 * i + end))
+    nodes.append(r.kernel("gemm", 750, 1000))
+    r.runtime("cudaGraphLaunch", -10, -5, launches=nodes)
+    finding = r.find("layout-copy")
+    assert finding.title == "Tensors are converted to another type as soon as they are made, in a CUDA graph"
+    assert (finding.lost_ns, finding.confidence) == (pytest.approx(300_000), "low")

@@ -13,7 +13,7 @@ from diagnose.analyzers.common.locate import (
     sampled_lines,
 )
 from diagnose.model.intervals import span
-from diagnose.pipeline.rank import build_tables
+from diagnose.pipeline.find import build_tables
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,46 @@ def test_an_operator_that_seems_to_end_within_the_launch_did_not_launch(recordin
         r.op("aten::empty", at + 1, at + 2.01)
         r.kernel(NAME, 300 * i, 300 * i + 300, launched=(at + 2, at + 4))
     assert r.find("unfused-elementwise").total_ns == 600_000
+
+
+ADD, MUL = (
+    f"void at::native::vectorized_elementwise_kernel<4, at::native::{f}<float>>"
+    for f in ("CUDAFunctor_add", "MulFunctor")
+)
+
+
+def graphed(recording, nodes):
+    """Return a step of 1000 µs that is one graph: nodes of 100 µs (kernel, grid, factor), then a product."""
+    r = recording()
+    r.step(1, 0, 1000)
+    time, tasks = 0, []
+    for name, grid, factor in nodes:
+        tasks.append(r.kernel(name, time, time + 100 * factor, grid=grid))
+        time += 100 * factor
+    tasks.append(r.kernel("gemm", time, 1000, grid=108))
+    r.runtime("cudaGraphLaunch", -10, -5, launches=tasks)
+    return r
+
+
+def test_nodes_of_a_graph_of_one_grid_become_one_pass(recording):
+    r = graphed(recording, [(ADD, 512, 1), (MUL, 512, 1), (ADD, 512, 1)])
+    finding = r.find("unfused-elementwise")
+    assert (finding.lost_ns, finding.total_ns, finding.confidence) == (pytest.approx(200_000), 300_000, "low")
+    assert finding.title == "Pointwise operators run one by one within a CUDA graph"
+    assert finding.evidence[1] == "add > Mul > add: 300 µs a step."
+    (p,) = r.prescribe("unfused-elementwise")
+    assert p.title == "Compile what the CUDA graph captures, so that pointwise nodes become one pass"
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [(ADD, 512, 1), (MUL, 256, 1)],  # other sizes
+        [(ADD, 512, 1), (MUL, 512, 3)],  # other times
+        [(ADD, 512, 1), (ADD, 512, 1)],  # may be a loop over unrelated tensors
+        [("triton_poi_fused_add_0", 512, 1), ("triton_poi_fused_mul_1", 512, 1)],  # a compiler's
+        [(ADD, -1, 1), (MUL, -1, 1)],  # not known
+    ],
+)
+def test_what_is_no_run_of_nodes(recording, nodes):
+    assert graphed(recording, nodes).find("unfused-elementwise") is None

@@ -17,6 +17,7 @@ SCRIPTS = HERE / "scripts"
 MARK = "DIAGNOSE_TEST_FOLDER"  # in the environment of every process that a test starts
 SECRETS = ("--api-key=planted-1", "--token", "planted-2")  # no file of a capture may hold one
 TIMEOUT = 300  # seconds: far above what a run takes, so that a hang fails
+AFTER_TIMING = 24  # steps: the timing window of six steps is over, the script has many to go
 
 
 @dataclass
@@ -114,20 +115,30 @@ class Capturing:
         return self.run([self.job(name, *args, **options)])[0]
 
 
-@pytest.fixture(scope="session")
-def capturing_in():
-    return Capturing
-
-
 @pytest.fixture
 def capturing(tmp_path):
     return Capturing(tmp_path)
 
 
-@pytest.fixture(scope="session")
-def captured(tmp_path_factory):
-    """Every kind of script that ends well, traced one after the other in one process."""
-    capturing = Capturing(tmp_path_factory.mktemp("captured"))
+def ending_jobs(capturing):
+    """Return scripts that end in every way."""
+    jobs = {"module": capturing.job("package", "--flag", module=True, steps=4)}  # torch is not imported yet
+    jobs |= {
+        (event, when): capturing.job("train.py", 1000, event, when, steps=6, skip=4)
+        for event in ("raise", "exit", "int", "term")
+        for when in (0, AFTER_TIMING)
+    }
+    jobs["missing"] = capturing.job("nothing.py")
+    jobs["occupied"] = {**capturing.job("train.py"), "options": jobs["raise", AFTER_TIMING]["options"]}
+    jobs["forks"] = capturing.job("train.py", 1_000_000, "fork", 3, steps=6, skip=4)
+    jobs["full disk"] = capturing.job("train.py", 1_000_000, "full", AFTER_TIMING, steps=6, skip=4)
+    jobs["killed"] = capturing.job("train.py", 1000, "kill", AFTER_TIMING, steps=6, skip=4) | {"processes": 1}
+    jobs["two ranks"] = capturing.job("ranks.py", steps=4, skip=6) | {"processes": 2}
+    return jobs
+
+
+def step_jobs(capturing):
+    """Return scripts of every kind of step, which end well."""
     kinds = ("gan", "in_backward", "lbfgs", "scaler", "inference", "marker", "never", "phases", "teacher")
     jobs = {kind: capturing.job("steps.py", kind, steps=6) for kind in kinds}
     jobs["profiled"] = capturing.job("steps.py", "profiled", steps=6, skip=4)
@@ -135,8 +146,39 @@ def captured(tmp_path_factory):
     jobs["auto"] = capturing.job("train.py")
     jobs["train"] = capturing.job("train.py", 300, "none", -1, *SECRETS, steps=6, keep_going=True)
     jobs["short"] = capturing.job("train.py", 22, skip=4)
+    jobs["shorter"] = capturing.job("train.py", 3)
     jobs["load"] = capturing.job("load.py", "none", "train", steps=6)
     jobs["batches"] = capturing.job("load.py", "none", steps=6)
     jobs["fork"] = capturing.job("load.py", "fork", "train", steps=6)
     jobs["train on loader"] = capturing.job("load.py", "none", "train", steps=6, step_on="dataloader")
-    return dict(zip(jobs, capturing.run(list(jobs.values())), strict=True))
+    return jobs
+
+
+def bounded_jobs(capturing):
+    """Return scripts whose steps exceed a bound on their own."""
+    return {
+        "frames": capturing.job("bounds.py", "frames", steps=2, skip=0, max_mb=5.0),
+        "operators": capturing.job("bounds.py", "operators", steps=2, skip=0, max_mb=5.0),
+        "endless": capturing.job("bounds.py", "endless", max_seconds=1.0),
+    }
+
+
+JOBS = {
+    "test_endings.py": (ending_jobs, step_jobs),
+    "test_steps.py": (step_jobs,),
+    "test_privacy.py": (step_jobs,),
+    "test_bounds.py": (bounded_jobs,),
+}
+
+
+@pytest.fixture(scope="session")
+def captured(tmp_path_factory, request):
+    """The jobs of all files that this session runs, traced one after the other in one process."""
+    capturing = Capturing(tmp_path_factory.mktemp("captured"))
+    files = {item.path.name for item in request.session.items if "captured" in item.fixturenames}
+    jobs = {}
+    for make in dict.fromkeys(make for file, makers in JOBS.items() if file in files for make in makers):
+        jobs |= make(capturing)
+    results = dict(zip(jobs, capturing.run(list(jobs.values())), strict=True))
+    results["leftovers"] = capturing.leftovers()
+    return results

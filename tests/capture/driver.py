@@ -1,12 +1,13 @@
 """Runs scripts under capture one after the other and writes what came of them.
 
-Usage: driver.py RESULT.json JOBS.json [PORT]; a job is {"argv", "module", "options"}. The exit code is the last job's.
-With a port two ranks, which meet there, are forked to run the jobs: torch is imported once for both.
+Usage: driver.py RESULT.json JOBS.json; a job is {"argv", "module", "options"}. The exit code is the last job's. With
+"processes" a job runs in so many processes of its own, forked from this one.
 """
 
 import json
 import os
 import resource
+import socket
 import sys
 from pathlib import Path
 
@@ -40,28 +41,33 @@ def run(job):
     }
 
 
-def forked(port):
-    """Become two ranks, whose parent ends with the code of the one that fails, if one does."""
-    import torch._dynamo  # once for both ranks: the first optimizer would import it
-    import torch.distributed  # noqa: F401
+def forked(job):
+    """Run the job in processes of its own, as ranks where there are several: torch is imported already."""
+    num = job["processes"]
+    port = free_port() if num > 1 else ""
+    processes = []
+    for rank in range(num):
+        processes.append(os.fork())
+        if not processes[-1]:
+            if num > 1:
+                os.environ.update(RANK=f"{rank}", LOCAL_RANK=f"{rank}", WORLD_SIZE=f"{num}")
+                os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+            result = run(job)
+            print(result["failure"], flush=True)
+            os._exit(result["exit_code"])
+    return {"codes": [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in processes]}
 
-    ranks = []
-    for rank in ("0", "1"):
-        ranks.append(os.fork())
-        if not ranks[-1]:
-            os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-            return
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
-    sys.exit(max(codes, key=abs))
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
 
 
 def main():
-    if len(sys.argv) > 3:
-        forked(sys.argv[3])
     jobs = json.loads(Path(sys.argv[2]).read_text())
-    results = [run(job) for job in jobs]
+    results = [forked(job) if "processes" in job else run(job) for job in jobs]
     Path(sys.argv[1]).write_text(json.dumps(results))
-    sys.exit(results[-1]["exit_code"])
+    sys.exit(results[-1].get("exit_code", 0))
 
 
 if __name__ == "__main__":

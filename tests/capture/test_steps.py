@@ -185,6 +185,12 @@ def test_never_stepping_is_an_error(captured):
     assert "diagnose.step()" in result["failure"]
 
 
+def test_too_few_steps_are_an_error(captured):
+    result = captured["shorter"].result
+    assert (result["kind"], result["exit_code"]) == ("CaptureError", 5)
+    assert "finished after" in result["failure"]
+
+
 def test_progress_names_each_phase(captured):
     said = captured["train"].result["said"]
     kinds = [line.split()[0] for line in said]

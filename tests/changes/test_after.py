@@ -61,6 +61,7 @@ FACTS = {
         *({"kind": "turns", "cause": cause} for cause in ("gc-pause", "python-stall", "off-cpu", "data-stall", "")),
     ),
     "discarded-gradients": ({}, {"is_frozen": True}),
+    "repeated-call": ({}, {"with_gradients": True}),
     "rollout-bound": ({"phase": "rollout"}, {"phase": "inference"}),
 }  # fmt: skip
 ISSUER = {"file": "train.py", "line": 3, "num": 640.0, "share": 0.9, "in_model": False}
@@ -187,7 +188,8 @@ def script(monkeypatch):
         "local_world_size": 1, "num_workers": 1, "time": time, "rank": 0, "executor": SimpleNamespace(submit=len_of),
         "generator": model, "discriminator": model, "noise": x, "zeros": torch.zeros(2, 4), "average": Model(),
         "decay": 0.9, "max_norm": 1.0, "n": 2, "tensor": SimpleNamespace(pin_memory=lambda: x),
-        "gymnasium": SimpleNamespace(make_vec=environments),
+        "gymnasium": SimpleNamespace(make_vec=environments), "texts": ["a b", "a"],
+        "tokenizer": lambda _texts, **_: {"attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]]), "labels": x[0]},
     }  # fmt: skip
     yield names
     torch.set_float32_matmul_precision(precision)
@@ -236,6 +238,7 @@ def test_what_is_pasted_runs(prescription, script, tmp_path):
     if prescription.id in ("save-in-background", "load-mapped"):
         torch.save(script["model"].state_dict(), tmp_path / "model.pt")
         script |= {"path": tmp_path / "model.pt", "state": script["model"].state_dict(), "build_model": Model}
+        script |= {"folder": tmp_path / "weights"}
     exec(compile(prescription.after, prescription.id, "exec"), script)  # that is what users do with it
 
 
@@ -266,6 +269,7 @@ ALSO = [
             {"world_size": 4, "optimizer": "AdamW", "by_category": {"activations": 8 << 30}},
             Program(trains=True, is_ddp=True, has_cross_entropy=True, heavy=frozenset({"product"})),
         ),
+        ("recompilation", {}, Program(trains=True, varying_sizes=frozenset({197, 211}))),
         ("slow-kernel", {"attention": False, "kernel": "void at::native::reduce_kernel<512, 1>(int)"}, Program()),
         ("small-collectives", {}, Program(is_ddp=True)),
         ("straggler", {"late_rank": 1, "is_exchange": False}, Program(is_ddp=True)),

@@ -232,7 +232,8 @@ def test_every_public_module_is_prescribed_or_a_building_block():
 def test_most_changes_can_be_proved():
     assert len(provable()) >= 40
     assert {name for name in CHANGES if trial_method(name) == "edited copy"} == {
-        "clip-in-update", "defer-sync", "eight-bit-optimizer", "shard-optimizer",
+        "clip-in-update", "defer-sync", "eight-bit-optimizer", "make-on-device", "no-contiguous", "remove-synchronize",
+        "shard-optimizer", "stay-on-device",
     }  # fmt: skip
 
 

@@ -4,15 +4,15 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("busy", "cpus", "least", "most"),
+    ("busy", "cpus", "workers", "least", "most"),
     [
-        (0.1, 8, 0.9, 1.0),
-        (0.8, 8, 0.85, 1.0),
-        (0.8, 2, 0.0, 0.9),  # two workers of 0.8 cores each leave the step none of its own
-        (None, 8, 0.0, 0.9),
+        (0.1, 8, 4, 0.9, 1.0),
+        (0.8, 8, 4, 0.85, 1.0),
+        (0.8, 2, 2, 0.0, 0.9 * 5 / 7),  # two workers of 0.8 cores each leave the step none of its own
+        (None, 8, 4, 0.0, 0.9),
     ],
 )
-def test_more_workers_save_most_where_they_find_cores(recording, busy, cpus, least, most):
+def test_more_workers_save_most_where_they_find_cores(recording, busy, cpus, workers, least, most):
     r = recording(devices=())
     for step in (0, 1):
         r.step(step + 1, 1000 * step, 1000 * step + 1000)
@@ -24,8 +24,8 @@ def test_more_workers_save_most_where_they_find_cores(recording, busy, cpus, lea
     r.told(flags={"cores": cpus}, loader={"num_workers": 1, **told})
     finding = r.find("data-stall")
     p = r.prescribe("data-stall")[0]
-    # four workers deliver a batch every 250 us, and the rest of the step takes 300
-    assert p.arguments == {"workers": 4}
+    # four workers deliver a batch every 250 us, and the rest of the step takes 300; two one every 500
+    assert p.arguments == {"workers": workers}
     assert p.saves_ns == (pytest.approx(least * 700_000), pytest.approx(most * 700_000))
     assert ("The workers compute" in finding.evidence[1]) == (busy is not None)
 
@@ -43,3 +43,28 @@ def test_of_workers_that_a_trace_does_not_show_as_many_times_as_keep_up(recordin
     p = r.prescribe("data-stall")[0]
     assert "num_workers=5 * loader.num_workers" in p.after
     assert p.saves_ns == (pytest.approx(0.85 * lost), pytest.approx(lost))
+
+
+def restarted(recording, *, persistent=False, cores=2, busy=0.9):
+    """Return eight steps of 1000 µs in epochs of four: the first batch of each epoch is waited for 800, others 50."""
+    r = recording(devices=())
+    for step in range(8):
+        at, wait = 1000 * step, 800 if step % 4 == 0 else 50
+        r.step(step + 1, at, at + 1000)
+        r.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, at + wait)
+        r.op("aten::mm", at + wait, at + 1000)
+    loader = {"num_workers": 2, "num_batches": 4, "persistent_workers": persistent, "workers_busy": busy}
+    r.told(flags={"cores": cores}, loader=loader)
+    return r
+
+
+def test_workers_that_each_epoch_starts_again_are_kept_and_not_multiplied(recording):
+    for busy in (0.9, 0.01):  # of short lives most is starting, and no CPU time of a worker's
+        changes = [p.id for p in restarted(recording, cores=8, busy=busy).prescribe("data-stall")]
+        assert changes == ["keep-workers"]
+
+
+def test_as_many_computing_workers_as_cores_are_enough(recording):
+    changes = [p.id for p in restarted(recording, persistent=True).prescribe("data-stall")]
+    assert "keep-workers" not in changes
+    assert "more-workers" not in changes

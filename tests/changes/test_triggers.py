@@ -173,7 +173,7 @@ ALONE = ["offload-activations", "accumulate-gradients", "fused-loss", "eight-bit
 
 
 def test_memory_is_freed_by_what_frees_most_first(recording):
-    assert named(full(recording), "memory-pressure") == [*ALONE, "find-memory"]
+    assert named(full(recording), "memory-pressure") == [*ALONE, "find-memory", "find-batch-size"]
 
 
 def test_ranks_can_share_what_one_holds(recording):
@@ -183,7 +183,44 @@ def test_ranks_can_share_what_one_holds(recording):
 
 
 def test_inference_has_no_gradients_to_save(recording):
-    assert named(full(recording, train=False), "memory-pressure") == ["find-memory"]
+    assert named(full(recording, train=False), "memory-pressure") == ["find-memory", "find-batch-size"]
+
+
+@pytest.mark.parametrize(("sizes", "grouped"), [((211, 197), True), ((211, 211), False)])
+def test_samples_of_unlike_lengths_are_grouped_where_memory_is_full(recording, sizes, grouped):
+    r = full(recording)
+    r.step(2, 1000, 2000)
+    for at, size in zip((300, 1300), sizes, strict=True):
+        r.op("aten::mm", at, at + 50, shapes=f"[[{size}, 768], [768, 2304]]")
+    assert ("group-lengths" in named(r, "memory-pressure")) is grouped
+
+
+@pytest.mark.parametrize(
+    ("rule", "facts", "program"),
+    [
+        ("recompilation", {}, Program(trains=True)),
+        ("recompilation", {}, Program(trains=False, server="vllm", varying_sizes=frozenset({3}))),
+        ("straggler", {"kind": "slow-group", "cause": ""}, Program(varying_sizes=frozenset({3}))),
+        ("straggler", {"kind": "late", "cause": "gc-pause"}, Program(varying_sizes=frozenset({3}))),
+    ],
+)
+def test_other_findings_have_nothing_to_do_with_lengths(rule, facts, program):
+    finding = Finding(rule, "", 1e6, facts=facts)
+    assert "group-lengths" not in [p.id for p in also_possible(finding, 1e7, program)]
+
+
+@pytest.mark.parametrize(
+    ("program", "call"),
+    [
+        (Program(trains=True, varying_sizes=frozenset({3})), "find_length_batches(dataset, train_step"),
+        (Program(trains=False, batch_size=8, varying_sizes=frozenset({3})), "max_samples=8, shuffle=False"),
+    ],
+)
+def test_a_rank_with_longer_samples_gets_batches_of_like_lengths(program, call):
+    finding = Finding("straggler", "", 1e6, facts={"kind": "late", "cause": "more-work", "late_rank": 1})
+    (p,) = [p for p in also_possible(finding, 1e7, program) if p.id == "group-lengths"]
+    assert call in p.after
+    assert p.saves_ns == (0.0, 0.0)
 
 
 def exchanging(recording, *, ranks=4, devices=4, ddp=True, lost=400):

@@ -50,6 +50,15 @@ def test_commands_are_listed_in_the_order_of_use_each_on_one_line(page):
     assert all(line.endswith(".") and not line.endswith("...") for line in listed)
 
 
+def test_all_pages_are_printed_one_after_the_other(page, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["--help-all"]) == 0
+    text = capsys.readouterr().out
+    assert [line for line in text.splitlines() if line.startswith("diagnose ")] == [f"diagnose {n}" for n in ORDER]
+    assert text.startswith(page([], 80))
+    assert page(["gate"], 80).partition("\n\n")[2].rstrip() in text
+
+
 @pytest.mark.parametrize("name", ORDER)
 def test_a_page_begins_with_one_sentence(name):
     first = cli.commands[name].help.split("\n\n")[0]

@@ -109,10 +109,16 @@ def test_a_client_that_cannot_ask_is_refused(project):
     )
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])  # the question is a result, and a request of the server
-def test_nothing_is_run_without_consent(project, mode):
+REFUSED = ElicitResult(action="decline")
+
+
+@pytest.mark.parametrize(
+    ("mode", "runs"),
+    [("auto", True), ("legacy", False), pytest.param("legacy", True, marks=pytest.mark.full)],
+)  # the question is a result, and a request of the server
+def test_nothing_is_run_without_consent(project, mode, runs):
     """The script imports no torch: that it was run is seen by what prove has to state about it."""
-    answers = [ElicitResult(action="decline"), agreed(run=False), agreed(run=True)]
+    answers = [REFUSED, agreed(run=False), *([agreed(run=True)] if runs else [])]
 
     async def session():
         async with connected(answers=answers, mode=mode) as client:
@@ -120,8 +126,8 @@ def test_nothing_is_run_without_consent(project, mode):
 
     texts, asked = anyio.run(session)
     assert texts[:2] == ["The user did not agree to run the script: nothing was run."] * 2
-    assert "the script never imported torch" in texts[2]
-    assert len(asked) == 3
+    assert all("the script never imported torch" in text for text in texts[2:])
+    assert len(asked) == len(answers)
     assert "python train.py --lr '0 1'" in asked[0]
     assert f"for up to 60s, in a copy of {project}" in asked[0]
     assert not (project / "ran").exists()  # it ran in the copy

@@ -88,6 +88,18 @@ def test_recordings_of_one_script_are_a_trend_and_each_has_its_report(server, as
     assert head.headers["Content-Length"] == str(len(index.text.encode()))
 
 
+def test_list_and_reports_are_shown_in_chinese(folder):
+    archive = Archive(folder, "zh")
+    index = archive.index()
+    assert '<html lang="zh-Hans">' in index
+    assert "<h1>2 个脚本的 3 份录制</h1>" in index
+    assert "最近一次未录制的步为 " in index
+    assert "：短 50.0 %。" in index
+    assert '<th scope="col">类型</th>' in index
+    number = next(entry.id for entry in entries(folder) if entry.kind == "report")
+    assert '<html lang="zh-Hans">' in archive.report(number)
+
+
 def test_every_answer_forbids_what_it_does_not_need(server, ask):
     headers = ask(f"/{server.token}/").headers
     policy = headers["Content-Security-Policy"]

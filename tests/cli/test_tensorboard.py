@@ -9,16 +9,16 @@ from diagnose.cli.export import ExportRequest, export
 from diagnose.errors import OutputError
 from diagnose.model.events import Kind
 from diagnose.model.intervals import total, union
+from diagnose.pipeline.find import build_tables
 from diagnose.pipeline.normalised import step_scalars
-from diagnose.pipeline.rank import build_tables
 from diagnose.trace_reader import open_captures
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "traces"
 TRACES = [
-    ROOT / "fixtures" / "traces" / "fp32_matmul-planted",
     ROOT / "fixtures" / "traces" / "item_every_step-planted",
+    pytest.param(ROOT / "fixtures" / "traces" / "fp32_matmul-planted", marks=pytest.mark.full),
     pytest.param(SHARED / "kineto_rn50_nw4_a.json.gz", marks=pytest.mark.full),  # categories of 2020: 8 s
     SHARED / "hta_alexnet_a100.json.gz",
 ]
@@ -55,10 +55,10 @@ def test_the_plugin_reads_our_steps_utilisation_and_kernels(tmp_path, path):
 
 def test_scalars_of_each_step_are_read_by_tensorboard(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    export([str(TRACES[1])], ExportRequest(tensorboard=str(tmp_path / "log"), quiet=True))
+    export([str(TRACES[0])], ExportRequest(tensorboard=str(tmp_path / "log"), quiet=True))
     read = accumulator.EventAccumulator(str(tmp_path / "log"))
     read.Reload()
-    (capture,) = open_captures([str(TRACES[1])])
+    (capture,) = open_captures([str(TRACES[0])])
     series = step_scalars(capture)
     assert set(read.Tags()["scalars"]) == set(series)
     for tag, values in series.items():
@@ -69,4 +69,4 @@ def test_scalars_of_each_step_are_read_by_tensorboard(tmp_path):
     causes = [v for tag, v in series.items() if "by_cause" in tag]
     np.testing.assert_allclose(idle, np.sum([[value for _, value in one] for one in causes], axis=0), atol=1e-6)
     with pytest.raises(OutputError, match="is not empty"):
-        export([str(TRACES[1])], ExportRequest(tensorboard=str(tmp_path / "log"), quiet=True))
+        export([str(TRACES[0])], ExportRequest(tensorboard=str(tmp_path / "log"), quiet=True))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.cli.main import run as run_command
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
 LIMIT_S = 300
 LAUNCHER = (sys.executable, "-m", "diagnose")
@@ -29,6 +31,19 @@ def diagnose(tmp_path: Path) -> Command:
         command = [*launcher, *map(str, args)]
         settings = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": LIMIT_S}
         return subprocess.run(command, check=False, **(settings | options))
+
+    return run
+
+
+@pytest.fixture
+def within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Return a function that does the same in the process of the tests: for what starting a process adds nothing to."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args: object) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        code = run_command([str(arg) for arg in args])
+        return subprocess.CompletedProcess(args, code, *capsys.readouterr())
 
     return run
 

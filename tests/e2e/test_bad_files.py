@@ -1,4 +1,7 @@
-"""Files that cannot be read, or not as hoped, through the real command: a sentence and an exit code."""
+"""Files that cannot be read, or not as hoped, through the real command: a sentence and an exit code.
+
+One of each kind is given to the command in a process of its own, its like to the command in this process.
+"""
 
 import gzip
 import json
@@ -55,26 +58,33 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", sorted(BROKEN))
-def test_a_file_that_is_no_trace_is_one_sentence(diagnose, tmp_path, name):
+def test_a_file_that_is_no_trace_is_one_sentence(within, tmp_path, name):
     (tmp_path / name).write_bytes(BROKEN[name])
-    done = diagnose("analyze", name, "--json")
+    done = within("analyze", name, "--json")
     assert name in failure(done)
     assert done.returncode == 4
 
 
-def test_a_file_or_folder_that_is_not_there(diagnose, tmp_path):
+def test_in_a_process_of_its_own_it_is_the_same_sentence(diagnose, within, tmp_path):
+    (tmp_path / "binary.json").write_bytes(BROKEN["binary.json"])
+    done, known = (run("analyze", "binary.json", "--json") for run in (diagnose, within))
+    assert failure(done) == failure(known)
+    assert done.returncode == known.returncode == 4
+
+
+def test_a_file_or_folder_that_is_not_there(within, tmp_path):
     (tmp_path / "folder").mkdir()
     for path in ("missing.json", "folder"):
-        done = diagnose("analyze", path)
+        done = within("analyze", path)
         assert path in failure(done)
         assert done.returncode == 4
 
 
-def test_a_gzip_that_breaks_off_is_read_up_to_there_or_refused(diagnose, tmp_path):
+def test_a_gzip_that_breaks_off_is_read_up_to_there_or_refused(within, tmp_path):
     whole = gzip.compress(kineto().encode())
     for share in (0.2, 0.6, 0.95):
         (tmp_path / "cut.json.gz").write_bytes(whole[: int(len(whole) * share)])
-        done = diagnose("analyze", "cut.json.gz", "--json")
+        done = within("analyze", "cut.json.gz", "--json")
         if done.returncode == 0:
             assert any("cut" in note["text"] or "end" in note["text"] for note in json.loads(done.stdout)["trust"])
         else:
@@ -83,33 +93,33 @@ def test_a_gzip_that_breaks_off_is_read_up_to_there_or_refused(diagnose, tmp_pat
 
 
 @pytest.mark.parametrize("share", [0.5, 0.75, 0.99])
-def test_a_trace_that_breaks_off_is_read_up_to_there(diagnose, tmp_path, share):
+def test_a_trace_that_breaks_off_is_read_up_to_there(within, tmp_path, share):
     text = kineto()
     (tmp_path / "cut.json").write_text(text[: int(len(text) * share)])
-    done = diagnose("analyze", "cut.json", "--json")
+    done = within("analyze", "cut.json", "--json")
     assert done.returncode == 0, done.stderr
     diagnosis = json.loads(done.stdout)
     assert diagnosis["steps"] >= 1
     assert any("cut" in note["text"] or "end" in note["text"] for note in diagnosis["trust"])
 
 
-def test_a_trace_without_a_gpu_is_diagnosed(diagnose, tmp_path):
+def test_a_trace_without_a_gpu_is_diagnosed(within, tmp_path):
     (tmp_path / "cpu.json").write_text(kineto(device=False))
-    done = diagnose("analyze", "cpu.json", "--json")
+    done = within("analyze", "cpu.json", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["verdict"] == "no-gpu"
 
 
-def test_a_trace_without_steps_is_diagnosed_and_says_so(diagnose, tmp_path):
+def test_a_trace_without_steps_is_diagnosed_and_says_so(within, tmp_path):
     (tmp_path / "steps.json").write_text(kineto(marks=False))
-    done = diagnose("analyze", "steps.json", "--json")
+    done = within("analyze", "steps.json", "--json")
     assert done.returncode == 0, done.stderr
     diagnosis = json.loads(done.stdout)
     assert diagnosis["verdict"] == "kernel-bound"
     assert any("step" in note["text"] for note in diagnosis["trust"])
 
 
-def test_captures_of_two_runs_are_not_mixed(diagnose, tmp_path):
+def test_captures_of_two_runs_are_not_mixed(within, tmp_path):
     folder = tmp_path / "capture"
     folder.mkdir()
     for rank, run in ((0, "monday"), (1, "tuesday")):
@@ -117,7 +127,7 @@ def test_captures_of_two_runs_are_not_mixed(diagnose, tmp_path):
         info = {"schema_version": 1, "run_id": run, "rank": rank, "world_size": 2}
         info["light_file"] = f"rank{rank}.light.pt.trace.json"
         (folder / f"capture.rank{rank}.json").write_text(json.dumps(info))
-    done = diagnose("analyze", "capture", "--json")
+    done = within("analyze", "capture", "--json")
     assert done.returncode == 0, done.stderr
     diagnosis = json.loads(done.stdout)
     assert [rank["rank"] for rank in diagnosis["ranks"]] == [0]

@@ -1,8 +1,8 @@
 """Every bundled training script through the real command: what was planted is what is found, on the CPU.
 
-Every day recorded captures are analysed (``scripts/record_fixtures``) and one script is traced live, whose plant
-nothing can hide. All of them, planted and repaired, are traced under the mark ``full`` and judged together: another
-process can take the core away in the midst of any one of them.
+Every day recorded captures are analysed (``scripts/record_fixtures``), and test_frameworks.py traces a script live
+whose plant nothing can hide. All of them, planted and repaired, are traced under the mark ``full`` and judged together:
+another process can take the core away in the midst of any one of them.
 """
 
 import importlib.util
@@ -65,6 +65,7 @@ def test_recorded_captures_are_small():
     assert sum(sizes) < MAX_CAPTURES_BYTES
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LIVE)
 def test_what_is_traced_live_is_among_the_findings(diagnose, name):

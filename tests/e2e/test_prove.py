@@ -12,15 +12,28 @@ from diagnose.trials.runs import Command, Runner
 pytestmark = pytest.mark.slow
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+FORKED = (sys.executable, str(Path(__file__).with_name("forked_ranks.py")))
 
 TRAIN = """
 import sys
 import torch
 from pathlib import Path
 
+class ByHand:
+    def __init__(self, parameters, lr):
+        self.parameters, self.lr = list(parameters), lr
+    def step(self):
+        with torch.no_grad():
+            for parameter in self.parameters:
+                parameter -= self.lr * parameter.grad
+    def zero_grad(self):
+        for parameter in self.parameters:
+            parameter.grad = None
+
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range({steps}):
+optimizer = {optimizer}(model.parameters(), lr=0.01)
+for step, _ in enumerate(torch.utils.data.DataLoader(range({steps}))):
     {before}
     loss = model(torch.randn(32, 64)).square().mean()
     loss.backward()
@@ -30,8 +43,9 @@ for step in range({steps}):
 """
 
 
-def train(steps=100_000, before="pass", after="pass"):
-    return TRAIN.format(steps=steps, before=before, after=after)
+def train(steps=100_000, before="pass", after="pass", optimizer="ByHand"):
+    """Return a script; an optimizer of torch would import torch._dynamo, which takes as long as torch."""
+    return TRAIN.format(steps=steps, before=before, after=after, optimizer=optimizer)
 
 
 def proven(diagnose, *arguments, code=0):
@@ -65,40 +79,40 @@ def test_workers_are_proven_on_the_slow_dataset_and_a_control_is_not(diagnose, t
         assert "persistent_workers=True" in (tmp_path / script.name).read_text()
 
 
-@pytest.fixture(scope="module")
-def awkward(tmp_path_factory, few_runs):
-    """Prove a script that writes, is random and raises under a change; return its folder and the diagnosis."""
-    folder = tmp_path_factory.mktemp("awkward")
+RANDOM = "import os; torch.manual_seed(int.from_bytes(os.urandom(4), 'big'))"
+WRITES = "Path('log.txt').write_text('step'); Path(f'ckpt{step}.pt').touch()"
+
+
+def proven_in(folder, few_runs, changes, script):
+    """Prove a script in a folder where something lies already; return the diagnosis."""
     (folder / "log.txt").write_text("mine")
-    before = (
-        "import os; torch.manual_seed(int.from_bytes(os.urandom(4), 'big'));"
-        "assert not optimizer.defaults['fused'], 'no fusing here'"
-    )
-    after = "Path('log.txt').write_text('step'); Path(f'ckpt{step}.pt').touch()"
-    (folder / "train.py").write_text(train(before=before, after=after))
+    (folder / "train.py").write_text(script)
     command = (*few_runs, "prove", "--yes", "--json", "--budget", "1h", "--apply")
-    done = subprocess.run(
-        [*command, "fused-optimizer,sham", "train.py"], cwd=folder, check=False, capture_output=True, text=True
-    )
+    done = subprocess.run([*command, changes, "train.py"], cwd=folder, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return folder, json.loads(done.stdout)
+    return json.loads(done.stdout)
 
 
-def test_a_script_that_writes_harms_nothing(awkward):
-    folder, _diagnosis = awkward
+def assert_sound(folder, diagnosis):
     assert (folder / "log.txt").read_text() == "mine"
     assert sorted(p.name for p in folder.iterdir()) == ["log.txt", "train.py"]
-
-
-def test_a_change_that_crashes_is_a_result(awkward):
-    assert "no fusing here" in trial(awkward[1], "fused-optimizer")["failure"]
-    assert trial(awkward[1], "sham")["failure"] == ""
-
-
-def test_a_script_that_is_random_is_judged_by_its_spread(awkward):
-    sham = trial(awkward[1], "sham")
+    sham = trial(diagnosis, "sham")
+    assert sham["failure"] == ""
     assert sham["numerics"] in ("within", "drifted")  # of a few random runs luck decides; tests/trials has the bounds
     assert "differs from itself" in sham["note"]
+
+
+def test_a_script_that_writes_harms_nothing_and_is_judged_by_its_spread(tmp_path, few_runs):
+    assert_sound(tmp_path, proven_in(tmp_path, few_runs, "sham", train(before=RANDOM, after=WRITES)))
+
+
+@pytest.mark.full  # every day: in tests/trials, with a run of its own, and with many runs that are a table
+def test_a_change_that_crashes_is_a_result(tmp_path, few_runs):
+    crashes = f"{RANDOM}; assert not optimizer.defaults['fused'], 'no fusing here'"
+    script = train(before=crashes, after=WRITES, optimizer="torch.optim.SGD")
+    diagnosis = proven_in(tmp_path, few_runs, "fused-optimizer,sham", script)
+    assert "no fusing here" in trial(diagnosis, "fused-optimizer")["failure"]
+    assert_sound(tmp_path, diagnosis)
 
 
 @pytest.mark.parametrize(
@@ -146,17 +160,20 @@ def test_nothing_runs_unasked(diagnose, script):
 
 @pytest.mark.full
 def test_two_ranks_are_started_the_same_way_for_every_run(diagnose):
-    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2"
     arguments = (FIXTURES / "ddp_one_bucket.py", "--steps", "400", "--device", "cpu")
-    diagnosis = proven(diagnose, "--launcher", launcher, "--apply", "bucket-gradients", "--budget", "20m", *arguments)
+    diagnosis = proven(
+        diagnose, "--launcher", " ".join(TORCHRUN), "--apply", "bucket-gradients", "--budget", "20m", *arguments
+    )
     changed = trial(diagnosis, "bucket-gradients")
     assert changed["failure"] == ""
     assert "bucket_cap_mb" in changed["note"]
     assert changed["numerics"] in ("identical", "within")
 
 
-def test_two_ranks_run_with_a_change(tmp_path):
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+@pytest.mark.parametrize(
+    "launcher", [FORKED, pytest.param(TORCHRUN, marks=pytest.mark.full)], ids=["forked", "torchrun"]
+)
+def test_two_ranks_run_with_a_change(tmp_path, launcher):
     script = (str(FIXTURES / "ddp_one_bucket.py"), "--steps", "400", "--device", "cpu")
     runner = Runner(Command(script, tmp_path, launcher), tmp_path / "runs", warm_up=2, timed=5, cwd_mode="same")
     run = runner.time(("bucket-gradients",), timeout_s=600)

@@ -53,8 +53,8 @@ def port() -> int:
     ("num", "launcher"),
     [
         (2, "apart"),
+        (4, "torchrun"),
         pytest.param(4, "apart", marks=pytest.mark.full),
-        pytest.param(4, "torchrun", marks=pytest.mark.full),
     ],
 )
 def test_a_slow_rank_is_named_with_what_makes_it_slow(diagnose, script, tmp_path, port, num, launcher):

@@ -17,12 +17,13 @@ DETACHED = (
     "stdout=quiet, stderr=quiet, start_new_session=True)"
 )
 HEAD = f"""
-import os, subprocess, sys, torch
+import os, subprocess, sys
 DETACHED = {DETACHED!r}
 """
 LOADING = (
     HEAD
     + """
+import torch
 class Data(torch.utils.data.Dataset):
     def __len__(self):
         return 1_000_000

@@ -45,6 +45,7 @@ def test_what_was_captured_is_diagnosed(diagnose, script, tmp_path, end, code, e
     assert (info["ended"], len(info["light_ms"])) == (ended, 4)
 
 
+@pytest.mark.full  # every day: two interrupts, in tests/faults
 def test_an_interrupt_keeps_what_was_captured(script, tmp_path):
     os.mkfifo(tmp_path / "ready")
     script(LOOP.format(steps=80) + "open('ready', 'w').close(); import signal; signal.pause()")

@@ -138,6 +138,7 @@ def test_runs_that_do_not_fit_where_they_are_kept(faulty, mounted):
     ]
 
 
+@pytest.mark.full  # every day: tests/capture/test_folder.py, without the command around it
 def test_two_captures_into_one_folder(faulty):
     """The second one is refused before its script runs, and the first one arrives whole."""
     os.mkfifo(faulty.folder / "gate")

@@ -62,13 +62,18 @@ SCRIPTS = {
     "daemon": (DAEMON, "", MANY, 0, "stopped"),
     "leaves at once": ("", "if step == 50: os._exit(3)", MANY, 3, "killed"),
     "daemon, closed outputs": (f"{DAEMON}os.close(0); os.close(1); os.close(2)", "", MANY, 0, "stopped"),
+    "daemon, closed outputs, terminates itself": (
+        f"{DAEMON}{HANDLER}os.close(0); os.close(1); os.close(2)",
+        "if step == 50: os.kill(os.getpid(), 15)", MANY, 21, "finished",
+    ),
     "silent": (SILENT, "", MANY, 0, "stopped"),
     "terminates itself": (HANDLER, "if step == 50: os.kill(os.getpid(), 15)", MANY, 21, "finished"),
     "raises at exit": ("import atexit; atexit.register(lambda: 1 / 0)", "", FEW, 0, "finished"),
     "killed worker": (WORKERS, "next(batches)", MANY, 1, "raised"),
 }  # fmt: skip
-EVERYDAY = {"daemon, closed outputs", "terminates itself"}
-KEEP_GOING = {"leaves at once", "terminates itself", "killed worker", "raises at exit"}
+ALL_AT_ONCE = "daemon, closed outputs, terminates itself"
+EVERYDAY = {ALL_AT_ONCE}
+KEEP_GOING = {"leaves at once", "terminates itself", ALL_AT_ONCE, "killed worker", "raises at exit"}
 
 
 def traced(faulty, name):
@@ -140,5 +145,6 @@ def test_a_daemon_lives_on(endings, name):
     os.kill(pid, signal.SIGKILL)  # raises where it does not run any more
 
 
-def test_a_handler_of_the_script_runs(endings):
-    assert (endings["terminates itself"].folder / "handled").exists()
+@pytest.mark.parametrize("name", cases(lambda case: HANDLER in case[0]))
+def test_a_handler_of_the_script_runs(endings, name):
+    assert (endings[name].folder / "handled").exists()

@@ -15,23 +15,38 @@ FEW = {"trace": 12, "capture": 9, "report": 9}  # the first of them
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 
 
-@pytest.mark.parametrize(
-    "counts", [pytest.param(FEW, id="few"), pytest.param(COUNTS, id="five hundred", marks=pytest.mark.full)]
-)
-def test_mutants_of_a_fixed_seed(counts):
-    asked = [{"kind": kind, "index": index} for kind, count in counts.items() for index in range(count)]
+def mutants(counts):
+    return [{"kind": kind, "index": index} for kind, count in counts.items() for index in range(count)]
+
+
+def assert_sound(results, counts):
     summary = Summary(SEED, jobs=2)
-    for result in run_all(asked, Setting(SEED, jobs=2)):
+    for result in results:
         summary.add(result)
     assert dict(summary.mutants) == counts
     assert not summary.failed, "\n".join(summary.lines())
 
 
 @pytest.fixture(scope="module")
-def replayed():
-    """Run every kept case in one process; results by the file's name."""
-    asked = [{"file": str(file), "index": index} for index, file in enumerate(FOUND)]
-    return {FOUND[result.index].name: result for result in run_all(asked, Setting())}
+def results():
+    """Run a few mutants and every kept case in one process."""
+    kept = [{"file": str(file), "index": index} for index, file in enumerate(FOUND)]
+    return list(run_all([*mutants(FEW), *kept], Setting(SEED)))
+
+
+@pytest.fixture(scope="module")
+def replayed(results):
+    """Return the results of kept cases by the file's name."""
+    return {FOUND[result.index].name: result for result in results if result.kind == "file"}
+
+
+def test_a_few_mutants_of_a_fixed_seed(results):
+    assert_sound([result for result in results if result.kind != "file"], FEW)
+
+
+@pytest.mark.full
+def test_five_hundred_mutants_of_a_fixed_seed():
+    assert_sound(run_all(mutants(COUNTS), Setting(SEED, jobs=2)), COUNTS)
 
 
 @pytest.mark.parametrize("file", FOUND, ids=lambda file: file.stem)

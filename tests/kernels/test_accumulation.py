@@ -193,3 +193,17 @@ def test_a_block_within_another_is_refused_and_drops_the_window():
     assert model.weight.grad is None
     with accumulation.micro_batch(1) as micro:  # it goes on
         micro.backward(model(torch.ones(1, 2)).sum())
+
+
+def test_a_batch_after_a_loop_is_not_the_last_of_one():
+    model = torch.nn.Linear(2, 1)
+    accumulation = GradientAccumulation(model, torch.optim.SGD(model.parameters(), lr=0.1), every=2)
+    for x in accumulation.over([torch.ones(4, 2)]):
+        with accumulation.micro_batch(4) as micro:
+            micro.backward(model(x).mean())
+    assert accumulation.steps == 1
+    with accumulation.micro_batch(4) as micro:
+        micro.backward(model(torch.ones(4, 2)).mean())
+    assert accumulation.steps == 1, "the window holds one of two"
+    assert accumulation.flush()
+    assert accumulation.steps == 2

@@ -54,7 +54,7 @@ def test_examples_are_found():
 
 
 def test_every_technique_has_a_row():
-    assert len({row[0] for row in ROWS}) == len(ROWS) == 68
+    assert len({row[0] for row in ROWS}) == len(ROWS) == 69
 
 
 @pytest.mark.parametrize("row", BY_TECHNIQUE)
@@ -81,7 +81,7 @@ def test_every_module_has_a_row_made_from_what_hands_it_over():
         assert [f"[{name}]" in prescribed for name in m.changes] == [True] * len(m.changes)
         assert all(method in trial for method in m.methods)
         assert (script == "–") == cpu.startswith("none: ")
-        assert gpu
+        assert (cpu, gpu) == (figures().FIGURES[m.name].cpu, figures().FIGURES[m.name].gpu)
 
 
 @pytest.mark.parametrize("name", sorted(figures().FIGURES))

@@ -248,6 +248,32 @@ def flags():
     return torch.get_float32_matmul_precision(), matmul.allow_tf32, cudnn.allow_tf32  # raise where flags contradict
 
 
+@pytest.mark.skipif(
+    not hasattr(getattr(torch.backends.cudnn, "rnn", None), "fp32_precision"), reason="this torch has one flag for both"
+)
+def test_convolutions_and_rnns_get_each_their_own_precision_back():
+    parts = torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+    before = [part.fp32_precision for part in parts]
+    try:
+        parts[0].fp32_precision, parts[1].fp32_precision = "tf32", "ieee"
+        with fp32_precision("ieee", convolutions="ieee"):
+            assert not torch.backends.cudnn.allow_tf32
+        assert [part.fp32_precision for part in parts] == ["tf32", "ieee"]
+    finally:
+        for part, value in zip(parts, before, strict=True):
+            part.fp32_precision = value
+
+
+def test_reading_the_batches_to_compare_leaves_generators_as_they_were():
+    def drawn():
+        while True:
+            yield torch.rand(2)
+
+    model, state = nn.Linear(2, 1), torch.get_rng_state()
+    check_parity(lambda x: model(x).sum(), drawn(), state=(model,), reference=nullcontext, steps=2)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_flags_are_set_for_every_reader_and_put_back():
     before = flags()
     with fp32_precision("tf32", convolutions="ieee"):

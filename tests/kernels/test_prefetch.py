@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from diagnose.kernels import prefetch
+from diagnose.kernels import _nested, prefetch
 from diagnose.kernels._nested import has_opaque, moved, tensors
 from diagnose.kernels.prefetch import DevicePrefetcher
 
@@ -261,3 +261,8 @@ def test_on_a_gpu_reused_host_memory_is_safe():
 
     means = [batch.mean() for batch in DevicePrefetcher(loader(), "cuda")]
     assert [m.item() for m in means] == list(range(20))
+
+
+def test_a_tensor_without_elements_needs_no_pinned_memory():
+    assert not _nested.needs_pin({"boxes": torch.empty(0, 4)})
+    assert _nested.needs_pin({"boxes": torch.empty(1, 4)})

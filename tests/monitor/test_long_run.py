@@ -11,6 +11,7 @@ import pytest
 
 import diagnose
 from diagnose.capture import step_marker
+from diagnose.cli.main import run
 from diagnose.errors import UsageError
 from diagnose.monitor.long_run import REQUEST_FILE, Watch
 from diagnose.monitor.run_folder import load_runs
@@ -44,10 +45,10 @@ def train_step():
     return step
 
 
-def watching(tmp_path, **more):
+def watching(tmp_path, own_clock=lambda: 0, **more):
     said = []
     options = WatchOptions(folder=tmp_path, step_on="marker", every=2, **more)
-    return Watch(options, say=said.append, clock=Clock()), said
+    return Watch(options, say=said.append, clock=Clock(), own_clock=own_clock), said
 
 
 def test_a_run_that_becomes_slower_records_a_window_and_diagnoses_it(tmp_path, train_step):
@@ -74,7 +75,7 @@ def test_a_run_that_becomes_slower_records_a_window_and_diagnoses_it(tmp_path, t
 def test_a_settled_step_takes_few_calls(tmp_path, train_step):
     options = WatchOptions(folder=tmp_path, every=10, slow=1e9)
     loader = torch.utils.data.DataLoader(torch.ones(320, 8), batch_size=4)
-    with Watch(options) as watch:
+    with Watch(options, own_clock=lambda: 0) as watch:
         batches = iter(loader)
         for _ in range(40):  # the step is found and fixed
             next(batches)
@@ -92,6 +93,41 @@ def test_a_settled_step_takes_few_calls(tmp_path, train_step):
         sys.setprofile(None)
     assert watch.num_steps == 58  # the first event begins a step, the second shows that it recurs
     assert calls.total() / 20 < 40, calls  # 58 before hooks left out what a fixed step does not need
+
+
+def test_a_watch_that_takes_more_than_its_share_times_fewer_steps_and_counts_all(tmp_path, train_step):
+    """Each reading of its own clock is 0.1 ms later: a step takes 0.15 ms, a row 0.1 ms, together 2 % of 10 ms."""
+    watch, said = watching(tmp_path, own_clock=count(step=MS // 10).__next__)
+    watch._clock.step_ms = 20
+    with watch:
+        for _ in range(203):
+            train_step()
+            watch.step()
+    assert said == [
+        "Steps take 10.0 ms, and timing each of them 2.0 % of that: from step 11 on one in 4 is timed, to stay below "
+        "0.5 %."
+    ]
+    (run,) = load_runs(tmp_path, "run")
+    assert (run.info.steps, run.info.own_us, list(run.info.notes)) == (203, 50.0, said)
+    assert [(row.step, row.skipped) for row in run.rows[:5]] == [(3, 0), (5, 0), (7, 0), (9, 0), (11, 0)]
+    thinned = run.rows[5:]
+    assert {(row.steps, row.p50_ns) for row in thinned} == {(2, 10 * MS)}
+    assert [row.step - before.step for before, row in zip(run.rows[4:], thinned, strict=False)] == [
+        row.covered for row in thinned
+    ]
+    assert 3 < sum(row.weight for row in thinned) / len(thinned) < 5
+
+
+def test_what_is_asked_for_between_timed_steps_is_answered_at_the_next_one(tmp_path, train_step):
+    watch, said = watching(tmp_path, own_clock=count(step=MS // 10).__next__, limits=WindowLimits(count=0))
+    with watch:
+        for i in range(60):
+            train_step()
+            watch.step()
+            if i == 20:
+                watch.record()
+    assert watch._own_cost.interval == 8
+    assert said[1:] == ["Not recorded: the limit of 0 windows is reached."]
 
 
 def test_a_file_asks_for_a_window_and_the_limit_refuses_it(tmp_path, train_step):
@@ -157,19 +193,17 @@ sys.exit(3)
 
 
 @pytest.mark.slow
-def test_the_command_runs_a_script_to_its_end_and_records_upon_the_signal(tmp_path):
+def test_the_command_runs_a_script_to_its_end_and_records_upon_the_signal(tmp_path, monkeypatch, capsys):
     (tmp_path / "train.py").write_text(SCRIPT)
-
-    def run(*args):
-        command = [sys.executable, "-m", "diagnose", *args]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-
-    done = run("watch", "--every", "10", "train.py", "--epochs", "2")
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-m", "diagnose", "watch", "--every", "10", "train.py", "--epochs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (3, "watched ['train.py', '--epochs', '2']\n")
-    history = run("history", "train", "--json")
-    (found,) = json.loads(history.stdout)["runs"]
+    assert run(["history", "train", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["runs"]
     assert (found["steps"], found["ended"]) == (78, "finished")
     (window,) = found["windows"]
     assert (window["step"], window["why"], window["note"]) == (40, "asked for", "")
-    assert run("history").stdout == "train\n"
-    assert run("history", "other").returncode == 2
+    assert run(["history"]) == 0
+    assert capsys.readouterr().out == "train\n"
+    assert run(["history", "other"]) == 2

@@ -16,7 +16,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.launched import RECEIVED_FILE
 from diagnose.model.packing import pack
 from diagnose.pipeline import exchange
-from diagnose.pipeline.exchange import gather, own_files, read_received, take_part, write_received
+from diagnose.pipeline.exchange import Received, gather, own_files, read_received, take_part, write_received
 from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_received
 from diagnose.pipeline.run import analyze_paths
 from diagnose.reports.json import to_dict
@@ -47,9 +47,25 @@ class Mailbox:
 @pytest.fixture
 def apart(tmp_path) -> list[Path]:
     """Return a folder for each rank with its capture alone."""
+    return divided(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def received(tmp_path_factory) -> Received:
+    """Return what the first rank has got, of folders that no test touches."""
+    return exchanged(divided(tmp_path_factory.mktemp("apart")))
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, object]:
+    """Return the answer of all files together."""
+    return told(analyze_paths([CAPTURE]))
+
+
+def divided(above: Path) -> list[Path]:
     folders = []
     for rank in (0, 1):
-        folder = tmp_path / f"node{rank}"
+        folder = above / f"node{rank}"
         folder.mkdir()
         for file in [*CAPTURE.glob(f"rank{rank}.*"), CAPTURE / f"capture.rank{rank}.json"]:
             shutil.copy(file, folder)
@@ -72,22 +88,20 @@ def told(diagnosis: Diagnosis) -> dict[str, object]:
     return {**to_dict(diagnosis), "source": None}
 
 
-def test_what_ranks_send_gives_the_answer_of_all_files_together(apart):
-    received = exchanged(apart)
+def test_what_ranks_send_gives_the_answer_of_all_files_together(received, whole):
     assert received.ranks == {0, 1}
-    assert told(answer_from_received(received, progress=QUIET)) == told(analyze_paths([CAPTURE]))
+    assert told(answer_from_received(received, progress=QUIET)) == whole
 
 
-def test_what_was_received_is_kept_in_the_capture_and_read_again(apart):
-    received = exchanged(apart)
+def test_what_was_received_is_kept_in_the_capture_and_read_again(apart, received, whole):
     write_received(apart[0], received)
     assert read_received([apart[0]]).ranks == {1}  # what lies here is read from its own files
     again = analyze_inputs([apart[0]], workers=Workers(1), progress=QUIET, draw=True)
-    assert told(again) == told(analyze_paths([CAPTURE]))
+    assert told(again) == whole
 
 
-def test_a_comparison_reads_the_ranks_that_were_received(apart):
-    write_received(apart[0], exchanged(apart))
+def test_a_comparison_reads_the_ranks_that_were_received(apart, received):
+    write_received(apart[0], received)
     side, whole = open_side(apart[0]), open_side(CAPTURE)
     assert [rank.rank for rank in side.diagnosis.ranks] == [0, 1]
     assert told(side.diagnosis) == told(whole.diagnosis)
@@ -95,10 +109,10 @@ def test_a_comparison_reads_the_ranks_that_were_received(apart):
     assert told(open_side(apart[1]).diagnosis) != told(whole.diagnosis)  # nothing was received there
 
 
-def test_nothing_is_kept_where_all_ranks_write_into_one_folder(tmp_path, apart):
+def test_nothing_is_kept_where_all_ranks_write_into_one_folder(tmp_path, received):
     shared = tmp_path / "shared"
     shutil.copytree(CAPTURE, shared)
-    write_received(shared, exchanged(apart))
+    write_received(shared, received)
     assert not (shared / RECEIVED_FILE).exists()
 
 
@@ -120,9 +134,8 @@ def test_a_rank_that_cannot_read_its_capture_sends_why(apart):
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", zlib.compress(pack((1, 2))), zlib.compress(bytes(2 << 20))])
-def test_a_damaged_examination_leaves_the_answer_to_the_summary(apart, monkeypatch, data):
+def test_a_damaged_examination_leaves_the_answer_to_the_summary(received, monkeypatch, data):
     monkeypatch.setattr(exchange, "MAX_EXAMINATION_BYTES", 1 << 20)
-    received = exchanged(apart)
     damaged = replace(received, examined=dict.fromkeys(received.examined, data))
     answer = to_dict(answer_from_received(damaged, progress=QUIET))
     assert [rank["rank"] for rank in answer["ranks"]] == [0, 1]

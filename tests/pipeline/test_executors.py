@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import partial
 
 import pytest
 
 from diagnose.errors import DEBUG
-from diagnose.pipeline.executors import on_processes
+from diagnose.pipeline.executors import Processes
 from diagnose.trace_reader.inputs import RankFiles
 from diagnose.trace_reader.stored import Stored
 from tests.pipeline import working
@@ -24,23 +25,35 @@ def ranks(tmp_path) -> list[RankFiles]:
     return [RankFiles(None, Stored(str(folder / f"{name}.json"), name)) for name in names]
 
 
+def run(work, ranks, num_workers, max_bytes=None):
+    with Processes(num_workers, max_bytes) as processes:
+        return dict(processes.run(work, ranks))
+
+
 @pytest.mark.parametrize(("num_workers", "num_threads"), [(1, 1), (2, 1), (2, 2)])
 def test_every_rank_gives_its_result(ranks, num_workers, num_threads, monkeypatch):
     monkeypatch.setattr(threading, "active_count", lambda: num_threads)  # beside threads nothing is forked
-    found = dict(on_processes(num_workers, working.size_of, ranks))
+    found = run(working.size_of, ranks, num_workers)
     assert {i: outcome.data for i, outcome in found.items()} == {i: b"%d" % i for i in range(5)}
+
+
+def test_processes_stay_from_one_kind_of_work_to_the_next(ranks):
+    with Processes(1, max_bytes=1 << 30) as processes:
+        found = {outcome.data for _ in range(2) for _, outcome in processes.run(working.process_of, ranks)}
+    assert len(found) == 1
+    assert found != {str(os.getpid()).encode()}
 
 
 def test_what_a_process_that_died_was_working_on_is_done_again(ranks, tmp_path):
     (tmp_path / "marks").mkdir()
-    found = dict(on_processes(2, partial(working.dying, tmp_path / "marks", 2), ranks))
+    found = run(partial(working.dying, tmp_path / "marks", 2), ranks, 2)
     assert {i: outcome.data for i, outcome in found.items()} == {i: b"%d" % i for i in range(5)}
     assert len(list((tmp_path / "marks").iterdir())) == 2
 
 
 def test_a_rank_that_ends_every_process_is_named_and_the_others_are_done(ranks, tmp_path):
     (tmp_path / "marks").mkdir()
-    found = dict(on_processes(2, partial(working.dying, tmp_path / "marks", 99), ranks))
+    found = run(partial(working.dying, tmp_path / "marks", 99), ranks, 2)
     assert found.pop(2).failure == (
         "deadly ended its process 2 times, and was left out. Memory may be short: give --workers less."
     )
@@ -48,11 +61,11 @@ def test_a_rank_that_ends_every_process_is_named_and_the_others_are_done(ranks, 
 
 
 def test_a_rank_that_needs_more_memory_than_it_may_have_is_named(ranks):
-    ((_, outcome),) = on_processes(1, working.hungry, ranks[:1], max_bytes=1 << 29)
+    (outcome,) = run(working.hungry, ranks[:1], 1, max_bytes=1 << 29).values()
     assert outcome.failure == "a needs more memory than there is. Give --max-memory more, or --workers less."
 
 
 def test_a_fault_of_the_program_is_named(ranks, monkeypatch):
     monkeypatch.delenv(DEBUG, raising=False)
-    ((_, outcome),) = on_processes(1, working.faulty, ranks[:1])
+    (outcome,) = run(working.faulty, ranks[:1], 1).values()
     assert outcome.failure == "a could not be analysed (ZeroDivisionError: a fault), and was left out."

@@ -56,8 +56,9 @@ def test_so_does_one_that_fails_on_the_attribution_window_only(late, recording, 
 
 @pytest.mark.usefixtures("noted")
 def test_so_does_a_part_of_the_answer(late, monkeypatch):
-    for name in ("memory_of", "host_operators", "roofline", "overhead.overhead_share", "trust_notes"):
+    for name in ("memory_of", "host_operators", "roofline", "overhead.overhead_share"):
         monkeypatch.setattr(f"diagnose.pipeline.rank.{name}", broken)
+    monkeypatch.setattr("diagnose.pipeline.find.trust_notes", broken)
     answer = late.diagnosis()
     assert (answer.memory, answer.operators, answer.roofline, answer.profiler_overhead) == (None, (), None, None)
     failed = [note.rule for note in answer.trust if note.rule]

@@ -1,8 +1,8 @@
 """What the host was in while the device was idle, by cause."""
 
 from diagnose.pipeline import flames as module
+from diagnose.pipeline.find import build_tables
 from diagnose.pipeline.flames import flames
-from diagnose.pipeline.rank import build_tables
 
 OWN, LIBRARY = "/home/ada/train.py(42): main", "torch/nn/functional.py(10): linear"
 

@@ -85,6 +85,27 @@ def test_a_second_look_reads_nothing_but_bytes(traces, tmp_path, monkeypatch):
     assert analyzed(traces, workers=workers) == first
 
 
+def test_a_second_look_at_a_job_compares_nothing_unless_a_rank_that_was_examined_has_changed(
+    traces, tmp_path, monkeypatch
+):
+    (tmp_path / "cache").mkdir()
+    workers = Workers(1, cache=Cache(tmp_path / "cache"))
+    first = analyzed(traces, workers=workers)
+    assert analyzed(CAPTURE, workers=workers)["ranks"] != first["ranks"]
+    with monkeypatch.context() as patch:
+        patch.setattr("diagnose.pipeline.across.answer_of", None)
+        assert analyzed(traces, workers=workers) == first
+        (traces / "rank2.json").write_text("")
+        with pytest.raises(TypeError):
+            analyzed(traces, workers=workers)
+        (traces / "rank2.json").unlink()
+        with (traces / "rank0.json.gz").open("ab") as file:
+            file.write(b"padding")  # the events and so the summary stay the same
+        with pytest.raises(TypeError):
+            analyzed(traces, workers=workers)
+    assert analyzed(traces, workers=workers) == first
+
+
 @pytest.mark.parametrize("suffix", [".ranks", ".parquet"])
 def test_summaries_of_parts_give_the_answer_of_the_whole(traces, tmp_path, suffix):
     kept: list[JobProfile] = []

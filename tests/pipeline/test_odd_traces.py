@@ -121,11 +121,13 @@ def test_clocks_that_agree_are_not_doubted(recording, case):
     assert not any("clocks" in note.text for note in r.diagnosis().trust)
 
 
-def test_a_hundred_thousand_tiny_kernels(recording):
+@pytest.mark.parametrize("num", [20_000, pytest.param(100_000, marks=pytest.mark.full)])
+def test_very_many_tiny_kernels(recording, num):
     r = recording(devices=[A100])
+    step_us = num * 3 // 5
     for step in range(5):
-        r.step(step + 1, step * 60_000, (step + 1) * 60_000)
-    for i, at in enumerate(np.arange(0, 300_000, 6).tolist()):
+        r.step(step + 1, step * step_us, (step + 1) * step_us)
+    for i, at in enumerate(np.arange(0, 5 * step_us, 6).tolist()):
         for stream in (7, 8):
             r.kernel(f"kernel{i % 50}", at + 3, at + 4, stream=stream, launched=(at, at + 2))
     assert_sound(r.diagnosis())

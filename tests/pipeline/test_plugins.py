@@ -1,7 +1,10 @@
 """The example package, installed and run; one that cannot be used becomes a sentence of the diagnosis."""
 
+import gzip
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +57,32 @@ def test_a_rule_and_a_change_of_another_package_are_applied_and_broken_ones_name
     page = run(installed, "explain", "slow-steps", "--json")
     assert (page["summary"], page["changes"]) == ("Steps are above the budget of this project.", ["shorten-steps"])
     assert run(installed, "explain", "shorten-steps", "--json")["rules"] == ["slow-steps"]
+
+
+def test_the_package_that_the_page_makes_finds_what_it_states(tmp_path):
+    """Each ``aten::item`` of a bundled trace becomes an annotation: the page's call of a service."""
+    page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    rule, change = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "site" / "ours").mkdir(parents=True)
+    for name, text in (("__init__", ""), ("feature_fetch", rule), ("fetch_ahead", change)):
+        (tmp_path / "site" / "ours" / f"{name}.py").write_text(text, encoding="utf-8")
+    metadata = tmp_path / "site" / "ours-0.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: ours\nVersion: 0.1\n")
+    groups = re.findall(r'^\[project\.entry-points\."(.+)"\]\n(.+) = "(.+)"\n', page, re.MULTILINE)
+    (metadata / "entry_points.txt").write_text("".join(f"[{group}]\n{id} = {module}\n" for group, id, module in groups))
+    capture = shutil.copytree(TRACE.with_name("item_every_step-planted"), tmp_path / "capture")
+    for file in capture.glob("*.trace.json.gz"):
+        trace = json.loads(gzip.decompress(file.read_bytes()))
+        for event in trace["traceEvents"]:
+            if event.get("name") == "aten::item":
+                event.update(name="features/fetch", cat="user_annotation")
+        file.write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    answer = run(tmp_path / "site", "analyze", "-q", "--json", str(capture))
+    (finding,) = [finding for finding in answer["findings"] if finding["rule"] == "feature-fetch"]
+    assert finding["title"] == "The step waits for the feature service"
+    assert [p["id"] for p in answer["prescriptions"] if p["rule"] == "feature-fetch"] == ["fetch-ahead"]
+    assert [note for note in answer["trust"] if "plug-in" in str(note)] == []
 
 
 def test_the_reader_of_metadata_is_loaded_only_where_a_package_or_an_archive_may_name_rules(tmp_path):

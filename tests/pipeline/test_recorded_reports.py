@@ -1,9 +1,9 @@
 """One number reads the same everywhere: sentence, three lines, text, JSON and page of every recorded trace."""
 
-import html
 import json
 import math
 import re
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -12,12 +12,18 @@ from diagnose.analyzers import META
 from diagnose.changes import CHANGES
 from diagnose.reports.answer import answer, predictions, saving
 from diagnose.reports.headline import MAX_WORDS
-from diagnose.reports.text import render
 from diagnose.tables.thresholds import THRESHOLDS
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, percent, plural
+from tests.pipeline.rendered import forms, part, read
 
 ROUNDING = 1e-6  # of the step: JSON holds whole nanoseconds and nine digits of a share
 HIGHEST = re.compile(r"(?<![\w.])([\d,]+(?:\.\d+)?) ?%")
+PARTS = {
+    "compute": "compute",
+    "exposed_communication": "exposed communication",
+    "exposed_copy": "exposed copies",
+    "idle": "idle",
+}
 OVER = ("replay error", "longer while recorded", "% off")  # of what these state there may be more than the whole
 
 
@@ -84,7 +90,7 @@ def places(d):
     """Check that costs are of each step only where steps were found, and are parts of the step."""
     if d.source.found_steps_by == "none":
         assert not any(" of each step" in line for f in d.findings for line in f.evidence[:1])
-        assert " of each step" not in render(d)
+        assert " of each step" not in forms(d).text
     assert all(found.lost_ns <= d.step_ns * (1 + ROUNDING) for found in d.findings)
     assert sum(f.lost_ns for f in d.findings if META[f.rule].kind == "idle" and d.partition is not None) <= (
         (1 + ROUNDING)
@@ -134,10 +140,92 @@ def sentences(d):
             assert d.summary[2].startswith(f"First change: {d.prescriptions[0].title[:20]}")
 
 
+def queue(d):
+    """Check that text, JSON and page state the queue's numbers."""
+    text, data, page = forms(d).words, forms(d).json["queue"], forms(d).page
+    q = d.queue
+    if q is None:
+        assert data is None
+        return
+    for name in ("busy_share", "idle_share", "empty_share", "late_share", "depth_p50", "depth_p90", "busy_depth_p50"):
+        value = getattr(q, name)
+        assert data[name] == (None if value is None else pytest.approx(value, abs=1e-9)), name
+    assert data["launches_per_step"] == pytest.approx(q.launches_per_step, abs=1e-9)
+    assert data["delay_p50_ms"] == pytest.approx(q.delay_p50_ns / 1e6, abs=1e-6)
+    if d.picture is not None and d.picture.step_ns > 0:
+        assert (
+            f"depth {q.depth_p50:,.0f} at the median, {q.depth_p90:,.0f} at the 90th percentile; empty "
+            f"{percent(q.empty_share)}; {plural(q.launches_per_step, 'launch')} a step, {percent(q.late_share)} of "
+            "tasks launched onto an empty device"
+        ) in text
+    tiles = read(part(page, "Key numbers"))
+    assert f"GPU idle {percent(q.idle_share)} busy {percent(q.busy_share)}" in tiles
+    depth = q.depth_p50 if q.busy_depth_p50 is None else q.busy_depth_p50
+    assert f"Queue depth {depth:.0f} " in tiles
+    assert f"Launches {q.launches_per_step:,.0f} a step; {percent(q.late_share)} onto an empty GPU" in tiles
+
+
+def partition(d):
+    """Check that text, JSON and page state the parts of the step, and the causes of its idle time, with their times."""
+    text, data = forms(d).words, forms(d).json
+    rows = [read("<tr" + row) for row in part(forms(d).page, 'id="step"').split("<tr")[2:]]
+    causes = d.idle_by_cause if d.partition is not None else d.host_by_cause
+    if d.partition is None:
+        assert data["partition"] is None
+    else:
+        assert d.queue is not None
+        shown = {name: share for name, share in asdict(d.partition).items() if share > 0}
+        assert data["partition"] == {n: pytest.approx(s, abs=1e-9) for n, s in asdict(d.partition).items()}
+        for (name, share), row in zip(shown.items(), rows, strict=False):
+            assert row.endswith(f"{percent(share)} {duration(share * d.step_ns)}"), name
+            assert f"{PARTS[name]} {percent(share)}" in text, name
+        rows = rows[len(shown) :]
+    of_json = data["idle_by_cause" if d.partition is not None else "host_by_cause"]
+    assert of_json == {cause: pytest.approx(share, abs=1e-9) for cause, share in causes.items()}
+    ranked = sorted(((cause, share) for cause, share in causes.items() if share > 0), key=lambda row: -row[1])
+    assert len(rows) == len(ranked)
+    for (cause, share), row in zip(ranked, rows, strict=True):
+        assert row.endswith(f"{cause} {percent(share)} {duration(share * d.step_ns)}"), cause
+    if d.partition is not None or (d.picture is not None and d.picture.gaps):
+        for cause, share in ranked[:6]:
+            assert f"{cause} {percent(share)} {duration(share * d.step_ns)}" in text, cause
+
+
+def waterfall(d):
+    """Check that text, JSON and page state the step after each change, its range, and what bounds it then."""
+    text, data, page = forms(d).words, forms(d).json["waterfall"], forms(d).page
+    if d.waterfall is None:
+        assert data is None
+        assert 'id="what-if"' not in page
+        assert "Predicted step time after each change" not in text
+        return
+    chain = d.waterfall.forecasts
+    section = part(page, 'id="what-if"')
+    rows = [read("<tr" + row) for row in section.split("<tr")[2:]]
+    assert len(rows) == len(data["forecasts"]) == len(chain)
+    for found, forecast, row in zip(data["forecasts"], chain, rows, strict=True):
+        step, low, high = map(duration, (forecast.step_ns, forecast.low_ns, forecast.high_ns))
+        span = f"{low} to {high}"
+        assert found["ids"] == list(forecast.ids)
+        assert found["step_ms"] == pytest.approx(forecast.step_ns / 1e6, abs=1e-6)
+        assert found["range_ms"] == pytest.approx([forecast.low_ns / 1e6, forecast.high_ns / 1e6], abs=1e-6)
+        assert f" {step}" in row
+        assert (span in row) == (low != high)
+        if not forecast.ids:
+            assert f"{step} now" in text
+            continue
+        assert row.startswith(f"{forecast.title} {forecast.ids[-1]} {step}")
+        assert f"{step} {'with' if len(forecast.ids) == 1 else 'and'} {forecast.ids[-1]}" in text
+        if forecast.high_ns - forecast.low_ns > 0.005 * d.step_ns:
+            assert f" {forecast.ids[-1]} {span}" in text
+    assert data["bound_by"] == d.waterfall.bound_by
+    assert f"then it is bound by {d.waterfall.bound_by}" in text
+    assert f"the step is bound by {d.waterfall.bound_by}" in read(section)
+
+
 def text(d):
     """Check that the text states the same, and nothing above the whole."""
-    shown = render(d).replace("\u00a0", " ")
-    words = " ".join(shown.split())
+    shown, words = forms(d).text, " ".join(forms(d).text.split())
     first = answer(d)
     assert words.startswith(f"{first.pill} {first.headline}")
     assert len(first.headline.split()) <= MAX_WORDS
@@ -150,8 +238,6 @@ def text(d):
             share = percent(finding.lost_ns / d.step_ns)
             whole = "the recording" if d.source.found_steps_by == "none" else "each step"
             assert f"{finding.rule} {duration(finding.lost_ns)} ({share}) of {whole}" in words
-    if d.partition is not None:
-        assert f"idle {percent(d.partition.idle)}" in shown or d.partition.idle == 0
     if d.partition is not None and (d.verdict == "kernel-bound" or d.dominant is None):
         assert f"{percent(d.kernels[0].share)} {duration(d.kernels[0].time_ns)}" in words
     if not d.findings or d.dominant is None:
@@ -163,7 +249,7 @@ def text(d):
 
 def as_json(d):
     """Check that the JSON holds the same numbers."""
-    data = json.loads(d.to_json())
+    data = forms(d).json
     assert data["summary"] == list(d.summary)
     assert (data["verdict"], data["dominant"], data["headline"]) == (d.verdict, d.dominant, d.headline)
     assert data["step_ms"] == pytest.approx(d.step_ns / 1e6, abs=1e-6)
@@ -171,37 +257,41 @@ def as_json(d):
         assert found["rule"] == finding.rule
         assert found["lost_ms"] == pytest.approx(finding.lost_ns / 1e6, abs=1e-6)
         assert found["lost_share"] == pytest.approx(finding.lost_ns / d.step_ns, abs=1e-9)
+        assert found["title"] == finding.title
+        assert found["evidence"] == list(finding.evidence)
+        assert found["relief_ms"] == (
+            None if finding.relief_ns is None else pytest.approx(finding.relief_ns / 1e6, abs=1e-6)
+        )
     if d.queue is not None:
         assert data["queue"]["idle_share"] == pytest.approx(d.partition.idle, abs=1e-9)
         assert sum(data["partition"].values()) == pytest.approx(1, abs=ROUNDING)
         assert sum(data["idle_by_cause"].values()) == pytest.approx(data["partition"]["idle"], abs=ROUNDING)
         assert sum(kernel["share"] for kernel in data["kernels"]) == pytest.approx(1, abs=ROUNDING)
-    assert [p["id"] for p in data["prescriptions"]] == [p.id for p in d.prescriptions]
+    for found, p in zip(data["prescriptions"], d.prescriptions, strict=True):
+        assert (found["id"], found["rule"], found["title"]) == (p.id, p.rule, p.title)
+        assert found["saves_ms"] == pytest.approx([ns / 1e6 for ns in p.saves_ns], abs=1e-6)
+        assert (found["predicted_step_ms"] is None) == (p.predicted_step_ns is None)
 
 
 def as_page(d):
     """Check that the HTML page has the same headline, step, and findings with their time and share, in their order."""
-    page = d.to_html()
+    page = forms(d).page
     heading, *others = re.findall(r"<h1[^>]*>(.*?)</h1>", page, re.DOTALL)
     assert (read(heading), others) == (answer(d).headline, [])
     assert duration(d.step_ns) in read(page)
     _, *parts = re.split(r'<[a-z]+ class="finding" id="finding-\d+"', page)
     assert len(parts) == len(d.findings)
-    for part, finding in zip(parts, d.findings, strict=True):
-        words = read("<" + part)
+    for piece, finding in zip(parts, d.findings, strict=True):
+        words = read("<" + piece)
         assert finding.title in words, finding.rule
         assert finding.rule in words
         if finding.lost_ns and d.step_ns:
             assert f"{duration(finding.lost_ns)} {percent(min(finding.share_of(d.step_ns), 1.0))} of" in words
+    held = json.loads(re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
+    assert held["diagnosis"] == forms(d).json
 
 
-def read(page):
-    """Return the words of a part of a page, without tags and scripts."""
-    shown = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", shown)).split())
-
-
-CHECKS = [shares, savings, additions, places, order, sentences, text, as_json, as_page]
+CHECKS = [shares, savings, additions, places, order, sentences, text, as_json, as_page, queue, partition, waterfall]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from diagnose.model.capture import Samples
-from diagnose.pipeline.rank import analyze_rank, find_in_rank
+from diagnose.pipeline.find import find_in_rank
+from diagnose.pipeline.rank import analyze_rank
 from diagnose.pipeline.savings import effect_in
 
 

@@ -106,3 +106,35 @@ def test_a_training_thread_without_a_core(hundred, sampler, fires):
     r.told(sampler=sampler)
     notes = said(r, "runnable but not scheduled for 12 % of the time")
     assert len(notes) == fires
+
+
+def calling(recording, num, beside_ns=1.5):
+    """Return a step of 1000 µs with ``num`` operators of 5 µs that only call another one, which launches."""
+    r = recording()
+    r.step(1, 0, 1000)
+    for i in range(num):
+        at = 1000 * i / num
+        r.op("aten::linear", at, at + 5)
+        r.op("aten::addmm", at + 1, at + 1 + 5 - beside_ns)
+        r.kernel("gemm", at + 4, at + 8, launched=(at + 2, at + 3))
+    return r
+
+
+def test_about_what_recording_costs_where_no_unrecorded_step_shows_it(recording):
+    (note,) = said(calling(recording, 100), "Recording 301 operators and calls")
+    assert note.text == (
+        "Recording 301 operators and calls takes the host up to 452 µs of each step (45 %), as operators show that "
+        "only call another one (1.5 µs each): what the host takes is less without the profiler."
+    )
+    assert note.rule == "profiler-overhead"
+
+
+@pytest.mark.parametrize(("num", "beside_ns"), [(19, 1.5), (30, 0.2)])
+def test_too_few_operators_and_little_cost_are_no_note(recording, num, beside_ns):
+    assert said(calling(recording, num, beside_ns), "Recording ") == []
+
+
+def test_measured_steps_need_no_estimate(recording):
+    r = calling(recording, 100)
+    r.told(unprofiled_ms=[0.9], light_ms=[1.0])
+    assert said(r, "operators show that only call") == []

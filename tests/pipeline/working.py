@@ -14,6 +14,10 @@ def size_of(files: RankFiles) -> bytes:
     return str(Path(files.trace.path).stat().st_size).encode()
 
 
+def process_of(files: RankFiles) -> bytes:
+    return str(os.getpid()).encode()
+
+
 def dying(marks: Path, times: int, files: RankFiles) -> bytes:
     """End the process the first ``times`` times for the file that is called 'deadly'."""
     if Path(files.trace.path).name == "deadly.json":

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.model.capture import Capture
-from diagnose.pipeline.rank import build_tables
+from diagnose.pipeline.find import build_tables
 from diagnose.replay.build import graph_of
 from diagnose.trace_reader import read_trace
 

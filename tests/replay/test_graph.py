@@ -11,7 +11,7 @@ import pytest
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
 from diagnose.model.intervals import span
-from diagnose.pipeline.rank import build_tables
+from diagnose.pipeline.find import build_tables
 from diagnose.replay import Edge, build, drop_waits, scale_host, scale_kernels, simulate, typical_delays
 from tests.replay.graph_times import ends, marks
 

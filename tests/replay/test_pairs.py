@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from diagnose.analyzers import META
-from diagnose.pipeline.rank import analyze_rank, build_tables, find_in_rank
+from diagnose.pipeline.find import build_tables, find_in_rank
+from diagnose.pipeline.rank import analyze_rank
 from diagnose.pipeline.what_if import WhatIfRequest, run_what_if
 from diagnose.replay.build import build
 from diagnose.replay.remove_cause import remove_cause

@@ -46,6 +46,7 @@ def opener(browser, tmp_path):
         page.write_text(shown if isinstance(shown, str) else render(shown), encoding="utf-8")
         browser.get_log("browser")
         browser.get_log("performance")
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})  # what another test has set
         browser.get(page.as_uri())
         if count(browser, "#timeline"):
             WebDriverWait(browser, PATIENCE_S, 0.02).until(lambda b: count(b, "#timeline[data-spans][data-took]"))

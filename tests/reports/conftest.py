@@ -51,7 +51,7 @@ def hostile_text() -> str:
     return HOSTILE
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     from tests.reports.browsing import start  # which skips where the packages are missing
 

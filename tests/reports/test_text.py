@@ -272,3 +272,15 @@ def test_the_first_screen_has_what_the_page_has_in_the_same_order(any_form, widt
         at = 0
         for part in wanted:
             at = words.index(" ".join(part.split()), at) + 1
+
+
+@pytest.mark.parametrize(
+    ("computed", "headline"),
+    [
+        (0.93, "Nothing found: operators compute 93 % of the 20.0 ms step, needed or not"),
+        (0.3, "Nothing to fix: no rule found avoidable time in the 20.0 ms step"),
+    ],
+)
+def test_that_operators_must_compute_what_they_do_is_not_claimed(forms, computed, headline):
+    made = replace(forms["healthy"], verdict="no-gpu", queue=None, host_by_cause={"operators": computed})
+    assert headline in render(made)

@@ -1,6 +1,7 @@
 """The parts of the site that scripts make: links, pages of rules and changes, pictures, the tutorial."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -112,9 +113,28 @@ def test_a_picture_draws_what_lies_within_half_a_unit_once():
 
 def test_the_pages_of_the_tutorial_and_of_the_gallery_are_those_of_their_texts():
     tutorial = load("tutorial")
-    assert list(tutorial.page_faults()) == []
-    shown = tutorial.SHOWN.findall(tutorial.PAGE.read_text(encoding="utf-8"))
-    assert len(shown) == len(tutorial.commands())
+    for edition in tutorial.EDITIONS.values():
+        assert list(tutorial.page_faults(edition)) == []
+        shown = tutorial.SHOWN.findall(edition.page.read_text(encoding="utf-8"))
+        assert len(shown) == len(tutorial.commands(edition))
+
+
+def test_the_tutorial_has_the_same_commands_in_chinese():
+    tutorial = load("tutorial")
+    english, chinese = ([command.line for command in tutorial.commands(e)] for e in tutorial.EDITIONS.values())
+    assert chinese == english
+
+
+def test_the_readme_has_the_same_commands_and_figures_in_chinese():
+    texts = [(SCRIPTS.parent / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md")]
+    typed = [re.sub(r" *#.*|--lang zh ", "", text) for text in texts]
+    english, chinese = (re.findall("^    ((?:diagnose|pip) .+)$", text, re.M) for text in typed)
+    assert chinese == english
+    printed = [re.search("^```\n(.*?)^```$", text, re.M | re.S)[1] for text in texts]
+    english, chinese = (re.findall(r"\d[\d.]*|[\w.]+\.py", text) for text in printed)
+    assert chinese == english
+    english, chinese = (set(re.findall(r"\]\((docs/[\w/-]+\.md)", text)) for text in texts)
+    assert english - chinese == {"docs/tutorial.md"}
 
 
 def test_what_is_shown_of_an_output_begins_and_ends_where_the_text_has_it():
@@ -127,7 +147,8 @@ def test_what_is_shown_of_an_output_begins_and_ends_where_the_text_has_it():
 
 @pytest.mark.full
 def test_the_commands_of_the_tutorial_print_what_it_states():
-    assert list(load("tutorial").run(write=False)) == []
+    tutorial = load("tutorial")
+    assert list(tutorial.run(tutorial.EDITIONS["en"], write=False)) == []
 
 
 @pytest.mark.full

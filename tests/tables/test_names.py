@@ -27,6 +27,41 @@ def test_rows_are_those_of_the_kinds_and_of_the_pattern_alone(r):
     assert matching(r.trace, (Kind.KERNEL,), re.compile("opy")).tolist() == []
 
 
+class Counting:
+    """A pattern that keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.searched = []
+
+    def search(self, name):
+        self.searched.append(name)
+        return re.search("opy", name)
+
+
+def test_a_name_is_searched_once_also_in_the_next_rank(recording, r):
+    pattern = Counting()
+    assert matching(r.trace, (Kind.OP,), pattern).tolist() == [0, 2]
+    other = recording(devices=())
+    other.op("mul", 0, 10)
+    other.op("Copy", 10, 20)
+    assert matching(other.trace, (Kind.OP,), pattern).tolist() == [1]
+    assert matching(r.trace, (Kind.OP, Kind.ANNOTATION), pattern).tolist() == [0, 1, 2]
+    assert sorted(pattern.searched) == ["Copy", "copy", "mul"]
+
+
+def test_names_that_were_searched_are_given_up_where_there_are_too_many(recording, r, monkeypatch):
+    pattern = Counting()
+    monkeypatch.setattr(names, "_MAX_SEARCHED", 2)
+    monkeypatch.setattr(names, "_kept", [names._Searched()])
+    trace = r.trace
+    assert matching(trace, (Kind.OP,), pattern).tolist() == [0, 2]
+    other = recording(devices=())
+    other.op("Copy", 0, 10)
+    assert matching(other.trace, (Kind.OP,), pattern).tolist() == [0]
+    assert matching(trace, (Kind.OP,), pattern).tolist() == [0, 2]
+    assert pattern.searched == ["Copy", "Copy"]
+
+
 def test_names_are_those_of_the_kinds(r):
     found = {kind: [r.trace.names[name] for name in names_of(r.trace, kind)] for kind in (Kind.OP, Kind.ANNOTATION)}
     assert found == {Kind.OP: ["Copy"], Kind.ANNOTATION: ["copy"]}

@@ -54,6 +54,16 @@ def test_generated_kernels_and_regions_are_a_compiled_model(recording):
     assert not known(stepping(recording, kernel="triton_attention_kernel")).is_compiled  # written by hand
 
 
+@pytest.mark.parametrize(
+    ("lengths", "grows"), [((8, 9, 10, 11), True), ((8, 8, 8, 8), False), ((8, 20, 31, 47), False)]
+)
+def test_a_cache_that_grows_piece_by_piece(recording, lengths, grows):
+    r = stepping(recording)
+    for i, length in enumerate(lengths):
+        r.op("aten::cat", 960 + 5 * i, 964 + 5 * i, shapes=f"[[[2, 4, {length}, 16], [2, 4, 1, 16]], []]")
+    assert known(r).grows is grows
+
+
 def test_launches_of_graphs(recording):
     assert known(stepping(recording, call="cudaGraphLaunch")).has_graphs
 
@@ -81,6 +91,23 @@ def test_sizes_of_weights_and_of_what_varies(recording):
     r.op("aten::mm", 1963, 1965, shapes="[[211, 64], [64, 50257]]")
     assert known(r).layer_sizes == {64, 50257}
     assert known(r).varying_sizes == {197, 211}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "grows"), [((10, 11, 12), True), ((10, 11, 11), False), ((10, 12, 13), False), ((10, 11), False)]
+)
+def test_what_is_concatenated_grows_by_as_much_in_each_step(recording, lengths, grows):
+    r = stepping(recording, steps=len(lengths))
+    for i, length in enumerate(lengths):
+        at = 1000 * i + 962
+        r.op(
+            "aten::cat",
+            at,
+            at + 4,
+            shapes=f"[[[8, 4, {length}, 64], [8, 4, 1, 64]], []]",
+            types='["TensorList", "Scalar"]',
+        )
+    assert known(r).grows is grows
 
 
 def test_an_allocator_without_a_cache_takes_and_frees_all_the_time(recording):

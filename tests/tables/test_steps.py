@@ -30,9 +30,9 @@ def test_a_small_hole_belongs_to_the_step_before(recording):
 
 def test_a_pause_of_the_thread_between_short_steps_parts_nothing(recording):
     r = recording()
-    for number, start in ((3, 0), (4, 300), (5, 1600)):
+    for number, start in ((3, 0), (4, 300), (5, 1600), (6, 21_000)):
         r.step(number, start, start + 290)
-    assert steps(r).number.tolist() == [3, 4, 5]
+    assert steps(r).number.tolist() == [3, 4, 5, 6]
 
 
 def test_old_files_have_marks_among_the_operators(recording):
@@ -260,3 +260,21 @@ def test_a_first_step_that_only_leads_in_is_left_out(recording):
 @pytest.mark.parametrize("change", [{"num": 2}, {"at": 400}])
 def test_a_first_step_like_the_others_stays(recording, change):
     assert steps(behind(recording, **change)).number[0] == 0
+
+
+@pytest.mark.parametrize(("lost", "num"), [(0, 4), (9, 4), (10, 3), (20, 2)])
+def test_steps_behind_the_end_of_the_devices_records_are_left_out(recording, lost, num):
+    r = recording()
+    for i in range(4):
+        at = 1000 * i
+        r.step(i + 1, at, at + 1000)
+        for k in range(10):
+            begin = at + 100 * k
+            if 10 * i + k < 40 - lost:
+                r.kernel("gemm", begin + 10, begin + 95, launched=(begin, begin + 5))
+            else:
+                r.runtime("cudaLaunchKernel", begin, begin + 5)
+    found = steps(r)
+    assert found.num == num
+    assert found.window == (0, num * 1_000_000)
+    assert [note.rule for note in found.notes] == ["lost-records"] * (num < 4)

@@ -65,6 +65,7 @@ ARCHIVES = {
     "run.zip": zip_of(TWO),
     "a name that shows nothing": tar_of(TWO, "w:gz"),
 }
+FROM_INPUT = ("run.zip", "a name that shows nothing")  # every day
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -83,7 +84,10 @@ def test_an_archive_of_ranks(tmp_path, name):
     assert capture.trace.path == f"{tmp_path / name}/run/rank0.json"
 
 
-@pytest.mark.parametrize("name", ARCHIVES)
+# What any of them holds is read above; of one whose name shows nothing the content alone tells what it is.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FROM_INPUT else [pytest.mark.full]) for name in ARCHIVES]
+)
 def test_an_archive_from_standard_input(name, tmp_path):
     command = [sys.executable, "-m", "diagnose", "analyze", "-", "--json"]
     temporary = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -128,6 +132,42 @@ def test_a_quoted_pattern(tmp_path, monkeypatch, pattern):
     assert names(pattern) == ["aten::op0", "aten::op1"]
     with pytest.raises(InputError, match=r"rank\[5\]\.json matches no file\. Check the pattern\."):
         open_captures(["run/rank[5].json"])
+
+
+def test_links_in_a_folder_lead_to_traces_elsewhere(tmp_path):
+    for rank in (0, 1):
+        (tmp_path / f"node{rank}").mkdir()
+        (tmp_path / f"node{rank}" / "t.json").write_bytes(trace_of(rank))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "rank0.json").symlink_to(tmp_path / "node0" / "t.json")
+    (run / "rank1.json").symlink_to("../node1/t.json")
+    (run / "folder.json").symlink_to(tmp_path / "node0")
+    assert names(run) == ["aten::op0", "aten::op1"]
+    (run / "circle.json").symlink_to("circle.json")
+    (run / "gone.json").symlink_to("nowhere")
+    with inputs.list_inputs([run]) as found:
+        assert sorted(str(rank) for rank in found.ranks) == [f"{run}/rank0.json", f"{run}/rank1.json"]
+        assert found.faults == (
+            f"{run}/circle.json is a link that leads to no file, and was left out. Mend or remove it.",
+            f"{run}/gone.json is a link that leads to no file, and was left out. Mend or remove it.",
+        )
+
+
+def test_what_a_pattern_matches_and_cannot_be_opened_is_named_and_the_rest_is_read(tmp_path):
+    (tmp_path / "rank0.json").write_bytes(trace_of(0))
+    (tmp_path / "rank1.json").symlink_to("nowhere")
+    with inputs.list_inputs([f"{tmp_path}/rank*.json"]) as found:
+        assert [str(rank) for rank in found.ranks] == [f"{tmp_path}/rank0.json"]
+        assert found.faults == (f"{tmp_path}/rank1.json does not exist. Check the path.",)
+    with pytest.raises(InputError, match=r"rank1\.json does not exist\. Check the path\."):
+        inputs.list_inputs([f"{tmp_path}/rank[1-9].json"])
+
+
+def test_a_folder_of_nothing_but_broken_links(tmp_path):
+    (tmp_path / "rank0.json").symlink_to("rank0.json")
+    with pytest.raises(InputError, match=r"rank0\.json is a link that leads to no file, and was left out\. Mend"):
+        open_captures([tmp_path])
 
 
 def test_a_file_whose_name_looks_like_a_pattern(tmp_path):

@@ -35,6 +35,16 @@ def test_another_optimizer(function, after):
         ("with_eight_bit_adamw", "o = AdamW(m.parameters(), foreach=True)\n", "eight_bit_adamw does not take foreach"),
         ("with_sharded_stream", "loader = DataLoader()\n", "the script calls no DataLoader with a dataset itself"),
         ("with_sharded_stream", "d = ShardedStream(s)\n", "the script uses ShardedStream itself"),
+        (
+            "with_length_batches",
+            "l = DataLoader(d, 4, True, drop_last=True)\n",
+            "its DataLoader has a sampler or drop_l",
+        ),
+        ("with_length_batches", "l = DataLoader(d, 4, True, *more)\n", "its DataLoader has a sampler or drop_last, or"),
+        ("with_length_batches", "l = DataLoader(d, 4, True, None)\n", "its DataLoader has a sampler"),
+        ("with_length_batches", "l = DataLoader(D(), 4, True)\n", "the dataset is made in the call"),
+        ("with_length_batches", "l = DataLoader(d, 4)\n", "the script calls no DataLoader with batch_size and shuf"),
+        ("with_length_batches", "l = LengthBatches(n, 4)\n", "the script uses LengthBatches itself"),
         ("with_background_saver", "torch.save(s, p, pickle_protocol=4)\n", "its torch.save has options"),
         ("with_background_saver", "model.save(p)\n", "the script calls no save itself"),
     ],
@@ -48,6 +58,26 @@ def test_what_is_left_to_its_author(function, source, why):
 def test_a_stream_is_wrapped():
     tree, _ = loop_edits.with_sharded_stream(cst.parse_module("loader = DataLoader(stream, 8)\n"), "cpu")
     assert tree.code == "loader = DataLoader(ShardedStream(stream), 8)\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("data, batch_size=4, shuffle=True", "data, batch_sampler=LengthBatches(lengths_of(data), max_samples=4)"),
+        (
+            "dataset=self.data, shuffle=True, num_workers=2, batch_size=args.size, collate_fn=pad",
+            "dataset=self.data, batch_sampler=LengthBatches(lengths_of(self.data), max_samples=args.size), "
+            "num_workers=2, collate_fn=pad",
+        ),
+        ("data, 4, True, collate_fn=pad", "data, batch_sampler=LengthBatches(lengths_of(data), max_samples=4), "
+         "collate_fn=pad"),
+    ],
+)  # fmt: skip
+def test_batches_of_like_lengths_are_as_large_as_before(before, after):
+    tree, why = loop_edits.with_length_batches(
+        cst.parse_module(f"a = DataLoader({before})\nb = DataLoader(v, 8)\n"), ""
+    )
+    assert (tree.code, why) == (f"a = DataLoader({after})\nb = DataLoader(v, 8)\n", "")
 
 
 def test_a_saver_is_made_after_the_imports_and_closed_at_the_end():

@@ -9,6 +9,7 @@ from pathlib import Path
 from diagnose.capture.record.device_clock import DeviceClock
 from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.window import WindowKind
+from diagnose.model.records import PaddingRecord, RepeatRecord, SubnormalRecord
 
 __all__ = ["Measurements", "PlanHooks"]
 
@@ -28,6 +29,10 @@ class Measurements:
     files: dict[WindowKind, str] = field(default_factory=dict)
     flags: dict[str, object] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # wall clock (unix ns) of each part
+    repeats: tuple[RepeatRecord, ...] = ()  # in the attribution window
+    stack_ns: int = 0
+    padding: tuple[PaddingRecord, ...] = ()
+    subnormals: tuple[SubnormalRecord, ...] = ()
     notes: list[str] = field(default_factory=list)
 
     def step_ns(self, part: str) -> list[int]:

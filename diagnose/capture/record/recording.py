@@ -6,10 +6,12 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Generator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from diagnose.capture.record.measurements import Measurements, PlanHooks
+from diagnose.capture.record.repeated_calls import RepeatedCalls
 from diagnose.capture.record.run_log import StepState
+from diagnose.capture.record.subnormal_numbers import subnormal_tensors
 from diagnose.capture.record.trace_size import SAFETY, TRACE_POLL_S, ScriptHeap, StepSize, TraceSize
 from diagnose.capture.record.window import Window, WindowKind
 from diagnose.model.files import reason
@@ -44,6 +46,7 @@ class Recorder:
         self._highest: dict[WindowKind, float] = {}  # MB a second that a window may give, from one that was cut
         self._expected: dict[WindowKind, StepSize] = {}
         self._marking = False
+        self._calls = RepeatedCalls()
         self._first = 0  # number of the first step with a mark
         self._disturbed = False
         self._cut = False
@@ -169,12 +172,13 @@ class Recorder:
         self._hooks.look()
         began, small = time.time_ns(), False
         try:
-            self._hooks.sampling(kind == "light" and self.keeps_parts)
+            self._hooks.sampling(kind == "light")  # of a step that is too long for the window this may be all there is
             if warm_up:
                 yield  # recorded but not marked: the profiler's own first step is slow
             began = time.time_ns()
             self._marking = True
-            self._hooks.sampling(kind == "light")
+            if kind == "attribution" and not self._hooks.compiled():  # what is compiled calls no module
+                self._calls.start()
             while len(times) < num_steps and (self._together or not (self._disturbed or self._cut)):
                 times.append((yield))
                 if self._together or len(times) == num_steps:
@@ -183,10 +187,11 @@ class Recorder:
                     break
         finally:
             self._hooks.sampling(False)
+            modules = self._calls.stop()
             window, self._window, self._marking = self._window, None, False
             if window is not None:
                 elapsed = self._recorded_s if self._cut else size.elapsed_s
-                mb = self._write(window, times, (began, time.time_ns()))
+                mb = self._write(window, times, (began, time.time_ns()), modules)
                 small = self._cut and mb < SMALL_SHARE * self._limit_mb
                 self._highest[kind] = max(SAFETY * mb / elapsed, MIN_MB_PER_S)
         return self._disturbed or small
@@ -209,13 +214,13 @@ class Recorder:
             return None
         return window
 
-    def _write(self, window: Window, times: list[int], span: tuple[int, int]) -> float:
+    def _write(self, window: Window, times: list[int], span: tuple[int, int], modules: list[Any]) -> float:
         """Stop the profiler, write what it has if that is of use, and return its size in MB."""
         measured, kind = self._measured, window.kind
         began = time.monotonic()
         try:
             window.stop()
-            partial = self.keeps_parts or (self._cut and kind == "attribution" and bool(measured.light))
+            partial = self.keeps_parts or (self._cut and (kind == "light" or bool(measured.light)))
             had = len(measured.light if kind == "light" else measured.attribution)
             of_use = window.num_steps > had or (partial and kind not in measured.files)
             if not of_use and not self._cut:
@@ -240,6 +245,9 @@ class Recorder:
             measured.light = times[: window.num_steps]
         else:
             measured.attribution = times[: window.num_steps]
+            measured.repeats = self._calls.repeats()
+            measured.padding, measured.stack_ns = self._calls.padded.records(), self._calls.stack_ns
+            measured.subnormals = subnormal_tensors(modules)
         self._hooks.wrote()
         return mb
 

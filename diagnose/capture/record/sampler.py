@@ -17,6 +17,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import TypeAlias
 
+from diagnose.capture.record.other_threads import OWN_THREADS, OtherThreads, cpu_ns
+
 __all__ = ["Sampler", "is_users"]
 
 _Lines: TypeAlias = tuple[tuple[str, int, str], ...]  # file, line, function; the innermost first
@@ -30,7 +32,6 @@ UNKNOWN = -1
 # after it: with 0.2 ms still, where both take 0.3 ms (measured: 7 % of the samples for 70 % of the time; with 20 µs
 # 68 %). Where other threads compute in Python too they would take the interpreter from each other as often.
 SWITCH_S, SHARED_SWITCH_S = 0.00002, 0.0002
-OWN_THREADS = "diagnose-"
 MAX_SAMPLES = 200_000  # an hour of a run that is watched to its end
 MAX_CPU_SHARE = 0.0125  # of a core: where waking a thread is dear, as on virtual machines, samples come less often
 
@@ -50,10 +51,12 @@ class Sampler:
         self._running: list[int] = []
         self._cost_ns = 0
         self._watched_ns = 0
+        self._own_cpu_ns = 0  # of the sampled thread
         self._ready_ns: int | None = 0  # runnable but not scheduled; None where that is not counted
         self._enough = False
         self._switch_s = 0.0
         self._thread: threading.Thread | None = None
+        self._others = OtherThreads(thread_id) if depth == 1 else None
 
     def start(self) -> None:
         """Begin a stretch of sampling."""
@@ -86,6 +89,9 @@ class Sampler:
             "time_ns": self._time_ns,
             "place": self._place,
             "running": self._running,
+            "others": self._others.rows() if self._others is not None else [],
+            "watched_ns": self._watched_ns,
+            "own_cpu_ns": self._own_cpu_ns,
         }
 
     def paths(self) -> dict[str, object]:
@@ -100,7 +106,9 @@ class Sampler:
     @property
     def lines(self) -> list[tuple[str, int]]:
         """Return the file and line of every place seen so far."""
-        return list(dict.fromkeys((file, line) for path in list(self._places) for file, line, _ in path))
+        seen = [place for path in list(self._places) for place in path]
+        seen += self._others.places if self._others is not None else []
+        return list(dict.fromkeys((file, line) for file, line, _ in seen))
 
     def summary(self) -> Mapping[str, object]:
         """Return the period, the number of samples and what they cost: CPU time of sampling over time watched.
@@ -123,18 +131,27 @@ class Sampler:
         began, used = time.perf_counter_ns(), time.thread_time_ns()
         ready_ns = _ready_ns(self._native_id)
         pause, num = self._period, 0
+        if self._others is not None:
+            self._others.begin()
+        own_ns = cpu_ns(self._native_id)
         with _states(self._thread_id, self._native_id) as state:
             while not self._enough and len(self._time_ns) < MAX_SAMPLES:
                 time.sleep(pause)  # an Event would cost several times as much per round
-                frame = sys._current_frames().get(self._thread_id)
+                frames = sys._current_frames()
+                frame = frames.get(self._thread_id)
                 if frame is None:
                     break
                 self._time_ns.append(time.time_ns())
                 self._place.append(self._row_of(frame))
-                del frame
+                if self._others is not None:
+                    self._others.look(frames, self._line_of)
+                del frame, frames
                 self._running.append(state())
                 num += 1
                 pause = max(self._period, (time.thread_time_ns() - used) / (1e9 * num * MAX_CPU_SHARE))
+        if self._others is not None:
+            self._others.end()
+        self._own_cpu_ns += max(cpu_ns(self._native_id) - own_ns, 0)
         self._cost_ns += time.thread_time_ns() - used
         self._watched_ns += time.perf_counter_ns() - began
         now_ns = _ready_ns(self._native_id)
@@ -152,6 +169,15 @@ class Sampler:
         if len(found) > 1 and found[-1][0] == _BOOTSTRAP:
             found.pop()
         return self._places.setdefault(tuple(found or [_place(frame)]), len(self._places))
+
+    def _line_of(self, frame: FrameType) -> tuple[str, int, str]:
+        """Return the innermost user line of a frame; of the frame itself where there is none."""
+        each: FrameType | None = frame
+        while each is not None:
+            if self._is_user_code(each.f_code):
+                return _place(each)
+            each = each.f_back
+        return _place(frame)
 
     def _is_user_code(self, code: CodeType) -> bool:
         known = self._user_code.get(code)

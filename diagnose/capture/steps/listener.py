@@ -9,6 +9,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import Any
 
 from diagnose.capture.options import StepOn
@@ -30,6 +31,9 @@ class Listener:
     """Hooks into torch and calls ``on_boundary`` at every step boundary, on the thread that steps.
 
     Its argument is true where the definition of a step has just changed: steps counted before it are void.
+
+    ``brief`` leaves out what only a recording needs. ``resting`` reports boundaries and nothing else; it is set at a
+    boundary, once the step is locked. With a ``meter``, a clock, what the hooks take is added up in ``own_ns``.
     """
 
     def __init__(self, step_on: StepOn, script_config: ScriptConfig, on_boundary: Callable[[bool], None]) -> None:
@@ -43,6 +47,10 @@ class Listener:
         self._step_on = step_on
         self.script_config = script_config
         self._on_boundary = on_boundary
+        self.brief = False
+        self.resting = False
+        self.meter: Callable[[], int] | None = None
+        self.own_ns = 0
         self.active = True  # whether events count: until the hooks are removed, and not in a forked child
         _LISTENERS.add(self)
         self._main = threading.main_thread().ident
@@ -51,7 +59,8 @@ class Listener:
         self._due = False  # a step ended inside a backward pass and is reported after it
         self._undo: list[Undo] = []
         self._forward: Undo | None = None
-        self._loading: dict[int, int] = {}  # how many DataLoaders a thread is waiting for, one within another
+        self._depth = 0  # how many DataLoaders the main thread is waiting for, one within another
+        self._loading: dict[int, int] = {}  # the same of other threads
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._iterator: weakref.ref[Any] | None = None  # that delivered the last batch
         if step_on in ("auto", "marker"):
@@ -87,6 +96,18 @@ class Listener:
         self.finder.locked = True
         self._leave_forward()
 
+    def rest(self) -> None:
+        """Report boundaries only, until ``wake``."""
+        if self._depth:
+            return  # the boundary lies inside a wait for a batch, whose end must be seen
+        self.phases.forget()
+        self.resting = True
+
+    def wake(self) -> None:
+        """Take notice of everything again, from the boundary that is being reported."""
+        self.resting = False
+        self.phases.begin()
+
     @property
     def inside(self) -> bool:
         """Return whether a boundary is being reported."""
@@ -120,39 +141,62 @@ class Listener:
 
     def _loads(self, begins: bool) -> None:
         """Take notice of a wait for a batch; what a dataset loads from another DataLoader is part of it."""
-        thread = threading.get_ident()
-        depth = self._loading.get(thread, 0) + (1 if begins else -1)
-        if depth:
-            self._loading[thread] = depth
-        else:
-            self._loading.pop(thread, None)  # threads come and go
-        if depth == int(begins) and thread == self._main and self.active:
+        thread = get_ident()
+        if thread != self._main:
+            depth = self._loading.get(thread, 0) + (1 if begins else -1)
+            if depth:
+                self._loading[thread] = depth
+            else:
+                self._loading.pop(thread, None)  # threads come and go
+            return
+        if self.resting:
+            return
+        meter = self.meter
+        began = meter() if meter is not None else 0
+        self._depth += 1 if begins else -1
+        if self._depth == begins and self.active:
             self.phases.loading(begins)
+        if meter is not None:
+            self.own_ns += meter() - began
 
     def _batch_delivered(self, iterator: object, batch: object) -> None:
-        if not self.active:
+        if not self.active or (self.resting and self.choice.chosen != "dataloader"):
             return
+        meter = self.meter if self.choice.chosen != "dataloader" else None  # else it may hold a whole boundary
+        began = meter() if meter is not None else 0
+        self._take_batch(iterator, batch)
+        if meter is not None:
+            self.own_ns += meter() - began
+
+    def _take_batch(self, iterator: object, batch: object) -> None:
         dataset = getattr(iterator, "_dataset", None)
         if self._iterator is None or self._iterator() is not iterator:
             self._iterator = weakref.ref(iterator)
             self._iterators.add(iterator)
-        self.script_config.batch_delivered(dataset, iterator)
-        thread = threading.get_ident()
-        if thread in self._loading:
-            return  # a batch of a dataset that has a DataLoader of its own
+        if not self.brief:
+            self.script_config.batch_delivered(dataset, iterator)
+        thread = get_ident()
         on_main = thread == self._main
+        if self._depth if on_main else thread in self._loading:
+            return  # a batch of a dataset that has a DataLoader of its own
         if on_main:
-            self.phases.batch(_num_numbers(batch))
+            self.phases.batch(0 if self.brief else _num_numbers(batch))
         if self._step_on == "dataloader" or on_main:
             self._on_event("dataloader", dataset)  # in another thread it is a prefetcher, ahead of the steps
 
     def _steps_here(self) -> bool:
         """Return whether what happens now happens on the thread that steps."""
-        return threading.get_ident() == self._main and self.active
+        return get_ident() == self._main and self.active and not self.resting
 
     def _gradients_off(self, begins: bool) -> None:
-        if self._steps_here() and not (begins and (by_torch() or in_module())):
+        if not self._steps_here():
+            return
+        meter = self.meter
+        began = meter() if meter is not None else 0
+        if not (begins and (by_torch() or in_module())):
             self.phases.gradients_off(begins)
+        if meter is not None:
+            self.own_ns += meter() - began
 
     def _switched(self, module: object, training: bool) -> None:
         if self._steps_here():
@@ -163,10 +207,15 @@ class Listener:
             self.phases.saving(begins)
 
     def _backward_begins(self) -> None:
-        if self._steps_here():
-            if self.first_event_at is None:
-                self._begins_to_work()
-            self.phases.backward()
+        if not self._steps_here():
+            return
+        meter = self.meter
+        began = meter() if meter is not None else 0
+        if self.first_event_at is None:
+            self._begins_to_work()
+        self.phases.backward()
+        if meter is not None:
+            self.own_ns += meter() - began
 
     def _begins_to_work(self) -> None:
         self.first_event_at = time.monotonic()
@@ -179,7 +228,8 @@ class Listener:
 
     def _called(self, module: object) -> None:
         """Take a call of an outermost module; what a DataLoader calls for its batch prepares data."""
-        if threading.get_ident() not in self._loading:
+        thread = get_ident()
+        if not (self._depth if thread == self._main else thread in self._loading):
             self._on_event("forward", module, prepares_data=not self.finder.locked and prepares_data(module))
 
     def _on_event(self, source: str, origin: object, *, prepares_data: bool = False) -> None:
@@ -189,12 +239,13 @@ class Listener:
         self.num_events += 1
         if self.first_event_at is None:
             self._begins_to_work()
-        if self.finder.locked and source != self.choice.chosen:
-            return
+        finder = self.finder
+        if finder.locked and (source != self.choice.chosen or id(origin) != finder.anchor):
+            return  # nearly every event
         backward = in_backward()
         if backward and source == "forward":
             return  # activation checkpointing computes a part again
-        if not self._ends_step(source, origin, prepares_data=prepares_data):
+        if not finder.locked and not self._ends_step(source, origin, prepares_data=prepares_data):
             return
         if backward:
             self._due = True
@@ -202,7 +253,7 @@ class Listener:
             self._report()
 
     def _ends_step(self, source: str, origin: object, *, prepares_data: bool) -> bool:
-        if not self.finder.locked and self.choice.on_event(source, gradients=_gradients(), prepares_data=prepares_data):
+        if self.choice.on_event(source, gradients=_gradients(), prepares_data=prepares_data):
             self.finder = StepFinder(at_start=source == "forward")
             self._fresh = True
         if not self.choice.counts(source, prepares_data=prepares_data):
@@ -260,7 +311,15 @@ def _gradients() -> bool:
     return torch is None or bool(torch.is_grad_enabled())
 
 
+_graph_task_id: Callable[[], int] | None = None  # torch's, from when it is imported
+
+
 def in_backward() -> bool:
     """Return whether this thread is executing a backward pass."""
-    torch = sys.modules.get("torch")
-    return torch is not None and hasattr(torch, "_C") and int(torch._C._current_graph_task_id()) != -1
+    global _graph_task_id  # noqa: PLW0603  # looked up once: this is called at each step
+    if _graph_task_id is None:
+        torch = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "_C"):
+            return False
+        _graph_task_id = torch._C._current_graph_task_id
+    return _graph_task_id() != -1

@@ -40,16 +40,17 @@ class PhaseTimes(NamedTuple):
 
 
 class _Step:
-    """What was seen of the step that is under way."""
+    """What was seen of the step that is under way; defaults are the class's, as one is made for each step."""
+
+    loading = evaluation = checkpoint = 0
+    before_backward = 0  # of these three, what came before the first backward pass
+    regions = regions_ns = last_region_end = 0
+    early_ns = 0  # in regions before the first request for a batch
+    batches = batches_before = numbers = 0
+    first_load = first_backward = backwards = 0
 
     def __init__(self, began: int) -> None:
         self.began = began
-        self.loading = self.evaluation = self.checkpoint = 0
-        self.before_backward = 0  # of these three, what came before the first backward pass
-        self.regions = self.regions_ns = self.last_region_end = 0
-        self.early_ns = 0  # in regions before the first request for a batch
-        self.batches = self.batches_before = self.numbers = 0
-        self.first_load = self.first_backward = self.backwards = 0
 
 
 class Phases:
@@ -67,6 +68,10 @@ class Phases:
         self._step = _Step(now)
         self._eval_began = now if self._eval_began else 0
         self._off_began = now if self._off_began else 0
+
+    def forget(self) -> None:
+        """Forget the phase that is under way: its end will not be reported."""
+        self._eval_began = self._off_began = self._load_began = self._save_began = 0
 
     def mode(self, module: object, training: bool) -> None:
         """Take notice of a module's change of mode."""
@@ -131,7 +136,11 @@ class Phases:
         if self._eval_began:
             self._end_evaluation()
             self._eval_began = self._clock()
-        step, now = self._step, self._clock()
+        step = self._step
+        other = _other(step) if step.backwards else 0
+        work = step.numbers if step.batches else step.regions
+        if not step.regions:  # nearly every step: nothing was computed without gradients
+            return PhaseTimes(step.loading, step.evaluation, 0, 0, step.checkpoint, other, step.backwards, work)
         evaluation, rollout, inference = step.evaluation, 0, 0
         many = step.regions >= MIN_REGIONS
         spent = max(0, step.last_region_end - step.began - step.before_backward) if many else step.regions_ns
@@ -141,24 +150,20 @@ class Phases:
             rollout = spent
         else:
             inference = spent - (step.early_ns if _loads_first(step) else 0)
-        other = self._other(step, now) if step.backwards else 0
-        work = step.numbers if step.batches else step.regions
         return PhaseTimes(step.loading, evaluation, rollout, inference, step.checkpoint, other, step.backwards, work)
-
-    def _other(self, step: _Step, now: int) -> int:
-        """Return the time from the step's begin to its first wait for a batch that is in no other phase."""
-        if not _loads_first(step):
-            return 0
-        if step.regions >= MIN_REGIONS:
-            return 0
-        until = min(step.first_load, now)
-        return max(0, until - step.began - step.evaluation - step.checkpoint)
 
     def _end_evaluation(self) -> None:
         spent = self._clock() - self._eval_began
         self._step.evaluation += spent
         self._step.before_backward += 0 if self._step.first_backward else spent
         self._eval_began = 0
+
+
+def _other(step: _Step) -> int:
+    """Return the time from the step's begin to its first wait for a batch that is in no other phase."""
+    if not _loads_first(step) or step.regions >= MIN_REGIONS:
+        return 0
+    return max(0, step.first_load - step.began - step.evaluation - step.checkpoint)
 
 
 def _loads_first(step: _Step) -> bool:

@@ -21,10 +21,10 @@ __all__ = [
     "to_a_model_of_the_script",
     "to_an_eager_model",
     "to_calls_of_the_model",
+    "to_copies_to_the_device",
     "to_data_parallel_training",
     "to_launches_without_graphs",
     "to_shapes_and_branches",
-    "to_the_device",
     "to_training",
     "to_values_read",
     "waits_for",
@@ -57,6 +57,8 @@ def to_launches_without_graphs(program: Program, finding: Finding) -> str:
     """Return why capturing launches does not fit a program that replays graphs, or one that waits between launches."""
     if program.has_graphs:
         return "launches are replayed as CUDA graphs already"
+    if program.grows:
+        return "a tensor grows piece by piece, and a graph holds one length: make it once and write into it first"
     waits = graphable(finding) < MOSTLY
     return "the host waits for the device every few launches, and a graph holds no wait" if waits else ""
 
@@ -136,9 +138,9 @@ def waits_for(finding: Finding) -> WaitsFor:
     return read_by((*first, *path))
 
 
-def to_the_device(finding: Finding) -> bool:
-    """Return whether most of the blocking calls wait for copies from the host to the device."""
-    return waits_for(finding) == "copy"
+def to_copies_to_the_device(_program: Program, finding: Finding) -> str:
+    """Return why copying ahead does not fit a wait for something else; a finding of copies counts them."""
+    return "" if "num" in finding.facts or waits_for(finding) == "copy" else "the host waits for no copy to the device"
 
 
 def to_values_read(_program: Program, finding: Finding) -> str:

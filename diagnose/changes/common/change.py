@@ -103,6 +103,8 @@ class Advice:
     arguments: Facts = field(default_factory=dict)  # what the patch and the source edit are given
     numerics: Numerics | None = None  # where they differ from the change's own
     frees_bytes: int = 0  # of device memory at the peak, as far as the recording shows it
+    spares_samples: bool = False  # what is freed grows with the batch
+    costs_ns: tuple[float, float] | None = None  # of a step, least and most, where the recording shows it
 
 
 @dataclass(frozen=True, slots=True)

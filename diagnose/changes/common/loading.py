@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 __all__ = [
+    "CHEAPER",
     "HIDDEN",
     "HIDDEN_WAITING",
     "ITERABLE_NUMERICS",
@@ -22,10 +23,11 @@ __all__ = [
     "THREADS",
     "handover_ns",
     "is_iterable",
-    "left_of_stall",
     "loader_call",
     "number",
     "recorded_cores",
+    "starts_with_epochs",
+    "step_with_workers",
     "with_batch_size",
 ]
 
@@ -50,10 +52,13 @@ def recorded_cores(facts: Facts) -> int:
     return int(number(facts, "cores"))
 
 
-# What handing a batch over from a worker costs the training process: a message of the queue, a file descriptor and a
-# mapping for each tensor, and its pages. CPU time on two busy cores: 0.6 ms for one or two small tensors, 3.3 ms for
-# eight, 5 ms for one of 8 MB that is also read; an idle machine needs about half.
-HANDOVER_NS, TENSOR_NS, BYTES_PER_NS = 200_000, 150_000, 3.0
+# What handing a batch over from a worker costs the training process: a message of the queue, for each tensor a file
+# descriptor that the worker is asked for over a socket, a mapping, and its pages. Measured on an otherwise idle virtual
+# machine between steps of 18 ms, which leave no cache warm: 1.7 ms for one tensor of 4 kB, 2.4 ms for two, 4.9 ms for
+# eight, 2.3 ms for one of 2 MB that is also read, four fifths of it CPU time. In a loop without a step it is a third.
+HANDOVER_NS, TENSOR_NS, BYTES_PER_NS = 1_200_000, 450_000, 3.0
+CHEAPER = 3.0  # how much less it is at best
+MIN_FIRST_SHARE = 0.6  # of the waits, in the first batches of epochs
 MIN_GAIN = 0.2  # of loading, that is left to be hidden once a batch's handing over is paid for
 
 
@@ -65,14 +70,26 @@ def handover_ns(facts: Facts) -> float:
     return HANDOVER_NS + TENSOR_NS * tensors + number(facts, "batch_bytes") / BYTES_PER_NS
 
 
-def left_of_stall(facts: Facts, load_ns: float, rest_ns: float, workers: int, cpus: int) -> float:
-    """Return what is left of loading in a step at most, with workers that compute on the cores of the training.
+def step_with_workers(facts: Facts, loading_ns: float, training_ns: float, workers: int, cpus: int) -> float:
+    """Return how long a step takes that workers load for; both times include handing batches over.
 
-    The training process keeps its core; without a device the operators keep as many as they have threads.
+    Where loading computes, all share the cores: the training process keeps its own; without a device the operators
+    keep as many as they have threads.
     """
+    step_ns = max(loading_ns / max(workers, 1), training_ns)
+    if facts.get("waits"):
+        return step_ns
     trainer = 1.0 if facts.get("has_device") else min(number(facts, "num_threads") or 1.0, cpus)
-    shared = (rest_ns * trainer + load_ns) / cpus
-    return max(load_ns / max(workers, 1) - rest_ns, shared - rest_ns, 0.0)
+    return max(step_ns, (training_ns * trainer + loading_ns) / cpus)
+
+
+def starts_with_epochs(facts: Facts) -> bool:
+    """Return whether workers that are started again with each epoch make most of the waits, which its first batch has.
+
+    A batch that they have ready meanwhile is taken at once: more of them would be started no sooner.
+    """
+    share = number(facts, "first_batch_share")
+    return not facts.get("persistent_workers") and bool(facts.get("num_workers")) and share >= MIN_FIRST_SHARE
 
 
 def is_iterable(facts: Facts) -> bool:

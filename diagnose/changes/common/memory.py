@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
 
-__all__ = ["ACTIVATIONS", "OPTIMIZER", "held", "num_ranks", "share_freed"]
+__all__ = [
+    "ACTIVATIONS", "LINK_SHARE", "OPTIMIZER", "batch_that_fits", "copied_ns", "forward_again_ns", "held", "num_ranks",
+    "share_freed",
+]  # fmt: skip
 
 # Categories of `analyzers.common.memory`, which needs NumPy.
 ACTIVATIONS, GRADIENTS, PARAMETERS, OPTIMIZER = "activations", "gradients", "parameters", "optimizer state"
+
+# Of the link's rate that copies from pinned memory reach, at least and at most: hosts may be a generation older than
+# the card, and memory may lie behind another processor.
+LINK_SHARE = (0.4, 0.9)
+USABLE_SHARE = 0.9  # of what the device has for the allocator: fragments take the rest
+MAX_TIMES = 64  # the recorded batch: beyond it other things than memory bound a batch
 
 
 def held(finding: Finding, *categories: str) -> int:
@@ -31,3 +40,39 @@ def share_freed(finding: Finding, what: Literal["model", "optimizer"]) -> int:
     """Return the bytes that a rank no longer holds where each keeps its share."""
     categories = (PARAMETERS, GRADIENTS, OPTIMIZER) if what == "model" else (OPTIMIZER,)
     return int(held(finding, *categories) * (1 - 1 / num_ranks(finding)))
+
+
+def batch_that_fits(finding: Finding, batch_size: int | None, frees_bytes: int, *, spares_samples: bool) -> int | None:
+    """Return the largest batch that fits where ``frees_bytes`` are no longer held, None where it is not known.
+
+    What grows with the batch grows in proportion to it; ``spares_samples``: what is freed is a part of that.
+    """
+    allocated, capacity = _known(finding, "allocated"), _known(finding, "capacity")
+    growing = _known(finding, "growing")
+    if not batch_size or not capacity or not growing:
+        return None
+    fixed = allocated - growing - (0 if spares_samples else frees_bytes)
+    left = growing - (frees_bytes if spares_samples else 0)
+    most = MAX_TIMES * batch_size
+    fits = (USABLE_SHARE * capacity - fixed) * batch_size / left if left > 0 else most
+    return max(int(min(fits, most)), 0)
+
+
+def forward_again_ns(finding: Finding) -> tuple[float, float] | None:
+    """Return what computing the forward pass once more costs a step: nothing where the device idles, at most all."""
+    forward = _known(finding, "forward_ns")
+    return (0.0, forward) if forward else None
+
+
+def copied_ns(finding: Finding, num_bytes: int, *, hidden: bool) -> tuple[float, float] | None:
+    """Return what it costs a step to copy bytes to the host and back; ``hidden``: at least nothing, where all is."""
+    link = _known(finding, "link_gb_s")
+    if not link or not num_bytes:
+        return None
+    slow, fast = (2 * num_bytes / (share * link) for share in LINK_SHARE)  # 1e9 bytes a second is a byte a ns
+    return (0.0 if hidden else fast, slow)
+
+
+def _known(finding: Finding, key: str) -> float:
+    value = finding.facts.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0

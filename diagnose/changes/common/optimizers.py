@@ -49,6 +49,8 @@ def change_to(chosen: Implementation, install: Install) -> Change:
 
     def advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
         name = str(finding.facts.get("name", "AdamW"))
+        if finding.facts.get("in_graph"):
+            return _in_a_graph(chosen) if chosen.flag == "fused" else None
         if _is_of_torch(name, finding):
             return _advice(chosen, name, finding) if chosen.advised_for(name) else None
         return _of_the_authors_own(name, finding) if chosen.serves_own else None
@@ -66,6 +68,19 @@ def change_to(chosen: Implementation, install: Install) -> Change:
         applies=to_training,
         effect=effect,
         remedy="diagnose.kernels.optimizers",
+    )
+
+
+def _in_a_graph(chosen: Implementation) -> Advice:
+    """Return the advice for an Adam whose kernels are nodes of a graph; which of the two it is no kernel shows."""
+    return Advice(
+        title="Use the fused implementation of Adam or AdamW, and capture the graph again",
+        before="optimizer = torch.optim.AdamW(model.parameters(), lr=lr, capturable=True)",
+        after="optimizer = torch.optim.AdamW(model.parameters(), lr=lr, capturable=True, fused=True)",
+        least=chosen.on_device[0],
+        most=chosen.on_device[1],
+        needs="a new capture: a graph holds the kernels that it was captured with",
+        by_hand=True,
     )
 
 
@@ -123,6 +138,8 @@ def _merged_updates(
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.optimizer_spans import updates
 
+    if finding.facts.get("in_graph"):
+        return _merged_nodes(t, finding)
     host = intersect(updates(t), span(*t.steps.window))
     today = finding.facts.get("launches")
     if not total(host) or not isinstance(today, int | float) or today <= 0:
@@ -148,4 +165,16 @@ def _merged_updates(
         host_left=(stays[0], stays[1]),
         pauses_left=(stays[0], stays[1]),
         frees_host=True,
+    )
+
+
+def _merged_nodes(t: Tables, finding: Finding) -> Effect:
+    """Return the effect of few nodes in the place of many: fewer passes over memory, and at most no pauses."""
+    from diagnose.replay.effects import effect_of_tasks
+
+    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(float)
+    share = finding.lost_ns * t.steps.num / max(float(length.sum()), 1.0)
+    assumption = "Between half and all of what the nodes read and write beyond one pass goes, at most their pauses too."
+    return effect_of_tasks(
+        t, finding, finding.tasks, (0.5 * share * length, share * length), assumption, pauses_left=(1.0, 0.0)
     )

@@ -9,16 +9,19 @@ from dataclasses import replace
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
 from diagnose.changes.common.call_edits import EditedCall, calls_in, diff_of, edited
-from diagnose.changes.common.change import Advice, Change, Numerics, SetArguments
+from diagnose.changes.common.change import Advice, Change, Numerics, Patch, SetArguments
+from diagnose.changes.common.memory import batch_that_fits
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.forecast import middle_ns
 from diagnose.replay.effects import Effect, effect_of_share
 from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
+from diagnose.text.numbers import duration
 
 __all__ = [
     "also_possible",
+    "compiles_model",
     "effect_of",
     "further",
     "is_worth_showing",
@@ -42,10 +45,13 @@ def prescribe(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> l
 
 
 def also_possible(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> list[Prescription]:
-    """Return the further changes of the finding's rule that fit the program, those that free most memory first."""
+    """Return the further changes of the finding's rule that fit the program, those that free most memory first.
+
+    Of two that free as much, the one that costs less time comes first.
+    """
     advised = [(CHANGES[name], CHANGES[name].advice_for(finding, step_ns, program)) for name in META[finding.rule].also]
     fitting = [(change, advice) for change, advice in advised if advice is not None]
-    fitting.sort(key=lambda pair: -pair[1].frees_bytes)
+    fitting.sort(key=lambda pair: (-pair[1].frees_bytes, sum(pair[1].costs_ns or (0.0, 0.0))))
     return [_prescribed(change, finding, step_ns, program, advice) for change, advice in fitting]
 
 
@@ -72,7 +78,7 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
     return Prescription(
         rule=finding.rule,
         id=change.id,
-        title=(advice.title or change.title) + _freed(advice.frees_bytes),
+        title=(advice.title or change.title) + _freed(finding, advice, program.batch_size),
         before="\n".join(edit.shown_before for edit in edits) or advice.before,
         after=("\n".join(edit.shown_after for edit in edits) or advice.after) + advice.beside,
         saves_ns=(least_ns, most_ns),
@@ -90,9 +96,17 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
     )
 
 
-def _freed(num_bytes: int) -> str:
-    """Return what a title adds where the memory that a change frees is known."""
-    return f" (up to {num_bytes / 1e9:.2f} GB less at the peak)" if num_bytes >= MIN_FREED_BYTES else ""
+def _freed(finding: Finding, advice: Advice, batch_size: int | None) -> str:
+    """Return what a title adds where the memory that a change frees is known: bytes, the batch, what a step costs."""
+    freed = advice.frees_bytes
+    if freed < MIN_FREED_BYTES:
+        return ""
+    fits = batch_that_fits(finding, batch_size, freed, spares_samples=advice.spares_samples)
+    clauses = [f"fits at batch {fits}"] if fits and batch_size and fits >= batch_size else []
+    if advice.costs_ns is not None:
+        least, most = advice.costs_ns
+        clauses.append(f"costs {f'{duration(least)} to' if least else 'up to'} {duration(most)} a step")
+    return f" (up to {freed / 1e9:.2f} GB less at the peak{': ' if clauses else ''}{', '.join(clauses)})"
 
 
 def _edits(change: Change, finding: Finding, advice: Advice) -> list[EditedCall]:
@@ -107,6 +121,13 @@ def _edits(change: Change, finding: Finding, advice: Advice) -> list[EditedCall]
 def _safety(numerics: Numerics, program: Program) -> str:
     """Return the words of a prescription; inference has outputs to compare in the place of losses."""
     return _LOSSES.sub("compare the outputs", numerics.safety) if program.trains is False else numerics.safety
+
+
+def compiles_model(prescription: Prescription) -> bool:
+    """Return whether a change compiles the model, which is not one that keeps a compiled one from compiling again."""
+    change = CHANGES.get(prescription.id)
+    patch = change.patch if change is not None else None
+    return isinstance(patch, Patch) and patch.compiles and META[prescription.rule].cause != "compilation"
 
 
 def is_worth_showing(prescription: Prescription, finding: Finding, step_ns: float) -> bool:

@@ -12,6 +12,7 @@ from diagnose.changes.common.patching import Log, Undo, replace_attribute
 from diagnose.model.usable_cores import usable_cores
 
 __all__ = [
+    "cache_samples",
     "concurrent_samples",
     "keep_workers",
     "load_in_workers",
@@ -19,6 +20,8 @@ __all__ = [
     "more_workers",
     "prefetch_to_device",
 ]
+
+CACHE_BYTES = 1 << 30  # of shared memory in a trial
 
 
 def load_in_workers(log: Log, options: Mapping[str, Any]) -> Undo:
@@ -115,6 +118,31 @@ def concurrent_samples(log: Log, options: Mapping[str, Any]) -> Undo:
             samples.fell_back,
             f"DataLoader: the samples of a batch are loaded by {threads} threads",
             "a DataLoader whose dataset draws from the global random generators: its samples are loaded one by one",
+        )
+
+    return _change_arguments(change)
+
+
+def cache_samples(log: Log, options: Mapping[str, Any]) -> Undo:
+    """Keep the samples of every map-style DataLoader in shared memory once they were loaded."""
+    from diagnose.changes.patches.noted_samples import CachedSamples
+    from diagnose.kernels.concurrent_samples import gives_whole_batches
+
+    num_bytes = int(options.get("bytes") or CACHE_BYTES)
+
+    def change(given: dict[str, Any]) -> None:
+        if _is_iterable(given["dataset"]):
+            log.left("a DataLoader over an IterableDataset: a stream has no samples to come back to")
+            return
+        if gives_whole_batches(given["dataset"]):
+            log.left(f"a DataLoader whose {type(given['dataset']).__name__} gives whole batches")
+            return
+        samples = CachedSamples(given["dataset"], num_bytes=num_bytes)
+        given["dataset"] = samples
+        log.did_unless(
+            samples.fell_back,
+            f"DataLoader: samples are kept in {num_bytes / 1e9:.1f} GB of shared memory from their first load on",
+            "a DataLoader whose samples differ from load to load: nothing is kept of them",
         )
 
     return _change_arguments(change)

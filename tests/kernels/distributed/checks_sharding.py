@@ -78,6 +78,11 @@ def check_fsdp_in_low_precision_is_near_and_offload_is_equal():
     )
     assert model(alike(1)[0][0]).dtype is torch.bfloat16
     assert all(p.dtype is torch.float32 for p in model.parameters())
+    x, y = mine(alike(1)[0])
+    criterion(model(x).float(), y).backward()
+    gradients = [p.grad.to_local() for p in model.parameters()]
+    assert any((g != g.bfloat16().float()).any() for g in gradients), "summed over the ranks in float32"
+    model.zero_grad()
     comparison = compared(model, adam(model.parameters()), alone)
     assert 1e-5 < comparison.worst < 0.2, comparison.worst
     with pytest.raises(ArithmeticError, match=r"one process|on one"):
@@ -110,6 +115,7 @@ def check_zero_equals_one_process_and_holds_what_was_predicted():
     optimizer = zero_optimizer(torch.optim.AdamW, ddp.parameters(), lr=1e-2)
     compared(ddp, optimizer, alone).check(2e-4)
     assert held(ddp.parameters(), optimizer.optim) == [estimate.parameters, estimate.optimizer_state]
+    assert (whole_state(optimizer, to=1) is None) == (dist.get_rank() != 1)
     state = whole_state(optimizer)
     assert (state is None) == (dist.get_rank() != 0)
     if state is not None:

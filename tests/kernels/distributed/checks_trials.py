@@ -1,5 +1,7 @@
 """Starting ranks, loaders of several ranks, and hooks on trial, on two ranks."""
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from diagnose.kernels.distributed import _trials
 from diagnose.kernels.distributed._cast import Plain
 from diagnose.kernels.distributed.comm_hooks import _HOOKS, CommHook, register
 from diagnose.kernels.distributed.hook_trials import try_hooks
@@ -66,23 +69,34 @@ def check_hooks_on_trial():
     assert installed.name == choice.best
 
 
-def check_the_fastest_that_keeps_the_loss_is_chosen():
-    import time
+class Clock:
+    """Stands for the module time: it moves by what hooks take."""
 
-    class Slow(Plain):
+    now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+def taking(seconds, clock, hook=Plain):
+    """Return a hook that does the same and takes so long by the clock."""
+
+    class Timed(hook):
         def __call__(self, bucket):
-            time.sleep(0.01)
+            clock.now += seconds
             return super().__call__(bucket)
 
-    class Quick(Plain):
-        pass
+    return Timed
 
+
+def check_the_fastest_that_keeps_the_loss_is_chosen():
+    clock = _trials.time = Clock()
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    _HOOKS["plain"] = Slow
+    _HOOKS["plain"] = taking(0.01, clock)
     try:
-        register("quick", Quick)
-        register("quick and wrong", Wrong)
+        register("quick", taking(0.002, clock))
+        register("quick and wrong", taking(0.001, clock, Wrong))
         hooks = {"quick": {}, "quick and wrong": {}}
         choice = try_hooks(model, stepping(model, optimizer), batches(8), hooks, state=[optimizer], steps=8)
         assert choice.best == "quick", str(choice)
@@ -91,7 +105,7 @@ def check_the_fastest_that_keeps_the_loss_is_chosen():
         )
         assert none.best == "plain", str(none)
     finally:
-        _HOOKS["plain"] = Plain
+        _HOOKS["plain"], _trials.time = Plain, time
 
 
 def check_trials_refuse():

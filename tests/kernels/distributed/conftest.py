@@ -11,46 +11,44 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-SECONDS = 300  # for all checks of as many ranks; a collective gives up long before
+SECONDS = 600  # for all checks; a collective gives up long before
 
 
 class Checks:
-    """Runs the asked checks, all that need as many ranks together, the first time that one of them is wanted."""
+    """Runs the asked checks in one process, which forks the ranks, the first time that one of them is wanted."""
 
     def __init__(self, folder, asked):
-        self.folder, self.asked, self.reports = folder, asked, {}
+        self.folder, self.asked, self.failure = folder, asked, None
 
     def outcomes(self, num_ranks):
-        if num_ranks not in self.reports:
-            self.reports[num_ranks] = self._run(num_ranks)
-        return self.reports[num_ranks]
+        """Return the folder of the checks of so many ranks, and the exit codes of these or what was printed."""
+        if self.failure is None:
+            self.failure = self._run()
+        found = self.folder / f"{num_ranks}" / "codes.json"
+        return found.parent, json.loads(found.read_text()) if found.exists() else [self.failure]
 
-    def _run(self, num_ranks):
-        shared = self.folder / f"{num_ranks}"
-        shared.mkdir()
+    def _run(self):
         names = {}
-        for file, name, needed in sorted(self.asked):
-            if needed == num_ranks:
-                names.setdefault(str(FOLDER / f"{file}.py"), []).append(name)
-        with (shared / "log").open("wb") as log:
+        for file, name, num_ranks in sorted(self.asked):
+            names.setdefault(num_ranks, {}).setdefault(str(FOLDER / f"{file}.py"), []).append(name)
+        log = self.folder / "log"
+        with log.open("wb") as printed:
             worker = subprocess.Popen(
-                [sys.executable, str(FOLDER / "worker.py"), f"{num_ranks}", str(shared), json.dumps(names)],
-                stdout=log,
+                [sys.executable, str(FOLDER / "worker.py"), str(self.folder), json.dumps(names)],
+                stdout=printed,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,
             )
         try:
             worker.wait(SECONDS)
-            found = shared / "codes.json"
-            codes = json.loads(found.read_text()) if found.exists() else [(shared / "log").read_text()[-3000:]]
         except subprocess.TimeoutExpired:
-            codes = ["did not end in time"] * num_ranks
+            return "did not end in time"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
-        return shared, codes
+        return log.read_text()[-3000:]
 
 
 @pytest.fixture(scope="session")

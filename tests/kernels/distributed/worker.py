@@ -1,6 +1,6 @@
 """Runs the checks of files on several ranks, each check in a process group of its own, and writes what became of it.
 
-Arguments: the number of ranks, a folder that the ranks share, and JSON: the names of checks by file. All is imported
+Arguments: a folder that the ranks share, and JSON: the names of checks by file, by the number of ranks. All is imported
 once, before the ranks are forked: importing torch takes longer than most checks.
 """
 
@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 
 import torch
+import torch._dynamo  # the first optimizer of every rank would import it
 import torch.distributed as dist
 
 SECONDS = 25  # for one collective: a rank whose partner failed gives up
@@ -74,18 +75,25 @@ def forked(rank, num_ranks, folder, checks):
         os._exit(code)
 
 
-def main(num_ranks, folder, names_by_file):
+def checks_of(names_by_file):
+    """Return the functions by the name of their file and their own."""
+    modules = {loaded(Path(path)): names for path, names in names_by_file.items()}
+    return {f"{module.__name__}.{name}": getattr(module, name) for module, names in modules.items() for name in names}
+
+
+def main(folder, asked):
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    num_ranks, folder = int(num_ranks), Path(folder)
     sys.path.insert(0, str(Path(__file__).parent))
-    modules = {loaded(Path(path)): names for path, names in json.loads(names_by_file).items()}
-    checks = {f"{module.__name__}.{name}": getattr(module, name) for module, names in modules.items() for name in names}
+    checks = {int(num): checks_of(names) for num, names in json.loads(asked).items()}
     gc.collect()
     gc.freeze()  # what modules are made of: the collection after each check would walk all of torch
-    ranks = [forked(rank, num_ranks, folder, checks) for rank in range(num_ranks)]
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
-    (folder / "codes.json").write_text(json.dumps(codes), encoding="utf-8")
+    for num_ranks, wanted in checks.items():
+        shared = Path(folder) / f"{num_ranks}"
+        shared.mkdir()
+        ranks = [forked(rank, num_ranks, shared, wanted) for rank in range(num_ranks)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+        (shared / "codes.json").write_text(json.dumps(codes), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,25 @@ def test_prefetcher(device, monkeypatch, wrap, ahead):
         del batch  # while kernels that read it are queued
 
 
+class Kept(torch.Tensor):
+    """Stays where it is, such as lengths that the host reads."""
+
+    def to(self, *_args, **_kwargs):
+        return self
+
+
+def test_what_stays_on_the_host_is_handed_over_as_it_is(device, monkeypatch):
+    monkeypatch.setattr(prefetch, "WITHOUT_STREAMS", frozenset())
+    monkeypatch.setattr(prefetch, "needs_pin", lambda batch: False)
+    recorded = []  # torch raises for a tensor that is on no device
+    monkeypatch.setattr(type(device), "record_stream", lambda self, tensor, stream: recorded.append(tensor.is_meta))
+    lengths = torch.tensor([3, 4]).as_subclass(Kept)
+    for batch in DevicePrefetcher([(device.pinned(8), lengths)] * 2, "meta"):
+        assert batch[0].is_meta
+        assert batch[1] is lengths
+    assert recorded == [True, True]
+
+
 @pytest.fixture
 def everywhere(monkeypatch):
     monkeypatch.setattr(SideCopies, "is_on_device", lambda self, tensor: tensor.is_meta)

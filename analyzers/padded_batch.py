@@ -1,0 +1,80 @@
+"""Batches end in positions that are padding in every row.
+
+What it looks for
+    Inputs of integers whose last columns hold one and the same number in all rows, as the capture finds them for the
+    calls of outermost modules, with another number of such columns from batch to batch. Their share of what the calls
+    and their functions in the backward pass take: at least 5 % of the step, or of the busy time.
+
+Why it costs
+    Each position is computed, whether a mask hides it or not. Texts that are padded to the length of the longest one
+    that may come, and not of the longest in their batch, are mostly padding.
+
+What to do
+    Pad each batch to its own longest row. Rows of like length in one batch save the rest.
+
+How sure
+    High that the columns hold one number in every row. What they take is their share of the positions: attention, which
+    grows with the square, saves more, and what does not depend on positions less.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, worth_claiming
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.model.diagnosis import Finding
+from diagnose.model.intervals import EMPTY, Intervals
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.tables.padded_calls import padded_calls
+from diagnose.text.numbers import percent
+
+META = RuleMeta(
+    id="padded-batch",
+    kind="idle",
+    order=132,
+    host_order=81,
+    legend=Legend("positions that are padding were computed", "#7b6d9e"),
+    changes=("trim-padding",),
+    needs="shapes",
+)
+MIN_SHARE = 0.05  # of the step, or of the busy time
+TITLE = "Batches end in padding: no row uses their last positions"
+
+
+def claim(_t: Tables, _left: Intervals) -> Intervals:
+    """Claim no idle time: shorter rows make kernels shorter, and not fewer."""
+    return EMPTY
+
+
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim the padding's share of the calls, at their ends."""
+    found = padded_calls(t)
+    if found is None:
+        return EMPTY
+    start, end = found.host
+    return worth_claiming(t, left, Intervals(end - ((end - start) * found.share).astype(np.int64), end), MIN_SHARE)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the module, and how many of its positions are padding."""
+    found = padded_calls(t)
+    if found is None:
+        return []
+    facts = {"module": found.module, "padded": round(found.share, 4)}
+    if t.device_id < 0:
+        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=_texts, facts=facts))
+    tasks = np.flatnonzero(t.launched_in(found.host))
+    kept = (1 - found.share) * float((t.tasks.end - t.tasks.start)[tasks].sum())
+    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_SHARE, kept, _texts(t, None), facts=facts), tasks)
+
+
+def _texts(t: Tables, _occurrences: Occurrences | None) -> list[str]:
+    found = padded_calls(t)
+    if found is None:
+        return []
+    return [
+        f"{found.module} is given batches of {found.positions:,.0f} positions, of which the longest row uses "
+        f"{found.used:,.0f}: {percent(found.share, 0)} are padding in every row."
+    ]

@@ -1,0 +1,96 @@
+"""A module is called again with the same inputs and the same weights.
+
+What it looks for
+    Calls of one module that differ in nothing: the capture compares the values of their inputs (of tensors on a
+    device, which tensor it is and whether it was written to), the versions of the weights, buffers and settings, and
+    whether random numbers were drawn. Of several such calls in a step the longest is needed, and of one that is the
+    same in each step none. With the calls go their functions in the backward pass. At least 5 % of the step.
+
+Why it costs
+    Targets that are computed anew for each minibatch although the model that computes them stays as it is, a loss and a
+    metric that each call the model, or a derivative that each term of a loss takes from a call of its own: all of them
+    compute what is there already.
+
+What to do
+    Keep the result: compute it before the loop over minibatches, pass the outputs on, take all derivatives of one call.
+
+How sure
+    High where values were compared. Accumulation over batches, two views, minibatches and dropout are told apart by
+    their inputs and by the draws. What a module keeps outside of tensors and plain attributes is not compared. Traces
+    that were not recorded by this program, and compiled models, have no such comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from diagnose.analyzers.common.callers import callers
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.analyzers.common.merged_findings import with_kernels
+from diagnose.model.diagnosis import Confidence, Finding
+from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.tables.repeated_calls import RepeatedCall, repeated_calls
+from diagnose.text.numbers import duration
+
+META = RuleMeta(
+    id="repeated-call",
+    kind="idle",
+    order=126,
+    host_order=75,
+    legend=Legend("a module computed the same again", "#7a4fb5"),
+    changes=("reuse-result",),
+    cause="host-work",
+    needs="shapes",
+)
+MIN_SHARE = 0.05  # of the step
+MAX_NAMED = 3
+
+
+def claim(t: Tables, left: Intervals) -> Intervals:
+    """Claim idle while the host issues calls that could be left out."""
+    return intersect(claim_host(t, left), t.gaps.host_part())
+
+
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim the calls that could be left out."""
+    found = union(EMPTY, *[one.host for one in repeated_calls(t)])
+    return worth_claiming(t, left, found, MIN_SHARE)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the modules and what their calls take."""
+    found = repeated_calls(t)
+    if not found:
+        return []
+    first = found[0]
+    title = f"{first.module} computes the same again: equal inputs, unchanged weights"
+    texts = [_text(t, one) for one in found[:MAX_NAMED]]
+    facts = {"module": first.module, "with_gradients": first.with_gradients}
+    confidence: Confidence = "high" if t.device_id < 0 else "medium"
+    rule = IdleRule(META.id, title, probe="middle", confidence=confidence, evidence=lambda _t, _o: texts, facts=facts)
+    idle = [replace(finding, where=callers(t, found) or finding.where) for finding in idle_finding(t, rule)]
+    if t.device_id < 0:
+        return idle
+    host = union(*[one.host for one in found])
+    tasks = np.flatnonzero(t.launched_in(host))
+    busy = kernel_finding(t, KernelRule(META.id, title, MIN_SHARE, 0.0, texts, confidence, facts), tasks)
+    return with_kernels(idle, busy, tasks)
+
+
+def _text(t: Tables, one: RepeatedCall) -> str:
+    took = duration(total(one.host) / t.steps.num)
+    through = ", their part of the backward pass included" if one.with_gradients else ""
+    if one.is_constant:
+        return (
+            f"{one.module} is called {one.num:.3g} times a step with inputs and weights that are the same in each of "
+            f"them: {took} of the host{through}."
+        )
+    return (
+        f"{one.module} is called {one.num:.3g} times a step with inputs and weights that an earlier call had; "
+        f"{one.spare:.3g} of the calls could be left out: {took} of the host{through}."
+    )

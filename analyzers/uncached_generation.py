@@ -1,0 +1,72 @@
+"""Tokens are generated one by one, each from the whole of what came before it.
+
+What it looks for
+    In a step, or where a step is one call of a model in inference over several of them, four calls or more in which
+    products with the same weights have an input that is longer by the same each time: 64, 65, 66 positions. In
+    inference that follows batches of any length, a `cat` of the input and the new piece as well. What operators compute
+    of positions that the call before had, beyond the cost of calling them: at least 5 % of the step, or of the busy
+    time.
+
+Why it costs
+    Each token costs a forward over all positions, so that a sequence costs the square of its length. Keys and values of
+    earlier positions do not change, and the new position needs nothing else of them.
+
+What to do
+    Keep the keys and values (`use_cache=True`, a cache of the model's own), and give the model the new position alone.
+
+How sure
+    High that inputs grow. That positions do not change once they are there holds for models that look back alone; one
+    that looks ahead needs the whole input again.
+"""
+
+from __future__ import annotations
+
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.model.diagnosis import Finding
+from diagnose.model.intervals import EMPTY, Intervals, total, union
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.tables.growing_calls import growing_calls, tasks_of
+from diagnose.text.numbers import duration
+
+META = RuleMeta(
+    id="uncached-generation",
+    kind="idle",
+    order=129,
+    host_order=78,
+    legend=Legend("positions were computed again for each token", "#b5533c"),
+    changes=("keep-keys",),
+    needs="shapes",
+)
+MIN_SHARE = 0.05  # of the step, or of the busy time
+TITLE = "Each token is generated from all positions anew, without a cache of keys and values"
+
+
+def claim(_t: Tables, _left: Intervals) -> Intervals:
+    """Claim no idle time: a cache makes kernels shorter, and not fewer."""
+    return EMPTY
+
+
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim the part of operators that is computed again."""
+    found = growing_calls(t)
+    return EMPTY if found is None else worth_claiming(t, left, union(found.host), MIN_SHARE)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name the calls and what they compute again."""
+    found = growing_calls(t)
+    if found is None:
+        return []
+    text = (
+        f"{found.num:.3g} calls a step have inputs of {found.first:,} to {found.last:,} positions, {found.by:,} more "
+        "each time."
+    )
+    if t.device_id < 0:
+        again = duration(total(union(found.host)) / t.steps.num)
+        texts = [text, f"Operators compute {again} a step of positions that the call before had."]
+        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: texts))
+    tasks, spare = tasks_of(t, found)
+    kept = float(((t.tasks.end - t.tasks.start)[tasks] * (1 - spare)).sum())
+    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_SHARE, kept, [text]), tasks)

@@ -1,0 +1,45 @@
+"""Let the CPU take subnormal numbers for 0.
+
+What it does
+    Sets a mode of the CPU's arithmetic, in which a number below 1.2e-38 is 0 as an input and as a result.
+
+What to watch
+    The mode is a thread's own, and threads inherit it: set it before the first operator, and in what starts processes
+    or threads of its own. Not all CPUs have it; the call returns False then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import AddStatement, Advice, Change, Patch, rounding
+from diagnose.changes.patches import subnormals
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+LEAST = 0.3  # of what operators take longer: a part may be due to their layout
+STATEMENT = "torch.set_flush_denormal(True)"
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    tensor = finding.facts.get("tensor", "tensor")
+    return Advice(
+        after=f"{STATEMENT}   # before the first operator: threads that torch starts inherit it\n"
+        f"# or where the numbers come from, the {tensor}: 0 where it no longer counts\n"
+        "mask = torch.where(mask < 1e-30, 0.0, mask)",
+        least=LEAST,
+        needs="an x86 CPU with SSE3, or an ARM CPU",
+    )
+
+
+CHANGE = Change(
+    id="flush-subnormals",
+    title="Let the CPU take subnormal numbers for 0",
+    numerics=rounding("numbers below 1.2e-38 become 0"),
+    advice=_advice,
+    patch=Patch(subnormals.flush_subnormals),
+    edit=AddStatement(STATEMENT),
+    without_remedy="torch has set_flush_denormal()",
+)

@@ -1,0 +1,69 @@
+"""Give each batch samples of like lengths, within a budget of tokens.
+
+What it does
+    Sorts samples by length within windows and cuts batches whose padded size stays within a budget; the budget is found
+    on a few real steps. Less is padded, ranks get batches of one size, and the longest batch fits.
+
+What to watch
+    Batches hold other samples, and other numbers of them: divide the loss by its tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, other_training
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+IMPORT = "from diagnose.kernels.length_batches import LengthBatches, lengths_of"
+_LATE = frozenset({"late", "turns"})  # kinds of a straggler that longer samples can make
+_MORE = frozenset({"more-work", ""})  # causes of one, the last that none is known
+
+
+def _applies(program: Program, finding: Finding) -> str:
+    if program.server:
+        return f"{program.server} makes the batches itself"
+    if finding.facts.get("kind", "late") not in _LATE or finding.facts.get("cause", "") not in _MORE:
+        return "the ranks wait for something else than longer samples"
+    return "" if program.varying_sizes else "no size differs from step to step"
+
+
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+    if program.trains is False:
+        size = program.batch_size or "batch_size"
+        return Advice(
+            after=f"{IMPORT}\n\n"
+            f"batches = LengthBatches(lengths_of(dataset), max_samples={size}, shuffle=False)\n"
+            "loader = DataLoader(dataset, batch_sampler=batches, collate_fn=pad)   # outputs come in that order",
+            most=0.0,
+            needs="inputs that are all known before the run",
+        )
+    ranks = (
+        "\n# on each rank alone; then LengthBatches(lengths, budget=...) with the smallest of all"
+        if "kind" in finding.facts
+        else ""
+    )
+    return Advice(
+        after="from diagnose.kernels.length_batches import find_length_batches\n\n"
+        "found = find_length_batches(dataset, train_step, collate_fn=pad, state=(model, optimizer))\n"
+        "print(found)   # bytes of a token, how many fit, and what is padded\n"
+        f"loader = DataLoader(dataset, batch_sampler=found.batches, collate_fn=pad){ranks}",
+        most=0.0,
+        needs="a loss that is divided by its tokens, and the length of each sample",
+    )
+
+
+CHANGE = Change(
+    id="group-lengths",
+    title="Give each batch samples of like lengths, within a budget of tokens",
+    numerics=other_training("batches hold other samples, and other numbers of them"),
+    patch=ByHand("batches consist of other samples then, so that no trial could compare losses"),
+    edit=EditLoop("with_length_batches", "device", "cpu", IMPORT),
+    advice=_advice,
+    applies=_applies,
+    remedy="diagnose.kernels.length_batches",
+)

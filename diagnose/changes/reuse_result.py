@@ -1,0 +1,85 @@
+"""Compute it once, and use the result again.
+
+What it does
+    Leaves out calls whose result is there already, and what follows from them in the backward pass.
+
+What to watch
+    A result that several losses use must be kept until all of them have had their backward pass: add the losses up. A
+    tensor that is changed in place in between has to be copied first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import at_line, own_place
+from diagnose.changes.common.change import Advice, ByHand, Change, identical, rounding
+from diagnose.text.numbers import percent
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.replay.effects import Effect
+    from diagnose.tables import Tables
+    from diagnose.tables.program import Program
+
+LEAST = 0.6  # of the calls: what they share with the one that stays, as its derivatives, may grow by a part
+_WITHOUT = """with torch.no_grad():
+    targets = teacher(x)               # once, before the loop over the minibatches
+for rows in torch.randperm(len(x)).split(32):
+    loss = criterion(model(x[rows]), targets[rows])"""
+_WITH = """outputs = model(x)                   # once; the loss and all that is computed of the outputs use it
+loss = criterion(outputs, y)
+hits = outputs.detach().argmax(1) == labels
+# derivatives: all that are wanted of one call
+# u_x, u_t = torch.autograd.grad(u, (x, t), torch.ones_like(u), create_graph=True)"""
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    place = own_place(finding)
+    at = f" ({at_line(place)})" if place else ""
+    with_gradients = bool(finding.facts.get("with_gradients"))
+    return Advice(
+        title=f"Keep the result of {finding.facts.get('module', 'the call')} instead of computing it again{at}",
+        before=(place.code or "") if place else "",
+        after=_WITH if with_gradients else _WITHOUT,
+        least=LEAST,
+        needs="memory for the result, until its last use",
+        numerics=rounding("gradients of one call are added in another order") if with_gradients else identical(),
+    )
+
+
+def _effect(t: Tables, finding: Finding) -> Effect | None:
+    """Return the effect without the calls, their kernels and the host's time for them."""
+    import numpy as np
+
+    from diagnose.model.intervals import union
+    from diagnose.replay.effects import effect_of_tasks
+    from diagnose.tables.repeated_calls import repeated_calls
+
+    found = repeated_calls(t)
+    if not found:
+        return None
+    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
+    return effect_of_tasks(
+        t,
+        finding,
+        finding.tasks,
+        (LEAST * length, length),
+        f"Between {percent(LEAST, 0)} and all of the calls that could be left out go away.",
+        host=union(*[one.host for one in found]),
+        host_left=(1 - LEAST, 0.0),
+        pauses_left=(1 - LEAST, 0.0),
+        frees_host=True,
+    )
+
+
+CHANGE = Change(
+    id="reuse-result",
+    title="Compute it once, and use the result again",
+    numerics=identical("up to the order in which gradients are added"),
+    advice=_advice,
+    effect=_effect,
+    patch=ByHand("where the result is kept only the script's author knows"),
+    edit=ByHand("where the result is kept only the script's author knows"),
+    without_remedy="a line of the script's own",
+)

@@ -1,0 +1,175 @@
+"""What the rules find in one rank, and what they prescribe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from diagnose import analyzers
+from diagnose.changes import CHANGES
+from diagnose.model.capture import Capture
+from diagnose.model.diagnosis import Finding, Prescription, Where
+from diagnose.model.events import Note, Trace
+from diagnose.model.intervals import EMPTY, Intervals, intersect
+from diagnose.model.rules import TAKES_LEAD
+from diagnose.pipeline import overhead
+from diagnose.pipeline.noting import noting
+from diagnose.pipeline.prescriptions import prescriptions_of
+from diagnose.pipeline.trust import is_scanty, trust_notes
+from diagnose.tables import Claim, Tables
+from diagnose.tables.program import UNKNOWN, program_of
+from diagnose.tables.thresholds import THRESHOLDS
+
+__all__ = ["RankFindings", "applied_rules", "build_tables", "costs_more", "find_in_rank"]
+
+
+def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
+    """Return the tables of a trace, with the idle rules that fit it: the device's, or the host's own.
+
+    A rule whose claim fails claims nothing, and is named in ``notes``.
+    """
+    notes = [] if notes is None else notes
+    has_device = Tables(capture, trace).device_id >= 0
+    rules = analyzers.IDLE_RULES if has_device else analyzers.HOST_RULES
+    rest = analyzers.FALLBACK_RULE.META.id if has_device else analyzers.OUTSIDE
+    claims = [
+        (rule.META.id, _careful(rule.META.id, rule.claim if has_device else _host_claim(rule), notes)) for rule in rules
+    ]
+    if not has_device:
+        claims.append((analyzers.WORK, lambda t, left: intersect(left, t.in_ops)))
+    return Tables(capture, trace, claims=(*claims, (rest, lambda _t, left: left)))
+
+
+def _host_claim(rule: analyzers.IdleAnalyzer) -> Claim:
+    """Return how a rule claims the training thread's time where there is no device."""
+    claim: Claim = getattr(rule, "claim_host", None) or rule.claim
+    return claim
+
+
+def _is_state(finding: Finding) -> bool:
+    return analyzers.META[finding.rule].kind == "state"
+
+
+def costs_more(finding: Finding) -> bool:
+    """Return whether its cause may cost more than the time it takes, so that only a replay shows whether it is small.
+
+    A wait for the device takes the host's lead, and later idle time is its echo; so does Python or a collection while
+    the device is still busy. Superfluous kernels take the host's time as well, which issues them.
+    """
+    rule = analyzers.META[finding.rule]
+    return rule.cause in TAKES_LEAD or (rule.kind == "kernel" and len(finding.tasks) > 0)
+
+
+class RankFindings(NamedTuple):
+    """What the rules found in one rank, and what they prescribe."""
+
+    tables: Tables
+    findings: list[Finding]  # worth naming, the most expensive first
+    prescribed: tuple[Prescription, ...]
+    notes: list[Note]
+    named: Tables | None = None  # of the attribution window
+    recording: Mapping[str, float] = {}  # by cause: what recording added to it, ns a step
+
+
+def find_in_rank(capture: Capture) -> RankFindings:
+    """Run all rules on one rank's timing trace; names and lines come from its attribution trace, if any."""
+    notes: list[Note] = []
+    t = build_tables(capture, capture.trace, notes)
+    with noting("profiler-overhead", notes):
+        unprofiled, said = overhead.as_unrecorded(t)
+        if said:
+            t = build_tables(unprofiled, unprofiled.trace, notes)
+            notes += said
+    with noting("trust", notes):
+        notes += trust_notes(t)
+        notes += [Note(fault) for fault in (*analyzers.PLUGINS.faults, *CHANGES.plugins.faults)]
+    found = list(_findings(t, notes))
+    named: Tables | None = None
+    if capture.attribution is not None:
+        with noting("places", notes):
+            named = build_tables(capture, capture.attribution, notes)
+            found = _with_places(found, named, notes)
+    recording: dict[str, float] = {}
+    with noting("profiler-overhead", notes):
+        found, recording = overhead.without_recording(t, found)
+    found = [
+        f
+        for f in found
+        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or costs_more(f)
+    ]
+    if is_scanty(t):
+        found = [replace(f, confidence="low") for f in found]
+    found.sort(key=lambda f: -f.lost_ns)
+    program = UNKNOWN
+    with noting("program", notes):
+        program = program_of(t)
+    return RankFindings(t, found, prescriptions_of(found, t.steps.step_ns, program, notes), notes, named, recording)
+
+
+def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
+    """Apply every rule; one that fails becomes a note, and the others go on.
+
+    Kernel rules are applied in their order, each to the tasks that none before it accounts for.
+    """
+    has_device = t.device_id >= 0
+    free = np.ones(len(t.tasks.row), bool)
+    for rule in _idle_rules(t):
+        for finding in _found(rule.META.id, partial(rule.find, t), notes):
+            free[finding.tasks] = False
+            yield finding
+    for run_rule in analyzers.RUN_RULES:
+        yield from _found(run_rule.META.id, partial(run_rule.find, t), notes)
+    if not has_device:
+        return
+    for kernel_rule in analyzers.KERNEL_RULES:
+        for finding in _found(kernel_rule.META.id, partial(kernel_rule.find, t, free), notes):
+            free = free.copy()  # a rule may have kept what it was given
+            free[finding.tasks] = False
+            yield finding
+    for rule in analyzers.STATE_RULES:
+        yield from _found(rule.META.id, partial(rule.find, t), notes)
+
+
+def _idle_rules(t: Tables) -> tuple[analyzers.Analyzer, ...]:
+    return (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if t.device_id >= 0 else tuple(analyzers.HOST_RULES)
+
+
+def applied_rules(t: Tables) -> Sequence[analyzers.Rule]:
+    """Return the rules that are applied to a recording."""
+    others = (*analyzers.KERNEL_RULES, *analyzers.STATE_RULES) if t.device_id >= 0 else ()
+    return (*_idle_rules(t), *analyzers.RUN_RULES, *others)
+
+
+def _found(rule: str, find: Callable[[], list[Finding]], notes: list[Note]) -> list[Finding]:
+    with noting(rule, notes):
+        return find()
+    return []
+
+
+def _careful(rule: str, claim: Claim, notes: list[Note]) -> Claim:
+    def claims(t: Tables, left: Intervals) -> Intervals:
+        with noting(rule, notes):
+            return claim(t, left)
+        return EMPTY
+
+    return claims
+
+
+def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list[Finding]:
+    """Give each finding the lines that the attribution window has for the same rule; its timing stays as it was."""
+    by_rule = {f.rule: f for f in _findings(named, notes)}
+    return [
+        replace(f, where=_merged(f.where, by_rule[f.rule].where)) if f.rule in by_rule and f.share is None else f
+        for f in found
+    ]
+
+
+def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:
+    """Keep the sampler's lines, then lines of the attribution window, then bare operators."""
+    lines = [w for w in light if w.file]
+    lines += [w for w in named if w.file and w.file not in {k.file for k in lines}]
+    return tuple(dict.fromkeys([*lines, *(w for w in light if not w.file)]))[:5]

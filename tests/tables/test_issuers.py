@@ -1,0 +1,29 @@
+"""Which function of the script's stands out that calls operators one by one."""
+
+import pytest
+
+from diagnose.tables.issuers import issuer_of
+
+
+@pytest.mark.parametrize(
+    ("calls", "each", "stands_out"),
+    [
+        (24, 9, False),  # a layer, called for each block
+        (3, 72, True),  # a loop over experts in a layer
+        (1, 216, True),
+    ],
+)
+def test_a_layer_that_is_called_often_is_no_loop(recording, calls, each, stands_out):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.frame("train.py(3): main", 0, 10_000)
+    for i in range(calls):
+        at, took = 10 + 9_900 * i / calls, 9_900 / calls - 10
+        r.frame("nn.Module: Layer_0", at, at + took)
+        r.frame("model.py(10): forward", at + 1, at + took - 1)
+        for k in range(each):
+            begin = at + 2 + (took - 4) * k / each
+            r.op("aten::add", begin, begin + (took - 4) / each * 0.8)
+    found = issuer_of(r.tables())
+    assert (found is not None) is stands_out
+    assert found is None or (found.function, found.num, found.in_model) == ("forward", 216, True)
