@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Literal
@@ -64,6 +65,7 @@ _HOOK = re.compile(r"hook", re.IGNORECASE)
 _MAX_STACK = 12
 
 
+@lru_cache(maxsize=4096)
 def is_user_file(file: str) -> bool:
     """Return whether a file is the user's own: neither torch, nor an installed package, nor the standard library."""
     if _LIBRARY.search(file):
@@ -72,6 +74,7 @@ def is_user_file(file: str) -> bool:
     return path.is_absolute() or path.parts[0].removesuffix(".py") not in sys.stdlib_module_names
 
 
+@lru_cache(maxsize=4096)
 def is_own_file(file: str) -> bool:
     """Return whether the user can be expected to edit a file: it is neither a library's nor generated code."""
     if not is_user_file(file) or _GENERATED.search(file):
@@ -116,11 +119,12 @@ def locate(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where
         rows = work.at_each(time[mine]) if work else [[] for _ in mine]
         stacks = frames.at_each(time[mine]) if frames else [[] for _ in mine]
         for i, opened, stack in zip(mine.tolist(), rows, stacks, strict=True):
-            found[i] = _where(_names(t, opened), _frames(t, opened, stack))
+            found[i] = _where(tuple(_names(t, opened)), tuple(_frames(t, opened, stack)))
     return found
 
 
-def _where(work: list[str], frames: list[str]) -> Where:
+@lru_cache(maxsize=1024)  # all steps pass the same places
+def _where(work: tuple[str, ...], frames: tuple[str, ...]) -> Where:
     """Return the innermost frame of the user's own files; where there is none, the innermost of a library."""
     op = next((name for name in work if not KERNEL_LAUNCH.match(name)), None)  # the launch itself is no place
     library: re.Match[str] | None = None
@@ -133,23 +137,25 @@ def _where(work: list[str], frames: list[str]) -> Where:
         library = library or match
     if library is not None:
         return _place(library, op, frames, len(frames) - 1, None)
-    return Where(op=op, stack=tuple((list(reversed(work)) + frames)[:_MAX_STACK]))
+    return Where(op=op, stack=(*reversed(work), *frames)[:_MAX_STACK])
 
 
-def _place(match: re.Match[str], op: str | None, frames: list[str], depth: int, library: re.Match[str] | None) -> Where:
+def _place(
+    match: re.Match[str], op: str | None, frames: tuple[str, ...], depth: int, library: re.Match[str] | None
+) -> Where:
     beside = f"{_INSTALLED.sub('', library['file'])}:{library['line']} in {library['function']}" if library else None
     return Where(
         _INSTALLED.sub("", match["file"]),
         int(match["line"]),
         match["function"],
         op,
-        tuple(frames[:_MAX_STACK]),
+        frames[:_MAX_STACK],
         library=beside,
         caller=_caller(frames, depth),
     )
 
 
-def _caller(frames: list[str], depth: int) -> Literal["", "module", "hook"]:
+def _caller(frames: tuple[str, ...], depth: int) -> Literal["", "module", "hook"]:
     """Return what called the innermost frame: a hook up to the user's own, or a module anywhere around it."""
     if any(map(_HOOK.search, frames[: depth + 1])):
         return "hook"

@@ -24,7 +24,7 @@ __all__ = ["INTERNAL_ERROR", "INTERRUPTED", "cli", "main", "run"]
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: a fault of diagnose itself, never of the input
 INTERRUPTED = 130  # as a shell shows SIGINT
-COLLECT_AFTER = 20_000  # new objects: a start makes many that stay, and walking them takes a tenth of its time
+COLLECT_AFTER = 200_000  # new objects: a start makes many that stay, and walking them takes a tenth of its time
 MAX_NAME = 200  # characters of a path in an error
 
 

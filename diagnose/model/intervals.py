@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.arrays import Floats, Ints, Mask, Rows
 
 __all__ = [
     "EMPTY",
@@ -23,7 +23,7 @@ __all__ = [
     "grouped",
     "intersect",
     "longer_than",
-    "quartiles",
+    "quantiles",
     "span",
     "subtract",
     "total",
@@ -186,14 +186,12 @@ def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt]) -> Mask:
     return found
 
 
-def quartiles(values: Ints) -> tuple[float, float, float]:
-    """Return the first, second and third quartile of at least one value, in between two values in proportion.
+def quantiles(values: Ints | Floats, *shares: float) -> tuple[float, ...]:
+    """Return the quantiles of at least one value, in between two values in proportion.
 
-    Unlike ``np.percentile`` it loads no masked arrays.
+    Unlike ``np.quantile`` it loads no masked arrays.
     """
-    ordered = np.sort(values)
-    first, second, third = np.interp(np.array([0.25, 0.5, 0.75]) * (len(values) - 1), np.arange(len(values)), ordered)
-    return float(first), float(second), float(third)
+    return tuple(np.interp(np.array(shares) * (len(values) - 1), np.arange(len(values)), np.sort(values)).tolist())
 
 
 def longer_than(a: Intervals, least_ns: int) -> Intervals:

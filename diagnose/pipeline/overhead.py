@@ -17,6 +17,7 @@ from diagnose.model.arrays import Ints
 from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind, Note
+from diagnose.model.intervals import quantiles
 from diagnose.replay.base import replay_base
 from diagnose.replay.unrecorded import unrecorded
 from diagnose.tables import Tables
@@ -40,7 +41,7 @@ __all__ = [
 PROFILER = "profiler-overhead"  # the rule whose idle time is the profiler's own work
 MIN_RATIO_TO_CORRECT = 1.1  # of recorded and unrecorded steps; below it findings are reduced by what recording costs
 MIN_REMOVED = 0.75  # of what recorded steps are longer; below it the rest is pointed out
-UNDISTURBED = 10  # percentile of step times: what other processes add only makes steps longer
+UNDISTURBED = 0.1  # quantile of step times: what other processes add only makes steps longer
 MIN_SHARE_OF_LOSS = 0.01  # of a finding's loss
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on; a larger difference between recorded and
 # unrecorded steps is noise of the machine, not the profiler.
@@ -92,7 +93,7 @@ def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
 
 def _undisturbed_ns(info: CaptureInfo) -> float:
     """Return how much longer the steps were while they were recorded that other things disturbed least."""
-    recorded, plain = (float(np.percentile(times, UNDISTURBED)) for times in (info.light_ms, info.unprofiled_ms))
+    recorded, plain = (quantiles(np.array(times), UNDISTURBED)[0] for times in (info.light_ms, info.unprofiled_ms))
     return 1e6 * (recorded - plain)
 
 
@@ -183,7 +184,7 @@ def _pass_through_ns(t: Tables) -> float:
     each = np.concatenate(found) if found else np.empty(0, np.int64)
     if len(each) < MIN_PASSING:
         return 0.0
-    return float(min(np.quantile(each, PASSING_QUANTILE), MAX_EVENT_COST_NS))
+    return min(*quantiles(each, PASSING_QUANTILE), MAX_EVENT_COST_NS)
 
 
 def without_recording(t: Tables, found: list[Finding]) -> tuple[list[Finding], dict[str, float]]:

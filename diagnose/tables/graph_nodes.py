@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 
@@ -68,6 +69,7 @@ def graphed_updates(t: Tables) -> Mask:
     return found
 
 
+@lru_cache(maxsize=4096)  # all launches of a graph have the same kernels
 def functor(kernel: str) -> str:
     """Return what a pointwise kernel of torch's computes ("add", "Mul", "gelu"), the begin of its name if unknown."""
     for match in _FUNCTOR.finditer(kernel):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TypeAlias
+from functools import lru_cache
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -146,9 +147,11 @@ def _by_step(t: Tables) -> list[Rows]:
 def _owners_of(t: Tables, rows: Rows) -> tuple[tuple[str, ...], list[_Owner | None]]:
     """Return the operators' names and their owners; a loop has few stacks, and each is looked at once."""
     names = t.trace.names
-    stacks, which = np.unique(_stacks(t, rows), axis=0, return_inverse=True)
-    owners = [_owner([names[i] for i in reversed(stack) if i >= 0]) for stack in stacks.tolist()]
-    return _names_of(t, rows), [owners[i] for i in which.ravel().tolist()]
+    owners: dict[tuple[int, ...], _Owner | None] = {}
+    for stack in (each := list(map(tuple, _stacks(t, rows).tolist()))):
+        if stack not in owners:
+            owners[stack] = _owner([names[i] for i in reversed(stack) if i >= 0])
+    return _names_of(t, rows), [owners[stack] for stack in each]
 
 
 def _stacks(t: Tables, rows: Rows) -> npt.NDArray[np.int32]:
@@ -271,9 +274,18 @@ def _owner(frames: list[str]) -> _Owner | None:
     of the function's own, and a loop in them is not the user's to change.
     """
     for at, frame in enumerate(frames):
-        if any(kind.search(frame) for kind in (_MODULE, _BACKWARD, _OPTIMIZER)):
+        kind = _kind_of(frame)
+        if kind == "torch":
             return None
-        match = FRAME.match(frame)
-        if match and not _LIBRARY.search(match["file"]):
+        if kind == "user":
             return frame, any(_MODULE.search(above) for above in frames[at + 1 :])
     return None
+
+
+@lru_cache(maxsize=4096)  # all stacks have few different ones
+def _kind_of(frame: str) -> Literal["torch", "user", "other"]:
+    """Return whether a frame is of a module, a backward pass or an optimizer of torch's, or of the user's files."""
+    if _MODULE.search(frame) or _BACKWARD.search(frame) or _OPTIMIZER.search(frame):
+        return "torch"
+    match = FRAME.match(frame)
+    return "user" if match and not _LIBRARY.search(match["file"]) else "other"

@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.events import Trace
-from diagnose.model.intervals import Intervals, among, quartiles
+from diagnose.model.intervals import Intervals, among, quantiles
 from diagnose.tables.device import Tasks
 
 __all__ = ["LATENCY_SPREAD", "MIN_LATENCY_NS", "late_tasks", "latency_bound", "launch_latency"]
@@ -63,6 +63,6 @@ def _common_delay(delay: Ints) -> int | None:
     """Return the median of delays whose quartiles lie close together, None where they are few, wide or long."""
     if len(delay) < MIN_LAUNCHES:
         return None
-    low, middle, high = quartiles(delay)
+    low, middle, high = quantiles(delay, 0.25, 0.5, 0.75)
     close = low * LATENCY_SPREAD >= middle and high <= LATENCY_SPREAD * middle
     return int(middle) if 0 < middle <= MAX_LATENCY_NS and close else None

@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
-from diagnose.model.intervals import among
+from diagnose.model.intervals import among, quantiles
 from diagnose.tables import Tables, shared_table
 
 __all__ = ["LIGHT", "PHASES", "Stall", "Variation", "lines_in", "phase_shares", "phase_steps", "stalls", "variation"]
@@ -121,15 +121,15 @@ def variation(capture: Capture) -> Variation | None:
     times, work = _unrecorded(capture)
     if len(times) < MIN_STEPS:
         return None
-    first, median, third = np.percentile(times, [25, 50, 75])
+    first, median, third = quantiles(times, 0.25, 0.5, 0.75)
     if third - first <= VARYING * median:
         return None
-    low, high = np.percentile(times, [10, 90])
+    low, high = quantiles(times, 0.1, 0.9)
     base, per_work = 0.0, None
     if len(work) and work.std() > 0 and np.corrcoef(work, times)[0, 1] >= MIN_CORRELATION:
         slope, start = np.polyfit(work, times, 1)
         base, per_work = float(start), float(slope)
-    return Variation(float(low), float(high), base, per_work)
+    return Variation(low, high, base, per_work)
 
 
 def _unrecorded(capture: Capture) -> tuple[Floats, Floats]:

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import diagnose
+
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")]
 
 MARK = "DIAGNOSE_TEST_SIGNALS"
+PACKAGE = str(Path(diagnose.__file__).parent)
 DETACHED = (
     "import subprocess, sys; quiet = subprocess.DEVNULL; subprocess.Popen([sys.executable, '-S', '-c', 'input()'], "
     "stdout=quiet, stderr=quiet, start_new_session=True)"
@@ -93,8 +96,10 @@ def test_a_signal_to_the_group_ends_script_workers_and_detached_processes(traced
     os.killpg(process.pid, number)
     _, shown = process.communicate(timeout=300)
     assert process.returncode == 128 + number, shown
-    # A worker's thread that hands over tensors complains by itself where the trainer ends while asking it for one.
-    assert [block for block in shown.split("Traceback")[1:] if "resource_sharer.py" not in block] == []
+    # A worker's thread that hands over tensors complains by itself where the trainer ends while asking it for one, and
+    # may be killed before it has written any frame. What the script or this package raised shows their frames.
+    blocks = shown.split("Traceback")[1:]
+    assert [block for block in blocks if PACKAGE in block or str(tmp_path) in block or "train.py" in block] == []
     assert running(tmp_path) == []
 
 
