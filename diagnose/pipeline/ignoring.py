@@ -8,19 +8,20 @@ diagnosis holds what was left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from diagnose.analyzers import META
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
 from diagnose.model.events import Note
 from diagnose.model.frozen import dataclass
 from diagnose.model.places import Where
-from diagnose.pipeline.headline import Answer, headline, summary
-from diagnose.pipeline.verdict import dominant
 from diagnose.text.plain_text import one_line
+
+if TYPE_CHECKING:
+    from diagnose.model.rules import RuleMeta
 
 __all__ = ["RuleChoice", "leave_out"]
 
@@ -78,6 +79,9 @@ def leave_out(d: Diagnosis, choice: RuleChoice) -> Diagnosis:
 
 def _with_new_answer(d: Diagnosis) -> Diagnosis:
     """Return the diagnosis with the largest of the findings that are left as its answer."""
+    from diagnose.pipeline.headline import Answer, headline, summary  # they import all rules, an answer kept needs none
+    from diagnose.pipeline.verdict import dominant
+
     largest = dominant(d.verdict, sorted(d.findings, key=lambda f: -f.lost_ns), d.step_ns, d.steps)
     ordered = sorted(d.findings, key=lambda f: f is not largest)
     answer = Answer(d.verdict, d.queue, d.step_ns, d.partition, d.idle_by_cause, ordered, d.prescriptions)
@@ -102,7 +106,7 @@ def _ignored(findings: Sequence[Finding], choice: RuleChoice, notes: dict[str, N
         place = finding.where[0] if finding.where else None
         named = list(_rules_in_comments(place)) if place is not None else []
         for name in named:
-            if name not in META and place is not None:
+            if place is not None and name not in _rules():
                 hint = _hint(name)
                 notes[f"The comment at {_place(place)} ignores an unknown rule '{one_line(name)}'{hint}."] = None
         if finding.rule in named:
@@ -139,15 +143,21 @@ def _place(where: Where) -> str:
 def _known(names: Iterable[str], option: str) -> Iterator[str]:
     for name in (part.strip() for text in names for part in text.split(",")):
         wanted = name.lower().replace("_", "-")
-        if wanted in META:
+        if wanted in _rules():
             yield wanted
         elif name:
             hint = _hint(wanted) or ", diagnose explain lists all of them"
             raise UsageError(f"Unknown rule '{one_line(name)}' of {option}{hint}.")
 
 
+def _rules() -> Mapping[str, RuleMeta]:
+    from diagnose.analyzers import META  # few findings have such a comment, and all rules take a moment to import
+
+    return META
+
+
 def _hint(name: str) -> str:
     import difflib  # few ids are wrong
 
-    similar = difflib.get_close_matches(name, META, n=1, cutoff=SIMILAR)
+    similar = difflib.get_close_matches(name, _rules(), n=1, cutoff=SIMILAR)
     return f": the nearest is {similar[0]}" if similar else ""
