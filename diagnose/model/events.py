@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ints
+from diagnose.model.arrays import Ids, Ints
 from diagnose.model.frozen import dataclass
 
 __all__ = ["Device", "Events", "Kind", "Note", "Thread", "Trace", "step_number"]
@@ -50,7 +50,7 @@ class Events:
     thread: npt.NDArray[np.int16]  # host events: row of Trace.threads
     device: npt.NDArray[np.int16]  # device events: the device's id as the file has it
     stream: npt.NDArray[np.int32]  # device events: the stream's id as the file has it
-    correlation: npt.NDArray[np.int64]  # the id that a launch and its device tasks share; MEMORY: the address
+    correlation: Ids  # the id that a launch and its device tasks share; MEMORY: the address
     cause: npt.NDArray[np.int32]  # device tasks and SYNC: row of the RUNTIME call that queued them
     size: Ints  # MEMCPY, MEMSET: bytes; MEMORY: bytes, negative for a release; collectives: elements sent
     shapes: npt.NDArray[np.int32]  # OP, ANNOTATION: row of Trace.names with the text of "Input Dims"
@@ -59,10 +59,10 @@ class Events:
     detail: npt.NDArray[np.int32]  # row of Trace.names: an op's "Call stack", a collective's name, dtype and group
     # OP: the autograd sequence number that forward and backward share; collectives: their number in the process group;
     # MEMORY: bytes allocated on the device after it
-    sequence: npt.NDArray[np.int64]
+    sequence: Ids
     grid: npt.NDArray[np.int32]  # KERNEL: number of thread blocks
     # SYNC: correlation of the cudaEventRecord that is waited for; MEMORY: bytes reserved on the device after it
-    awaits: npt.NDArray[np.int64]
+    awaits: Ids
 
     def __len__(self) -> int:
         """Return the number of rows."""

@@ -189,7 +189,8 @@ class Tables:
     @cached_property
     def in_ops(self) -> Intervals:
         """Time in which the main or a launching thread was inside an operator or a runtime call."""
-        return self.covering(self.host_rows(Kind.OP, Kind.RUNTIME))
+        rows = names.rows_of(self.trace, Kind.OP, Kind.RUNTIME)  # as many as the host has events, and asked for once
+        return self.covering(rows[self._on_threads(rows)])
 
     def name(self, row: int) -> str:
         """Return the name of an event."""

@@ -12,7 +12,7 @@ from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables.names import rows_of
 
-__all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "main_thread"]
+__all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "main_thread", "outermost"]
 
 
 # A thread counts as launching where it launched at least this share of its tasks.
@@ -23,7 +23,7 @@ MAX_DEPTH = 64  # a report shows no deeper nesting
 class Layers(NamedTuple):
     """Events of one thread by depth of nesting: within a layer they do not overlap, layer 0 is outermost."""
 
-    rows: tuple[Rows, ...]
+    rows: tuple[npt.NDArray[np.int32], ...]
     start: tuple[Ints, ...]
     event_end: Ints  # column of Trace.events
 
@@ -65,20 +65,34 @@ class Layers(NamedTuple):
 def layers(trace: Trace, rows: Rows, most: int = MAX_DEPTH) -> Layers:
     """Sort one thread's events (in time order, longer first on ties) into at most ``most`` layers of nesting."""
     events = trace.events
-    out_rows: list[Rows] = []
+    out_rows: list[npt.NDArray[np.int32]] = []
     out_start: list[Ints] = []
-    rest, start, end = rows, events.start[rows], events.end[rows]
+    rest, start, end = rows.astype(np.int32), events.start[rows], events.end[rows]
     while len(rest) and len(out_rows) < most:
-        reach = np.maximum.accumulate(end)
-        outer = np.ones(len(rest), bool)
-        np.greater_equal(start[1:], reach[:-1], out=outer[1:])
-        if (~outer[1:] & (end[1:] > reach[:-1])).any():  # one ends inside another that began later
-            outer = _one_after_the_other(start, end)
+        outer = _outermost(start, end)
         out_rows.append(rest[outer])
         out_start.append(start[outer])
         inner = ~outer
-        rest, start, end = rest[inner], start[inner], end[inner]
+        rest = rest[inner]  # one column after the other: there are as many rows as the host has events
+        start = start[inner]
+        end = end[inner]
     return Layers(tuple(out_rows), tuple(out_start), events.end)
+
+
+def outermost(trace: Trace, rows: Rows) -> Rows:
+    """Return those of one thread's events, in time order, longer first on ties, that lie in no other one."""
+    found: Rows = rows[_outermost(trace.events.start[rows], trace.events.end[rows])]
+    return found
+
+
+def _outermost(start: Ints, end: Ints) -> Mask:
+    """Return which of a thread's events, in time order, lie in no other one."""
+    reach = np.maximum.accumulate(end)
+    outer = np.ones(len(start), bool)
+    np.greater_equal(start[1:], reach[:-1], out=outer[1:])
+    if (~outer[1:] & (end[1:] > reach[:-1])).any():  # one ends inside another that began later
+        return _one_after_the_other(start, end)
+    return outer
 
 
 def _one_after_the_other(start: Ints, end: Ints) -> Mask:

@@ -18,7 +18,7 @@ from diagnose.model.events import Kind
 from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, contains, union
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.host import Layers, host_rows, layers
+from diagnose.tables.host import Layers, host_rows, outermost
 from diagnose.tables.names import FRAME, LOADER_NEXT
 from diagnose.tables.no_grad_calls import HEAVY
 from diagnose.tables.optimizer_spans import updates
@@ -146,12 +146,13 @@ def _by_step(t: Tables) -> list[Rows]:
 
 def _owners_of(t: Tables, rows: Rows) -> tuple[tuple[str, ...], list[_Owner | None]]:
     """Return the operators' names and their owners; a loop has few stacks, and each is looked at once."""
-    names = t.trace.names
-    owners: dict[tuple[int, ...], _Owner | None] = {}
-    for stack in (each := list(map(tuple, _stacks(t, rows).tolist()))):
-        if stack not in owners:
-            owners[stack] = _owner([names[i] for i in reversed(stack) if i >= 0])
-    return _names_of(t, rows), [owners[stack] for stack in each]
+    names, owners, found = t.trace.names, dict[bytes, "_Owner | None"](), list["_Owner | None"]()
+    for stack in _stacks(t, rows):
+        key = stack.tobytes()
+        if key not in owners:
+            owners[key] = _owner([names[i] for i in reversed(stack.tolist()) if i >= 0])
+        found.append(owners[key])
+    return _names_of(t, rows), found
 
 
 def _stacks(t: Tables, rows: Rows) -> npt.NDArray[np.int32]:
@@ -258,7 +259,7 @@ def _sampled(t: Tables) -> tuple[Issuer, Rows] | None:
 def _all_called(t: Tables) -> Rows:
     """Return the operators of the training thread that Python calls itself, outside of the loader and the optimizer."""
     rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
-    outer = layers(t.trace, rows).rows[0] if len(rows) else rows
+    outer = outermost(t.trace, rows)
     is_engine = np.array([name.startswith(ENGINE) for name in t.trace.names], bool)
     outer = outer[~is_engine[t.trace.events.name[outer]]]
     start = t.trace.events.start[outer]

@@ -16,7 +16,7 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, contains, covered, union
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.host import host_rows, layers
+from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import LOADER_NEXT
 
 __all__ = ["MatchedStep", "carried_over", "matched_steps", "outermost_by_step"]
@@ -35,7 +35,7 @@ class MatchedStep(NamedTuple):
 def outermost_by_step(t: Tables) -> list[Rows]:
     """Return each step's outermost operators of the training thread, those of the loader left out."""
     rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
-    outer = layers(t.trace, rows, 1).rows[0] if len(rows) else rows
+    outer = outermost(t.trace, rows)
     loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
     outer = outer[~contains(loading, t.trace.events.start[outer])]
     cuts = np.searchsorted(t.trace.events.start[outer], t.steps.start)

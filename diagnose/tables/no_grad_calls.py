@@ -11,7 +11,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, contains
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.host import Layers, host_rows, layers
+from diagnose.tables.host import Layers, host_rows, outermost
 from diagnose.tables.names import BACKWARD
 from diagnose.tables.optimizer_spans import updates
 
@@ -45,7 +45,7 @@ def no_grad_calls(t: Tables) -> NoGradCalls | None:
     rows = named.in_window(host_rows(named.trace, named.main, Kind.OP))
     if not len(rows) or not (events.sequence[rows] >= 0).any():
         return None
-    outer = layers(named.trace, rows).rows[0]
+    outer = outermost(named.trace, rows)
     is_heavy = np.array([HEAVY.match(name) is not None for name in named.trace.names], bool)
     heavy = outer[is_heavy[events.name[outer]]]
     for apart in (updates(named), named.covering(named.calls(BACKWARD, Kind.OP, Kind.ANNOTATION))):
@@ -81,7 +81,7 @@ def without_gradients(t: Tables) -> Rows:
     backward = t.covering(t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION))
     if not len(rows) or not len(backward.start):
         return rows[:0]
-    outer = layers(t.trace, rows).rows[0]
+    outer = outermost(t.trace, rows)
     for apart in (updates(t), backward):
         outer = outer[~contains(apart, events.start[outer])]
     number = events.sequence[outer]

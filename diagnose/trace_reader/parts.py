@@ -49,7 +49,7 @@ class ReadParts:
 class _Filled:
     """The rows of one range, and what their numbers stand for."""
 
-    columns: dict[str, npt.NDArray[Any]]
+    columns: dict[str, np.dtype[Any]]  # the columns themselves follow, in this order
     count: int
     names: tuple[str, ...]
     threads: tuple[tuple[str, str], ...]
@@ -99,9 +99,16 @@ def _started(path: str, begin: int, end: int, *, is_last: bool) -> Iterator[Conn
 def _send_range(sending: Connection, path: str, begin: int, end: int, is_last: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asked ends this one
     try:
-        sending.send(_read_range(path, begin, end, is_last=is_last))
+        read = _read_range(path, begin, end, is_last=is_last)
     except Exception:  # whatever is wrong with the file, who reads it alone finds and names
+        read = None
+    if read is None:
         sending.send(None)
+        return
+    filled, columns = read
+    sending.send(filled)
+    for column in columns:  # one after the other: who receives them holds one twice, and not all of them
+        sending.send_bytes(column.data)
 
 
 def _read_first(stored: Stored, name: str, until: int) -> tuple[bytes, EventRows, Ending, int] | None:
@@ -120,26 +127,27 @@ def _joined(first: tuple[bytes, EventRows, Ending, int], others: Sequence[Connec
     for other in others:
         try:
             filled = other.recv()
+            if filled is None:
+                return None
+            _append(rows, filled, other)
         except (EOFError, OSError):  # its process was killed
             return None
-        if filled is None:
-            return None
-        _append(rows, filled)
         ending, rest, raw_bytes = filled.ending, filled.rest, raw_bytes + filled.raw_bytes
     return ReadParts(head, rows, ending, rest, raw_bytes)
 
 
-def _append(rows: EventRows, filled: _Filled) -> None:
+def _append(rows: EventRows, filled: _Filled, other: Connection) -> None:
     names, threads = rows.fields.names, rows.fields.threads
     of_name = np.array([*(names[text] for text in filled.names), -1], np.int64)  # -1 picks the last one
     of_thread = np.array([*(threads[key] for key in filled.threads), -1], np.int64)
     for key, text in filled.thread_names.items():
         threads.set_name(*key, text)
-    for column, values in filled.columns.items():
+    for column, dtype in filled.columns.items():
+        values: npt.NDArray[Any] = np.frombuffer(other.recv_bytes(), dtype)
         if column in _NUMBERED:
-            values = of_name[values]  # noqa: PLW2901
+            values = of_name[values]
         elif column == "thread":
-            values = of_thread[values]  # noqa: PLW2901
+            values = of_thread[values]
         rows.columns[column].write(rows.count, values)
     rows.count += filled.count
     for tally, value in filled.tallies.items():
@@ -149,7 +157,7 @@ def _append(rows: EventRows, filled: _Filled) -> None:
             setattr(rows, tally, getattr(rows, tally) + value)
 
 
-def _read_range(path: str, begin: int, end: int, *, is_last: bool) -> _Filled | None:
+def _read_range(path: str, begin: int, end: int, *, is_last: bool) -> tuple[_Filled, list[npt.NDArray[Any]]] | None:
     """Read the events of a range in a process of its own; None where it is not whole."""
     source = _Range(path, begin, end, closes=not is_last)
     with source:
@@ -158,10 +166,10 @@ def _read_range(path: str, begin: int, end: int, *, is_last: bool) -> _Filled | 
         rest = window.read_rest(MAX_TAIL_BYTES) if is_last and ending.complete else b""
     if source.fault or not ending.complete or ending.num_skipped or not (is_last or _ends_at_the_cut(ending)):
         return None
-    recorded = {name: column for name, column in rows.columns.items() if column.is_recorded}
+    columns = {name: column.finish(rows.count) for name, column in rows.columns.items() if column.is_recorded}
     threads = rows.fields.threads
-    return _Filled(
-        columns={name: column.finish(rows.count) for name, column in recorded.items()},
+    filled = _Filled(
+        columns={name: column.dtype for name, column in columns.items()},
         count=rows.count,
         names=tuple(rows.fields.names),
         threads=threads.ids,
@@ -177,6 +185,7 @@ def _read_range(path: str, begin: int, end: int, *, is_last: bool) -> _Filled | 
         rest=rest,
         raw_bytes=source.raw_bytes,  # the bracket behind a range counts for the comma
     )
+    return filled, list(columns.values())
 
 
 def _ends_at_the_cut(ending: Ending) -> bool:

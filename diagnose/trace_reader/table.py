@@ -34,6 +34,8 @@ _DEPTH[Kind.PYTHON] = 1
 _DEPTH[[Kind.RUNTIME, Kind.SYNC]] = 3
 
 _IDENTITY = ("start", "end", "kind", "name", "thread", "device", "stream", "correlation")
+_IDS = ("correlation", "sequence", "awaits")
+_MAX_NARROW = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,18 @@ def finish(rows: EventRows) -> Table | None:
     columns["cause"] = _find_causes(columns["kind"], columns["correlation"], columns["name"], names)
     columns["size"] = _sizes(columns)
     bound_sizes(columns)
+    _narrow_ids(columns)
     return Table(Events(**columns), names, first_ns, int(twice.sum()), notes)
+
+
+def _narrow_ids(columns: _Columns) -> None:
+    """Let ids take four bytes where they fit: a trace has millions. Of memory events the columns hold bytes."""
+    if (columns["kind"] == Kind.MEMORY).any():
+        return
+    for name in _IDS:
+        ids = columns[name]
+        if ids.strides != (0,) and ids.max(initial=0) <= _MAX_NARROW and ids.min(initial=0) >= -_MAX_NARROW:
+            columns[name] = ids.astype(np.int32)
 
 
 def _leave_out(columns: _Columns, names: Sequence[str]) -> tuple[Note, ...]:
