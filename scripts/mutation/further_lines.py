@@ -16,7 +16,7 @@ _SECOND: dict[str, tuple[tuple[str, str], ...]] = {
     "test_length_batches.py": (
         ("manual_seed(self.seed + epoch)\n            num =", "manual_seed(self.seed)\n            num ="),
     ),
-    "test_loader_tuning.py": (
+    "test_loader_*.py": (
         ("\"generator\": loader.generator if entries is None else None,", "\"generator\": None,"),
     ),
     "test_sharding.py": (
