@@ -1,8 +1,8 @@
-"""Two further sets of wrong lines of the optimization modules, each written down before any of it was planted."""
+"""Three further sets of wrong lines of the optimization modules, each written down before any of it was planted."""
 
 from __future__ import annotations
 
-__all__ = ["SECOND", "THIRD"]
+__all__ = ["FOURTH", "SECOND", "THIRD"]
 
 _RANKS = "distributed/test_on_ranks.py"
 _SECOND: dict[str, tuple[tuple[str, str], ...]] = {
@@ -100,9 +100,51 @@ _THIRD: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }  # fmt: skip
 
+_FOURTH: dict[str, tuple[tuple[str, str], ...]] = {
+    "test_web_shards.py": (("                if epoch == self.epoch:  #", "                if True:  #"),),
+    "test_background_loader.py": (
+        ("            yield next(source)  # the sampler draws its seed here\n            before = fingerprint()\n",
+         "            before = fingerprint()\n            yield next(source)\n"),
+    ),
+    "test_shared_cache.py": (("        os.utime(descriptor)\n", ""),),
+    "test_sharding.py": (
+        ("self.equal if self.equal is not None else ranks(self.rank, self.num_ranks)[1] > 1", "bool(self.equal)"),
+    ),
+    "test_length_batches.py": (
+        ("                steps = [steps[i] for i in torch.randperm(len(steps), generator=generator).tolist()]",
+         "                pass"),
+    ),
+    "test_shard_writing.py": (("            partial.unlink(missing_ok=True)\n            raise\n        paths",
+                               "            raise\n        paths"),),
+    "test_on_demand.py": (("        self._waiting.discard(path)\n", ""),),
+    "test_fast_load.py": (("    _tie(model, tied, set())\n", ""),),
+    "test_checkpointing.py": ((".items())[::every]", ".items())[every - 1 :: every]"),),
+    "test_allocator.py": (("    settings |= parse_settings(text)", "    settings = parse_settings(text) | settings"),),
+    "test_memory_snapshot.py": (
+        ("    finally:\n        if recording:\n            torch.cuda.memory._record_memory_history(enabled=None)",
+         "    finally:\n        pass"),
+    ),
+    "test_precision.py": (
+        ("        finally:\n            self._is_off = before", "        finally:\n            self._is_off = False"),
+        ("[random_state(generators), *map(_saved, objects)]", "[random_state(), *map(_saved, objects)]"),
+    ),
+    "test_eight_bit.py": (("2 * (parameter.numel() + scales)", "2 * parameter.numel()"),),
+    "test_indexing.py": (("    places = torch.where(places < 0, places + len(source), places)\n", ""),),
+    _RANKS: (
+        ("                set_sync(True)\n", "                pass\n"),
+        ("            self.factors[m.name].copy_(_usable(mean))\n", ""),
+        ("        Join.notify_join_context(self)\n", ""),
+        ("                stage.train(mode)", "                stage.train()"),
+    ),
+    "ops/test_rows.py": (
+        ("            h = tl.where(at < width, h - mean, 0.0)\n            square",
+         "            h = h - mean\n            square"),
+    ),
+}  # fmt: skip
+
 
 def _cases(lines: dict[str, tuple[tuple[str, str], ...]]) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
     return tuple((old, new, (f"tests/kernels/{tests}",)) for tests, its in lines.items() for old, new in its)
 
 
-SECOND, THIRD = _cases(_SECOND), _cases(_THIRD)
+SECOND, THIRD, FOURTH = map(_cases, (_SECOND, _THIRD, _FOURTH))
