@@ -50,6 +50,12 @@ def test_what_was_loaded_is_saved_again_as_it_is(made, epoch, num):
     assert list(resumed(made, state)) == (epoch_of(made, epoch)[num:] if num < NUM else epoch_of(made, epoch + 1))
 
 
+def test_before_the_first_batch_all_of_them_are_to_come(made):
+    state = made().state_dict()
+    assert (state["epoch"], state["taken"]) == (0, 0)
+    assert list(resumed(made, state)) == list(made()) == epoch_of(made, 0)
+
+
 @pytest.mark.parametrize("epoch", [0, 1, 3])
 def test_another_epoch_than_the_loaded_one_begins_anew(made, epoch):
     sampler = resumed(made, made().state_dict() | {"epoch": 2, "taken": 3})
