@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from diagnose.kernels._loader_bench import rebuilt
-from diagnose.kernels._loader_costs import index_batches
+from diagnose.kernels._loader_costs import index_batches, same
 from diagnose.kernels.loader_tuning import Settings
 
 
@@ -55,3 +55,17 @@ def test_the_first_entries_are_what_the_sampler_asks_for(batched):
     entries = [[0, 1], [2, 3], [4, 5], [6, 7], [8]] if batched else list(range(9))
     assert index_batches(loader, 3) == entries[:3]
     assert index_batches(loader, 20) == entries
+
+
+class Held:
+    """Compares by identity, as a class without ``__eq__`` does."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+def test_objects_of_a_batch_agree_where_what_they_hold_does():
+    one = torch.ones(2)
+    assert same([Held(one)], [Held(one.clone())])
+    assert not same([Held(one)], [Held(one + 1)])
+    assert same(object(), object())

@@ -102,6 +102,15 @@ def test_another_epoch_than_the_loaded_one_begins_anew(shards, epoch):
     assert sorted(labels(batches)) == list(range(20))
 
 
+def test_a_loop_that_was_left_does_not_count_for_the_next_epoch(shards):
+    batches = WebShards(shards, FIELDS, batch_size=4)
+    left = iter(batches)
+    next(left)
+    batches.set_epoch(1)
+    assert len(list(left)) == 4, "as prefetchers go on for a while"
+    assert batches.state_dict() == {"epoch": 1, "batches": 0}
+
+
 def test_a_loaded_position_is_saved_again_as_it_is(shards):
     batches = WebShards(shards, FIELDS, batch_size=4)
     whole = labels(batches)
