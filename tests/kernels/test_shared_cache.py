@@ -4,6 +4,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import shutil
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,6 +196,7 @@ def test_memory_goes_with_the_process_that_made_it(monkeypatch):
     cache.close()
     assert folder.exists()
     monkeypatch.undo()
+    shutil.rmtree(folder)
     cache = SharedCache(1 << 20)
     folder = cache.folder
     del cache
