@@ -121,10 +121,10 @@ class LengthBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this rank's indices, batch by batch."""
         self.epoch += 1
-        epoch, first = self._resumed or (self.epoch, 0)
+        _, first = self._resumed or (self.epoch, 0)  # its epoch is this one: what sets it sets the epoch before it
         self._resumed = None
         steps = self._steps(self.epoch)
-        for number in range(first if epoch == self.epoch else 0, len(steps)):
+        for number in range(first, len(steps)):
             self.drawn = number + 1
             yield list(steps[number][self.rank])
         self.drawn = len(steps)

@@ -45,7 +45,6 @@ from diagnose.kernels._model_configs import DEPTHS, fields, get, length, parts, 
 __all__ = ["TinyConfig", "TinyModel", "short_dataset", "tiny_config", "tiny_model"]
 
 NUM_BLOCKS = 2  # the least that has a border between two blocks
-MIN_RUN = 2  # equal blocks in a row; a single one is no stack
 
 M = TypeVar("M", bound=nn.Module)
 C = TypeVar("C")
@@ -191,7 +190,7 @@ def _stacks(module: nn.Module, num_blocks: int, path: str = "") -> Iterator[_Sta
     """Yield the outermost stacks of more blocks."""
     runs: list[list[tuple[str, nn.Module]]] = []
     if isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict):
-        runs = [run for run in _runs(module) if len(run) > max(num_blocks, MIN_RUN - 1)]
+        runs = [run for run in _runs(module) if len(run) > num_blocks]  # so a single block is no stack
     for run in runs:
         gone = run[num_blocks:]
         yield _Stack(

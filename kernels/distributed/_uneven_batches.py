@@ -45,7 +45,7 @@ class UnevenBatches(Sampler[list[int]]):
         self.epoch = -1
         self.drawn = 0  # the number of the next batch, over all epochs
         self._plan = [(0, shares(total, [1.0] * self.num_ranks))]
-        self._resumed: tuple[int, int] | None = None  # epoch, and the batch of it that comes first
+        self._named: tuple[int, int] | None = None  # the epoch that comes next, and the batch of it that comes first
 
     @property
     def counts(self) -> list[int]:
@@ -54,7 +54,8 @@ class UnevenBatches(Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of an epoch; without it each pass takes the next one."""
-        self.epoch = epoch - 1
+        if self._named is None or self._named[0] != epoch:
+            self._begin_next(epoch, 0)
 
     def set_counts(self, counts: Sequence[int], from_batch: int) -> None:
         """Take other counts from a batch on that no rank has drawn yet; the same on all ranks.
@@ -77,8 +78,9 @@ class UnevenBatches(Sampler[list[int]]):
         Raises:
             ValueError: more batches were taken than there are in an epoch.
         """
-        epoch = max(self.epoch, 0)
-        done = self.drawn - epoch * len(self) if taken is None else taken
+        now = max(self.epoch, 0)
+        epoch, done = self._named or (now, self.drawn - now * len(self))
+        done = done if taken is None else taken
         if not 0 <= done <= len(self):
             raise ValueError(f"An epoch has {len(self)} batches, of which {done} cannot have been taken.")
         if done == len(self):
@@ -104,13 +106,17 @@ class UnevenBatches(Sampler[list[int]]):
                 f"The state is one of {other}, and this sampler has { ({n: self._recipe()[n] for n in other}) }: "
                 "its batches would be other ones."
             )
-        self.epoch = int(state["epoch"]) - 1  # a pass takes the next one
-        self._resumed = int(state["epoch"]), int(state["taken"])
-        self.drawn = int(state["epoch"]) * len(self) + int(state["taken"])
+        self._begin_next(int(state["epoch"]), int(state["taken"]))
         plan = [(int(n), list(map(int, counts))) for n, counts in state["plan"]]
         fits = all(len(counts) == self.num_ranks for _, counts in plan)
         self._plan = [(0, plan[0][1] if fits else shares(self.total, [1.0] * self.num_ranks))]
         self._plan += plan[1:] if fits else []
+
+    def _begin_next(self, epoch: int, first: int) -> None:
+        """Let the next pass be this epoch's, from batch ``first`` on."""
+        self._named = epoch, first
+        self.epoch = epoch - 1  # a pass takes the next one
+        self.drawn = epoch * len(self) + first
 
     def _recipe(self) -> dict[str, Any]:
         """Return what decides which samples are in which batch."""
@@ -123,9 +129,9 @@ class UnevenBatches(Sampler[list[int]]):
         """Yield this rank's indices, batch by batch."""
         self.epoch += 1
         order = self._order()
-        epoch, first = self._resumed or (self.epoch, 0)
-        self._resumed = None
-        for number in range(first if epoch == self.epoch else 0, len(self)):
+        _, first = self._named or (self.epoch, 0)
+        self._named = None
+        for number in range(first, len(self)):
             self.drawn = self.epoch * len(self) + number
             batch = order[number * self.total : (number + 1) * self.total]
             counts = self._counts_of(self.drawn)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from further_lines import FOURTH, SECOND, THIRD
 from kernel_lines import KERNELS
 
 __all__ = ["CASES", "Case"]
@@ -95,4 +96,8 @@ _LINES = {
     ),
 }  # fmt: skip
 CASES = [Case(area, old, new, _TESTS[area]) for area, lines in _LINES.items() for old, new in lines]
-CASES += [Case("kernels", old, new, tests) for old, new, tests in KERNELS]
+CASES += [
+    Case(area, old, new, tests)
+    for area, lines in (("kernels", KERNELS), ("kernels-2", SECOND), ("kernels-3", THIRD), ("kernels-4", FOURTH))
+    for old, new, tests in lines
+]

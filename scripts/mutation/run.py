@@ -20,6 +20,7 @@ from cases import CASES, Case
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("diagnose", "analyzers", "kernels", "reports")
+SUFFIXES = (".py", ".cu", ".cpp", ".h")
 HANGS_S = 900  # a wrong line may make a loop endless: that is noticed, too
 NO_TESTS = 5  # pytest's exit code
 
@@ -37,9 +38,9 @@ def copied(tree: Path, folder: Path) -> Path:
 
 
 def sources(tree: Path) -> Iterator[Path]:
-    """Go through the Python files of the packages; the links among them lead to files that are gone through anyway."""
+    """Go through the sources of the packages; the links among them lead to files that are gone through anyway."""
     for name in SOURCES:
-        for path in sorted((tree / name).rglob("*.py")):
+        for path in sorted(path for path in (tree / name).rglob("*") if path.suffix in SUFFIXES):
             if not any(parent.is_symlink() for parent in path.parents):
                 yield path
 

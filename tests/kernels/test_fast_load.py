@@ -67,6 +67,19 @@ def test_same_model_as_an_ordinary_load(trained, tmp_path, mapped):
     assert report.missing == report.unexpected == ()
 
 
+@pytest.mark.parametrize("name", ["m.pt", "m.safetensors"])
+def test_weights_that_are_not_mapped_outlive_what_is_written_over_their_file(trained, tmp_path, name):
+    path = tmp_path / name
+    if name == "m.pt":
+        torch.save(trained.state_dict(), path)
+    else:
+        pytest.importorskip("safetensors.torch").save_model(trained, str(path))
+    model, _ = fast_load(Tied, path, mapped=False)
+    with path.open("r+b") as file:  # in place: the same pages
+        file.write(bytes(path.stat().st_size))
+    assert_same(model, trained)
+
+
 def test_weights_are_the_files_pages_and_the_file_is_never_written(trained, tmp_path):
     torch.save(trained.state_dict(), tmp_path / "m.pt")
     before = (tmp_path / "m.pt").read_bytes()

@@ -63,6 +63,15 @@ def test_files_and_index_are_those_of_the_format(tmp_path):
     assert all(torch.equal(read[name], state[name]) and read[name].shape == state[name].shape for name in state)
 
 
+@pytest.mark.parametrize("length", range(1, 9))
+def test_tensors_begin_where_their_type_can_be_read(tmp_path, length):
+    save_files({"n" * length: torch.ones(2, dtype=torch.float64)}, tmp_path)
+    content = (tmp_path / "model.safetensors").read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    assert begin % 8 == 0
+    assert len(content) == begin + 16
+
+
 @pytest.mark.parametrize("dtype", list(fast_save._DTYPES))
 def test_every_dtype_keeps_its_bits(tmp_path, dtype):
     value = torch.tensor([[0.0, 1.0, -2.0], [3.5, 100.0, 7.0]]).to(dtype)

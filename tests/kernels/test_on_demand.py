@@ -104,6 +104,7 @@ def test_weights_that_are_used_without_a_call_are_there(tmp_path, training):
     for _ in range(2):
         assert torch.equal(lazy(ids), model(ids))
     assert pending.names == ("unused.weight", "unused.bias")
+    assert [name for name, module in lazy.named_modules() if module._forward_pre_hooks] == ["unused"]
     assert all(p.requires_grad is training for p in lazy.parameters())
     if training:
         lazy(ids).sum().backward()

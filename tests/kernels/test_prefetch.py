@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from diagnose.kernels import _nested, prefetch
-from diagnose.kernels._nested import has_opaque, moved, tensors
+from diagnose.kernels._nested import has_opaque, moved, needs_pin, tensors
 from diagnose.kernels.prefetch import DevicePrefetcher
 
 Pair = namedtuple("Pair", "x y")
@@ -225,6 +225,20 @@ def test_nested_batches_keep_their_types():
     assert {t.device.type for t in tensors(batch)} == {"cpu"}, "the loader's own batch was changed"
     assert has_opaque(batch)
     assert not has_opaque(batch["pair"])
+
+
+class Pinning(SelfMoving):
+    def pin_memory(self):
+        return self
+
+
+def test_an_object_that_pins_itself_is_asked_unless_it_is_pinned():
+    assert not needs_pin(SelfMoving())
+    assert needs_pin(Pinning())
+    for pinned in (False, True):
+        batch = Pinning()
+        batch.is_pinned = lambda pinned=pinned: pinned
+        assert needs_pin([batch]) is not pinned
 
 
 def test_packed_sequence_moves_itself():

@@ -1,6 +1,8 @@
 """Checkpoints written by a thread hold what the state was when they were asked for."""
 
+import functools
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -107,3 +109,32 @@ def test_a_second_file_waits_for_the_first(tmp_path):
     assert torch.load(tmp_path / "last.pt", weights_only=True) == 2
     with pytest.raises(ValueError, match="max_pending >= 1"):
         BackgroundSaver(max_pending=0)
+
+
+class Lazy:
+    """A thread that writes each file when somebody waits for it."""
+
+    def submit(self, write, *args):
+        return SimpleNamespace(result=functools.partial(write, *args))
+
+    def shutdown(self, *, wait):
+        assert wait
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_no_more_files_are_under_way_than_asked_for(tmp_path, monkeypatch, most):
+    saver = BackgroundSaver(max_pending=most)
+    saver._pool.shutdown()
+    monkeypatch.setattr(saver, "_pool", Lazy())
+    for number in range(5):
+        saver.save(torch.tensor(number), tmp_path / f"{number}.pt")
+        assert len(list(tmp_path.iterdir())) == max(0, number + 1 - most)
+    saver.close()
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_the_next_call_raises_what_went_wrong_with_the_last(tmp_path):
+    with BackgroundSaver() as saver:
+        saver.save({}, tmp_path / "missing" / "state.pt")
+        with pytest.raises(OSError, match="missing"):
+            saver.save({}, tmp_path / "state.pt")

@@ -4,8 +4,10 @@ import itertools
 import multiprocessing
 import os
 import random
+import shutil
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -129,6 +131,19 @@ def test_a_value_that_another_worker_kept_meanwhile_counts_once(cache):
     assert held == cache.counts().held_bytes > 0
 
 
+def test_a_value_that_somebody_removes_meanwhile_disturbs_nothing(monkeypatch):
+    cache = SharedCache(1000)
+    square = cache.stage(lambda i: torch.full((100,), i))
+    stat = SimpleNamespace(st_mtime_ns=0, st_size=10)
+    gone = SimpleNamespace(name="0" * 32, path=str(cache.folder / "gone"), stat=lambda: stat)
+    scandir = os.scandir
+    with monkeypatch.context() as within:
+        within.setattr("diagnose.kernels.shared_cache.os.scandir", lambda folder: [gone, *scandir(folder)])
+        assert [int(square(number)[0]) for number in range(4)] == [0, 1, 2, 3]
+    assert 0 < cache.counts().held_bytes <= 1000
+    cache.close()
+
+
 def test_a_full_device_is_no_error(cache, monkeypatch):
     def full(self, *_):
         raise OSError(28, "No space left on device")
@@ -181,6 +196,7 @@ def test_memory_goes_with_the_process_that_made_it(monkeypatch):
     cache.close()
     assert folder.exists()
     monkeypatch.undo()
+    shutil.rmtree(folder)
     cache = SharedCache(1 << 20)
     folder = cache.folder
     del cache

@@ -65,6 +65,27 @@ def test_trains_as_the_plain_step_does():
     assert (graph.calls, graph.replays, graph.eager, graph.reason) == (8, 5, 0, None)
 
 
+class Once(Tape):
+    """Records the step and repeats nothing."""
+
+    def capture(self, run):
+        return lambda: None, run()
+
+
+def test_what_is_captured_reads_memory_of_the_device():
+    seen = []
+
+    def step(x):
+        seen.append(x.device.type)
+        return x.clone()
+
+    graph = StepGraph(step, "meta", recorder=Once(), warm_up=1)
+    for _ in range(3):
+        graph(torch.ones(2))  # on the host
+    assert seen == ["cpu", "meta"]
+    assert graph.replays == 2
+
+
 def test_batches_that_do_not_fit_run_eagerly():
     (model, step), (plain, plain_step) = training(), training()
     tape = Tape()

@@ -93,10 +93,21 @@ def test_the_position_is_that_of_the_epoch_that_comes_next(shards):
     assert labels(other) == labels(batches), "an epoch was skipped"
 
 
-def test_an_earlier_epoch_begins_anew(shards):
+@pytest.mark.parametrize("epoch", [1, 4])
+def test_another_epoch_than_the_loaded_one_begins_anew(shards, epoch):
     batches = WebShards(shards, FIELDS, batch_size=4)
     batches.load_state_dict({"epoch": 3, "batches": 2})
+    batches.set_epoch(epoch)
+    assert batches.state_dict() == {"epoch": epoch, "batches": 0}
+    assert sorted(labels(batches)) == list(range(20))
+
+
+def test_a_loop_that_was_left_does_not_count_for_the_next_epoch(shards):
+    batches = WebShards(shards, FIELDS, batch_size=4)
+    left = iter(batches)
+    next(left)
     batches.set_epoch(1)
+    assert len(list(left)) == 4, "as prefetchers go on for a while"
     assert batches.state_dict() == {"epoch": 1, "batches": 0}
 
 

@@ -221,6 +221,8 @@ def check_balancing_goes_on_with_the_speeds_that_were_measured():
     assert resumed.rates == [pytest.approx(200), pytest.approx(125)]
     resumed.load_state_dict({"rates": [1.0, 2.0, 3.0], "steps": 5})
     assert resumed.rates == []
+    balance.after_step(10)  # ends the interval that was half over: as fast as in the one before
+    assert balance.rates == [pytest.approx(200), pytest.approx(50)]
     with pytest.raises(ValueError, match="not one of Balance"):
         resumed.load_state_dict({"rates": []})
 

@@ -108,6 +108,15 @@ def test_every_element_of_every_layout(kernels, own_errors, monkeypatch, dtype, 
             check_near(kernels.gelu_backward(grad, x, form == "tanh"), exact, backward)
 
 
+@pytest.mark.parametrize("off", ["x", "grad"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
+def test_each_operand_may_begin_off_a_16_byte_boundary(kernels, own_errors, dtype, off):
+    values = torch.linspace(-6, 6, 65, dtype=torch.float64).to(dtype)
+    x, grad = (values[1:] if name == off else values[:-1] for name in ("x", "grad"))
+    exact = gelu_backward(grad.double(), x.double(), "none")
+    check_near(kernels.gelu_backward(grad, x, False), exact, 6 * own_errors[dtype, "none"][1])
+
+
 def test_nothing_beside_the_tensor_is_touched(kernels):
     base = torch.full((300,), 7.0)
     x = base[9:278]

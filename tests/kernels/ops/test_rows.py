@@ -148,16 +148,17 @@ def test_what_does_not_fit_is_named(call, message):
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "said"),
     [
-        lambda x: ops.swiglu(x, x.double()),
-        lambda x: ops.rms_norm(x, torch.ones(5, dtype=torch.bfloat16)),
-        lambda x: ops.add_rms_norm(x, x.half()),
-        lambda x: ops.bias_gelu(x, torch.ones(5, dtype=torch.float16)),
+        (lambda x: ops.swiglu(x, x.double()), "swiglu needs up in the dtype of gate"),
+        (lambda x: ops.rms_norm(x, torch.ones(5, dtype=torch.bfloat16)), r"rms_norm needs .* or in float32"),
+        (lambda x: ops.layer_norm(x, torch.ones(5, dtype=torch.bfloat16)), r"layer_norm needs .* or in float32"),
+        (lambda x: ops.add_rms_norm(x, x.half()), "rms_norm needs residual in the dtype of x"),
+        (lambda x: ops.bias_gelu(x, torch.ones(5, dtype=torch.float16)), r"bias_gelu needs .*dtype of|or in float32"),
     ],
 )
-def test_mixed_dtypes_are_refused(call):
-    with pytest.raises(TypeError, match=r"dtype of|or in float32"):
+def test_mixed_dtypes_are_refused(call, said):
+    with pytest.raises(TypeError, match=said):
         call(torch.ones(3, 5))
 
 
