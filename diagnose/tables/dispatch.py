@@ -57,15 +57,23 @@ def _with_inner(found: Layers) -> list[tuple[Rows, Rows]]:
     return list(zip(found.rows, (*found.rows[1:], np.empty(0, np.intp)), strict=True))
 
 
-def _usual_own_ns(t: Tables) -> Floats:
-    """Return for each event what an operator takes itself, as the same call of the steps does in the median."""
+@shared_table
+def _own_ns(t: Tables) -> Floats:
+    """Return for each event what an operator takes itself, without the ones that it calls."""
     events = t.trace.events
     own = np.zeros(len(events))
     for found in _nested(t):
         for rows, inner in _with_inner(found):
             length = events.end[rows] - events.start[rows]
             own[rows] = length - covered(intervals_of(t.trace, inner), events.start[rows], events.end[rows])
-    rows = t.host_rows(Kind.OP)
+    return own
+
+
+@shared_table
+def _usual_own_ns(t: Tables) -> Floats:
+    """Return for each event what an operator takes itself, as the same call of the steps does in the median."""
+    events, rows = t.trace.events, t.host_rows(Kind.OP)
+    own: Floats = _own_ns(t).copy()
     if len(rows):
         at = ordinals(t)[rows]
         alike = grouped(events.name[rows].astype(np.int64) * (int(at.max()) + 1) + at).of
@@ -86,7 +94,22 @@ def overhead(t: Tables) -> Intervals:
     between = subtract(outside_operators(t), host_gaps(t))
     in_operators = subtract(t.covering(t.host_rows(Kind.OP)), operator_work(t))
     calls = intersect(union(in_operators, between), window)
-    return calls if total(calls) >= MIN_OVERHEAD_SHARE * total(window) else EMPTY
+    # A thread loses its core anywhere. What it lost in calls counts for these, but does not make them the answer.
+    lost_ns = _lost_in_calls_ns(t)
+    apart_ns = total(subtract(host_gaps(t), _own_gaps(t))) + lost_ns
+    return calls if total(calls) - lost_ns >= MIN_OVERHEAD_SHARE * (total(window) - apart_ns) else EMPTY
+
+
+def _lost_in_calls_ns(t: Tables) -> float:
+    """Return how much longer small operators took than the same calls of most steps do, where they took TINY_NS."""
+    rows = t.in_window(t.host_rows(Kind.OP))
+    own, usual = _own_ns(t)[rows], _usual_own_ns(t)[rows]
+    return float((own - usual)[(usual < TINY_NS) & (own >= TINY_NS)].sum())
+
+
+def _own_gaps(t: Tables) -> Intervals:
+    """Return the host gaps that are the program's: where the thread had to wait for a core, those of most steps."""
+    return host_gaps(t) if ready_share(t) < MAX_READY_SHARE else gaps_of_every_step(t)
 
 
 def unrecorded_calling(t: Tables) -> Unrecorded | None:
@@ -100,9 +123,7 @@ def unrecorded_calling(t: Tables) -> Unrecorded | None:
         return None
     step_ns = 1e6 * float(np.median(info.unprofiled_ms))
     loading = subtract(span(*t.steps.window), union(t.in_ops, outside_operators(t)))
-    # A thread that waits for its core does so anywhere, and in an unrecorded step as well.
-    gaps = host_gaps(t) if ready_share(t) < MAX_READY_SHARE else gaps_of_every_step(t)
-    other_ns = total(union(operator_work(t), loading, intersect(gaps, outside_operators(t)))) / t.steps.num
+    other_ns = total(union(operator_work(t), loading, intersect(_own_gaps(t), outside_operators(t)))) / t.steps.num
     calls = sum(len(t.in_window(found.rows[0])) for found in _nested(t) if found.rows) / t.steps.num
     return Unrecorded(step_ns, calls, max(step_ns - other_ns, 0.0))
 
