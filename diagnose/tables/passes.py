@@ -21,14 +21,19 @@ def passes(t: Tables) -> Intervals:
     events, ops = t.trace.events, t.host_rows(Kind.OP)
     nodes = t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)
     nodes = nodes[events.sequence[nodes] >= 0]
-    # What a node calls has its number as well: an operator of the forward begins before the node.
     ops = ops[np.isin(events.sequence[ops], events.sequence[nodes])]
     if not len(ops):
         return EMPTY
-    ops = ops[np.argsort(events.sequence[ops], kind="stable")]  # the first of a number is the one of the forward
-    first = ops[np.searchsorted(events.sequence[ops], events.sequence[nodes])]
-    begins_before = events.start[first] < events.start[nodes]
-    return union((events.start[first[begins_before]], events.end[nodes[begins_before]]))
+    # An operator without a gradient bears the number of the next one that has one, which is the last to begin with it
+    # before the backward; what a node of that calls has the node's number as well.
+    ops = ops[np.lexsort((events.start[ops], events.sequence[ops]))]
+    width = int(events.end.max()) + 1
+    numbers = np.unique(events.sequence[nodes])
+    key = np.searchsorted(numbers, events.sequence[ops]) * width + events.start[ops]
+    wanted = np.searchsorted(numbers, events.sequence[nodes])
+    at = np.searchsorted(key, wanted * width + events.start[nodes]) - 1
+    mine = (at >= 0) & (events.sequence[ops[at]] == events.sequence[nodes])
+    return union((events.start[ops[at[mine]]], events.end[nodes[mine]]))
 
 
 def share_in_passes(t: Tables, pieces: Intervals) -> float:

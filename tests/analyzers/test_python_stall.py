@@ -265,6 +265,7 @@ def test_python_between_forward_and_backward_is_needed_at_once(recording, python
         r.frame("train.py(40): weights", begin + python, begin + python + 500)
         r.op(node, begin + backward, begin + backward + 500, sequence=step)
         r.op("aten::mm", begin + backward + 10, begin + backward + 490, sequence=step)
+        r.op("aten::detach", begin + 900, begin + 904, sequence=step + 1)  # as the next one with a gradient
         r.op("aten::add_", begin + 1400, begin + 2000)
     finding = r.find("python-stall")
     assert finding.where[0].line == 40
